@@ -1,0 +1,49 @@
+"""What the API asks of the machines behind it: the one seam between the two halves of the cloud."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Protocol
+
+
+class MachineError(Exception):
+    """A machine could not be made, booted or removed; the text says which one and why."""
+
+
+@dataclass(frozen=True)
+class MachineSpec:
+    """One worker's machine: a host name unique in this cloud, its address and the node's metadata.
+
+    ``metadata`` is the node's, as the API took it: ``ssh-keys`` holds lines ``user:public key``
+    (https://cloud.google.com/compute/docs/connect/add-ssh-keys).
+    """
+
+    name: str
+    address: IPv4Address
+    metadata: Mapping[str, str]
+
+
+class Machines(Protocol):
+    """A kind of machine. Every verb may be said twice; the second time finds its work done."""
+
+    def start(self, spec: MachineSpec) -> None:
+        """Make the machine if there is none, boot it, return when its ssh answers.
+
+        Blocks for seconds; safe to call from several threads for different machines.
+        Raises MachineError.
+        """
+
+    def delete(self, name: str) -> None:
+        """Power the machine off and remove all that it has: process, file system, mounts, link."""
+
+    def alive(self, name: str) -> bool:
+        """Tell whether the machine is running now."""
+
+    def host_keys(self, name: str) -> Mapping[str, str]:
+        """Give the machine's public ssh host keys, ``{"ssh-ed25519": "AAAA…", …}``, as it made them."""
+
+    def addresses(self) -> list[IPv4Address]:
+        """Give the addresses that machines may have, lowest first."""
+
+    def sweep(self, keep: Collection[str]) -> list[str]:
+        """Remove every machine of this cloud, whole or half-made, that is not in ``keep``; name them."""
