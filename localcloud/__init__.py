@@ -1,0 +1,1 @@
+"""A Cloud TPU API on loopback, backed by real Linux machines on this computer."""

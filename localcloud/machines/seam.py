@@ -40,10 +40,10 @@ class Machines(Protocol):
         """Tell whether the machine is running now."""
 
     def host_keys(self, name: str) -> Mapping[str, str]:
-        """Give the machine's public ssh host keys, ``{"ssh-ed25519": "AAAA…", …}``, as it made them."""
+        """Give the public ssh host keys it made: ``{"ssh-ed25519": "AAAA…", …}``."""
 
     def addresses(self) -> list[IPv4Address]:
         """Give the addresses that machines may have, lowest first."""
 
     def sweep(self, keep: Collection[str]) -> list[str]:
-        """Remove every machine of this cloud, whole or half-made, that is not in ``keep``; name them."""
+        """Remove every machine, whole or half-made, that is not in ``keep``; name them."""

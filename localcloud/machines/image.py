@@ -1,0 +1,218 @@
+"""The root file system that every machine starts from: made once by mmdebstrap, then cached.
+
+It is as bare as a TPU VM: systemd, sshd, sudo, Python for Ansible. What training needs is the
+roles' work. It comes from the package sources that this host itself is configured with.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcloud.failure import CloudError
+from localcloud.place import images_directory
+
+PACKAGES = (
+    "ca-certificates",
+    "curl",
+    "dbus",
+    "iproute2",
+    "kmod",
+    "libpam-systemd",
+    "openssh-server",
+    "python3",
+    "sudo",
+    "systemd",
+    "systemd-sysv",
+    "udev",
+)
+DEBIAN_SUITE = "trixie"
+RECIPE = 1  # raise it when build() makes something else of the same packages
+CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
+# What a machine here must not do, or need not: its clock, disks and updates are the host's.
+_MASKED = (
+    "apt-daily-upgrade.timer",
+    "apt-daily.timer",
+    "fstrim.timer",
+    "e2scrub_all.timer",
+    "systemd-timesyncd.service",
+    "tmp.mount",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One configured package source, as ``apt-get indextargets`` tells it."""
+
+    uri: str
+    release: str
+    component: str
+
+
+def configured_sources() -> list[Source]:
+    """Ask apt for this host's package sources, however they were written down."""
+    told = _output(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)",
+         "Created-By: Packages"]
+    )  # fmt: skip
+    return [Source(*line.split("|")) for line in told.splitlines() if line.count("|") == 2]
+
+
+def base_lines(sources: Iterable[Source], os_release: dict[str, str]) -> tuple[str, list[str]]:
+    """Choose the suite and the ``deb`` lines of the image from the host's own sources.
+
+    A Debian host gives Debian 13 from its own mirror; an Ubuntu host gives its own release.
+    """
+    sources = list(sources)
+    codename = os_release.get("VERSION_CODENAME", "")
+    own = [s for s in sources if s.release == codename and s.component == "main"]
+    if os_release.get("ID") not in ("debian", "ubuntu") or not own:
+        raise CloudError(
+            "the local cloud needs a Debian or Ubuntu host with a package source for its own "
+            f"release ({codename or 'unknown'}); none is configured: apt-get indextargets"
+        )
+    if os_release["ID"] == "debian":
+        return DEBIAN_SUITE, [f"deb {own[0].uri} {DEBIAN_SUITE} main"]
+    related = [s for s in sources if s.release.startswith(codename)]
+    lines = [
+        f"deb {s.uri} {s.release} {s.component}"
+        for s in related
+        if s.component in ("main", "universe")
+    ]
+    return codename, list(dict.fromkeys(lines))
+
+
+def acquire_options(dump: str) -> list[str]:
+    """Keep what ``apt-config dump`` says of proxies and validity checks, for the machines."""
+    kept = re.compile(r"Acquire::(https?::|Check-)[^\"]*\"[^\"]+\";")
+    return [line for line in dump.splitlines() if kept.fullmatch(line)]
+
+
+def certificates(pem: str) -> list[str]:
+    """Split a bundle of certificates."""
+    return _CERTIFICATE.findall(pem)
+
+
+def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
+    """Give the certificates that the host trusts and the image does not (a company's own, say)."""
+    known = {ssl.PEM_cert_to_DER_cert(pem) for pem in certificates(image_pem)}
+    return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in known]
+
+
+def ensure(say: Callable[[str], None]) -> Path:
+    """Give the image's directory, making it first if it is not there; ``say`` gets the progress.
+
+    Raises CloudError if it cannot be made; a half-made image is never left under its name.
+    """
+    os_release = _os_release()
+    suite, lines = base_lines(configured_sources(), os_release)
+    options = acquire_options(_output(["apt-config", "dump", "Acquire"]))
+    host_pem = CA_BUNDLE.read_text() if CA_BUNDLE.exists() else ""
+    recipe = repr((RECIPE, suite, lines, options, PACKAGES, _MASKED, os.uname().machine, host_pem))
+    name = f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    image = images_directory() / name
+    if not image.is_dir():
+        _build(image, suite, lines, options, host_pem, say)
+    return image
+
+
+def _build(
+    image: Path,
+    suite: str,
+    lines: list[str],
+    options: list[str],
+    host_pem: str,
+    say: Callable[[str], None],
+) -> None:
+    if not shutil.which("mmdebstrap"):
+        raise CloudError("mmdebstrap is missing: apt-get install mmdebstrap")
+    image.parent.mkdir(parents=True, exist_ok=True)
+    partial = image.with_name(f"{image.name}.partial-{os.getpid()}")
+    say(f"making the machines' root file system ({suite}), once")
+    command = [
+        "mmdebstrap",
+        "--variant=minbase",
+        f"--include={','.join(PACKAGES)}",
+        *(f"--aptopt={option}" for option in options),
+        suite,
+        str(partial),
+        *lines,
+    ]
+    tail: list[str] = []
+    try:
+        for line in _lines(command):
+            tail = [*tail[-7:], line]
+            if line.startswith("I: "):
+                say(f"  {line[3:]}")
+        _finish(partial, host_pem)
+        partial.rename(image)
+    except subprocess.CalledProcessError as error:
+        raise CloudError(
+            "making the root file system failed; the last words of "
+            f"{shlex.join(command[:2])} were:\n" + "\n".join(tail)
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _finish(root: Path, host_pem: str) -> None:
+    """Give the image what is the same for every machine; keys and names are a machine's own."""
+    for key in root.glob("etc/ssh/ssh_host_*"):
+        key.unlink()
+    (root / "etc/machine-id").write_text("")
+    for unit in _MASKED:
+        (root / "etc/systemd/system" / unit).symlink_to("/dev/null")
+    wants = root / "etc/systemd/system/multi-user.target.wants"
+    wants.mkdir(parents=True, exist_ok=True)
+    networkd = wants / "systemd-networkd.service"
+    if not networkd.is_symlink():
+        networkd.symlink_to("/usr/lib/systemd/system/systemd-networkd.service")
+    (root / "etc/ssh/sshd_config.d").mkdir(exist_ok=True)
+    (root / "etc/ssh/sshd_config.d/10-keys-only.conf").write_text(
+        "PasswordAuthentication no\nPermitRootLogin no\nMaxStartups 100:30:200\n"
+    )
+    sudoers = root / "etc/sudoers.d/google_sudoers"
+    sudoers.write_text("%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL\n")
+    sudoers.chmod(0o440)
+    subprocess.run(["chroot", str(root), "groupadd", "--system", "google-sudoers"], check=True)
+    extra = missing_certificates(host_pem, (root / str(CA_BUNDLE)[1:]).read_text())
+    for number, pem in enumerate(extra):
+        place = root / "usr/local/share/ca-certificates" / f"host-{number}.crt"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(pem)
+    if extra:
+        command = ["chroot", str(root), "update-ca-certificates"]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+def _lines(command: list[str]) -> Iterator[str]:
+    """Run a command and give what it says, line by line; raise CalledProcessError if it fails."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
+        for line in process.stdout:
+            yield line.rstrip()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CloudError(f"the local cloud needs apt on this host: {error}") from error
+
+
+def _os_release() -> dict[str, str]:
+    pairs = (
+        line.partition("=") for line in Path("/etc/os-release").read_text().splitlines() if line
+    )
+    return {key: "".join(shlex.split(value)) for key, _, value in pairs}

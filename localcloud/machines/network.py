@@ -1,0 +1,207 @@
+"""The machines' network: a bridge, the way out through NAT, and a name server; all of it this
+cloud's own, found again by the cloud's tag and taken away whole.
+
+Addresses come from 198.18.0.0/15, which RFC 2544 sets aside for tests inside one site, so that
+no company network or VPN of the host is hidden by them.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from localcloud.failure import CloudError
+from localcloud.machines import processes
+from localcloud.place import Place
+
+RANGE = IPv4Network("198.18.0.0/15")
+PREFIX = 22  # a thousand machines a cloud, 128 clouds a host
+FIRST_MACHINE = 10
+_HOST_LOCK = Path("/run/lock/tpufleet-localcloud")
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+_FORWARDING_BEFORE = Path("/run/tpufleet-ip-forward-before")
+
+
+@dataclass(frozen=True)
+class Network:
+    """One cloud's network as it stands on the host."""
+
+    place: Place
+    subnet: IPv4Network
+
+    @property
+    def gateway(self) -> IPv4Address:
+        """The host's own address on the bridge, where the name server listens."""
+        return self.subnet[1]
+
+    def machine_addresses(self) -> list[IPv4Address]:
+        """The addresses for machines, lowest first."""
+        return list(self.subnet.hosts())[FIRST_MACHINE - 1 :]
+
+
+def up(place: Place, wanted: IPv4Network | None) -> Network:
+    """Make the bridge, the NAT table and the name server; what stands already is kept.
+
+    Without a wanted subnet the first that overlaps no address or route of this host is taken.
+    """
+    with _host_lock():
+        subnet = _present(place)
+        if wanted and subnet and wanted != subnet:
+            down(place, locked=True)
+            subnet = None
+        if subnet is None:
+            subnet = _free_subnet(wanted)
+            _run("ip", "link", "add", place.bridge, "type", "bridge")
+            _run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", place.bridge)
+            _run("ip", "link", "set", place.bridge, "up")
+        network = Network(place, subnet)
+        _run("nft", "-f", "-", stdin=nat_rules(place, subnet))
+        if _FORWARDING.read_text().strip() == "0":
+            _FORWARDING_BEFORE.write_text("0\n")
+            _FORWARDING.write_text("1")
+    _start_name_server(network)
+    return network
+
+
+def down(place: Place, *, locked: bool = False) -> None:
+    """Take away what ``up`` made, whether or not it was made whole."""
+    processes.end(_hosts_option(place), grace_s=2)
+    with contextlib.nullcontext() if locked else _host_lock():
+        subprocess.run(["nft", "delete", "table", "ip", place.nft_table], capture_output=True,
+                       check=False)  # fmt: skip
+        subprocess.run(["ip", "link", "delete", place.bridge], capture_output=True, check=False)
+        others = [link for link in _links() if link.startswith("tpf")]
+        if _FORWARDING_BEFORE.exists() and not others:
+            _FORWARDING.write_text(_FORWARDING_BEFORE.read_text())
+            _FORWARDING_BEFORE.unlink()
+
+
+def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
+    """Let the machines find each other by name."""
+    lines = [f"{address} {name}\n" for name, address in sorted(names.items())]
+    partial = place.hosts.with_suffix(".partial")
+    partial.write_text("".join(lines))
+    partial.chmod(0o644)
+    partial.rename(place.hosts)
+    for pid in processes.with_argument(_hosts_option(place)):
+        with contextlib.suppress(ProcessLookupError):
+            _hang_up(pid)
+
+
+def nat_rules(place: Place, subnet: IPv4Network) -> str:
+    """Write the cloud's own nftables table: out through NAT, nothing in from elsewhere."""
+    return f"""
+table ip {place.nft_table}
+delete table ip {place.nft_table}
+table ip {place.nft_table} {{
+    chain out {{
+        type nat hook postrouting priority srcnat;
+        ip saddr {subnet} ip daddr != {subnet} masquerade
+    }}
+    chain through {{
+        type filter hook forward priority filter;
+        iifname "{place.bridge}" tcp flags syn tcp option maxseg size set rt mtu
+        oifname "{place.bridge}" iifname != "{place.bridge}" ct state != {{ established, related }} drop
+    }}
+}}
+"""  # noqa: E501  (one rule, one line)
+
+
+def free_subnet(taken: Iterable[IPv4Network], wanted: IPv4Network | None = None) -> IPv4Network:
+    """Choose a subnet that overlaps nothing of ``taken``: the wanted one, else the first.
+
+    Raises CloudError if the wanted one, or every one, is taken.
+    """
+    busy = list(taken)
+    for subnet in [wanted] if wanted else RANGE.subnets(new_prefix=PREFIX):
+        if not any(subnet.overlaps(other) for other in busy):
+            return subnet
+    raise CloudError(
+        f"the subnet {wanted or RANGE} is in use on this host (ip route); "
+        "without --subnet another one is chosen: python -m localcloud up"
+    )
+
+
+def _free_subnet(wanted: IPv4Network | None) -> IPv4Network:
+    taken = []
+    for route in json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all")):
+        if (destination := route["dst"]) != "default":
+            taken.append(IPv4Network(destination, strict=False))
+    return free_subnet(taken, wanted)
+
+
+def _present(place: Place) -> IPv4Network | None:
+    """Read the subnet of the bridge that stands from before; a half-made bridge is removed."""
+    if place.bridge not in _links():
+        return None
+    told = json.loads(_run("ip", "-json", "-4", "address", "show", "dev", place.bridge))
+    for address in (a for link in told for a in link.get("addr_info", [])):
+        return IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False)
+    _run("ip", "link", "delete", place.bridge)
+    return None
+
+
+def _start_name_server(network: Network) -> None:
+    option = _hosts_option(network.place)
+    if processes.with_argument(option):
+        return
+    if not network.place.hosts.exists():
+        publish_names(network.place, {})
+    command = [
+        "dnsmasq",
+        "--conf-file=/dev/null",
+        "--pid-file",
+        f"--interface={network.place.bridge}",
+        f"--listen-address={network.gateway}",
+        "--except-interface=lo",
+        "--bind-interfaces",
+        "--no-hosts",
+        option,
+        "--local-ttl=1",
+        "--cache-size=1000",
+        "--log-facility=-",
+        "--user=root",  # it reads the cloud's directory, which only root can
+    ]
+    with network.place.log.open("a") as log:
+        done = subprocess.run(command, stdout=log, stderr=log, check=False)
+    if done.returncode:
+        raise CloudError(
+            f"the machines' name server does not start on {network.gateway}: "
+            f"see the end of {network.place.log}"
+        )
+
+
+def _hang_up(pid: int) -> None:
+    """Ask dnsmasq to read its hosts again (dnsmasq(8), "NOTES")."""
+    os.kill(pid, signal.SIGHUP)
+
+
+def _hosts_option(place: Place) -> str:
+    """The argument by which this cloud's name server is known."""
+    return f"--addn-hosts={place.hosts}"
+
+
+def _links() -> list[str]:
+    return [entry.name for entry in Path("/sys/class/net").iterdir()]
+
+
+@contextlib.contextmanager
+def _host_lock() -> Iterator[None]:
+    """Let one cloud at a time change the host's network; clouds of other checkouts wait too."""
+    _HOST_LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with _HOST_LOCK.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _run(*command: str, stdin: str | None = None) -> str:
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CloudError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,259 @@
+"""Machines by systemd-nspawn: a booted systemd, an sshd and an address, on the host's kernel."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from localcloud.machines import control_groups, mounts, network, processes
+from localcloud.machines.seam import MachineError, MachineSpec
+from localcloud.place import Place
+
+BOOT_DEADLINE_S = 90.0
+POWER_OFF_GRACE_S = 0.0  # a cloud does not wait for a guest either when its node is deleted
+_SYSTEMD_HOST = Path("/run/systemd/system")
+_USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
+# nspawn ends with 133 when the machine asks for a reboot and somebody else keeps the unit
+# (systemd-nspawn(1), "--keep-unit"); a host with systemd has RestartForceExitStatus= for it.
+_BOOT_LOOP = """
+while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
+while :; do "$@"; code=$?; [ "$code" = 133 ] || exit "$code"; done
+"""
+
+
+@dataclass
+class NspawnMachines:
+    """The machines of one cloud. Nothing is kept in memory that a restart would lose."""
+
+    place: Place
+    network: network.Network
+    image: Path
+    _names_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, spec: MachineSpec) -> None:
+        """Make and boot the machine; return when its sshd answers. Raises MachineError."""
+        if not self.alive(spec.name):
+            directory = self._directory(spec.name)
+            self._clear(spec.name)
+            directory.mkdir(parents=True, exist_ok=True)
+            root = mounts.overlay(self.image, directory)
+            if not (directory / "address").exists():  # later its files are the guest's to write
+                furnish(root, spec, self.network)
+                (directory / "address").write_text(f"{spec.address}\n")
+            self._publish_names()
+            self._boot(spec.name, root)
+        self._wait_for_ssh(spec)
+
+    def delete(self, name: str) -> None:
+        """End the machine and remove its file system."""
+        self._clear(name)
+        directory = self._directory(name)
+        if left := mounts.below(directory):
+            raise MachineError(f"{name}: {left[0]} cannot be unmounted, so nothing was removed")
+        shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            shutil.rmtree(directory)
+        self._publish_names()
+
+    def alive(self, name: str) -> bool:
+        """Tell whether the machine's nspawn runs."""
+        return bool(processes.with_argument(self._root_option(name)))
+
+    def host_keys(self, name: str) -> Mapping[str, str]:
+        """Read the public host keys that the machine's sshd presents."""
+        keys = {}
+        for file in sorted((self._directory(name) / "upper/etc/ssh").glob("ssh_host_*_key.pub")):
+            kind, key, *_ = file.read_text().split()
+            keys[kind] = key
+        if not keys:
+            raise MachineError(f"{name}: it has no ssh host keys yet")
+        return keys
+
+    def addresses(self) -> list[IPv4Address]:
+        """The addresses that machines may have."""
+        return self.network.machine_addresses()
+
+    def sweep(self, keep: Collection[str]) -> list[str]:
+        """Remove every machine of this cloud that is not in ``keep``, whole or in pieces."""
+        there = {entry.name for entry in self.place.machines.glob("*")}
+        if not _SYSTEMD_HOST.is_dir():
+            there |= set(control_groups.machines(self.place.unit_prefix))
+        strays = sorted(there - set(keep))
+        for name in strays:
+            self.delete(name)
+        return strays
+
+    def _directory(self, name: str) -> Path:
+        return self.place.machines / name
+
+    def _root_option(self, name: str) -> str:
+        """The argument by which this machine's nspawn is known."""
+        return f"--directory={self._directory(name) / 'root'}"
+
+    def _unit(self, name: str) -> str:
+        return f"{self.place.unit_prefix}-{name}.service"
+
+    def _boot(self, name: str, root: Path) -> None:
+        nspawn = [
+            "systemd-nspawn",
+            "--quiet",
+            "--boot",
+            "--register=no",
+            "--keep-unit",
+            f"--machine={name}",
+            self._root_option(name),
+            f"--bind={self.place.shared}:/mnt/shared",
+            f"--network-bridge={self.place.bridge}",
+            "--resolv-conf=off",
+            "--timezone=off",
+            "--link-journal=no",
+            "--console=pipe",
+        ]
+        console = self._directory(name) / "console.log"
+        if _SYSTEMD_HOST.is_dir():
+            command = [
+                "systemd-run",
+                "--quiet",
+                "--collect",
+                f"--unit={self._unit(name)}",
+                "--property=Delegate=yes",
+                "--property=KillMode=mixed",
+                "--property=RestartForceExitStatus=133",
+                "--property=SuccessExitStatus=133",
+                f"--property=StandardOutput=append:{console}",
+                f"--property=StandardError=append:{console}",
+                *nspawn,
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise MachineError(f"{name}: systemd-run: {done.stderr.strip()}")
+            return
+        groups = [str(group) for group in control_groups.make(self.place.unit_prefix, name)]
+        with console.open("ab") as log:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _BOOT_LOOP, "tpufleet-machine", *groups, "--", *nspawn],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={
+                    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                    "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
+                },
+            )
+        threading.Thread(target=process.wait, daemon=True).start()  # no zombie is left to count
+
+    def _wait_for_ssh(self, spec: MachineSpec) -> None:
+        deadline = time.monotonic() + BOOT_DEADLINE_S
+        while time.monotonic() < deadline:
+            if answers_ssh(spec.address):
+                return
+            if not self.alive(spec.name):
+                raise MachineError(f"{spec.name}: it does not boot; {self._last_words(spec.name)}")
+            time.sleep(0.1)
+        raise MachineError(
+            f"{spec.name}: no ssh on {spec.address} after {BOOT_DEADLINE_S:.0f} s; "
+            f"{self._last_words(spec.name)}"
+        )
+
+    def _last_words(self, name: str) -> str:
+        console = self._directory(name) / "console.log"
+        lines = console.read_text(errors="replace").splitlines() if console.exists() else []
+        return f"the last line of {console} is: {lines[-1] if lines else '(empty)'}"
+
+    def _clear(self, name: str) -> None:
+        """End whatever is left of the machine: its processes, its group or unit, its mounts."""
+        if _SYSTEMD_HOST.is_dir():
+            for verb in (["kill", "--signal=KILL"], ["stop"]):
+                subprocess.run(["systemctl", *verb, self._unit(name)], capture_output=True,
+                               check=False)  # fmt: skip
+        else:
+            control_groups.remove(self.place.unit_prefix, name)
+        processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
+        mounts.unmount_below(self._directory(name))
+        shutil.rmtree(Path("/run/systemd/nspawn/propagate") / name, ignore_errors=True)
+
+    def _publish_names(self) -> None:
+        with self._names_lock:
+            names = {
+                file.parent.name: IPv4Address(file.read_text().strip())
+                for file in self.place.machines.glob("*/address")
+            }
+            network.publish_names(self.place, names)
+
+
+def answers_ssh(address: IPv4Address) -> bool:
+    """Tell whether an sshd greets on port 22 (RFC 4253, section 4.2)."""
+    try:
+        with socket.create_connection((str(address), 22), timeout=1.0) as connection:
+            connection.settimeout(2.0)
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def login_keys(metadata: Mapping[str, str]) -> dict[str, list[str]]:
+    """Read the metadata's ``ssh-keys``, lines ``user:key``, as Google's guest agent does."""
+    users: dict[str, list[str]] = {}
+    for line in metadata.get("ssh-keys", "").splitlines():
+        user, colon, key = line.strip().partition(":")
+        if colon and _USER.fullmatch(user) and key:
+            users.setdefault(user, []).append(key)
+    return users
+
+
+def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
+    """Give the machine what is its own: name, address, host keys, and the users of its metadata."""
+    etc = root / "etc"
+    (etc / "hostname").write_text(f"{spec.name}\n")
+    (etc / "hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
+    (etc / "resolv.conf").unlink(missing_ok=True)
+    (etc / "resolv.conf").write_text(f"nameserver {net.gateway}\n")
+    if not (etc / "machine-id").read_text().strip():
+        (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
+    (etc / "systemd/network").mkdir(parents=True, exist_ok=True)
+    # nspawn's own 80-container-host0.network would ask for DHCP; the first name in order wins.
+    (etc / "systemd/network/10-host0.network").write_text(
+        "[Match]\nName=host0\n\n[Link]\n"
+        f"MTUBytes={_way_out_mtu()}\n\n[Network]\n"
+        f"Address={spec.address}/{net.subnet.prefixlen}\nGateway={net.gateway}\n"
+        "LinkLocalAddressing=no\nIPv6AcceptRA=no\n"
+    )
+    (root / "mnt/shared").mkdir(parents=True, exist_ok=True)
+    subprocess.run(["ssh-keygen", "-A", "-f", str(root)], check=True, capture_output=True)
+    for user, keys in login_keys(spec.metadata).items():
+        _add_user(root, user, keys)
+
+
+def _add_user(root: Path, user: str, keys: list[str]) -> None:
+    subprocess.run(
+        ["chroot", str(root), "useradd", "--create-home", "--shell", "/bin/bash",
+         "--groups", "google-sudoers", user],
+        check=False,  # a second start finds the user there
+        capture_output=True,
+    )  # fmt: skip
+    home = root / "home" / user
+    (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
+    (home / ".ssh/authorized_keys").write_text("".join(f"{key}\n" for key in keys))
+    (home / ".ssh/authorized_keys").chmod(0o600)
+    subprocess.run(["chroot", str(root), "chown", "--recursive", f"{user}:", f"/home/{user}/.ssh"],
+                   check=True)  # fmt: skip
+
+
+def _way_out_mtu() -> int:
+    """Read the MTU of the host's default route: a bigger packet would be lost on the way out."""
+    told = subprocess.run(
+        ["ip", "-json", "-4", "route", "show", "default"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    for route in json.loads(told.stdout or "[]"):
+        return int(Path(f"/sys/class/net/{route['dev']}/mtu").read_text())
+    return 1500
