@@ -1,0 +1,65 @@
+# Every target says what it is for: make help
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+# Tools of the environment first, whatever shell make was called from.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHONPATH := $(CURDIR)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PYTHONPATH,TPUFLEET_LOCALCLOUD_DIR)
+
+.PHONY: help
+help: ## show this list
+	@awk -F ":.*## " '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: env
+env: ## the controller's environment (.venv) and the system packages that are missing
+	@requirements/install-system
+	@requirements/install-venv controller
+
+.PHONY: env-dev
+env-dev: env
+	@requirements/install-venv dev
+
+.PHONY: demo
+demo: env ## a local cloud, a TPU of two workers, setup, a training run, its result
+	@$(PYTHON) -u -m localcloud.demo
+
+.PHONY: test
+test: lint test-unit test-molecule test-journey ## everything that is tested (Linux, root)
+
+.PHONY: test-unit
+test-unit: env-dev ## the tests that need no machines
+	@$(PYTHON) -m pytest -m 'not machines' tests
+
+.PHONY: test-molecule
+test-molecule: env-dev ## the roles on machines: check, converge, idempotence, verify
+	@$(AS_ROOT) $(PYTHON) -u tests/run_molecule.py default
+
+.PHONY: test-journey
+test-journey: env-dev ## one whole journey on machines: create, train, kill, resume, preempt, delete
+	@$(AS_ROOT) $(PYTHON) -m pytest -m machines tests
+
+.PHONY: lint
+lint: env-dev ## ruff, ansible-lint (profile production), yamllint
+	@ruff format --check --quiet . || { echo 'mend it: make format'; exit 1; }
+	@ruff check --quiet .
+	@yamllint --strict .
+	@ansible-lint --offline -q
+
+.PHONY: format
+format: env-dev ## let ruff format the Python
+	@ruff format .
+	@ruff check --fix .
+
+.PHONY: lock
+lock: env-dev ## newest versions into requirements/*.lock
+	@requirements/lock
+
+.PHONY: clean
+clean: ## remove everything that was made: machines, mounts, bridges, tables, images, .venv
+	@[ ! -d .localcloud ] || [ ! -x $(PYTHON) ] || $(AS_ROOT) $(PYTHON) -m localcloud clean --yes
+	@[ ! -d .localcloud ] || { echo '.localcloud is left: make env, then make clean again'; exit 1; }
+	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .ansible site
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo 'clean'

@@ -1,0 +1,144 @@
+"""The local cloud's command line: ``python -m localcloud up | down | status | preempt``."""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from localcloud import client, lifecycle
+from localcloud.failure import CloudError
+from localcloud.place import Place, clouds_directory, images_directory
+
+
+def say(line: str) -> None:
+    """Print a line of progress at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def up(place: Place, options: argparse.Namespace) -> None:
+    """Start the cloud, or find it running."""
+    settings = lifecycle.up(place, port=options.port, subnet=options.subnet, say=say)
+    say(f"local cloud {place.name!r} is up: {settings.endpoint}, machines in {settings.subnet}")
+    environment = "" if place.name == "default" else f"TPUFLEET_LOCALCLOUD={place.name} "
+    say(f"use it: {environment}ansible-playbook -i inventory/local playbooks/create.yml")
+
+
+def down(place: Place, options: argparse.Namespace) -> None:
+    """Remove the cloud with all its machines, after naming them."""
+    if not place.directory.exists():
+        lifecycle.down(place, say=lambda _line: None)
+        say(f"local cloud {place.name!r} is not there: nothing to do")
+        return
+    machines = sorted(entry.name for entry in place.machines.glob("*"))
+    if machines and not options.yes:
+        say(
+            f"This removes local cloud {place.name!r}: {len(machines)} machines "
+            f"({', '.join(machines)}) and {place.directory} with what the machines share."
+        )
+        _want_typed(place.name, "python -m localcloud down --yes")
+    lifecycle.down(place, say=say)
+    say(f"local cloud {place.name!r} is gone")
+
+
+def clean(_place: Place, options: argparse.Namespace) -> None:
+    """Remove every local cloud of this checkout, and the cached root file systems."""
+    directory = clouds_directory()
+    names = sorted(
+        entry.name
+        for entry in directory.glob("*")
+        if entry.is_dir() and entry != images_directory()
+    )
+    for name in names:
+        down(Place.of(name), options)
+    if directory.exists():
+        shutil.rmtree(directory)
+        say(f"removed {directory}")
+
+
+def status(place: Place, options: argparse.Namespace) -> None:
+    """Print what the cloud is doing: one line a TPU."""
+    told = client.ask(place, "GET", "/_localcloud/status")
+    if options.json:
+        say(json.dumps(told, indent=2))
+        return
+    settings = lifecycle.read_settings(place)
+    say(f"local cloud {place.name!r}: {settings.endpoint}, machines in {settings.subnet}")
+    for node in told["nodes"]:
+        workers = ", ".join(
+            f"{worker['machine']} {worker['address']} {'up' if worker['alive'] else 'down'}"
+            for worker in node["workers"]
+        )
+        say(f"{node['name']:<20} {node['acceleratorType']:<12} {node['state']:<10} {workers}")
+    if not told["nodes"]:
+        say("no TPUs yet: ansible-playbook -i inventory/local playbooks/create.yml")
+
+
+def preempt(place: Place, options: argparse.Namespace) -> None:
+    """Take a TPU away as Google does: its machines die at once, its state is PREEMPTED."""
+    client.ask(place, "POST", f"/_localcloud/nodes/{options.tpu}:preempt")
+    say(f"{options.tpu} is preempted: its machines are gone")
+
+
+def serve(place: Place, _options: argparse.Namespace) -> None:
+    """Be the server (``up`` starts this in the background)."""
+    lifecycle.serve(place)
+
+
+VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
+    "up": up,
+    "down": down,
+    "clean": clean,
+    "status": status,
+    "preempt": preempt,
+    "serve": serve,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m localcloud",
+        description="A Cloud TPU API on loopback, backed by real Linux machines on this computer. "
+        "Needs Linux and root.",
+    )
+    top.add_argument("--name", default="default", help="which local cloud (default: %(default)s)")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, verb in VERBS.items():
+        one = verbs.add_parser(name, help=verb.__doc__, description=verb.__doc__)
+        if name == "up":
+            one.add_argument("--port", type=int, help="the API's port (default: a free one)")
+            one.add_argument(
+                "--subnet",
+                type=IPv4Network,
+                help="the machines' network, such as 198.18.4.0/22 (default: a free one)",
+            )
+        if name in ("down", "clean"):
+            one.add_argument("--yes", action="store_true", help="do not ask")
+        if name == "status":
+            one.add_argument("--json", action="store_true", help="print it for a program")
+        if name == "preempt":
+            one.add_argument("tpu", help="the TPU's name")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; an error is one line and exit code 1."""
+    options = parser().parse_args(arguments)
+    try:
+        VERBS[options.verb](Place.of(options.name), options)
+    except CloudError as error:
+        print(f"localcloud: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _want_typed(name: str, otherwise: str) -> None:
+    if not sys.stdin.isatty():
+        raise CloudError(f"nothing was removed: nobody is there to ask; in a script: {otherwise}")
+    if input(f"Type {name} to go on: ").strip() != name:
+        raise CloudError("nothing was removed")
+
+
