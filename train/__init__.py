@@ -1,0 +1,1 @@
+"""A GPT trainer in plain JAX: ``python -m train run CONFIG key=value``."""

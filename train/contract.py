@@ -1,0 +1,121 @@
+"""What the trainer and whoever starts it agree on: environment, exit codes, heartbeat.
+
+The environment of each process (any of it may be missing, for a run by hand)::
+
+    TPUFLEET_RUN           the run's name              TPUFLEET_COORDINATOR    host:port
+    TPUFLEET_RUN_DIR       its directory, one a worker  TPUFLEET_NUM_PROCESSES  how many
+    TPUFLEET_CHECKPOINTS   one directory for all        TPUFLEET_PROCESS_ID     0 to n - 1
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from train.config import Config, ConfigError
+
+DONE = 0
+CRASHED = 1
+BAD_CONFIG = 2
+NOT_A_NUMBER = 3
+INTERRUPTED = 75
+"""BSD's EX_TEMPFAIL: interrupted and saved, to be started again."""
+
+HEARTBEAT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One process's place in a run. ``coordinator`` is empty for a run of one process by hand."""
+
+    run: str
+    run_dir: Path
+    checkpoints: Path
+    coordinator: str = ""
+    num_processes: int = 1
+    process_id: int = 0
+
+
+def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) -> Contract:
+    """Read this process's place; without a fleet, the run is ``runs/<config's stem>`` here.
+
+    Raises ConfigError where the three that make a group of processes don't fit together.
+    """
+    run = environ.get("TPUFLEET_RUN") or Path(config_path).stem
+    run_dir = Path(environ.get("TPUFLEET_RUN_DIR") or Path("runs") / run).absolute()
+    # The fleet's word comes before the config's: it has tried that this path can be written to.
+    checkpoints = environ.get("TPUFLEET_CHECKPOINTS") or cfg.checkpoint.directory
+    coordinator = environ.get("TPUFLEET_COORDINATOR", "")
+    num_processes = _number(environ, "TPUFLEET_NUM_PROCESSES", 1)
+    process_id = _number(environ, "TPUFLEET_PROCESS_ID", 0)
+    if not 0 <= process_id < num_processes:
+        raise ConfigError(
+            f"TPUFLEET_PROCESS_ID: must be at least 0 and below TPUFLEET_NUM_PROCESSES "
+            f"({num_processes}), not {process_id}"
+        )
+    if num_processes > 1 and not coordinator:
+        raise ConfigError(
+            f"TPUFLEET_COORDINATOR: must be host:port for {num_processes} processes, not empty"
+        )
+    if coordinator and not coordinator.rpartition(":")[2].isdecimal():
+        raise ConfigError(f"TPUFLEET_COORDINATOR: must be host:port, not {coordinator!r}")
+    return Contract(
+        run,
+        run_dir,
+        Path(checkpoints).expanduser().absolute() if checkpoints else run_dir / "checkpoints",
+        coordinator,
+        num_processes,
+        process_id,
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name) or str(default)
+    if not text.isdecimal():
+        raise ConfigError(f"{name}: must be a whole number, not {text!r}")
+    return int(text)
+
+
+class Heartbeat:
+    """``heartbeat.json``: how far this process is, replaced at most once a second.
+
+    ``state`` is one of starting, running, done, interrupted, nan, failed. ``time`` is the unix
+    time of the last progress, in seconds: no thread writes it, so that a hang shows as age.
+    """
+
+    def __init__(self, run_dir: Path, steps: int) -> None:
+        self.path = run_dir / "heartbeat.json"
+        self.steps = steps
+        self.step = 0
+        self.loss: float | None = None
+        self.tokens_per_second: float | None = None
+        self._written = -HEARTBEAT_SECONDS
+
+    def progress(self, step: int, loss: float, tokens_per_second: float | None) -> None:
+        """Note a finished step; written only if the last writing is a second old."""
+        self.step, self.loss, self.tokens_per_second = step, loss, tokens_per_second
+        if time.monotonic() - self._written >= HEARTBEAT_SECONDS:
+            self.write("running")
+
+    def write(self, state: str) -> None:
+        """Write now, whole or not at all."""
+        beat = {
+            "step": self.step,
+            "steps": self.steps,
+            "time": time.time(),
+            "loss": self.loss,
+            "tokens_per_second": self.tokens_per_second,
+            "state": state,
+        }
+        write_atomically(self.path, json.dumps(beat) + "\n")
+        self._written = time.monotonic()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's content so that no reader ever sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

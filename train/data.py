@@ -1,0 +1,49 @@
+"""Batches: windows of a prepared corpus, chosen by (seed, step) alone.
+
+There is no iterator and nothing to save: any process can make any row of any step's batch, so a
+run goes on where it stopped, and what it learns doesn't depend on how many processes share it.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from train.config import Config, ConfigError
+from train.corpus import Meta, read_meta
+
+
+class Corpus:
+    """The training tokens of a prepared corpus, mapped into memory."""
+
+    def __init__(self, directory: Path, cfg: Config) -> None:
+        """Open a prepared corpus.
+
+        Raises ConfigError where it is shorter than one window or the vocabulary doesn't hold it,
+        CorpusError where its files are damaged.
+        """
+        self.meta: Meta = read_meta(directory)
+        self.window = cfg.model.context + 1
+        """Tokens in a window: what the model sees, and the one after it."""
+        if cfg.model.vocabulary < self.meta.vocabulary:
+            raise ConfigError(
+                f"model.vocabulary: must be at least the corpus's {self.meta.vocabulary}, "
+                f"not {cfg.model.vocabulary}"
+            )
+        if self.meta.train < self.window:
+            raise ConfigError(
+                f"data: {self.meta.name} has {self.meta.train} tokens to train on, fewer than one "
+                f"window of {self.window} (model.context and the next token)"
+            )
+        self.tokens = np.memmap(directory / "train.bin", np.uint8, mode="r")
+        self.seed, self.batch = cfg.seed, cfg.batch
+
+    def rows(self, step: int, rows: slice = slice(None)) -> np.ndarray:
+        """Return rows of step ``step``'s batch: int32 of shape (rows, context + 1).
+
+        ``step`` counts from 0. Each window starts anywhere, all starts alike likely. Philox
+        (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is keyed by
+        (seed, step), so that no two steps share a stream.
+        """
+        generator = np.random.Generator(np.random.Philox(key=[self.seed, step]))
+        starts_b = generator.integers(len(self.tokens) - self.window + 1, size=self.batch)[rows]
+        return self.tokens[starts_b[:, None] + np.arange(self.window)].astype(np.int32)

@@ -1,0 +1,61 @@
+"""A passage from the model, one token after the other."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from train.config import Config, ModelConfig
+from train.corpus import decode, encode
+from train.model import Params, logits
+
+
+def passage(params: Params, cfg: Config) -> str:
+    """Write ``sample.length`` tokens after the prompt; the text that comes back begins with it.
+
+    ``params`` are this process's own, on one device: no other process takes part.
+    """
+    prompt = np.frombuffer(encode(cfg.sample.prompt), np.uint8).astype(np.int32)
+    window_t = np.zeros(cfg.model.context, np.int32)
+    recent = prompt[-cfg.model.context :]
+    window_t[: len(recent)] = recent
+    tokens = complete(
+        params,
+        window_t,
+        len(recent),
+        jax.random.key(cfg.seed),
+        cfg.sample.temperature,
+        cfg.model,
+        cfg.sample.length,
+    )
+    return decode(bytes(prompt.astype(np.uint8)) + bytes(np.asarray(tokens).astype(np.uint8)))
+
+
+@partial(jax.jit, static_argnums=(5, 6))
+def complete(
+    params: Params,
+    window_t: jax.Array,
+    filled: int,
+    key: jax.Array,
+    temperature: float,
+    cfg: ModelConfig,
+    length: int,
+) -> jax.Array:
+    """Draw ``length`` tokens after the first ``filled`` of a window of the model's context.
+
+    Once the window is full it slides: the oldest token leaves. Temperature 0 takes the likeliest.
+    """
+
+    def draw(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple, jax.Array]:
+        window_t, filled = carry
+        logits_v = logits(params, window_t[None], cfg)[0, filled - 1]
+        drawn = jax.random.categorical(key, logits_v / jnp.maximum(temperature, 1e-6))
+        token = jnp.where(temperature > 0, drawn, jnp.argmax(logits_v)).astype(jnp.int32)
+        full = filled == cfg.context
+        window_t = jnp.where(full, jnp.roll(window_t, -1), window_t)
+        place = jnp.where(full, cfg.context - 1, filled)
+        return (window_t.at[place].set(token), place + 1), token
+
+    start = (window_t, jnp.asarray(filled, jnp.int32))
+    return jax.lax.scan(draw, start, jax.random.split(key, length))[1]
