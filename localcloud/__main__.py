@@ -2,6 +2,9 @@
 
 import sys
 
-from localcloud.cli import main
+try:
+    from localcloud.cli import main
+except ModuleNotFoundError as error:
+    sys.exit(f"localcloud: {error}: run it as .venv/bin/python -m localcloud (make env makes that)")
 
 sys.exit(main())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud import client, lifecycle
+from localcloud import client, cloud, settings
 from localcloud.failure import CloudError
 from localcloud.place import Place, clouds_directory, images_directory
 
@@ -20,8 +20,8 @@ def say(line: str) -> None:
 
 def up(place: Place, options: argparse.Namespace) -> None:
     """Start the cloud, or find it running."""
-    settings = lifecycle.up(place, port=options.port, subnet=options.subnet, say=say)
-    say(f"local cloud {place.name!r} is up: {settings.endpoint}, machines in {settings.subnet}")
+    chosen = cloud.up(place, port=options.port, subnet=options.subnet, say=say)
+    say(f"local cloud {place.name!r} is up: {chosen.endpoint}, machines in {chosen.subnet}")
     environment = "" if place.name == "default" else f"TPUFLEET_LOCALCLOUD={place.name} "
     say(f"use it: {environment}ansible-playbook -i inventory/local playbooks/create.yml")
 
@@ -29,7 +29,7 @@ def up(place: Place, options: argparse.Namespace) -> None:
 def down(place: Place, options: argparse.Namespace) -> None:
     """Remove the cloud with all its machines, after naming them."""
     if not place.directory.exists():
-        lifecycle.down(place, say=lambda _line: None)
+        cloud.down(place, say=lambda _line: None)
         say(f"local cloud {place.name!r} is not there: nothing to do")
         return
     machines = sorted(entry.name for entry in place.machines.glob("*"))
@@ -39,7 +39,7 @@ def down(place: Place, options: argparse.Namespace) -> None:
             f"({', '.join(machines)}) and {place.directory} with what the machines share."
         )
         _want_typed(place.name, "python -m localcloud down --yes")
-    lifecycle.down(place, say=say)
+    cloud.down(place, say=say)
     say(f"local cloud {place.name!r} is gone")
 
 
@@ -64,8 +64,8 @@ def status(place: Place, options: argparse.Namespace) -> None:
     if options.json:
         say(json.dumps(told, indent=2))
         return
-    settings = lifecycle.read_settings(place)
-    say(f"local cloud {place.name!r}: {settings.endpoint}, machines in {settings.subnet}")
+    chosen = settings.read(place)
+    say(f"local cloud {place.name!r}: {chosen.endpoint}, machines in {chosen.subnet}")
     for node in told["nodes"]:
         workers = ", ".join(
             f"{worker['machine']} {worker['address']} {'up' if worker['alive'] else 'down'}"
@@ -82,9 +82,9 @@ def preempt(place: Place, options: argparse.Namespace) -> None:
     say(f"{options.tpu} is preempted: its machines are gone")
 
 
-def serve(place: Place, _options: argparse.Namespace) -> None:
+def serve(_place: Place, options: argparse.Namespace) -> None:
     """Be the server (``up`` starts this in the background)."""
-    lifecycle.serve(place)
+    cloud.serve(Place(options.directory.name, options.directory))
 
 
 VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
@@ -119,6 +119,8 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument("--yes", action="store_true", help="do not ask")
         if name == "status":
             one.add_argument("--json", action="store_true", help="print it for a program")
+        if name == "serve":
+            one.add_argument("--directory", type=Path, required=True, help="the cloud's directory")
         if name == "preempt":
             one.add_argument("tpu", help="the TPU's name")
     return top
@@ -140,5 +142,3 @@ def _want_typed(name: str, otherwise: str) -> None:
         raise CloudError(f"nothing was removed: nobody is there to ask; in a script: {otherwise}")
     if input(f"Type {name} to go on: ").strip() != name:
         raise CloudError("nothing was removed")
-
-

@@ -82,7 +82,7 @@ class Place:
     @property
     def lock(self) -> Path:
         """Held by the server while it lives."""
-        return self.directory / "lock"
+        return self.directory / "server.lock"
 
 
 def clouds_directory() -> Path:

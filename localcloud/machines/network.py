@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -45,10 +45,11 @@ class Network:
         return list(self.subnet.hosts())[FIRST_MACHINE - 1 :]
 
 
-def up(place: Place, wanted: IPv4Network | None) -> Network:
+def up(place: Place, wanted: IPv4Network | None, say: Callable[[str], None]) -> Network:
     """Make the bridge, the NAT table and the name server; what stands already is kept.
 
-    Without a wanted subnet the first that overlaps no address or route of this host is taken.
+    Without a wanted subnet, or where it overlaps an address or route of this host, the first is
+    taken that does not.
     """
     with _host_lock():
         subnet = _present(place)
@@ -56,7 +57,9 @@ def up(place: Place, wanted: IPv4Network | None) -> Network:
             down(place, locked=True)
             subnet = None
         if subnet is None:
-            subnet = _free_subnet(wanted)
+            subnet = free_subnet(_routes(), wanted)
+            if wanted and subnet != wanted:
+                say(f"subnet {wanted} is in use on this host: taking {subnet}")
             _run("ip", "link", "add", place.bridge, "type", "bridge")
             _run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", place.bridge)
             _run("ip", "link", "set", place.bridge, "up")
@@ -116,24 +119,25 @@ table ip {place.nft_table} {{
 def free_subnet(taken: Iterable[IPv4Network], wanted: IPv4Network | None = None) -> IPv4Network:
     """Choose a subnet that overlaps nothing of ``taken``: the wanted one, else the first.
 
-    Raises CloudError if the wanted one, or every one, is taken.
+    Raises CloudError if every one is taken.
     """
     busy = list(taken)
-    for subnet in [wanted] if wanted else RANGE.subnets(new_prefix=PREFIX):
+    for subnet in [*([wanted] if wanted else []), *RANGE.subnets(new_prefix=PREFIX)]:
         if not any(subnet.overlaps(other) for other in busy):
             return subnet
     raise CloudError(
-        f"the subnet {wanted or RANGE} is in use on this host (ip route); "
-        "without --subnet another one is chosen: python -m localcloud up"
+        f"every subnet of {RANGE} is in use on this host (ip route): "
+        "python -m localcloud up --subnet 10.99.0.0/22"
     )
 
 
-def _free_subnet(wanted: IPv4Network | None) -> IPv4Network:
+def _routes() -> list[IPv4Network]:
+    """Read where this host's addresses and routes lead, but for the default route."""
     taken = []
     for route in json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all")):
         if (destination := route["dst"]) != "default":
             taken.append(IPv4Network(destination, strict=False))
-    return free_subnet(taken, wanted)
+    return taken
 
 
 def _present(place: Place) -> IPv4Network | None:
@@ -153,14 +157,14 @@ def _start_name_server(network: Network) -> None:
         return
     if not network.place.hosts.exists():
         publish_names(network.place, {})
+    log_file = network.place.directory / "names.log"
     command = [
         "dnsmasq",
         "--conf-file=/dev/null",
         "--pid-file",
         f"--interface={network.place.bridge}",
-        f"--listen-address={network.gateway}",
         "--except-interface=lo",
-        "--bind-interfaces",
+        "--bind-dynamic",
         "--no-hosts",
         option,
         "--local-ttl=1",
@@ -168,12 +172,12 @@ def _start_name_server(network: Network) -> None:
         "--log-facility=-",
         "--user=root",  # it reads the cloud's directory, which only root can
     ]
-    with network.place.log.open("a") as log:
+    with log_file.open("a") as log:
         done = subprocess.run(command, stdout=log, stderr=log, check=False)
     if done.returncode:
         raise CloudError(
             f"the machines' name server does not start on {network.gateway}: "
-            f"see the end of {network.place.log}"
+            f"see the end of {log_file}"
         )
 
 

@@ -1,0 +1,159 @@
+"""A cloud's life on this host: brought up in steps that can be said again, and taken away whole."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from localcloud import client, settings
+from localcloud.api.server import create_server
+from localcloud.failure import CloudError
+from localcloud.machines import image, kernel_limits, network, processes
+from localcloud.machines.nspawn import NspawnMachines
+from localcloud.place import PROJECT_ROOT, Place
+from localcloud.settings import Settings
+
+FIRST_PORT = 8470
+TOOLS = ("dnsmasq", "ip", "mmdebstrap", "nft", "ssh-keygen", "systemd-nspawn")
+START_DEADLINE_S = 120.0
+Say = Callable[[str], None]
+
+
+def up(place: Place, *, port: int | None, subnet: IPv4Network | None, say: Say) -> Settings:
+    """Bring the cloud up, or find it up. Raises CloudError with what to do about it."""
+    _want_root()
+    _want_tools()
+    place.directory.mkdir(parents=True, exist_ok=True)
+    place.machines.mkdir(exist_ok=True)
+    if not place.shared.exists():
+        place.shared.mkdir()
+        place.shared.chmod(0o1777)  # every machine's users write there, as in /tmp
+    if is_served(place):
+        found = settings.read(place)
+        if (port or found.port) != found.port or str(subnet or found.subnet) != found.subnet:
+            raise CloudError(
+                f"local cloud {place.name!r} is up already, on port {found.port} and subnet "
+                f"{found.subnet}: python -m localcloud --name {place.name} down, then up again"
+            )
+        return found
+    before = settings.read(place) if place.settings.exists() else None
+    root = image.ensure(say)
+    kernel_limits.raise_for_many_machines()
+    say("starting the network: a bridge, NAT, a name server")
+    net = network.up(place, subnet or (IPv4Network(before.subnet) if before else None), say)
+    chosen = Settings(
+        name=place.name,
+        port=_free_port(port or (before.port if before else None), say),
+        subnet=str(net.subnet),
+        image=str(root),
+    )
+    settings.write(place, chosen)
+    say("starting the API")
+    _start_server(place)
+    settings.hand_over(place)
+    return chosen
+
+
+def down(place: Place, *, say: Say) -> None:
+    """Take the cloud away: server, machines, network, directory. Whatever is left, it finds."""
+    _want_root()
+    say("stopping the API")
+    processes.end(_server_mark(place), grace_s=10)
+    machines = NspawnMachines(place, network.Network(place, network.RANGE), place.directory)
+    for name in machines.sweep(keep=()):
+        say(f"removed machine {name}")
+    network.down(place)
+    shutil.rmtree(place.directory, ignore_errors=True)
+    if place.directory.exists():
+        shutil.rmtree(place.directory)
+    kernel_limits.restore_after_the_last_cloud()
+
+
+def is_served(place: Place) -> bool:
+    """Tell whether a server lives: it holds the cloud's lock as long as it does."""
+    if not place.lock.exists():
+        return False
+    with place.lock.open() as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def serve(place: Place) -> None:
+    """Be the cloud's API until SIGTERM; the machines go on, and the next server finds them."""
+    chosen = settings.read(place)
+    net = network.Network(place, IPv4Network(chosen.subnet))
+    machines = NspawnMachines(place, net, Path(chosen.image))
+    server = create_server(place.directory, machines, port=chosen.port, project=chosen.project)
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    server.recover()
+    place.endpoint.write_text(f"{server.endpoint}\n")
+    server.serve()
+
+
+def _start_server(place: Place) -> None:
+    """Start the server apart from this process and wait until it answers."""
+    place.endpoint.unlink(missing_ok=True)
+    with place.log.open("a") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "localcloud", "serve", _server_mark(place)],
+            cwd=PROJECT_ROOT,
+            env={**os.environ, "TPUFLEET_LOCALCLOUD_DIR": str(place.directory.parent)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(CloudError):
+            client.ask(place, "GET", "/_localcloud/status")
+            return
+        if server.poll() is not None:
+            break
+        time.sleep(0.1)
+    last = place.log.read_text(errors="replace").splitlines()[-1:]
+    raise CloudError(f"the API does not start: {' '.join(last)} (all of it: {place.log})")
+
+
+def _server_mark(place: Place) -> str:
+    """The argument by which this cloud's server is known among the processes."""
+    return f"--directory={place.directory}"
+
+
+def _free_port(wanted: int | None, say: Say) -> int:
+    """Choose the wanted port, or the first free one from FIRST_PORT on."""
+    candidates = [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100)]
+    for port in candidates:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if wanted and port != wanted:
+            say(f"port {wanted} is in use on this host: taking {port}")
+        return port
+    raise CloudError(f"ports {candidates[0]} to {candidates[-1]} are all in use: up --port PORT")
+
+
+def _want_root() -> None:
+    if os.geteuid() != 0:
+        raise CloudError(
+            "the local cloud's machines need root: sudo .venv/bin/python -m localcloud up"
+        )
+
+
+def _want_tools() -> None:
+    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+        raise CloudError(f"{', '.join(missing)} is missing: requirements/install-system")

@@ -1,0 +1,284 @@
+"""``make demo``: the whole way on this computer, from nothing to a trained model, told as it goes.
+
+It only says what a person would type, with the same playbooks, and watches.
+"""
+
+import json
+import os
+import queue
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcloud.place import PROJECT_ROOT, Place
+
+CLOUD = "default"
+TPU = "demo"
+CONFIG = "train/configs/shakespeare.yml"
+RUN = "shakespeare"
+QUIET_S = 5.0  # after so long without a word, say what is being waited for
+RUN_DIRECTORY = f"/var/lib/tpufleet/runs/{RUN}"
+_TASK = re.compile(r"^(?:TASK|RUNNING HANDLER|PLAY) \[(?P<name>.*)\]")
+_RESULT = re.compile(r"^(?P<what>ok|changed|fatal|failed|unreachable): \[(?P<host>[^\]]+)\]")
+
+
+class DemoError(Exception):
+    """A step failed; the text says which and where to read on."""
+
+
+@dataclass(frozen=True)
+class Follower:
+    """How far the run is, as one look at the leader tells."""
+
+    step: int
+    steps: int
+    loss: float
+    tokens_per_second: float
+    ended: bool
+
+
+@dataclass
+class Waiting:
+    """What is being waited for, in words; it changes while a command speaks."""
+
+    what: str
+
+
+def main() -> int:
+    """Do every step; an error ends it with one line and code 1."""
+    began = time.monotonic()
+    place = Place.of(CLOUD)
+    try:
+        step(1, "a local cloud: a Cloud TPU API on loopback, real machines behind it")
+        stream([*as_root(), sys.executable, "-u", "-m", "localcloud", "up"])
+        log = place.directory / "demo.log"
+        log.write_text("")
+        step(2, f"the TPU {TPU!r}: two workers")
+        playbook(log, "playbooks/create.yml")
+        step(3, "the workers made ready: packages, Python, JAX")
+        playbook(log, "setup.yml")
+        step(4, f"training: {CONFIG} on both workers as one run")
+        playbook(log, "train.yml", "-e", f"config={CONFIG}")
+        leader, workers = find_workers()
+        follow(leader)
+        summary(place, leader, workers, time.monotonic() - began)
+    except (DemoError, KeyboardInterrupt) as error:
+        print(f"\ndemo: {error or 'stopped; say make demo to go on'}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def step(number: int, what: str) -> None:
+    """Print a step's title."""
+    print(f"\n[{number}/4] {what}", flush=True)
+
+
+def as_root() -> list[str]:
+    """What goes before a command that needs root."""
+    if os.geteuid() == 0:
+        return []
+    return ["sudo", "--preserve-env=TPUFLEET_LOCALCLOUD_DIR", "env", f"PYTHONPATH={PROJECT_ROOT}"]
+
+
+def playbook(log: Path, name: str, *arguments: str) -> None:
+    """Run a playbook: its tasks and changes to the terminal, every word to the log."""
+    command = ["ansible-playbook", "-i", "inventory/local", name, *arguments]
+    print(f"  $ {shlex.join(command)}", flush=True)
+    now = Waiting("ansible to start")
+    changed: list[str] = []
+    with log.open("a") as whole:
+        whole.write(f"\n$ {shlex.join(command)}\n")
+        lines: list[str] = []
+        for line in spoken(command, now):
+            whole.write(f"{line}\n")
+            lines.append(line)
+            if task := _TASK.match(line):
+                report(now.what, changed)
+                now.what, changed = task["name"], []
+            elif (result := _RESULT.match(line)) and result["what"] == "changed":
+                changed.append(result["host"])
+        report(now.what, changed)
+        if lines and lines[-1].startswith("exit code"):
+            tail = "\n".join(lines[-40:])
+            raise DemoError(f"{name} failed; its last lines:\n{tail}\nall of it: {log}")
+
+
+def report(task: str, changed: Sequence[str]) -> None:
+    """Print a task that changed something, with the hosts it changed."""
+    if changed:
+        print(f"    {task}: {', '.join(sorted(changed))}", flush=True)
+
+
+def stream(command: Sequence[str]) -> None:
+    """Run a command and print what it says."""
+    print(f"  $ {shlex.join(['python', *command[command.index('-m') :]])}", flush=True)
+    now = Waiting("python to start")
+    for line in spoken(command, now):
+        if line.startswith("exit code"):
+            raise DemoError(now.what)
+        print(f"    {line}", flush=True)
+        now.what = line.strip()
+
+
+def spoken(command: Sequence[str], now: Waiting) -> Iterator[str]:
+    """Give a command's lines; through its silences print what is awaited and since when.
+
+    A last line ``exit code N`` is given if it fails.
+    """
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "ANSIBLE_FORCE_COLOR": "0"}
+    process = subprocess.Popen(
+        command,
+        cwd=PROJECT_ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
+        for line in process.stdout:
+            lines.put(line.rstrip("\n"))
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    since = time.monotonic()
+    try:
+        while True:
+            try:
+                line = lines.get(timeout=QUIET_S)
+            except queue.Empty:
+                print(f"    … {time.monotonic() - since:3.0f} s  {now.what}", flush=True)
+                continue
+            if line is None:
+                break
+            since = time.monotonic()
+            yield line
+    finally:
+        if process.poll() is None and sys.exc_info()[0] is not None:
+            process.terminate()
+        code = process.wait()
+    if code:
+        yield f"exit code {code}"
+
+
+def find_workers() -> tuple[list[str], dict[str, str]]:
+    """Ask the inventory for the ssh command to the leader, and every worker's address."""
+    told = subprocess.run(
+        ["ansible-inventory", "-i", "inventory/local", "--list"],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if told.returncode:
+        raise DemoError(told.stderr.strip().splitlines()[-1])
+    hosts = json.loads(told.stdout)["_meta"]["hostvars"]
+    workers = {name: v["ansible_host"] for name, v in hosts.items() if v.get("tpu_name") == TPU}
+    leader = hosts[f"{TPU}-w0"]
+    ssh = [
+        "ssh",
+        *shlex.split(leader["ansible_ssh_common_args"]),
+        "-i",
+        leader["ansible_ssh_private_key_file"],
+        f"{leader['ansible_user']}@{leader['ansible_host']}",
+    ]
+    return ssh, workers
+
+
+def follow(ssh: Sequence[str]) -> None:
+    """Print the run's progress until it has ended. Raises DemoError if it did not end well."""
+    look = (
+        f"cd {RUN_DIRECTORY} && while :; do "
+        "[ ! -e exit.json ] || echo ended; cat heartbeat.json 2>/dev/null; echo; "
+        "[ ! -e exit.json ] || break; sleep 3; done"
+    )
+    now = Follower(0, 0, float("nan"), 0.0, False)
+    seen = -1
+    for line in spoken([*ssh, f"sudo sh -c {shlex.quote(look)}"], Waiting("the next step")):
+        now = looked(now, line)
+        if now.steps and now.step != seen:
+            seen = now.step
+            print(
+                f"    step {now.step}/{now.steps}  loss {now.loss:.3f}  "
+                f"{now.tokens_per_second:,.0f} tokens/s",
+                flush=True,
+            )
+        if line.startswith("exit code"):
+            raise DemoError(f"the leader cannot be reached: {line}")
+    exited = json.loads(remote(ssh, f"sudo cat {RUN_DIRECTORY}/exit.json"))
+    if exited.get("code") != 0:
+        raise DemoError(
+            f"the run ended with {exited}: ansible-playbook -i inventory/local playbooks/logs.yml"
+        )
+
+
+def looked(before: Follower, line: str) -> Follower:
+    """Read one line of the leader's answer."""
+    if line == "ended":
+        return Follower(before.step, before.steps, before.loss, before.tokens_per_second, True)
+    try:
+        told = json.loads(line)
+        return Follower(
+            told["step"], told["steps"], told["loss"], told["tokens_per_second"], before.ended
+        )
+    except (ValueError, LookupError, TypeError):
+        return before
+
+
+def remote(ssh: Sequence[str], command: str) -> str:
+    """Run a command on the leader and give what it prints."""
+    done = subprocess.run([*ssh, command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DemoError(f"{command} on the leader: {done.stderr.strip()}")
+    return done.stdout
+
+
+def summary(place: Place, ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
+    """Print what came of it."""
+    metrics = [
+        json.loads(line)
+        for line in remote(ssh, f"sudo cat {RUN_DIRECTORY}/metrics.jsonl").splitlines()
+    ]
+    sample = remote(ssh, f"sudo cat {RUN_DIRECTORY}/sample.txt").strip()
+    rates = sorted(m["tokens_per_second"] for m in metrics if m.get("tokens_per_second"))
+    rate = rates[len(rates) // 2] if rates else 0.0
+    i = "ansible-playbook -i inventory/local"
+    print(
+        f"""
+== {RUN} is done ==
+workers      {", ".join(f"{name} ({address})" for name, address in sorted(workers.items()))}
+steps        {metrics[-1]["step"]:,}
+loss         {metrics[0]["loss"]:.2f} → {metrics[-1]["loss"]:.2f} nats a byte
+speed        {rate:,.0f} tokens a second (median)
+this took    {took_s:.0f} s
+logs         {RUN_DIRECTORY}/log on each worker; what the playbooks said: {place.directory}/demo.log
+
+The model writes:
+{indented(sample)}
+
+Next:
+  {i} playbooks/status.yml
+  {i} playbooks/logs.yml
+  ansible -i inventory/local tpu -m command -a 'uptime'
+  {i} train.yml -e config={CONFIG} -e run=again
+  python -m localcloud preempt {TPU}      # and see what the inventory says then
+  make clean                              # leaves nothing behind"""
+    )
+
+
+def indented(text: str) -> str:
+    """Set a passage apart."""
+    return "\n".join(f"  | {line}" for line in text.splitlines())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

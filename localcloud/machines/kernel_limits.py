@@ -1,0 +1,25 @@
+"""Kernel limits that many machines on one host need raised, and put back after the last one."""
+
+from pathlib import Path
+
+# Every booted systemd holds a few inotify instances; Linux allows a user 128 of them.
+_LIMITS = {Path("/proc/sys/fs/inotify/max_user_instances"): 2048}
+_BEFORE = Path("/run/tpufleet-kernel-limits-before")
+
+
+def raise_for_many_machines() -> None:
+    """Raise what is lower than 32 machines need, remembering what was."""
+    lower = {p: int(p.read_text()) for p, want in _LIMITS.items() if int(p.read_text()) < want}
+    if lower and not _BEFORE.exists():
+        _BEFORE.write_text("".join(f"{path} {value}\n" for path, value in lower.items()))
+    for path in lower:
+        path.write_text(str(_LIMITS[path]))
+
+
+def restore_after_the_last_cloud() -> None:
+    """Put the limits back if no cloud's bridge is left on this host."""
+    if _BEFORE.exists() and not list(Path("/sys/class/net").glob("tpf*")):
+        for line in _BEFORE.read_text().splitlines():
+            path, _, value = line.partition(" ")
+            Path(path).write_text(value)
+        _BEFORE.unlink()

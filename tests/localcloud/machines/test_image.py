@@ -1,0 +1,88 @@
+import subprocess
+
+import pytest
+
+from localcloud.failure import CloudError
+from localcloud.machines.image import (
+    Source,
+    acquire_options,
+    base_lines,
+    certificates,
+    missing_certificates,
+)
+
+DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
+UBUNTU = {"ID": "ubuntu", "VERSION_CODENAME": "noble"}
+
+
+def test_a_debian_host_gives_debian_13_from_its_own_mirror():
+    sources = [
+        Source("http://mirror.example/debian/", "bookworm", "main"),
+        Source("http://mirror.example/security/", "bookworm-security", "main"),
+    ]
+    assert base_lines(sources, DEBIAN) == (
+        "trixie",
+        ["deb http://mirror.example/debian/ trixie main"],
+    )
+
+
+def test_an_ubuntu_host_gives_its_own_release_with_universe_and_updates():
+    sources = [
+        Source("http://mirror.example/ubuntu/", "noble", "main"),
+        Source("http://mirror.example/ubuntu/", "noble", "universe"),
+        Source("http://mirror.example/ubuntu/", "noble", "multiverse"),
+        Source("http://mirror.example/ubuntu/", "noble-updates", "main"),
+        Source("http://elsewhere.example/apt/", "stable", "main"),
+    ]
+    suite, lines = base_lines(sources, UBUNTU)
+    assert suite == "noble"
+    assert lines == [
+        "deb http://mirror.example/ubuntu/ noble main",
+        "deb http://mirror.example/ubuntu/ noble universe",
+        "deb http://mirror.example/ubuntu/ noble-updates main",
+    ]
+
+
+@pytest.mark.parametrize("os_release", [{"ID": "fedora"}, DEBIAN])
+def test_a_host_without_a_usable_source_is_told_so(os_release):
+    with pytest.raises(CloudError, match="package source"):
+        base_lines([Source("http://elsewhere.example/apt/", "stable", "main")], os_release)
+
+
+def test_proxies_and_validity_checks_of_the_host_reach_the_machines_and_nothing_else_does():
+    dump = "\n".join(
+        [
+            'Acquire "";',
+            'Acquire::http::Proxy "http://proxy.example:3128";',
+            'Acquire::Check-Valid-Until "false";',
+            'Acquire::cdrom::mount "/media/cdrom/";',
+            'Acquire::https::Verify-Peer "";',
+        ]
+    )
+    assert acquire_options(dump) == [
+        'Acquire::http::Proxy "http://proxy.example:3128";',
+        'Acquire::Check-Valid-Until "false";',
+    ]
+
+
+@pytest.fixture
+def two_certificates(tmp_path):
+    pems = []
+    for name in ("public", "company"):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", f"/CN={name}",
+             "-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "pem")],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        pems.append((tmp_path / "pem").read_text())
+    return pems
+
+
+def test_a_company_s_certificate_that_only_the_host_trusts_is_carried_over(two_certificates):
+    public, company = two_certificates
+    assert missing_certificates(public + company, public) == certificates(company)
+
+
+def test_nothing_is_carried_over_when_both_trust_the_same(two_certificates):
+    both = "".join(two_certificates)
+    assert missing_certificates(both, both) == []

@@ -1,0 +1,42 @@
+from ipaddress import IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcloud.failure import CloudError
+from localcloud.machines.network import RANGE, Network, free_subnet
+from localcloud.place import Place
+
+subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i])
+
+
+@given(st.sets(subnets, max_size=127))
+def test_a_chosen_subnet_overlaps_nothing_that_is_in_use(taken):
+    chosen = free_subnet(taken)
+    assert not any(chosen.overlaps(other) for other in taken)
+    assert chosen.subnet_of(RANGE)
+
+
+def test_the_wanted_subnet_is_taken_if_it_is_free():
+    wanted = IPv4Network("198.18.40.0/22")
+    assert free_subnet([IPv4Network("198.18.0.0/22")], wanted) == wanted
+
+
+def test_another_subnet_is_taken_if_the_wanted_one_is_in_use():
+    wanted = IPv4Network("198.18.40.0/22")
+    assert free_subnet([IPv4Network("198.18.41.0/24")], wanted) == IPv4Network("198.18.0.0/22")
+
+
+def test_a_host_that_uses_the_whole_range_is_told_what_to_say():
+    with pytest.raises(CloudError, match="--subnet"):
+        free_subnet([RANGE])
+
+
+def test_machines_never_get_the_gateway_s_or_the_broadcast_address(tmp_path):
+    network = Network(Place("x", tmp_path), IPv4Network("198.18.4.0/22"))
+    addresses = network.machine_addresses()
+    assert network.gateway not in addresses
+    assert IPv4Network("198.18.4.0/22").broadcast_address not in addresses
+    assert addresses == sorted(addresses)
+    assert len(addresses) >= 1000
