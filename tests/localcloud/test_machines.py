@@ -1,0 +1,204 @@
+"""The local cloud with real machines behind it: booted, reached, lost and found again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from localcloud import client, cloud, settings
+from localcloud.machines import mounts, processes
+from localcloud.place import Place
+
+pytestmark = pytest.mark.machines
+ZONE = "us-central2-b"
+NODES = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
+READY_DEADLINE_S = 120
+
+
+def wait_for_ready(place: Place, name: str) -> dict:
+    deadline = time.monotonic() + READY_DEADLINE_S
+    while time.monotonic() < deadline:
+        node = client.ask(place, "GET", f"{NODES}/{name}")
+        if node["state"] == "READY":
+            return node
+        time.sleep(0.2)
+    raise AssertionError(f"{name} is not READY after {READY_DEADLINE_S} s: {node}")
+
+
+def ssh(key: Path, address: str, command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["ssh", "-i", str(key), "-o", "StrictHostKeyChecking=accept-new", "-o",
+         f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", "ConnectTimeout=10",
+         f"tpu@{address}", command],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place():
+    place = Place.of(f"test-machines-{os.getpid()}")
+    cloud.up(place, port=None, subnet=None, say=print)
+    yield place
+    cloud.down(place, say=print)
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    key = tmp_path_factory.mktemp("ssh") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    return key
+
+
+@pytest.fixture(scope="module")
+def pod(place, key):
+    public = key.with_suffix(".pub").read_text()
+    body = {
+        "acceleratorType": "v4-16",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "metadata": {"ssh-keys": f"tpu:{public}"},
+    }
+    client.ask(place, "POST", f"{NODES}?nodeId=pod", body)
+    return wait_for_ready(place, "pod")
+
+
+def addresses(node: dict) -> list[str]:
+    return [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
+
+
+def test_a_node_has_as_many_machines_as_its_type_has_workers(pod):
+    assert len(set(addresses(pod))) == 2
+
+
+def test_the_metadata_s_user_logs_in_and_may_become_root(pod, key):
+    for address in addresses(pod):
+        done = ssh(key, address, "sudo -n id -un")
+        assert done.stdout == "root\n", done.stderr
+
+
+def test_the_workers_know_each_other_and_themselves_by_name(place, pod, key):
+    first, second = addresses(pod)
+    other = ssh(key, second, "hostname").stdout.strip()
+    assert ssh(key, first, f"getent hosts {other}").stdout.split()[0] == second
+    assert ssh(key, second, f"getent hosts {other}").stdout.split()[0] == second
+
+
+def test_guest_attributes_are_the_keys_that_sshd_presents(place, pod, key):
+    told = client.ask(place, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"})
+    for address, attributes in zip(addresses(pod), told["guestAttributes"], strict=True):
+        items = attributes["queryValue"]["items"]
+        published = {(item["key"], item["value"]) for item in items}
+        scan = subprocess.run(
+            ["ssh-keyscan", "-t", "ed25519", address], capture_output=True, text=True, check=True
+        )
+        _, kind, presented = scan.stdout.split()
+        assert (kind, presented) in published
+
+
+def test_machines_see_one_shared_directory(place, pod, key):
+    first, second = addresses(pod)
+    ssh(key, first, "echo from the first > /mnt/shared/note")
+    assert ssh(key, second, "cat /mnt/shared/note").stdout == "from the first\n"
+
+
+def test_a_machine_reboots_with_its_files_and_its_address(pod, key):
+    address = addresses(pod)[1]
+    began = "stat -c %Y-%i /proc/1/ns/pid"  # every boot of a machine has a namespace of its own
+    before = ssh(key, address, f"echo kept > ~/note; {began}").stdout
+    ssh(key, address, "sudo systemctl reboot")
+    deadline = time.monotonic() + 60
+    after = before
+    while after in (before, "") and time.monotonic() < deadline:
+        time.sleep(0.3)
+        after = ssh(key, address, began).stdout
+    assert after not in (before, "")
+    assert ssh(key, address, "cat ~/note").stdout == "kept\n"
+
+
+def test_a_killed_server_s_machines_are_known_to_the_next(place, pod, key):
+    server = processes.with_argument(f"--directory={place.directory}")
+    assert len(server) == 1
+    os.kill(server[0], signal.SIGKILL)
+    ssh(key, addresses(pod)[0], "echo before > /tmp/marker")
+    cloud.up(place, port=None, subnet=None, say=print)
+    assert wait_for_ready(place, "pod")["id"] == pod["id"]
+    assert ssh(key, addresses(pod)[0], "cat /tmp/marker").stdout == "before\n"
+
+
+def test_a_machine_that_died_with_its_server_is_started_again(place, pod, key):
+    address = addresses(pod)[0]
+    for argument in (
+        f"--directory={place.directory}",
+        *[f"--directory={root}" for root in place.machines.glob("*/root")][:1],
+    ):
+        processes.end(argument)
+    cloud.up(place, port=None, subnet=None, say=print)
+    wait_for_ready(place, "pod")
+    deadline = time.monotonic() + 60
+    while ssh(key, address, "true").returncode and time.monotonic() < deadline:
+        time.sleep(0.3)
+    assert ssh(key, address, "true").returncode == 0
+
+
+def test_a_leftover_machine_that_no_node_owns_is_cleared_at_the_start(place, pod):
+    stray = place.machines / "stray"
+    (stray / "lower").mkdir(parents=True)
+    mounts.overlay(stray / "lower", stray)
+    processes.end(f"--directory={place.directory}", grace_s=10)
+    cloud.up(place, port=None, subnet=None, say=print)
+    assert mounts.below(stray) == []
+    assert not stray.exists()
+
+
+def test_a_second_cloud_runs_beside_it_and_takes_nothing_of_it_away(place, pod, key):
+    beside = Place.of(f"test-beside-{os.getpid()}")
+    there = cloud.up(beside, port=None, subnet=None, say=print)
+    here = settings.read(place)
+    try:
+        assert not IPv4Network(there.subnet).overlaps(IPv4Network(here.subnet))
+        assert there.port != here.port
+        assert client.ask(beside, "GET", NODES) == {}
+    finally:
+        cloud.down(beside, say=print)
+    first, second = addresses(pod)
+    other = ssh(key, second, "hostname").stdout.strip()
+    assert ssh(key, first, f"getent hosts {other}").stdout.split()[0] == second
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
+    assert place.nft_table in tables.stdout
+    assert beside.nft_table not in tables.stdout
+
+
+def test_a_preempted_node_stays_listed_and_its_machines_are_gone(place, pod, key):
+    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base",
+            "schedulingConfig": {"spot": True}}  # fmt: skip
+    client.ask(place, "POST", f"{NODES}?nodeId=spot", body)
+    wait_for_ready(place, "spot")
+    before = set(place.machines.glob("*"))
+    client.ask(place, "POST", "/_localcloud/nodes/spot:preempt")
+    assert client.ask(place, "GET", f"{NODES}/spot")["state"] == "PREEMPTED"
+    gone = before - set(place.machines.glob("*"))
+    assert len(gone) == 1
+    assert processes.with_argument(f"--directory={gone.pop() / 'root'}") == []
+
+
+def test_nothing_of_a_cloud_is_left_after_down():
+    place = Place.of(f"test-down-{os.getpid()}")
+    cloud.up(place, port=None, subnet=None, say=print)
+    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    client.ask(place, "POST", f"{NODES}?nodeId=one", body)
+    wait_for_ready(place, "one")
+    done = subprocess.run(
+        [sys.executable, "-m", "localcloud", "--name", place.name, "down", "--yes"], check=False
+    )
+    assert done.returncode == 0
+    assert not place.directory.exists()
+    assert mounts.below(place.directory) == []
+    assert not Path(f"/sys/class/net/{place.bridge}").exists()
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
+    assert place.nft_table not in tables.stdout
+    commands = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+    assert not [c for c in commands if str(place.directory).encode() in c]
