@@ -1,0 +1,120 @@
+"""What the local cloud offers: zones, accelerator types with their machines, runtime versions.
+
+Sizes and topologies are those of Cloud TPU's public documentation
+(https://cloud.google.com/tpu/docs/system-architecture-tpu-vm). Every type is offered in every
+zone here; at Google each zone has a few.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ZONES: tuple[str, ...] = (
+    "asia-east1-c",
+    "asia-northeast1-b",
+    "europe-west4-a",
+    "europe-west4-b",
+    "southamerica-west1-a",
+    "us-central1-a",
+    "us-central1-b",
+    "us-central1-c",
+    "us-central1-f",
+    "us-central2-b",
+    "us-east1-c",
+    "us-east1-d",
+    "us-east5-a",
+    "us-east5-b",
+    "us-east5-c",
+    "us-south1-a",
+    "us-west1-c",
+    "us-west4-a",
+    "us-west4-b",
+)
+
+RUNTIME_VERSIONS: tuple[str, ...] = (
+    "tpu-ubuntu2204-base",
+    "tpu-vm-base",
+    "v2-alpha-tpuv5",
+    "v2-alpha-tpuv5-lite",
+    "v2-alpha-tpuv6e",
+)
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One accelerator type: its name, the config that says the same, its number of machines."""
+
+    name: str
+    config_type: str
+    topology: str
+    workers: int
+
+
+def _workers(prefix: str, size: int) -> int:
+    """Count the VMs of a slice; ``size`` is the number in the type's name.
+
+    v2 to v5p count cores, two a chip and four chips a VM; v5litepod and v6e count chips, up to
+    eight in a single VM and four a VM beyond.
+    """
+    if prefix in ("v5litepod", "v6e"):
+        return 1 if size <= 8 else size // 4
+    return max(1, size // 8)
+
+
+_TOPOLOGY_2D = {
+    1: "1x1",
+    4: "2x2",
+    8: "2x4",
+    16: "4x4",
+    32: "4x8",
+    64: "8x8",
+    128: "8x16",
+    256: "16x16",
+    512: "16x32",
+    1024: "32x32",
+}
+_TOPOLOGY_3D = {
+    4: "2x2x1",
+    8: "2x2x2",
+    16: "2x2x4",
+    32: "2x4x4",
+    64: "4x4x4",
+    128: "4x4x8",
+    256: "4x8x8",
+    512: "8x8x8",
+    1024: "8x8x16",
+    2048: "8x16x16",
+    4096: "16x16x16",
+    6144: "16x16x24",
+}
+_CORE_SIZES_3D = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_CHIP_SIZES = (1, 4, 8, 16, 32, 64, 128, 256)
+_OFFER: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("v2", "V2", (8, 32, 128, 256, 512)),
+    ("v3", "V3", (8, 32, 64, 128, 256, 512, 1024, 2048)),
+    ("v4", "V4", _CORE_SIZES_3D),
+    ("v5litepod", "V5LITE_POD", _CHIP_SIZES),
+    ("v5p", "V5P", (*_CORE_SIZES_3D, 8192, 12288)),
+    ("v6e", "V6E", _CHIP_SIZES),
+)
+
+
+def _accelerators() -> dict[str, Accelerator]:
+    found = {}
+    for prefix, config_type, sizes in _OFFER:
+        topologies = _TOPOLOGY_3D if prefix in ("v4", "v5p") else _TOPOLOGY_2D
+        for size in sizes:
+            chips = size if prefix in ("v5litepod", "v6e") else size // 2
+            name = f"{prefix}-{size}"
+            found[name] = Accelerator(name, config_type, topologies[chips], _workers(prefix, size))
+    return found
+
+
+ACCELERATORS: Mapping[str, Accelerator] = _accelerators()
+
+
+def by_config(config_type: str, topology: str) -> Accelerator | None:
+    """Find the accelerator type that an ``acceleratorConfig`` describes, None if there is none."""
+    for accelerator in ACCELERATORS.values():
+        if (accelerator.config_type, accelerator.topology) == (config_type, topology):
+            return accelerator
+    return None

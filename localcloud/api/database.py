@@ -1,0 +1,104 @@
+"""The one file that the cloud remembers in: SQLite, written in whole transactions.
+
+A process killed at any moment leaves the last committed state (WAL, synchronous=FULL).
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE nodes (
+    uid INTEGER PRIMARY KEY,
+    zone TEXT NOT NULL,
+    node_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    wanted TEXT NOT NULL,
+    trouble TEXT NOT NULL DEFAULT '',
+    create_time TEXT NOT NULL,
+    body TEXT NOT NULL,
+    UNIQUE (zone, node_id)
+);
+CREATE TABLE workers (
+    uid INTEGER NOT NULL REFERENCES nodes (uid),
+    worker INTEGER NOT NULL,
+    machine TEXT NOT NULL UNIQUE,
+    address TEXT NOT NULL UNIQUE,
+    PRIMARY KEY (uid, worker)
+);
+CREATE TABLE operations (
+    zone TEXT NOT NULL,
+    operation_id TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    verb TEXT NOT NULL,
+    target TEXT NOT NULL,
+    create_time TEXT NOT NULL,
+    end_time TEXT NOT NULL DEFAULT '',
+    response TEXT,
+    error TEXT,
+    PRIMARY KEY (zone, operation_id)
+);
+CREATE INDEX operations_under_way ON operations (end_time) WHERE end_time = '';
+CREATE TABLE tokens (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL);
+CREATE TABLE service_accounts (
+    email TEXT PRIMARY KEY,
+    key_id TEXT NOT NULL,
+    public_key TEXT NOT NULL
+);
+"""
+
+
+class Database:
+    """A connection that threads share: one transaction at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make it; raises RuntimeError if another version wrote it."""
+        self._lock = threading.RLock()
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        path.chmod(0o600)
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, VERSION):
+            self._connection.close()
+            raise RuntimeError(
+                f"{path} is of version {version}, this local cloud writes {VERSION}: "
+                "take the cloud down with the version that made it, then up again"
+            )
+        if version == 0:
+            script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;"
+            self._connection.executescript(script)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Do all or nothing of what is done with the connection inside.
+
+        Inside another transaction it is a part of that one, undone alone if it fails.
+        """
+        with self._lock:
+            begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
+            if self._connection.in_transaction:
+                begin, end = "SAVEPOINT inner_part", "RELEASE inner_part"
+                undo = f"ROLLBACK TO inner_part; {end}"
+            self._connection.execute(begin)
+            try:
+                yield self._connection
+            except BaseException:
+                for statement in undo.split("; "):
+                    self._connection.execute(statement)
+                raise
+            self._connection.execute(end)
+
+    def rows(self, query: str, *values: object) -> list[tuple]:
+        """Read: give all rows of a query, as one committed state has them."""
+        with self._lock:
+            return self._connection.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        """Close the file; what was committed stays."""
+        with self._lock:
+            self._connection.close()

@@ -1,0 +1,109 @@
+"""What the API says when it refuses, in the shape of Google's APIs.
+
+The shape and the pairs of HTTP code and status are those of AIP-193 and google.rpc.Code
+(https://google.aip.dev/193).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+HTTP_STATUS: Mapping[int, str] = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    411: "INVALID_ARGUMENT",
+    413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+# google.rpc.Code, as an operation's ``error.code`` carries it.
+RPC_RESOURCE_EXHAUSTED = 8
+RPC_ABORTED = 10
+RPC_INTERNAL = 13
+
+_TYPE = "type.googleapis.com/google.rpc."
+
+
+class ApiError(Exception):
+    """A request that is refused: HTTP code, message, status and google.rpc details."""
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        status: str = "",
+        details: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status or HTTP_STATUS.get(code, "UNKNOWN")
+        self.details = tuple(details)
+
+    def body(self) -> dict[str, Any]:
+        """Give the answer's JSON: ``{"error": {code, message, status[, details]}}``."""
+        error: dict[str, Any] = {
+            "code": self.code,
+            "message": self.message,
+            "status": self.status,
+        }
+        if self.details:
+            error["details"] = [dict(detail) for detail in self.details]
+        return {"error": error}
+
+
+def invalid(field: str, message: str) -> ApiError:
+    """Refuse one field of a request (400, with google.rpc.BadRequest naming the field)."""
+    violation = {"field": field, "description": message}
+    detail = {"@type": f"{_TYPE}BadRequest", "fieldViolations": [violation]}
+    return ApiError(400, message, details=[detail])
+
+
+def failed_precondition(message: str) -> ApiError:
+    """Refuse what the resource's present state does not allow."""
+    return ApiError(400, message, status="FAILED_PRECONDITION")
+
+
+def not_found(resource: str) -> ApiError:
+    """Say that the named resource is not there."""
+    return ApiError(404, f"Resource '{resource}' was not found")
+
+
+def already_exists(resource: str) -> ApiError:
+    """Say that the name is taken."""
+    detail = {
+        "@type": f"{_TYPE}ResourceInfo",
+        "resourceName": resource,
+    }
+    return ApiError(409, f"Resource '{resource}' already exists", details=[detail])
+
+
+def permission_denied(permission: str, resource: str) -> ApiError:
+    """Refuse a resource of somebody else's, without telling whether it exists."""
+    detail = {
+        "@type": f"{_TYPE}ErrorInfo",
+        "reason": "IAM_PERMISSION_DENIED",
+        "domain": "iam.googleapis.com",
+        "metadata": {"permission": permission, "resource": resource},
+    }
+    message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
+    return ApiError(403, message, details=[detail])
+
+
+def unauthenticated(reason: str, message: str) -> ApiError:
+    """Refuse a request without a valid token; ``reason`` is google.api.ErrorReason's name."""
+    detail = {
+        "@type": f"{_TYPE}ErrorInfo",
+        "reason": reason,
+        "domain": "googleapis.com",
+        "metadata": {"service": "tpu.googleapis.com"},
+    }
+    return ApiError(401, message, details=[detail])

@@ -1,0 +1,225 @@
+"""The methods of ``projects.locations.nodes``."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from localcloud.api import catalog
+from localcloud.api.clock import timestamp
+from localcloud.api.database import Database
+from localcloud.api.errors import (
+    RPC_RESOURCE_EXHAUSTED,
+    ApiError,
+    failed_precondition,
+    invalid,
+    not_found,
+)
+from localcloud.api.lifecycle import Lifecycle
+from localcloud.api.node_message import read, write
+from localcloud.api.node_table import GONE, NoCapacityError, Node, NodeTable, Worker
+from localcloud.api.operation_table import OperationTable
+from localcloud.api.operations import write as write_operation
+from localcloud.api.paging import requested_page
+from localcloud.api.place import LOCATION, Place
+from localcloud.api.routing import Call, Route
+from localcloud.machines.seam import Machines
+
+_NODE_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
+_DELETABLE = ("CREATING", "READY", "RESTARTING", "PREEMPTED", "TERMINATED", "STOPPED")
+
+
+class Nodes:
+    """Answers what is asked of nodes; the lifecycle does what takes time."""
+
+    def __init__(
+        self, database: Database, place: Place, lifecycle: Lifecycle, machines: Machines
+    ) -> None:
+        self._database = database
+        self._nodes = NodeTable(database)
+        self._operations = OperationTable(database)
+        self._place = place
+        self._lifecycle = lifecycle
+        self._machines = machines
+
+    def routes(self) -> tuple[Route, ...]:
+        """Give the methods with their paths."""
+        nodes, node = f"{LOCATION}/nodes", f"{LOCATION}/nodes/{{node}}"
+        return (
+            Route("nodes.list", "GET", nodes, self.list, ("pageSize", "pageToken")),
+            Route("nodes.create", "POST", nodes, self.create, ("nodeId",)),
+            Route("nodes.get", "GET", node, self.get),
+            Route("nodes.delete", "DELETE", node, self.delete),
+            Route(
+                "nodes.getGuestAttributes",
+                "POST",
+                f"{node}:getGuestAttributes",
+                self.guest_attributes,
+            ),
+        )
+
+    def list(self, call: Call) -> Mapping[str, Any]:
+        """Give a page of the nodes of one zone or, for ``-``, of all."""
+        scope = self._place.many(call.names)
+        page = requested_page(f"nodes in {call.names['zone']}", call.query)
+        found = self._nodes.page(scope.zones, page.after, page.size + 1)
+        shown, more = found[: page.size], found[page.size :]
+        token = page.token((shown[-1].zone, shown[-1].node_id)) if more else ""
+        items = [write(node, self._place.parent) for node in shown]
+        return self._place.answer("nodes", items, scope, token)
+
+    def get(self, call: Call) -> Mapping[str, Any]:
+        """Give one node."""
+        return write(self._find(call), self._place.parent)
+
+    def create(self, call: Call) -> Mapping[str, Any]:
+        """Store a node and begin to make its machines; answers the operation."""
+        zone = self._place.one(call.names)
+        node_id = call.query.get("nodeId", "")
+        if not _NODE_ID.fullmatch(node_id):
+            raise invalid("nodeId", f"nodeId '{node_id}' does not match {_NODE_ID.pattern}")
+        said = read(call.json())
+        accelerator = _accelerator(said, zone)
+        body = _with_defaults(said, accelerator, self._place.parent, zone)
+        _check_runtime(body, zone)
+        _check_disks(body)
+        name = f"{self._place.parent}/locations/{zone}/nodes/{node_id}"
+        pool = self._machines.addresses()
+        with self._database.transaction():
+            try:
+                count = accelerator.workers
+                node = self._nodes.add(name, zone, node_id, timestamp(), body, count, pool)
+            except NoCapacityError as error:
+                node, shortage = None, str(error)
+            operation = self._operations.add(zone, node.uid if node else 0, "create", name)
+            if node is None:
+                self._operations.fail(
+                    operation,
+                    RPC_RESOURCE_EXHAUSTED,
+                    f'There is no more capacity in the zone "{zone}": '
+                    f"for {accelerator.name} {shortage}",
+                )
+        if node is not None:
+            self._lifecycle.create(operation)
+        return write_operation(operation, self._place.parent)
+
+    def delete(self, call: Call) -> Mapping[str, Any]:
+        """Begin to remove a node and its machines; answers the operation."""
+        with self._database.transaction():
+            node = self._find(call)
+            if not self._nodes.move(node.uid, _DELETABLE, "DELETING", wanted=GONE):
+                raise failed_precondition(f"{node.node_id} is {node.state}: wait for that to end")
+            name = f"{self._place.parent}/locations/{node.zone}/nodes/{node.node_id}"
+            operation = self._operations.add(node.zone, node.uid, "delete", name)
+        self._lifecycle.delete(operation)
+        return write_operation(operation, self._place.parent)
+
+    def guest_attributes(self, call: Call) -> Mapping[str, Any]:
+        """Give the machines' ssh host keys, an entry a worker in the order asked for.
+
+        Body ``{queryPath, workerIds[]}``: a path is "", a namespace ("hostkeys/") or a key
+        ("hostkeys/ssh-ed25519"); no ids mean all workers.
+        """
+        node = self._find(call)
+        body = call.json()
+        path, ids = body.get("queryPath", ""), body.get("workerIds", [])
+        if not isinstance(path, str):
+            raise invalid("queryPath", f"queryPath is {path!r}, not a string")
+        if node.state != "READY":
+            raise failed_precondition(f"{node.node_id} is {node.state}, not READY")
+        entries = [self._attributes(worker, path) for worker in _chosen(node, ids)]
+        return {"guestAttributes": entries}
+
+    def _attributes(self, worker: Worker, path: str) -> dict[str, Any]:
+        namespace, _, wanted = path.strip("/").partition("/")
+        keys = self._machines.host_keys(worker.machine) if namespace in ("", "hostkeys") else {}
+        items = [
+            {"namespace": "hostkeys", "key": key, "value": value}
+            for key, value in sorted(keys.items())
+            if wanted in ("", key)
+        ]
+        return {"queryPath": path, "queryValue": {"items": items} if items else {}}
+
+    def _find(self, call: Call) -> Node:
+        zone, node_id = self._place.one(call.names), call.names["node"]
+        node = self._nodes.get(zone, node_id)
+        if node is None:
+            raise not_found(f"{self._place.parent}/locations/{zone}/nodes/{node_id}")
+        return node
+
+
+def _accelerator(said: Mapping[str, Any], zone: str) -> catalog.Accelerator:
+    name, config = said.get("acceleratorType", ""), said.get("acceleratorConfig", {})
+    if not name and not config:
+        raise invalid("node.acceleratorType", "acceleratorType or acceleratorConfig must be given")
+    described = catalog.by_config(config.get("type", ""), config.get("topology", ""))
+    found = catalog.ACCELERATORS.get(name) if name else described
+    if found is None:
+        asked = name or f"{config.get('type')} {config.get('topology')}"
+        known = ", ".join(catalog.ACCELERATORS)
+        raise invalid(
+            "node.acceleratorType",
+            f'The accelerator "{asked}" was not found in the zone {zone}; there are {known}',
+        )
+    if config and described != found:
+        raise invalid("node.acceleratorConfig", f"acceleratorConfig does not describe {name}")
+    return found
+
+
+def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
+    version = body.get("runtimeVersion", "")
+    if version not in catalog.RUNTIME_VERSIONS:
+        known = ", ".join(catalog.RUNTIME_VERSIONS)
+        raise invalid(
+            "node.runtimeVersion",
+            f'The runtime version "{version}" was not found in the zone {zone}; there are {known}',
+        )
+
+
+def _check_disks(body: Mapping[str, Any]) -> None:
+    """Refuse data disks by name: the cloud has no disks yet, so none can be attached."""
+    for disk in body.get("dataDisks", ()):
+        raise not_found(disk.get("sourceDisk", ""))
+
+
+def _with_defaults(
+    said: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str, zone: str
+) -> dict[str, Any]:
+    """Give a node's stored body: what the caller said, and what Google fills in."""
+    if "networkConfig" in said and "networkConfigs" in said:
+        raise invalid("node.networkConfigs", "networkConfig and networkConfigs exclude each other")
+    project, region = parent.partition("/")[2], zone.rpartition("-")[0]
+    network = {
+        "network": f"{parent}/global/networks/default",
+        "subnetwork": f"{parent}/regions/{region}/subnetworks/default",
+    }
+    account = {
+        "email": f"compute@{project}.iam.gserviceaccount.com",
+        "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+    }
+    body = {
+        **said,
+        "acceleratorType": accelerator.name,
+        "acceleratorConfig": {
+            "type": accelerator.config_type,
+            "topology": accelerator.topology,
+        },
+        "schedulingConfig": said.get("schedulingConfig", {}),
+        "serviceAccount": {**account, **said.get("serviceAccount", {})},
+        "shieldedInstanceConfig": said.get("shieldedInstanceConfig", {}),
+    }
+    if "networkConfigs" not in said:
+        body["networkConfig"] = {**network, **said.get("networkConfig", {})}
+    return body
+
+
+def _chosen(node: Node, ids: Any) -> tuple[Worker, ...]:
+    if not isinstance(ids, list):
+        raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
+    if not ids:
+        return node.workers
+    by_id = {str(worker.index): worker for worker in node.workers}
+    for asked in ids:
+        if not isinstance(asked, str) or asked not in by_id:
+            known = ", ".join(by_id)
+            raise ApiError(400, f"{node.node_id} has no worker {asked!r}; it has {known}")
+    return tuple(by_id[asked] for asked in ids)

@@ -1,0 +1,198 @@
+"""Who may call: a service account's signed assertions in, bearer tokens out.
+
+The token endpoint takes the JWT bearer grant (RFC 7523, section 2.1; signatures RS256, RFC 7518)
+that google-auth's ``service_account`` credentials send. Google's own client libraries may also
+send such a JWT itself as the bearer token (https://google.aip.dev/auth/4111).
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from localcloud.api.database import Database
+from localcloud.api.errors import unauthenticated
+from localcloud.api.routing import Call, Route
+
+TOKEN_LIFE = 3600
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+# google-auth signs for this audience whatever the file's token_uri says.
+GOOGLE_AUDIENCE = "https://oauth2.googleapis.com/token"
+_API_AUDIENCE = "https://tpu.googleapis.com/"
+_CLOCK_SKEW = 60
+
+
+class GrantError(Exception):
+    """The token endpoint refuses; ``code`` and text are RFC 6749's error and description."""
+
+    def __init__(self, code: str, description: str) -> None:
+        super().__init__(description)
+        self.code = code
+
+
+class Accounts:
+    """The cloud's service account and the tokens given to it; knows no private key."""
+
+    def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._now = now
+
+    def write_file(self, path: Path, project: str, token_uri: str) -> None:
+        """Write the service account's file (0600) where it is missing or of another cloud.
+
+        A file whose key is the one that the cloud knows keeps it, so that restarts change
+        nothing for who holds a copy; otherwise a new key replaces the old one.
+        """
+        email = f"fleet@{project}.iam.gserviceaccount.com"
+        content = self._read_own_file(path, email) or self._new_key(email, project)
+        content["token_uri"] = token_uri
+        temporary = path.with_suffix(".new")
+        temporary.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
+            json.dump(content, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+    def _read_own_file(self, path: Path, email: str) -> dict[str, Any] | None:
+        try:
+            content = json.loads(path.read_text())
+            key = serialization.load_pem_private_key(content["private_key"].encode(), None)
+            mine = content["client_email"] == email
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return content if mine and _public_pem(key) == self._public_key(email) else None
+
+    def _new_key(self, email: str, project: str) -> dict[str, Any]:
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        key_id = secrets.token_hex(20)
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM tokens")
+            connection.execute(
+                "INSERT OR REPLACE INTO service_accounts VALUES (?, ?, ?)",
+                (email, key_id, _public_pem(key)),
+            )
+        return {
+            "type": "service_account",
+            "project_id": project,
+            "private_key_id": key_id,
+            "private_key": private.decode(),
+            "client_email": email,
+            "client_id": str(secrets.randbits(62)),
+            "universe_domain": "googleapis.com",
+        }
+
+    def _public_key(self, email: str) -> str | None:
+        query = "SELECT public_key FROM service_accounts WHERE email = ?"
+        rows = self._database.rows(query, email)
+        return rows[0][0] if rows else None
+
+    def grant(self, assertion: str, token_uri: str) -> str:
+        """Give a token for a signed assertion; raises GrantError."""
+        claims = self._verified(assertion)
+        if claims.get("aud") not in (token_uri, GOOGLE_AUDIENCE):
+            raise GrantError("invalid_grant", f"the assertion's audience is not {token_uri}")
+        if not claims.get("scope"):
+            raise GrantError("invalid_scope", "the assertion names no scope")
+        token = f"local.{secrets.token_urlsafe(32)}"
+        now = int(self._now())
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM tokens WHERE expires <= ?", (now,))
+            connection.execute("INSERT INTO tokens VALUES (?, ?)", (_hash(token), now + TOKEN_LIFE))
+        return token
+
+    def check(self, authorization: str | None, audiences: Collection[str] = ()) -> None:
+        """Let a request with this ``Authorization`` header pass, or raise a 401."""
+        kind, _, token = (authorization or "").strip().partition(" ")
+        if kind.lower() != "bearer" or not token:
+            raise unauthenticated(
+                "CREDENTIALS_MISSING",
+                "The request has no OAuth 2 access token: "
+                "use credentials from the cloud's service-account.json",
+            )
+        query = "SELECT 1 FROM tokens WHERE hash = ? AND expires > ?"
+        if self._database.rows(query, _hash(token), int(self._now())):
+            return
+        if token.count(".") == 2 and self._speaks_for_itself(token, audiences):
+            return
+        raise unauthenticated(
+            "ACCESS_TOKEN_EXPIRED",
+            "The request's OAuth 2 access token is expired or was not given out by this cloud",
+        )
+
+    def _speaks_for_itself(self, token: str, audiences: Collection[str]) -> bool:
+        try:
+            claims = self._verified(token)
+        except GrantError:
+            return False
+        return bool(claims.get("scope")) or claims.get("aud") in (_API_AUDIENCE, *audiences)
+
+    def _verified(self, jwt: str) -> Mapping[str, Any]:
+        """Give the claims of a JWT that the service account signed and that is valid now."""
+        try:
+            head, payload, signature = jwt.encode("ascii").split(b".")
+            header, claims = json.loads(_decode(head)), json.loads(_decode(payload))
+            algorithm, issuer = header["alg"], claims["iss"]
+            issued, expires = float(claims["iat"]), float(claims["exp"])
+            signed = _decode(signature)
+        except (ValueError, KeyError, TypeError, binascii.Error):
+            raise GrantError("invalid_grant", "the assertion is not a signed JWT") from None
+        pem = self._public_key(issuer) if isinstance(issuer, str) else None
+        if algorithm != "RS256" or pem is None:
+            raise GrantError("invalid_grant", "no such service account, or not signed with RS256")
+        key = serialization.load_pem_public_key(pem.encode())
+        try:
+            key.verify(signed, head + b"." + payload, padding.PKCS1v15(), hashes.SHA256())
+        except InvalidSignature:
+            raise GrantError("invalid_grant", "the JWT's signature is not the account's") from None
+        now = self._now()
+        if not (issued - _CLOCK_SKEW <= now < expires + _CLOCK_SKEW):
+            raise GrantError("invalid_grant", "the JWT is expired, or not valid yet")
+        if expires - issued > TOKEN_LIFE + _CLOCK_SKEW:
+            raise GrantError("invalid_grant", "the JWT is valid for longer than an hour")
+        return claims
+
+
+def token_route(accounts: Accounts, token_uri: str) -> Route:
+    """Give the route of the token endpoint, the one that needs no token."""
+
+    def token(call: Call) -> Mapping[str, Any]:
+        form = parse_qs(call.content.decode("utf-8", "replace"))
+        if form.get("grant_type") != [GRANT_TYPE]:
+            raise GrantError("unsupported_grant_type", f"grant_type is not {GRANT_TYPE}")
+        token = accounts.grant(form.get("assertion", [""])[0], token_uri)
+        return {"access_token": token, "expires_in": TOKEN_LIFE, "token_type": "Bearer"}
+
+    return Route("oauth2.token", "POST", "/token", token, public=True)
+
+
+def _public_pem(key: Any) -> str:
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return public.decode()
+
+
+def _decode(part: bytes) -> bytes:
+    return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,95 @@
+"""The long-running operations that the cloud was asked for and how each ended."""
+
+import json
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api.clock import timestamp
+from localcloud.api.database import Database
+
+_COLUMNS = "zone, operation_id, uid, verb, target, create_time, end_time, response, error"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation; it is under way while ``end_time`` is empty. ``uid`` is its node's."""
+
+    zone: str
+    operation_id: str
+    uid: int
+    verb: str
+    target: str
+    create_time: str
+    end_time: str = ""
+    response: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+
+
+class OperationTable:
+    """Reads and writes operations."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, zone: str, uid: int, verb: str, target: str) -> Operation:
+        """Store a new operation, under way."""
+        now = timestamp()
+        operation = Operation(zone, f"operation-{secrets.token_hex(12)}", uid, verb, target, now)
+        values = (zone, operation.operation_id, uid, verb, target, now)
+        with self._database.transaction() as connection:
+            connection.execute(
+                "INSERT INTO operations (zone, operation_id, uid, verb, target, create_time) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                values,
+            )
+        return operation
+
+    def succeed(self, operation: Operation, response: Mapping[str, Any]) -> None:
+        """End an operation with its answer."""
+        self._end(operation, json.dumps(response), None)
+
+    def fail(self, operation: Operation, code: int, message: str) -> None:
+        """End an operation with an error; ``code`` is a google.rpc.Code."""
+        self._end(operation, None, json.dumps({"code": code, "message": message}))
+
+    def _end(self, operation: Operation, response: str | None, error: str | None) -> None:
+        update = (
+            "UPDATE operations SET end_time = ?, response = ?, error = ? "
+            "WHERE zone = ? AND operation_id = ? AND end_time = ''"
+        )
+        key = (operation.zone, operation.operation_id)
+        with self._database.transaction() as connection:
+            connection.execute(update, (timestamp(), response, error, *key))
+
+    def get(self, zone: str, operation_id: str) -> Operation | None:
+        """Give the operation of this name, None without one."""
+        found = self._some("zone = ? AND operation_id = ?", zone, operation_id)
+        return found[0] if found else None
+
+    def page(
+        self, zones: Collection[str], after: tuple[str, str] | None, size: int
+    ) -> list[Operation]:
+        """Give up to ``size`` operations of these zones behind the key ``(zone, operation_id)``."""
+        marks = ", ".join("?" * len(zones))
+        where = (
+            f"zone IN ({marks}) AND (zone, operation_id) > (?, ?) "
+            "ORDER BY zone, operation_id LIMIT ?"
+        )
+        return self._some(where, *zones, *(after or ("", "")), size)
+
+    def under_way(self) -> list[Operation]:
+        """Give the operations that have not ended, oldest first."""
+        return self._some("end_time = '' ORDER BY create_time, rowid")
+
+    def _some(self, where: str, *values: object) -> list[Operation]:
+        rows = self._database.rows(
+            f"SELECT {_COLUMNS} FROM operations WHERE {where}",  # noqa: S608 - ours, no input
+            *values,
+        )
+        return [Operation(*row[:7], _json(row[7]), _json(row[8])) for row in rows]
+
+
+def _json(text: str | None) -> Mapping[str, Any] | None:
+    return None if text is None else json.loads(text)

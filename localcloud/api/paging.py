@@ -1,0 +1,61 @@
+"""Pages of a list: sizes as the caller asked, tokens that stay true while the list changes.
+
+A token carries the key of the last item given, not a count, so that items that come or go
+between two pages make no other item appear twice or never (https://google.aip.dev/158).
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localcloud.api.errors import invalid
+
+DEFAULT_SIZE = 100
+LARGEST_SIZE = 1000
+
+
+@dataclass(frozen=True)
+class Page:
+    """Which part of a list is asked for: at most ``size`` items with keys behind ``after``."""
+
+    collection: str
+    size: int
+    after: tuple[str, ...] | None
+
+    def token(self, last: tuple[str, ...]) -> str:
+        """Give the token of the page that follows the item with the key ``last``."""
+        text = json.dumps([self.collection, *last], separators=(",", ":"))
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def requested_page(collection: str, query: Mapping[str, str]) -> Page:
+    """Read ``pageSize`` and ``pageToken``; raise a 400 for what is neither number nor token."""
+    return Page(collection, _size(query.get("pageSize", "")), _after(collection, query))
+
+
+def _size(text: str) -> int:
+    try:
+        size = int(text or 0)
+    except ValueError:
+        raise invalid("pageSize", f"pageSize is '{text}', not a number") from None
+    if size < 0:
+        raise invalid("pageSize", f"pageSize is {size}; it must not be negative")
+    return min(size or DEFAULT_SIZE, LARGEST_SIZE)
+
+
+def _after(collection: str, query: Mapping[str, str]) -> tuple[str, ...] | None:
+    token = query.get("pageToken", "")
+    if not token:
+        return None
+    refusal = invalid("pageToken", "pageToken was not given out for this list")
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        fields = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError):
+        raise refusal from None
+    whole = isinstance(fields, list) and all(isinstance(field, str) for field in fields)
+    if not whole or len(fields) < 2 or fields[0] != collection:
+        raise refusal
+    return tuple(fields[1:])

@@ -1,0 +1,223 @@
+"""The whole API server, put together: what the command line makes, runs and stops."""
+
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from localcloud.api import catalog
+from localcloud.api.admin import Admin
+from localcloud.api.database import Database
+from localcloud.api.errors import ApiError
+from localcloud.api.faults import Faults
+from localcloud.api.http_front import Answer, Front, Request
+from localcloud.api.lifecycle import Lifecycle
+from localcloud.api.locations import Locations
+from localcloud.api.nodes import Nodes
+from localcloud.api.oauth import Accounts, GrantError, token_route
+from localcloud.api.operations import Operations
+from localcloud.api.place import Place
+from localcloud.api.routing import Call, Route, Router, no_such_method, query_of
+from localcloud.machines.seam import Machines
+
+PROJECT = "local-fleet"
+SERVICE_ACCOUNT_FILE = "service-account.json"
+LOG_FILE = "server.log"
+
+
+class AlreadyServedError(Exception):
+    """Another process serves this state directory."""
+
+
+class ApiServer:
+    """One local cloud's API. Made by ``create_server``; then ``recover``, ``serve``.
+
+    ``stop`` may be called from anywhere, a signal handler too.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        database: Database,
+        lifecycle: Lifecycle,
+        service: "_ApiService",
+        lock: int,
+        log: logging.Logger,
+    ) -> None:
+        self._front = front
+        self._database = database
+        self._lifecycle = lifecycle
+        self._lock = lock
+        self._log = log
+        front.service = service
+        self.endpoint = f"http://127.0.0.1:{front.server_port}"
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; connections wait in the queue until it is served."""
+        return self._front.server_port
+
+    def recover(self) -> None:
+        """Take up what an earlier server left; call once, before ``serve``."""
+        self._lifecycle.recover()
+
+    def serve(self, patience: float = 8.0) -> None:
+        """Serve until ``stop``; then let work under way end (``patience`` s) and close.
+
+        What has not ended by then is written down, and goes on at the next start.
+        """
+        self._log.info("serving %s", self.endpoint)
+        try:
+            self._front.serve_forever(poll_interval=0.1)
+        finally:
+            self.close(patience)
+
+    def stop(self) -> None:
+        """Make ``serve`` return; returns at once itself."""
+        threading.Thread(target=self._front.shutdown, daemon=True).start()
+
+    def close(self, patience: float = 8.0) -> None:
+        """Close a server that isn't served (any more): port, work under way, state, log."""
+        self._front.server_close()
+        ended = self._lifecycle.stop(patience)
+        self._log.info("stopped%s", "" if ended else "; work under way goes on at the next start")
+        self._database.close()
+        os.close(self._lock)
+        for handler in tuple(self._log.handlers):
+            self._log.removeHandler(handler)
+            handler.close()
+
+
+class _ApiService:
+    """Answers one request: who calls, what is asked, a fault that is due, the method."""
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        accounts: Accounts,
+        place: Place,
+        faults: Faults,
+        audience: str,
+        log: logging.Logger,
+    ) -> None:
+        self._router = Router(routes)
+        self._accounts = accounts
+        self._place = place
+        self._faults = faults
+        self._audience = audience
+        self._log = log
+
+    def answer(self, request: Request) -> Answer:
+        """Answer, and log verb, path, code and method; never the query or a header."""
+        found = self._router.find(request.verb, request.target)
+        name = found[0].name if found else "-"
+        answer = self._guarded(request, found)
+        path = urlsplit(request.target).path
+        self._log.info("request %s %s %d %s", request.verb, path, answer.code, name)
+        return answer
+
+    def _guarded(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
+        try:
+            return Answer(200, self._body(request, found))
+        except GrantError as error:
+            return Answer(400, {"error": error.code, "error_description": str(error)})
+        except ApiError as error:
+            headers = {"WWW-Authenticate": "Bearer"} if error.code == 401 else {}
+            return Answer(error.code, error.body(), headers)
+        except Exception:
+            self._log.exception("%s %s failed", request.verb, urlsplit(request.target).path)
+            error = ApiError(500, "Internal error; the cloud's server.log says what it is")
+            return Answer(500, error.body())
+
+    def _body(
+        self, request: Request, found: tuple[Route, Mapping[str, str]] | None
+    ) -> Mapping[str, Any]:
+        if found is None or not found[0].public:
+            self._accounts.check(request.authorization, (self._audience,))
+        if found is None:
+            raise no_such_method(request.verb, request.target)
+        route, names = found
+        self._place.check_project(route.name, names)
+        self._faults.strike(route.name, names.get("zone", ""))
+        query = query_of(route, request.target)
+        return route.handler(Call(names, query, request.content))
+
+
+def create_server(
+    state_dir: Path,
+    machines: Machines,
+    port: int = 0,
+    *,
+    project: str = PROJECT,
+    zones: Sequence[str] = catalog.ZONES,
+    hands: int = 4,
+) -> ApiServer:
+    """Make a server on 127.0.0.1:``port`` (0: any free one) whose state is in ``state_dir``.
+
+    Makes or opens ``state.sqlite`` and ``server.log`` there and writes ``service-account.json``
+    (0600) for this endpoint. ``hands`` bounds the machines worked on at once. The port is taken
+    on return, but nothing is answered before ``serve``. Raises OSError if the port is in
+    use, AlreadyServedError if a process serves this directory, RuntimeError for a state of
+    another version.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True)
+    with _undone_on_error() as undo:
+        lock = _lock(state_dir)
+        undo.append(lambda: os.close(lock))
+        front = Front(port, log := _open_log(state_dir))
+        undo.append(front.server_close)
+        database = Database(state_dir / "state.sqlite")
+        undo.append(database.close)
+        endpoint = f"http://127.0.0.1:{front.server_port}"
+        accounts = Accounts(database)
+        accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, project, f"{endpoint}/token")
+    parent = f"projects/{project}"
+    lifecycle = Lifecycle(database, machines, parent, log, hands)
+    faults = Faults(zones)
+    place = Place(project, sorted(zones), faults)
+    routes = (
+        token_route(accounts, f"{endpoint}/token"),
+        *Nodes(database, place, lifecycle, machines).routes(),
+        *Operations(database, place).routes(),
+        *Locations(place).routes(),
+        *Admin(database, place, lifecycle, machines, faults).routes(),
+    )
+    faults.methods = frozenset(route.name for route in routes)
+    service = _ApiService(routes, accounts, place, faults, f"{endpoint}/", log)
+    return ApiServer(front, database, lifecycle, service, lock, log)
+
+
+@contextmanager
+def _undone_on_error() -> Iterator[list]:
+    undo: list = []
+    try:
+        yield undo
+    except BaseException:
+        for step in reversed(undo):
+            step()
+        raise
+
+
+def _lock(state_dir: Path) -> int:
+    """Hold the directory for this process: the kernel lets go of it however the process ends."""
+    descriptor = os.open(state_dir / "state.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise AlreadyServedError(f"{state_dir} is served by another process") from None
+    return descriptor
+
+
+def _open_log(state_dir: Path) -> logging.Logger:
+    """Open the server's log, a logger of its own for each server of a process."""
+    log = logging.Logger(f"localcloud.{state_dir.name}", logging.INFO)
+    handler = logging.FileHandler(state_dir / LOG_FILE)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    return log

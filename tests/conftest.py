@@ -1,0 +1,16 @@
+"""What tests all over the tree share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.localcloud.api.local_api import LocalApi
+
+
+@pytest.fixture
+def local_api(tmp_path: Path) -> Iterator[LocalApi]:
+    """A local cloud's API on a free port of loopback, its machines in memory."""
+    api = LocalApi(tmp_path / "cloud")
+    yield api
+    api.halt()

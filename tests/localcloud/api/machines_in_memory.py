@@ -1,0 +1,80 @@
+"""Machines that are a record of what was asked of them: for tests of what stands before them."""
+
+import threading
+from collections.abc import Collection, Mapping
+from ipaddress import IPv4Address, IPv4Network
+
+from localcloud.machines.seam import MachineError, MachineSpec
+
+KEY_TYPE = "ssh-ed25519"
+
+
+class MachinesInMemory:
+    """Keeps machines as a dictionary of specs; fails and waits where a test says so.
+
+    ``hold`` makes every start wait until it is set; ``refuse`` maps ``start`` and ``delete`` to
+    the number of times that verb still fails.
+    """
+
+    def __init__(self, subnet: str = "10.77.0.0/24") -> None:
+        self.pool = list(IPv4Network(subnet).hosts())
+        self.specs: dict[str, MachineSpec] = {}
+        self.running: set[str] = set()
+        self.starts: list[str] = []
+        self.hold: threading.Event | None = None
+        self.reached_hold = threading.Event()
+        self.refuse: dict[str, int] = {}
+        self.at_once = 0
+        self.most_at_once = 0
+        self._lock = threading.Lock()
+
+    def start(self, spec: MachineSpec) -> None:
+        with self._lock:
+            self.starts.append(spec.name)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.hold is not None:
+                self.reached_hold.set()
+                self.hold.wait(30)
+            self._maybe_refuse("start", spec.name)
+            with self._lock:
+                known = [one.address for one in self.specs.values() if one.name != spec.name]
+                if spec.address in known:
+                    raise MachineError(f"{spec.address} is in use")
+                self.specs[spec.name] = spec
+                self.running.add(spec.name)
+        finally:
+            with self._lock:
+                self.at_once -= 1
+
+    def delete(self, name: str) -> None:
+        self._maybe_refuse("delete", name)
+        with self._lock:
+            self.specs.pop(name, None)
+            self.running.discard(name)
+
+    def alive(self, name: str) -> bool:
+        return name in self.running
+
+    def host_keys(self, name: str) -> Mapping[str, str]:
+        return {KEY_TYPE: f"AAAA{name}", "ecdsa-sha2-nistp256": f"BBBB{name}"}
+
+    def addresses(self) -> list[IPv4Address]:
+        return list(self.pool)
+
+    def sweep(self, keep: Collection[str]) -> list[str]:
+        unknown = sorted(set(self.specs) - set(keep))
+        for name in unknown:
+            self.delete(name)
+        return unknown
+
+    def power_fails(self) -> None:
+        """Stop every machine, as a reboot of the computer does: disks stay, nothing runs."""
+        self.running.clear()
+
+    def _maybe_refuse(self, verb: str, name: str) -> None:
+        with self._lock:
+            if self.refuse.get(verb, 0) > 0:
+                self.refuse[verb] -= 1
+                raise MachineError(f"{name} would not {verb}")

@@ -1,0 +1,384 @@
+"""Nodes: made, read, deleted, refused, as the Cloud TPU API v2 does."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
+from tests.localcloud.api.machines_in_memory import MachinesInMemory
+
+NAME = f"projects/local-fleet/locations/{ZONE}/nodes/one"
+
+
+def test_a_created_node_becomes_ready_with_an_endpoint_for_each_worker(local_api):
+    operation = local_api.create("one", networkConfig={"enableExternalIps": True})
+
+    assert operation["metadata"]["verb"] == "create"
+    assert operation["metadata"]["target"] == NAME
+    ended = local_api.ended(operation)
+    node = local_api.node("one")
+    assert ended["response"] == {
+        "@type": "type.googleapis.com/google.cloud.tpu.v2.Node",
+        **node,
+    }
+    assert (node["name"], node["state"], node["health"]) == (NAME, "READY", "HEALTHY")
+    assert node["apiVersion"] == "V2"
+    assert node["acceleratorConfig"] == {"type": "V4", "topology": "2x2x2"}
+    assert [point["ipAddress"] for point in node["networkEndpoints"]] == ["10.77.0.1", "10.77.0.2"]
+    assert node["networkEndpoints"][1] == {
+        "ipAddress": "10.77.0.2",
+        "port": 8470,
+        "accessConfig": {"externalIp": "10.77.0.2"},
+    }
+
+
+def test_a_node_without_external_addresses_has_no_access_config(local_api):
+    node = local_api.ready("one", networkConfig={"enableExternalIps": False})
+
+    assert all("accessConfig" not in point for point in node["networkEndpoints"])
+    assert "enableExternalIps" not in node["networkConfig"]
+
+
+def test_a_node_being_created_has_neither_endpoints_nor_health_and_its_operation_no_done(local_api):
+    local_api.machines.hold = threading.Event()
+    operation = local_api.create("one")
+
+    node = local_api.node("one")
+    assert node["state"] == "CREATING"
+    assert "networkEndpoints" not in node
+    assert "health" not in node
+    assert "done" not in local_api.get(f"/v2/{operation['name']}")
+    local_api.machines.hold.set()
+    assert local_api.ended(operation)["done"] is True
+
+
+def test_false_is_left_out_and_the_id_is_a_number_in_a_string(local_api):
+    node = local_api.ready("one", schedulingConfig={"spot": True, "preemptible": False})
+
+    assert node["schedulingConfig"] == {"spot": True}
+    assert isinstance(node["id"], str)
+    assert 0 < int(node["id"]) < 2**63
+    assert local_api.ready("two")["schedulingConfig"] == {}
+
+
+def test_what_the_caller_said_is_kept_and_the_cloud_s_own_fields_are_not_taken_over(local_api):
+    node = local_api.ready(
+        "one",
+        labels={"fleet": "demo"},
+        metadata={"ssh-keys": "ann:ssh-ed25519 AAAA"},
+        tags=["tpu"],
+        description="first",
+        state="PREEMPTED",
+        id="7",
+    )
+
+    assert node["labels"] == {"fleet": "demo"}
+    assert node["tags"] == ["tpu"]
+    assert node["description"] == "first"
+    assert node["state"] == "READY"
+    assert node["id"] != "7"
+    specs = local_api.machines.specs.values()
+    assert [spec.metadata["ssh-keys"] for spec in specs] == ["ann:ssh-ed25519 AAAA"] * 2
+
+
+def test_names_spelt_with_underscores_mean_the_same(local_api):
+    answer = local_api.call(
+        "POST",
+        f"locations/{ZONE}/nodes",
+        {"accelerator_type": "v4-8", "runtime_version": "tpu-ubuntu2204-base"},
+        node_id="one",
+    )
+
+    assert local_api.ended(answer.json())["response"]["acceleratorType"] == "v4-8"
+
+
+def test_a_type_and_topology_mean_the_accelerator_type_that_has_them(local_api):
+    config = {"type": "V4", "topology": "2x2x2"}
+
+    node = local_api.ready("one", acceleratorType="", acceleratorConfig=config)
+
+    assert node["acceleratorType"] == "v4-16"
+    assert len(node["networkEndpoints"]) == 2
+
+
+def test_machines_have_host_names_like_google_s_unique_in_the_cloud(local_api):
+    local_api.ready("one")
+    local_api.ready("one", zone="us-central1-a")
+
+    names = sorted(local_api.machines.specs)
+    assert [name[-4:] for name in names] == ["-w-0", "-w-1"] * 2
+    assert {len(name) for name in names} == {len("t1v-n-01234567-w-0")}
+
+
+def test_a_deleted_node_is_gone_with_its_machines_and_its_addresses_are_free_again(local_api):
+    local_api.ready("one")
+
+    ended = local_api.ended(local_api.delete("one"))
+
+    assert ended["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
+    assert local_api.call("GET", f"locations/{ZONE}/nodes/one").status_code == 404
+    assert local_api.machines.specs == {}
+    endpoints = local_api.ready("two")["networkEndpoints"]
+    assert endpoints[0]["ipAddress"] == "10.77.0.1"
+
+
+def test_a_node_deleted_while_it_is_created_leaves_nothing(local_api):
+    local_api.machines.hold = threading.Event()
+    creation = local_api.create("one")
+    assert local_api.machines.reached_hold.wait(20)
+    deletion = local_api.delete("one")
+    assert local_api.node("one")["state"] == "DELETING"
+    local_api.machines.hold.set()
+
+    assert "response" in local_api.ended(deletion)
+    assert local_api.ended(creation)["error"]["code"] == 10
+    assert local_api.machines.specs == {}
+
+
+def test_a_node_that_is_being_deleted_cannot_be_deleted_twice(local_api):
+    local_api.machines.hold = threading.Event()
+    local_api.create("one")
+    local_api.delete("one")
+
+    answer = local_api.call("DELETE", f"locations/{ZONE}/nodes/one")
+
+    local_api.machines.hold.set()
+    assert answer.status_code == 400
+    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
+
+
+def test_a_machine_that_does_not_start_fails_the_operation_and_leaves_no_node(local_api):
+    local_api.machines.refuse = {"start": 1}
+
+    error = local_api.ended(local_api.create("one"))["error"]
+
+    assert error["code"] == 13
+    assert "would not start" in error["message"]
+    assert local_api.call("GET", f"locations/{ZONE}/nodes/one").status_code == 404
+    assert local_api.machines.specs == {}
+    assert local_api.ready("one")["state"] == "READY"
+
+
+def test_a_failed_node_whose_machines_stay_is_listed_until_a_delete_succeeds(local_api):
+    local_api.machines.refuse = {"start": 1, "delete": 1}
+    local_api.ended(local_api.create("one"))
+
+    node = local_api.node("one")
+    assert node["state"] == "TERMINATED"
+    assert "would not delete" in node["healthDescription"]
+    local_api.ended(local_api.delete("one"))
+    assert local_api.call("GET", f"locations/{ZONE}/nodes/one").status_code == 404
+
+
+def test_a_delete_that_fails_says_why_and_can_be_said_again(local_api):
+    local_api.ready("one")
+    local_api.machines.refuse = {"delete": 1}
+
+    error = local_api.ended(local_api.delete("one"))["error"]
+
+    assert "would not delete" in error["message"]
+    assert local_api.node("one")["state"] == "TERMINATED"
+    assert "response" in local_api.ended(local_api.delete("one"))
+    assert local_api.machines.specs == {}
+
+
+def test_without_free_machines_the_operation_ends_with_no_more_capacity(tmp_path):
+    api = LocalApi(tmp_path / "cloud", MachinesInMemory("10.77.0.0/30"))
+    api.ready("one")
+
+    error = api.ended(api.create("two"))["error"]
+    status = api.call("GET", f"locations/{ZONE}/nodes/two").status_code
+    api.halt()
+
+    assert error["code"] == 8
+    assert f'no more capacity in the zone "{ZONE}"' in error["message"]
+    assert status == 404
+
+
+def test_eight_creates_at_once_get_different_addresses_and_few_machines_start_at_once(local_api):
+    # A session of its own a thread: requests' sessions are not made for several.
+    sessions = [local_api._session() for _ in range(8)]
+    url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
+
+    def create(number):
+        query = {"nodeId": f"tpu-{number}"}
+        return sessions[number].post(url, params=query, json=NODE, timeout=20).json()
+
+    with ThreadPoolExecutor(8) as pool:
+        operations = list(pool.map(create, range(8)))
+    ended = [local_api.ended(operation) for operation in operations]
+
+    points = [point for operation in ended for point in operation["response"]["networkEndpoints"]]
+    assert len({point["ipAddress"] for point in points}) == 16
+    assert len(local_api.machines.specs) == 16
+    assert local_api.machines.most_at_once <= 4
+
+
+def test_of_many_creates_of_one_name_at_once_one_wins_and_the_rest_hear_409(local_api):
+    sessions = [local_api._session() for _ in range(4)]
+    url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
+
+    def create(session):
+        return session.post(url, params={"nodeId": "one"}, json=NODE, timeout=20).status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(create, sessions)) == [200, 409, 409, 409]
+    local_api.state_is("one", "READY")
+    assert len(local_api.machines.specs) == 2
+
+
+def refusal(local_api, body, node_id="one", zone=ZONE):
+    answer = local_api.call("POST", f"locations/{zone}/nodes", body, nodeId=node_id)
+    assert not local_api.machines.starts
+    return answer.status_code, answer.json()["error"]
+
+
+def test_an_unknown_accelerator_type_is_refused_with_those_there_are(local_api):
+    code, error = refusal(local_api, {**NODE, "acceleratorType": "v4-7"})
+
+    assert (code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
+    assert '"v4-7" was not found in the zone us-central2-b' in error["message"]
+    assert "v4-8, v4-16" in error["message"]
+    assert error["details"][0]["fieldViolations"][0]["field"] == "node.acceleratorType"
+
+
+def test_an_unknown_runtime_version_is_refused_with_those_there_are(local_api):
+    code, error = refusal(local_api, {**NODE, "runtimeVersion": "tpu-windows"})
+
+    assert code == 400
+    assert "tpu-ubuntu2204-base" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({**NODE, "accelerator": "v4-8"}, "node"),
+        ({**NODE, "labels": {"fleet": 1}}, "node.labels.fleet"),
+        ({**NODE, "schedulingConfig": {"spot": "yes"}}, "node.schedulingConfig.spot"),
+        ({**NODE, "tags": "tpu"}, "node.tags"),
+        ({**NODE, "networkConfig": {"net": "x"}}, "node.networkConfig"),
+        ({**NODE, "networkConfig": {}, "networkConfigs": [{}]}, "node.networkConfigs"),
+        (
+            {**NODE, "acceleratorConfig": {"type": "V2", "topology": "2x2"}},
+            "node.acceleratorConfig",
+        ),
+        (
+            {**NODE, "acceleratorConfig": {"type": "V9", "topology": "1"}},
+            "node.acceleratorConfig.type",
+        ),
+        ({"runtimeVersion": "tpu-ubuntu2204-base"}, "node.acceleratorType"),
+        ({"acceleratorType": "v4-8"}, "node.runtimeVersion"),
+    ],
+)
+def test_a_wrong_field_is_named(local_api, body, field):
+    code, error = refusal(local_api, body)
+
+    assert code == 400
+    assert error["details"][0]["fieldViolations"][0]["field"] == field
+
+
+def test_a_data_disk_that_does_not_exist_is_refused_by_name(local_api):
+    code, error = refusal(local_api, {**NODE, "dataDisks": [{"sourceDisk": "disks/data"}]})
+
+    assert (code, error["status"]) == (404, "NOT_FOUND")
+    assert "disks/data" in error["message"]
+
+
+@pytest.mark.parametrize("node_id", ["", "a b", "a/b"])
+def test_a_name_that_no_node_may_have_is_refused(local_api, node_id):
+    code, error = refusal(local_api, NODE, node_id=node_id)
+
+    assert code == 400
+    assert "nodeId" in error["message"]
+
+
+def test_a_taken_name_is_refused_and_the_node_stays_as_it_is(local_api):
+    node = local_api.ready("one")
+
+    answer = local_api.call("POST", f"locations/{ZONE}/nodes", NODE, nodeId="one")
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["status"]) == (409, "ALREADY_EXISTS")
+    assert NAME in error["message"]
+    assert local_api.node("one") == node
+
+
+def test_an_unknown_node_is_a_404_by_its_whole_name(local_api):
+    for verb, suffix in (("GET", ""), ("DELETE", ""), ("POST", ":getGuestAttributes")):
+        answer = local_api.call(verb, f"locations/{ZONE}/nodes/none{suffix}")
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["status"]) == (404, 404, "NOT_FOUND")
+        assert f"projects/local-fleet/locations/{ZONE}/nodes/none" in error["message"]
+
+
+def test_an_unknown_zone_is_a_404_that_names_the_zones(local_api):
+    answer = local_api.call("GET", "locations/us-moon1-a/nodes")
+
+    assert answer.status_code == 404
+    assert ZONE in answer.json()["error"]["message"]
+
+
+def test_a_project_of_somebody_else_s_is_a_403(local_api):
+    answer = local_api.call("GET", f"/v2/projects/other/locations/{ZONE}/nodes")
+
+    assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
+
+
+def attributes(local_api, **body):
+    return local_api.call("POST", f"locations/{ZONE}/nodes/one:getGuestAttributes", body)
+
+
+def test_guest_attributes_give_each_worker_s_host_keys(local_api):
+    local_api.ready("one")
+    machines = sorted(local_api.machines.specs)
+
+    answer = attributes(local_api, queryPath="hostkeys/").json()
+
+    assert [entry["queryPath"] for entry in answer["guestAttributes"]] == ["hostkeys/"] * 2
+    items = [entry["queryValue"]["items"] for entry in answer["guestAttributes"]]
+    assert [item[1] for item in items] == [
+        {"namespace": "hostkeys", "key": "ssh-ed25519", "value": f"AAAA{machine}"}
+        for machine in machines
+    ]
+
+
+def test_guest_attributes_can_be_asked_for_by_worker_and_key(local_api):
+    local_api.ready("one")
+
+    answer = attributes(local_api, queryPath="hostkeys/ssh-ed25519", workerIds=["1"]).json()
+
+    (entry,) = answer["guestAttributes"]
+    (item,) = entry["queryValue"]["items"]
+    assert item["key"] == "ssh-ed25519"
+    assert item["value"].endswith("-w-1")
+
+
+def test_guest_attributes_of_another_namespace_are_empty(local_api):
+    local_api.ready("one")
+
+    (entry,) = attributes(local_api, queryPath="weather/", workerIds=["0"]).json()[
+        "guestAttributes"
+    ]
+
+    assert entry["queryValue"] == {}
+
+
+def test_guest_attributes_of_a_worker_that_is_not_there_are_refused(local_api):
+    local_api.ready("one")
+
+    answer = attributes(local_api, workerIds=["2"])
+
+    assert answer.status_code == 400
+    assert "it has 0, 1" in answer.json()["error"]["message"]
+
+
+def test_guest_attributes_of_a_node_that_is_not_ready_are_refused(local_api):
+    local_api.machines.hold = threading.Event()
+    local_api.create("one")
+
+    answer = attributes(local_api)
+
+    local_api.machines.hold.set()
+    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
+    wait_for(lambda: local_api.node("one")["state"] == "READY" or None)
