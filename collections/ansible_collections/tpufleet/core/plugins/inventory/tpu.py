@@ -1,0 +1,413 @@
+"""The inventory plugin tpufleet.core.tpu: Ansible's side of listing TPUs."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: tpu
+short_description: The workers of Google Cloud TPUs as inventory hosts
+description:
+  - Lists every TPU of the configured zones through the Cloud TPU API v2 and makes one host of
+    each worker, named C(<tpu>-w<index>).
+  - A TPU that is not READY, or has no endpoints yet, is one host of its own name in
+    C(state_<state>), without an address and in no other group, so that plays leave it alone.
+  - Groups are C(tpu) (the workers of all READY TPUs, which plays address), C(tpu_<name>),
+    C(leaders) (the workers number 0), C(zone_<zone>), C(type_<accelerator type>) and
+    C(state_<state>), with names made safe by Ansible's rule.
+  - Variables of a worker are C(tpu_name), C(tpu_id), C(tpu_zone), C(tpu_accelerator_type),
+    C(tpu_generation), C(tpu_topology), C(tpu_state), C(tpu_health), C(tpu_spot) (it may be
+    preempted), C(tpu_worker_id), C(tpu_worker_count), C(tpu_chips) (of this worker; of the whole
+    TPU where it is one host), C(tpu_internal_ip), C(tpu_external_ip), C(tpu_leader_ip),
+    C(tpu_device_glob), C(tpu_labels), C(tpu_queued_resource), and those with which Ansible
+    connects.
+  - Variables of the group C(all) are C(tpu_api) (what modules take as
+    O(tpufleet.core.tpu_node#module:api)), C(tpu_ssh) (C(user), C(private_key_file),
+    C(known_hosts_file)), C(tpu_partial), and all of O(vars).
+  - A partial answer, which lacks some zones, is an error unless O(allow_partial=true).
+  - A second source of workers, such as Compute Engine's TPU machine types, has its place beside
+    the listing of nodes. Whatever makes C(Node) objects (C(module_utils/tpu_nodes.py)) gets hosts,
+    groups and variables alike.
+author: tpufleet maintainers
+requirements: [google-auth, requests]
+extends_documentation_fragment:
+  - constructed
+  - inventory_cache
+notes:
+  - The options of type string may be templates. They see C(inventory_dir), C(inventory_file),
+    extra variables and what O(vars) defines. What the API says is never taken as a template.
+options:
+  plugin:
+    description: Says that this file is for this plugin.
+    type: string
+    required: true
+    choices: [tpufleet.core.tpu]
+  project:
+    description: The Google Cloud project's id.
+    type: string
+    env: [{name: TPUFLEET_PROJECT}]
+  zones:
+    description: The zones to list, V(-) for all.
+    type: list
+    elements: string
+    default: ["-"]
+    env: [{name: TPUFLEET_ZONES}]
+  endpoint:
+    description: The API's address, C(http(s)://host[:port]). Empty for Google's.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_ENDPOINT}]
+  credentials_file:
+    description:
+      - A service account's key file or an C(authorized_user) file.
+      - If empty, Google's application-default credentials are used (GOOGLE_APPLICATION_CREDENTIALS,
+        C(gcloud auth application-default login), the metadata server).
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_CREDENTIALS_FILE}]
+  address:
+    description:
+      - How workers are reached, by their external or internal address, or by Google's
+        Identity-Aware Proxy (C(gcloud compute start-iap-tunnel); the guests' host names come from
+        their attributes).
+    type: string
+    choices: [external, internal, iap]
+    default: external
+    env: [{name: TPUFLEET_ADDRESS}]
+  ssh_user:
+    description: The user on the workers. Empty for Ansible's default.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_SSH_USER}]
+  ssh_private_key_file:
+    description: The private key for ssh. Empty for ssh's default.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_SSH_PRIVATE_KEY_FILE}]
+  known_hosts_file:
+    description:
+      - The fleet's own known_hosts file. The keys of a TPU that is met for the first time are
+        read from its guest attributes and written there, under an alias of TPU id and worker
+        number.
+    type: string
+    default: ~/.config/tpufleet/known_hosts
+    env: [{name: TPUFLEET_KNOWN_HOSTS_FILE}]
+  host_keys:
+    description:
+      - What ssh does about a worker that published no host keys. V(strict) refuses it,
+        V(accept-new) believes the first answer and keeps to it. Either way there is a warning
+        that names the worker.
+    type: string
+    choices: [strict, accept-new]
+    default: strict
+    env: [{name: TPUFLEET_HOST_KEYS}]
+  allow_partial:
+    description:
+      - Go on when some zones don't answer. The group C(all) then has C(tpu_partial=true) and
+        C(tpu_unreachable), the zones, and there is a warning.
+    type: bool
+    default: false
+    env: [{name: TPUFLEET_ALLOW_PARTIAL}]
+  hostnames:
+    description:
+      - Expressions for the hosts' names; the first that gives a text counts. They see the host's
+        variables, and its default name as C(inventory_hostname), which is the name if none does.
+    type: list
+    elements: string
+    default: []
+    env: [{name: TPUFLEET_HOSTNAMES}]
+  vars:
+    description:
+      - Variables for the templates in this file, each seeing those before it, and for everything
+        else, as variables of the group C(all).
+    type: dict
+    default: {}
+    env: [{name: TPUFLEET_VARS}]
+  down_hint:
+    description: What to say where the endpoint can't be found out or nobody answers there.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_DOWN_HINT}]
+"""
+
+EXAMPLES = r"""
+# inventory/tpu.yml: all TPUs of a project, by application-default credentials
+plugin: tpufleet.core.tpu
+project: my-tpu-project
+zones: ["-"]
+
+---
+# two zones, inside the network, a key of one's own, more groups and names with the zone in them
+plugin: tpufleet.core.tpu
+project: my-tpu-project
+zones: [us-central2-b, europe-west4-a]
+address: internal
+ssh_user: tpu
+ssh_private_key_file: ~/.ssh/tpu
+hostnames: ["inventory_hostname ~ '-' ~ tpu_zone"]
+compose:
+  ansible_port: "2222 if tpu_labels.sshd | default('') == 'high' else 22"
+groups:
+  spot: tpu_spot
+keyed_groups:
+  - prefix: owner
+    key: tpu_labels.owner | default('nobody')
+  - prefix: chips
+    key: tpu_chips | string
+cache: true
+cache_plugin: ansible.builtin.jsonfile
+cache_connection: ~/.cache/tpufleet
+cache_timeout: 60
+"""
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.errors import AnsibleError, AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+
+from ..module_utils.host_keys import KnownHost, KnownHostsFile, alias_of, published_keys
+from ..module_utils.tpu_api import ApiSettings, Listing, TpuApi
+from ..module_utils.tpu_errors import NoAnswer, TpuApiError, one_line
+from ..module_utils.tpu_hosts import Host, HostOptions, build_hosts, is_reachable, refuse_clashes
+from ..module_utils.tpu_nodes import Node, parse_node
+
+#: Ansible's exit status where an inventory or a playbook can't be read.
+_PARSER_ERROR = 4
+_OURS = re.compile(r"(?m)^[\"']?plugin[\"']?\s*:\s*[\"']?tpufleet\.core\.tpu\b")
+_TEMPLATED = (
+    "down_hint",
+    "project",
+    "endpoint",
+    "credentials_file",
+    "ssh_user",
+    "ssh_private_key_file",
+    "known_hosts_file",
+)
+
+
+class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
+    """Asks the API (or the cache), has the hosts built, and puts them into Ansible's inventory."""
+
+    NAME = "tpufleet.core.tpu"
+
+    def verify_file(self, path: str) -> bool:
+        """Take YAML files whose ``plugin`` says so, and no other plugin's."""
+        if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
+            return False
+        return bool(_OURS.search(Path(path).read_text(encoding="utf-8", errors="replace")))
+
+    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
+        """Fill the inventory, or fail with one line.
+
+        Ansible goes on to try its other plugins on a file that this one failed on, and the reason
+        drowns in their complaints about it. So where a source that fails is fatal anyway
+        (any_unparsed_is_failed, as in this project's ansible.cfg), this says its line and ends;
+        elsewhere it raises AnsibleParserError.
+        """
+        super().parse(inventory, loader, path, cache)
+        try:
+            self._read_config_data(path)
+            self._fill(path, use_cache=cache)
+        except (TpuApiError, AnsibleError) as error:
+            text = one_line(error.message if isinstance(error, AnsibleError) else error)
+            if constants.INVENTORY_ANY_UNPARSED_IS_FAILED:
+                self.display.error(f"inventory {path}: {text}", wrap_text=False)
+                raise SystemExit(_PARSER_ERROR) from None
+            raise AnsibleParserError(text) from None
+
+    def _fill(self, path: str, *, use_cache: bool) -> None:
+        hints = self._templated_options(path)
+        settings = ApiSettings.of(self._text)
+        options = HostOptions(
+            address=self.get_option("address"),
+            ssh_user=self._text["ssh_user"],
+            ssh_private_key_file=self._text["ssh_private_key_file"],
+            known_hosts_file=self._text["known_hosts_file"],
+            accept_new=self.get_option("host_keys") == "accept-new",
+        )
+        try:
+            listing, api = self._listing(path, settings, use_cache=use_cache)
+        except NoAnswer as error:
+            hint = self._text["down_hint"]
+            raise NoAnswer(f"{error}: {hint}" if hint else error) from None
+        nodes = [parse_node(node) for node in listing.nodes]
+        known = self._known_hosts(nodes, options, settings, api)
+        built = build_hosts(nodes, options, known)
+        for warning in built.warnings:
+            self.display.warning(warning)
+        self._set_shared_variables(settings, listing, hints)
+        self._add_hosts(built.hosts)
+
+    # --- options ---------------------------------------------------------------------------------
+
+    def _templated_options(self, path: str) -> dict[str, Any]:
+        """Evaluate the options that may be templates into ``_text``; give the ``vars``."""
+        directory = path.rsplit("/", 1)[0] if "/" in path else "."
+        seen: dict[str, Any] = {
+            "inventory_dir": directory,
+            "inventory_file": path,
+            **(self._vars or {}),
+        }
+        self._text: dict[str, str] = {}
+        given = self.get_option("vars") or {}
+        values = {
+            name: self._template(f"vars.{name}", value, seen) for name, value in given.items()
+        }
+        for option in _TEMPLATED:
+            value = self._template(option, self.get_option(option), seen)
+            self._text[option] = str("" if value is None else value).strip()
+        return values
+
+    def _template(self, name: str, value: Any, seen: dict[str, Any]) -> Any:
+        self.templar.available_variables = seen
+        try:
+            result = self.templar.template(value)
+        except AnsibleError as error:
+            hint = self._text.get("down_hint")
+            if hint and name == "endpoint":
+                raise AnsibleParserError(hint) from None
+            raise AnsibleParserError(
+                f"the option {name} can't be evaluated: {error.message}"
+            ) from None
+        if name.startswith("vars."):
+            seen[name.removeprefix("vars.")] = result
+        return result
+
+    # --- listing ---------------------------------------------------------------------------------
+
+    def _listing(
+        self, path: str, settings: ApiSettings, *, use_cache: bool
+    ) -> tuple[Listing, TpuApi | None]:
+        zones = [str(zone) for zone in self.get_option("zones")]
+        asked = {"endpoint": settings.address, "project": settings.project, "zones": zones}
+        caching = bool(self.get_option("cache"))
+        key = self.get_cache_key(path)
+        if caching and use_cache:
+            stored = self._cache.get(key)
+            if isinstance(stored, Mapping) and stored.get("asked") == asked:
+                return Listing(list(stored["nodes"])), None
+        api = TpuApi(settings)
+        listing = api.list_nodes(zones, allow_partial=self.get_option("allow_partial"))
+        if caching and not listing.unreachable:
+            # Metadata may hold start scripts with secrets, and no host variable comes from it.
+            nodes = [
+                {name: part for name, part in node.items() if name != "metadata"}
+                for node in listing.nodes
+            ]
+            self._cache[key] = {"asked": asked, "nodes": nodes}
+        return listing, api
+
+    def _known_hosts(
+        self, nodes: list[Node], options: HostOptions, settings: ApiSettings, api: TpuApi | None
+    ) -> dict[str, KnownHost]:
+        """Give the workers' keys; those met for the first time are asked for and written down."""
+        if not options.known_hosts_file:
+            return {}
+        file = KnownHostsFile(options.known_hosts_file)
+        known = file.read()
+        new = [
+            node
+            for node in nodes
+            if is_reachable(node)
+            and any(alias_of(node.key, w) not in known for w in range(len(node.endpoints)))
+        ]
+        if not new:
+            return known
+        api = api or TpuApi(settings)
+        with ThreadPoolExecutor(max_workers=min(8, len(new))) as pool:
+            met = [
+                host
+                for hosts in pool.map(lambda node: self._keys_of(api, node, options), new)
+                for host in hosts
+            ]
+        file.add(met)
+        return {host.alias: host for host in met} | known
+
+    def _keys_of(self, api: TpuApi, node: Node, options: HostOptions) -> list[KnownHost]:
+        try:
+            found = published_keys(
+                api,
+                node.zone,
+                node.name,
+                node.key,
+                len(node.endpoints),
+                with_names=options.address == "iap",
+            )
+        except TpuApiError as error:
+            # The missing keys are warned about by name; strict ssh refuses these workers anyway.
+            self.display.warning(str(error))
+            return []
+        return list(found.values())
+
+    # --- Ansible's inventory ---------------------------------------------------------------------
+
+    def _set_shared_variables(
+        self, settings: ApiSettings, listing: Listing, values: Mapping[str, Any]
+    ) -> None:
+        shared = {
+            **values,
+            "tpu_api": {
+                "endpoint": settings.endpoint,
+                "project": settings.project,
+                "zones": [str(zone) for zone in self.get_option("zones")],
+                "credentials_file": settings.credentials_file,
+            },
+            "tpu_ssh": {
+                "user": self._text["ssh_user"],
+                "private_key_file": self._text["ssh_private_key_file"],
+                "known_hosts_file": self._text["known_hosts_file"],
+            },
+            "tpu_partial": bool(listing.unreachable),
+            "tpu_unreachable": list(listing.unreachable),
+        }
+        for name, value in shared.items():
+            self.inventory.set_variable("all", name, value)
+        if listing.unreachable:
+            zones = ", ".join(listing.unreachable)
+            self.display.warning(
+                f"the inventory is partial (allow_partial): no answer from {zones}"
+            )
+
+    def _add_hosts(self, hosts: tuple[Host, ...]) -> None:
+        named = [(self._host_name(host), host) for host in hosts]
+        refuse_clashes(named)
+        safe: dict[str, str] = {name: self.inventory.add_group(name) for name in ("tpu", "leaders")}
+        strict = self.get_option("strict")
+        compose, groups, keyed = (
+            self.get_option(option) for option in ("compose", "groups", "keyed_groups")
+        )
+        for name, host in named:
+            self.inventory.add_host(name)
+            for variable, value in host.variables.items():
+                self.inventory.set_variable(name, variable, value)
+            for group in host.groups:
+                if group not in safe:
+                    safe[group] = self.inventory.add_group(self._sanitize_group_name(group))
+                self.inventory.add_child(safe[group], name)
+            if compose or groups or keyed:
+                seen = {**host.variables, "inventory_hostname": name}
+                self._set_composite_vars(compose, seen, name, strict=strict)
+                self._add_host_to_composed_groups(groups, seen, name, strict=strict)
+                self._add_host_to_keyed_groups(keyed, seen, name, strict=strict)
+
+    def _host_name(self, host: Host) -> str:
+        expressions = self.get_option("hostnames")
+        if not expressions:
+            return host.name
+        self.templar.available_variables = {**host.variables, "inventory_hostname": host.name}
+        for expression in expressions:
+            try:
+                name = self.templar.evaluate_expression(expression)
+            except AnsibleError as error:
+                if self.get_option("strict"):
+                    raise AnsibleParserError(
+                        f"hostnames: {expression!r} can't be evaluated for {host.name}: "
+                        f"{error.message}"
+                    ) from None
+                continue
+            if isinstance(name, str) and name:
+                return str(name)
+        return host.name

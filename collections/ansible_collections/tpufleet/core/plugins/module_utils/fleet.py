@@ -1,0 +1,126 @@
+"""The fleet file: what a person writes, read strictly into the TPUs that are wanted. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .tpu_errors import NotConfigured
+from .tpu_lifecycle import Wanted
+
+_TEXTS = ("accelerator_type", "runtime_version", "network", "subnetwork", "description")
+_FLAGS = ("spot", "preemptible", "external_ip")
+_PAIRS = ("labels", "metadata")
+_KEYS = ("name", "count", "zone", "zones", "tags", *_TEXTS, *_FLAGS, *_PAIRS)
+
+
+@dataclass(frozen=True)
+class FleetTpu:
+    """One TPU of the fleet: the same in each of the zones, which are tried in this order."""
+
+    name: str
+    choices: tuple[Wanted, ...]
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones that it may be in."""
+        return tuple(choice.zone for choice in self.choices)
+
+
+def expand(entries: object) -> tuple[FleetTpu, ...]:
+    """Read ``tpu_fleet``. Raises NotConfigured, one line that names the entry and the key."""
+    if not isinstance(entries, list):
+        raise NotConfigured("tpu_fleet is no list: see inventory/*/group_vars/all/fleet.yml")
+    tpus: dict[str, FleetTpu] = {}
+    for number, entry in enumerate(entries, 1):
+        for tpu in _expand_entry(entry, number):
+            if tpu.name in tpus:
+                raise NotConfigured(
+                    f"tpu_fleet has two TPUs called {tpu.name}: a name must be one TPU's"
+                )
+            tpus[tpu.name] = tpu
+    return tuple(tpus.values())
+
+
+def choose(tpus: tuple[FleetTpu, ...], name: str) -> tuple[FleetTpu, ...]:
+    """Take the one of this name, all if the name is empty. Raises NotConfigured for none."""
+    if not name:
+        return tpus
+    chosen = tuple(tpu for tpu in tpus if tpu.name == name)
+    if not chosen:
+        names = ", ".join(tpu.name for tpu in tpus) or "none"
+        raise NotConfigured(f"tpu_fleet has no TPU called {name!r}; it has {names}")
+    return chosen
+
+
+def _expand_entry(entry: object, number: int) -> list[FleetTpu]:
+    if not isinstance(entry, Mapping):
+        raise NotConfigured(
+            f"tpu_fleet, entry {number}: {str(entry)!r:.60} is no mapping with a name"
+        )
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise NotConfigured(f"tpu_fleet, entry {number}: it has no name")
+    who = f"tpu_fleet, {name}"
+    for key in entry:
+        if key not in _KEYS:
+            near = difflib.get_close_matches(str(key), _KEYS, 1)
+            raise NotConfigured(
+                f"{who}: unknown key {key!r}{f', is it {near[0]}?' if near else ''}"
+            )
+    zones = _zones(entry, who)
+    values = _values(entry, who)
+    count = entry.get("count")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise NotConfigured(f"{who}: count is {count!r}, wanted is a number from 1 on")
+    names = [str(name)] if count is None else [f"{name}-{index}" for index in range(count)]
+    tpus = [
+        FleetTpu(each, tuple(Wanted(name=each, zone=zone, **values) for zone in zones))
+        for each in names
+    ]
+    for tpu in tpus:
+        for choice in tpu.choices:
+            choice.check()
+    return tpus
+
+
+def _zones(entry: Mapping[str, Any], who: str) -> list[str]:
+    if ("zone" in entry) == ("zones" in entry):
+        raise NotConfigured(f"{who}: say either zone or zones")
+    zones = [entry["zone"]] if "zone" in entry else entry["zones"]
+    if not isinstance(zones, list) or not zones or not all(isinstance(zone, str) for zone in zones):
+        raise NotConfigured(
+            f"{who}: zones is {zones!r:.60}, wanted is a list such as [us-central2-b]"
+        )
+    return list(dict.fromkeys(str(zone) for zone in zones))
+
+
+def _values(entry: Mapping[str, Any], who: str) -> dict[str, Any]:
+    values: dict[str, Any] = {"accelerator_type": "", "runtime_version": ""}
+    for key in (*_TEXTS, *_FLAGS):
+        kind = str if key in _TEXTS else bool
+        if entry.get(key) is None:
+            continue
+        if not isinstance(entry[key], kind):
+            wanted = "text" if kind is str else "true or false"
+            raise NotConfigured(f"{who}: {key} is {entry[key]!r:.60}, wanted is {wanted}")
+        values[key] = kind(entry[key])
+    for key in _PAIRS:
+        pairs = entry.get(key)
+        if pairs is None:
+            continue
+        if not isinstance(pairs, Mapping) or not all(
+            isinstance(value, str) for value in pairs.values()
+        ):
+            raise NotConfigured(
+                f"{who}: {key} wants texts by name; put numbers, true and false in quotes"
+            )
+        values[key] = {str(name): str(value) for name, value in pairs.items()}
+    tags = entry.get("tags")
+    if tags is not None:
+        if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+            raise NotConfigured(f"{who}: tags is {tags!r:.60}, wanted is a list of texts")
+        values["tags"] = tuple(str(tag) for tag in tags)
+    return values

@@ -1,0 +1,269 @@
+"""The one client of Google's Cloud TPU API v2 (https://cloud.google.com/tpu/docs/reference/rest/v2).
+
+It asks again what may be asked again, follows pages, refuses partial lists, waits for operations,
+and turns every failure into a TpuApiError of one line. What a node *means* is tpu_nodes.py's
+business.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from . import tpu_errors as errors
+from .google_http import GoogleHttp, Patience, list_of
+
+GOOGLE = "https://tpu.googleapis.com"
+_PROJECT = re.compile(r"(?:[a-z0-9.\-]+:)?[a-z][a-z0-9\-]{4,28}[a-z0-9]|[0-9]{1,20}")
+_ZONE = re.compile(r"-|[a-z]+-[a-z]+[0-9]+-[a-z]")
+
+
+@dataclass(frozen=True)
+class ApiSettings:
+    """Which API, whose project, with which key. Empty: Google's own, application-default ones."""
+
+    project: str
+    endpoint: str = ""
+    credentials_file: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> ApiSettings:
+        """Take the settings from the variable ``tpu_api``. Raises NotConfigured."""
+        settings = cls(
+            project=str(given.get("project") or ""),
+            endpoint=str(given.get("endpoint") or "").strip().rstrip("/"),
+            credentials_file=str(given.get("credentials_file") or ""),
+        )
+        if not _PROJECT.fullmatch(settings.project):
+            raise errors.NotConfigured(
+                f"project is {settings.project!r}, which is no Google Cloud project id: fill in "
+                "yours in inventory/gcp/tpu.yml, or take the local cloud with `-i inventory/local`"
+            )
+        parts = urlsplit(settings.endpoint or GOOGLE)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise errors.NotConfigured(
+                f"endpoint is {settings.endpoint!r}, wanted is http(s)://host[:port]"
+            )
+        return settings
+
+    @property
+    def address(self) -> str:
+        """Where requests go."""
+        return self.endpoint or GOOGLE
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Nodes as the API's JSON; the zones that did not answer (none unless partial is allowed)."""
+
+    nodes: list[Mapping[str, Any]]
+    unreachable: tuple[str, ...] = ()
+
+
+class TpuApi:
+    """A client for one project. Safe for several threads. Every method raises TpuApiError only."""
+
+    def __init__(
+        self,
+        settings: ApiSettings,
+        *,
+        patience: Patience | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings
+        self._http = GoogleHttp(
+            settings.address,
+            settings.credentials_file,
+            patience=patience or Patience(),
+            sleep=sleep,
+        )
+        self._sleep = sleep
+        self._clock = clock
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def list_nodes(self, zones: Sequence[str] = ("-",), *, allow_partial: bool = False) -> Listing:
+        """List the nodes of the zones (``-``: all), side by side. Raises PartialAnswer."""
+        for zone in zones:
+            check_zone(zone)
+        wanted = ("-",) if "-" in zones else tuple(dict.fromkeys(zones))
+        if not wanted:
+            raise errors.NotConfigured("zones is empty: name some, or '-' for all")
+
+        def ask(zone: str) -> Listing:
+            try:
+                return self._list_zone(zone)
+            except (errors.Unavailable, errors.NoAnswer):
+                if not allow_partial or zone == "-":
+                    raise
+                return Listing([], (zone,))
+
+        if len(wanted) == 1:
+            answers = [ask(wanted[0])]
+        else:
+            with ThreadPoolExecutor(max_workers=min(8, len(wanted))) as pool:
+                answers = list(pool.map(ask, wanted))
+        unreachable = tuple(sorted({zone for answer in answers for zone in answer.unreachable}))
+        if unreachable and not allow_partial:
+            raise errors.PartialAnswer(
+                f"the list of TPUs is partial, no answer from {', '.join(unreachable)}: try again, "
+                "list fewer zones, or say allow_partial: true in the inventory and live with a part"
+            )
+        return Listing([node for answer in answers for node in answer.nodes], unreachable)
+
+    def _list_zone(self, zone: str) -> Listing:
+        what = "list the TPUs of " + ("all zones" if zone == "-" else f"zone {zone}")
+        nodes: list[Mapping[str, Any]] = []
+        unreachable: set[str] = set()
+        for page in self._http.pages(f"{self._zone_path(zone)}/nodes", what):
+            nodes += list_of(page, "nodes", Mapping, what)
+            unreachable |= {
+                name.rsplit("/", 1)[-1] for name in list_of(page, "unreachable", str, what)
+            }
+        return Listing(nodes, tuple(unreachable))
+
+    def get_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
+        """Give one node as JSON, None if there is none."""
+        try:
+            return self._http.ask("GET", self._node_path(zone, name), f"read TPU {name} ({zone})")
+        except errors.NotFound:
+            return None
+
+    def create_node(self, zone: str, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask for a node; give the operation.
+
+        A second try can't make a second node, because the name is given; but after a lost answer
+        it meets the first one's node, so AlreadyExists may be one's own work, and NoAnswer may
+        have worked: read.
+        """
+        return self._http.ask(
+            "POST",
+            f"{self._zone_path(zone)}/nodes",
+            f"create TPU {name} ({zone})",
+            params={"nodeId": name},
+            body=body,
+        )
+
+    def patch_node(
+        self, zone: str, name: str, body: Mapping[str, Any], mask: Iterable[str]
+    ) -> Mapping[str, Any]:
+        """Change the fields of the mask; give the operation. Asking twice does the same as once."""
+        what = f"change TPU {name} ({zone})"
+        params = {"updateMask": ",".join(mask)}
+        return self._http.ask("PATCH", self._node_path(zone, name), what, params=params, body=body)
+
+    def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
+        """Delete a node; give the operation, None if there is no such node (any more).
+
+        A lost answer is NoAnswer at once: by now the name may be another's, so read before asking
+        again.
+        """
+        what = f"delete TPU {name} ({zone})"
+        try:
+            return self._http.ask("DELETE", self._node_path(zone, name), what, repeatable=False)
+        except errors.NotFound:
+            return None
+
+    def guest_attributes(
+        self, zone: str, name: str, query_path: str, workers: Sequence[int] = ()
+    ) -> list[dict[str, str]]:
+        """Give what the workers (all if empty) published under the path, ``{key: value}`` each."""
+        what = f"read the guest attributes of TPU {name} ({zone})"
+        body = {"queryPath": query_path, "workerIds": [str(worker) for worker in workers]}
+        answer = self._http.ask(
+            "POST", f"{self._node_path(zone, name)}:getGuestAttributes", what, body=body
+        )
+        published = []
+        for worker in list_of(answer, "guestAttributes", Mapping, what):
+            items = list_of(worker.get("queryValue") or {}, "items", Mapping, what)
+            published.append(
+                {str(item.get("key", "")): str(item.get("value", "")) for item in items}
+            )
+        return published
+
+    # --- operations ------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        operation: Mapping[str, Any],
+        what: str,
+        deadline: float,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wait until the operation is done; ``deadline`` on the monotonic clock, in seconds.
+
+        Raises the operation's own error (CapacityError, QuotaError, OperationFailed) or
+        DeadlineExceeded.
+        """
+        name = operation.get("name")
+        if operation.get("done") is not True and (not isinstance(name, str) or not name):
+            return  # an answer without an operation, such as Empty, is a thing done
+        tried = 0
+        while operation.get("done") is not True:
+            self.pause(what, tried, deadline)
+            progress()
+            tried += 1
+            try:
+                operation = self._http.ask(
+                    "GET", f"/v2/{quote(str(name), safe='/')}", f"see how it goes: {what}"
+                )
+            except errors.NotFound:
+                return  # forgotten after a while; what came of it is for the caller to see
+        error = operation.get("error")
+        if isinstance(error, Mapping) and error:
+            raise errors.from_operation(error, what)
+
+    def creation_error(self, zone: str, name: str) -> errors.TpuApiError | None:
+        """Give why the last creation of a node failed, if the API still remembers."""
+        what = f"create TPU {name} ({zone})"
+        found: list[tuple[str, Mapping[str, Any]]] = []
+        for page in self._http.pages(f"{self._zone_path(zone)}/operations", what):
+            for operation in list_of(page, "operations", Mapping, what):
+                about, error = operation.get("metadata"), operation.get("error")
+                if not isinstance(about, Mapping) or not isinstance(error, Mapping):
+                    continue
+                if (
+                    str(about.get("target")).endswith(f"/nodes/{name}")
+                    and about.get("verb") == "create"
+                ):
+                    found.append((str(about.get("createTime")), error))
+        return (
+            errors.from_operation(max(found, key=lambda entry: entry[0])[1], what)
+            if found
+            else None
+        )
+
+    def pause(self, what: str, tried: int, deadline: float) -> None:
+        """Sleep between two looks at something slow: half a second at first, ten at last."""
+        left = deadline - self._clock()
+        if left <= 0:
+            raise errors.DeadlineExceeded(
+                f"can't {what} in the given time: it goes on in the cloud; run this again to wait "
+                "on, or give a longer timeout"
+            )
+        self._sleep(min(left, 10.0, 0.5 * 1.3**tried))
+
+    def deadline_in(self, seconds: float) -> float:
+        """Give the point of this client's clock that is so many seconds away."""
+        return self._clock() + seconds
+
+    def _zone_path(self, zone: str) -> str:
+        project = quote(self.settings.project, safe=":")
+        return f"/v2/projects/{project}/locations/{quote(zone, safe='')}"
+
+    def _node_path(self, zone: str, name: str) -> str:
+        return f"{self._zone_path(zone)}/nodes/{quote(name, safe='')}"
+
+
+def check_zone(zone: str) -> None:
+    """Refuse what is no zone, such as a region. Raises NotConfigured."""
+    if not _ZONE.fullmatch(zone):
+        raise errors.NotConfigured(
+            f"{zone!r} is no zone: wanted is one such as us-central2-b, or '-' for all"
+        )
