@@ -1,0 +1,63 @@
+"""A server in a process of its own, to be killed: ``killable_server.py STATE PORT DELAY``.
+
+Its machines are directories: what a killed process had made is there for the next one, as real
+machines are.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Collection, Mapping
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from localcloud.api import create_server
+from localcloud.machines.seam import MachineSpec
+
+
+class MachinesOnDisk:
+    """A machine is a directory; one with a file ``booted`` in it is running."""
+
+    def __init__(self, directory: Path, delay: float) -> None:
+        self._directory = directory
+        self._delay = delay
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def start(self, spec: MachineSpec) -> None:
+        home = self._directory / spec.name
+        home.mkdir(exist_ok=True)
+        time.sleep(self._delay)
+        (home / "booted").write_text(str(spec.address))
+
+    def delete(self, name: str) -> None:
+        home = self._directory / name
+        time.sleep(self._delay)
+        (home / "booted").unlink(missing_ok=True)
+        if home.exists():
+            home.rmdir()
+
+    def alive(self, name: str) -> bool:
+        return (self._directory / name / "booted").exists()
+
+    def host_keys(self, name: str) -> Mapping[str, str]:
+        return {}
+
+    def addresses(self) -> list[IPv4Address]:
+        return list(IPv4Network("10.77.0.0/24").hosts())
+
+    def sweep(self, keep: Collection[str]) -> list[str]:
+        unknown = sorted({home.name for home in self._directory.iterdir()} - set(keep))
+        for name in unknown:
+            self.delete(name)
+        return unknown
+
+
+def main(state: Path, port: int, delay: float) -> None:
+    server = create_server(state, MachinesOnDisk(state / "machines", delay), port)
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    server.recover()
+    server.serve()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,141 @@
+"""The local cloud's own methods: preempt, faults, status; and the log of requests."""
+
+import threading
+
+import pytest
+
+from tests.localcloud.api.local_api import NODE, ZONE
+
+
+def preempt(api, name):
+    return api.call("POST", f"/_localcloud/nodes/{name}:preempt")
+
+
+def test_a_preempted_node_stays_listed_without_machines_and_endpoints(local_api):
+    local_api.ready("one", schedulingConfig={"spot": True})
+
+    answer = preempt(local_api, "one")
+
+    assert answer.status_code == 200
+    node = local_api.node("one")
+    assert node == answer.json()
+    assert node["state"] == "PREEMPTED"
+    assert "networkEndpoints" not in node
+    assert "health" not in node
+    assert local_api.machines.specs == {}
+
+
+def test_a_preempted_node_can_be_deleted_and_made_again(local_api):
+    local_api.ready("one")
+    preempt(local_api, "one")
+    taken = local_api.call("POST", f"locations/{ZONE}/nodes", NODE, nodeId="one")
+
+    local_api.ended(local_api.delete("one"))
+
+    assert taken.status_code == 409
+    assert local_api.ready("one")["state"] == "READY"
+
+
+def test_a_node_that_is_not_ready_cannot_be_preempted(local_api):
+    local_api.machines.hold = threading.Event()
+    operation = local_api.create("one")
+
+    answer = preempt(local_api, "one")
+
+    local_api.machines.hold.set()
+    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert "CREATING" in answer.json()["error"]["message"]
+    assert "response" in local_api.ended(operation)
+    assert preempt(local_api, "none").status_code == 404
+
+
+def test_a_name_in_two_zones_is_preempted_only_with_its_zone(local_api):
+    local_api.ready("one")
+    local_api.ready("one", "us-central1-a")
+
+    unclear = preempt(local_api, "one")
+    clear = local_api.call("POST", f"/_localcloud/locations/{ZONE}/nodes/one:preempt")
+
+    assert unclear.status_code == 400
+    assert "us-central1-a, us-central2-b" in unclear.json()["error"]["message"]
+    assert clear.json()["state"] == "PREEMPTED"
+    assert local_api.node("one", "us-central1-a")["state"] == "READY"
+
+
+def test_a_preemption_whose_machines_stay_says_so_and_a_delete_finishes_it(local_api):
+    local_api.ready("one")
+    local_api.machines.refuse = {"delete": 1}
+
+    answer = preempt(local_api, "one")
+
+    assert answer.status_code == 500
+    assert "would not delete" in answer.json()["error"]["message"]
+    assert local_api.node("one")["state"] == "PREEMPTED"
+    local_api.ended(local_api.delete("one"))
+    assert local_api.machines.specs == {}
+
+
+def test_status_tells_nodes_machines_and_free_addresses(local_api):
+    local_api.ready("one")
+    local_api.machines.running.remove(max(local_api.machines.running))
+
+    status = local_api.get("/_localcloud/status")
+
+    (node,) = status["nodes"]
+    assert (node["name"], node["zone"], node["state"]) == ("one", ZONE, "READY")
+    assert [worker["alive"] for worker in node["workers"]] == [True, False]
+    assert status["addresses"] == {"total": 254, "free": 252}
+    assert status["operations"] == []
+    assert status["project"] == "local-fleet"
+
+
+def test_an_error_that_was_asked_for_comes_as_often_as_asked_and_only_there(local_api):
+    fault = {"method": "nodes.list", "code": 503, "times": 2, "zone": "-"}
+    wrong = local_api.call("POST", "/_localcloud/faults", {"errors": [fault]})
+    assert wrong.status_code == 400
+    fault = {"method": "nodes.create", "code": 429, "times": 2}
+    local_api.call("POST", "/_localcloud/faults", {"errors": [fault]})
+
+    answers = [
+        local_api.call("POST", f"locations/{ZONE}/nodes", {}, nodeId="one") for _ in range(3)
+    ]
+
+    assert [answer.status_code for answer in answers] == [429, 429, 400]
+    assert answers[0].json()["error"]["status"] == "RESOURCE_EXHAUSTED"
+    assert local_api.get("locations/-/nodes") == {}
+    assert local_api.get("/_localcloud/faults") == {"unreachable": [], "errors": []}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"latency": 3},
+        {"unreachable": ["us-moon1-a"]},
+        {"unreachable": "all"},
+        {"unreachable": [{}]},
+        {"errors": [{"method": "nodes.lst", "code": 503, "times": 1}]},
+        {"errors": [{"method": "nodes.list", "code": 200, "times": 1}]},
+        {"errors": [{"method": "nodes.list", "code": 503, "times": "often"}]},
+        {"errors": [{"method": "nodes.list"}]},
+        {"errors": ["nodes.list"]},
+    ],
+)
+def test_a_fault_that_is_not_understood_changes_nothing(local_api, body):
+    in_force = {"unreachable": [ZONE]}
+    local_api.call("POST", "/_localcloud/faults", in_force)
+
+    answer = local_api.call("POST", "/_localcloud/faults", {**in_force, **body})
+
+    assert answer.status_code == 400
+    assert local_api.get("/_localcloud/faults") == {"unreachable": [ZONE], "errors": []}
+
+
+def test_every_request_is_logged_with_verb_path_code_and_method(local_api):
+    local_api.ready("one")
+    local_api.call("DELETE", f"locations/{ZONE}/nodes/two")
+
+    log = local_api.log()
+    nodes = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
+    assert f"request POST {nodes} 200 nodes.create" in log
+    assert f"request DELETE {nodes}/two 404 nodes.delete" in log
+    assert "request POST /token 200 oauth2.token" in log

@@ -1,0 +1,218 @@
+"""Who may call: google-auth's real path in, Google's 401 for everybody else."""
+
+import json
+import stat
+import time
+from urllib.parse import urlencode
+
+import pytest
+import requests
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import crypt, jwt
+
+from localcloud.api.database import Database
+from localcloud.api.errors import ApiError
+from localcloud.api.oauth import Accounts
+from tests.localcloud.api.local_api import ZONE
+
+NODES = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
+GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+
+def account(api):
+    return json.loads(api.credentials_file.read_text())
+
+
+def claims(api, **changes):
+    content, now = account(api), int(time.time())
+    base = {
+        "iss": content["client_email"],
+        "aud": content["token_uri"],
+        "scope": "https://www.googleapis.com/auth/cloud-platform",
+        "iat": now,
+        "exp": now + 3600,
+    }
+    return {**base, **changes}
+
+
+def signed(api, **changes):
+    signer = crypt.RSASigner.from_service_account_info(account(api))
+    return jwt.encode(signer, claims(api, **changes)).decode()
+
+
+def ask_token(api, assertion, grant_type=GRANT):
+    form = urlencode({"grant_type": grant_type, "assertion": assertion})
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    return requests.post(f"{api.endpoint}/token", data=form, headers=headers, timeout=20)
+
+
+def with_token(api, token):
+    headers = {"Authorization": f"Bearer {token}"}
+    return requests.get(api.endpoint + NODES, headers=headers, timeout=20)
+
+
+def test_google_auth_gets_a_token_with_the_written_file_and_the_api_takes_it(local_api):
+    assert local_api.call("GET", NODES).status_code == 200
+    assert local_api.session.credentials.token
+
+
+def test_the_service_account_file_is_google_s_kind_and_for_its_owner_only(local_api):
+    content = account(local_api)
+
+    assert content["type"] == "service_account"
+    assert content["project_id"] == "local-fleet"
+    assert content["token_uri"] == f"{local_api.endpoint}/token"
+    assert stat.S_IMODE(local_api.credentials_file.stat().st_mode) == 0o600
+
+
+def test_an_assertion_for_the_file_s_own_token_uri_gets_a_token_for_an_hour(local_api):
+    answer = ask_token(local_api, signed(local_api))
+
+    assert answer.status_code == 200
+    assert answer.json()["expires_in"] == 3600
+    assert answer.json()["token_type"] == "Bearer"
+    assert with_token(local_api, answer.json()["access_token"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aud": "https://example.org/token"},
+        {"iss": "somebody@local-fleet.iam.gserviceaccount.com"},
+        {"iat": int(time.time()) - 7300, "exp": int(time.time()) - 3700},
+        {"iat": int(time.time()) + 1000, "exp": int(time.time()) + 2000},
+        {"exp": int(time.time()) + 90_000},
+        {"exp": "soon"},
+    ],
+    ids=["audience", "issuer", "expired", "future", "too long", "no number"],
+)
+def test_an_assertion_that_claims_what_is_wrong_is_an_invalid_grant(local_api, changes):
+    answer = ask_token(local_api, signed(local_api, **changes))
+
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "invalid_grant"
+
+
+def test_an_assertion_without_a_scope_is_an_invalid_scope(local_api):
+    assert ask_token(local_api, signed(local_api, scope="")).json()["error"] == "invalid_scope"
+
+
+def test_an_assertion_signed_with_another_key_is_refused(local_api):
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    forged = jwt.encode(crypt.RSASigner.from_string(pem), claims(local_api)).decode()
+
+    answer = ask_token(local_api, forged)
+
+    assert answer.status_code == 400
+    assert "signature" in answer.json()["error_description"]
+
+
+@pytest.mark.parametrize("assertion", ["", "a.b", "a.b.c", "ä.ö.ü", "W10.W10.W10"])
+def test_an_assertion_that_is_no_jwt_is_refused(local_api, assertion):
+    assert ask_token(local_api, assertion).json()["error"] == "invalid_grant"
+
+
+def test_another_grant_type_is_refused(local_api):
+    answer = ask_token(local_api, signed(local_api), grant_type="password")
+
+    assert answer.json()["error"] == "unsupported_grant_type"
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (None, "CREDENTIALS_MISSING"),
+        ("Basic YTpi", "CREDENTIALS_MISSING"),
+        ("Bearer", "CREDENTIALS_MISSING"),
+        ("Bearer nonsense", "ACCESS_TOKEN_EXPIRED"),
+        ("Bearer a.b.c", "ACCESS_TOKEN_EXPIRED"),
+    ],
+)
+@pytest.mark.parametrize("path", [NODES, "/_localcloud/status", "/nowhere"])
+def test_without_a_valid_token_every_path_answers_google_s_401(local_api, path, header, reason):
+    headers = {"Authorization": header} if header else {}
+
+    answer = requests.get(local_api.endpoint + path, headers=headers, timeout=20)
+
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+    error = answer.json()["error"]
+    assert (error["code"], error["status"]) == (401, "UNAUTHENTICATED")
+    assert error["details"][0]["reason"] == reason
+
+
+def test_a_jwt_signed_by_the_account_itself_is_a_token_too(local_api):
+    now = {"aud": "https://tpu.googleapis.com/", "scope": ""}
+
+    assert with_token(local_api, signed(local_api, **now)).status_code == 200
+    elsewhere = {"aud": "https://storage.googleapis.com/", "scope": ""}
+    assert with_token(local_api, signed(local_api, **elsewhere)).status_code == 401
+
+
+def test_a_token_ends_after_an_hour(tmp_path, local_api):
+    seconds = [time.time()]
+    database = Database(tmp_path / "other.sqlite")
+    accounts = Accounts(database, now=lambda: seconds[0])
+    path, uri = tmp_path / "account.json", "http://127.0.0.1:1/token"
+    accounts.write_file(path, "local-fleet", uri)
+    signer = crypt.RSASigner.from_service_account_file(str(path))
+    issuer = json.loads(path.read_text())["client_email"]
+    assertion = jwt.encode(signer, claims(local_api, iss=issuer, aud=uri)).decode()
+    token = accounts.grant(assertion, uri)
+
+    seconds[0] += 3590
+    accounts.check(f"Bearer {token}")
+    seconds[0] += 20
+    with pytest.raises(ApiError) as refusal:
+        accounts.check(f"Bearer {token}")
+
+    database.close()
+    assert refusal.value.code == 401
+
+
+def test_a_restart_keeps_key_and_tokens(local_api):
+    token = ask_token(local_api, signed(local_api)).json()["access_token"]
+    before = local_api.credentials_file.read_text()
+    local_api.halt()
+
+    local_api.boot()
+
+    assert local_api.credentials_file.read_text() == before
+    assert with_token(local_api, token).status_code == 200
+
+
+def test_a_lost_or_damaged_file_is_made_anew_and_the_old_tokens_end(local_api):
+    token = ask_token(local_api, signed(local_api)).json()["access_token"]
+    local_api.halt()
+    local_api.credentials_file.write_text("{}")
+
+    local_api.boot()
+
+    assert with_token(local_api, token).status_code == 401
+    assert local_api.call("GET", NODES).status_code == 200
+
+
+def test_neither_tokens_nor_assertions_nor_queries_are_written_down(local_api):
+    assertion = signed(local_api)
+    token = ask_token(local_api, assertion).json()["access_token"]
+    with_token(local_api, token)
+    requests.get(f"{local_api.endpoint}{NODES}?access_token={token}", timeout=20)
+    private = account(local_api)["private_key"].splitlines()[1]
+    local_api.halt()
+
+    kept = b"".join(
+        path.read_bytes()
+        for path in local_api.state.iterdir()
+        if path != local_api.credentials_file
+    )
+    local_api.boot()
+
+    assert token.encode() not in kept
+    assert assertion.encode() not in kept
+    assert private.encode() not in kept

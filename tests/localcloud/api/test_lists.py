@@ -1,0 +1,214 @@
+"""Lists: pages, all zones, zones that cannot be reached; the catalog; operations."""
+
+import itertools
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localcloud.api.catalog import ACCELERATORS, ZONES
+from localcloud.api.database import Database
+from localcloud.api.node_table import NodeTable
+from tests.localcloud.api.local_api import ZONE
+
+OTHER = "us-central1-a"
+
+
+def pages(api, path, key, **query):
+    """Follow a list's pages; give the items of each."""
+    token = ""
+    for _ in range(200):
+        answer = api.get(path, **query, **({"pageToken": token} if token else {}))
+        yield answer.get(key, [])
+        token = answer.get("nextPageToken", "")
+        if not token:
+            return
+    raise AssertionError("the pages never end")
+
+
+@contextmanager
+def stored(zones_and_names):
+    with tempfile.TemporaryDirectory() as directory:
+        database = Database(Path(directory) / "state.sqlite")
+        table = NodeTable(database)
+        for zone, name in zones_and_names:
+            table.add(name, zone, name, "2026-01-01T00:00:00Z", {}, 0, [])
+        yield table
+        database.close()
+
+
+names = st.text("abc-9_.~", min_size=1, max_size=4)
+fleets = st.sets(st.tuples(st.sampled_from(ZONES[:3]), names), max_size=25)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(fleet=fleets, size=st.integers(1, 7))
+def test_pages_of_any_size_give_every_node_once_in_order(fleet, size):
+    with stored(fleet) as table:
+        seen, after = [], None
+        while page := table.page(ZONES[:3], after, size):
+            assert len(page) <= size
+            seen += [(node.zone, node.node_id) for node in page]
+            after = seen[-1]
+
+    assert seen == sorted(fleet)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(fleet=fleets.filter(lambda fleet: len(fleet) > 3), data=st.data())
+def test_nodes_that_go_between_pages_hide_no_other(fleet, data):
+    gone = data.draw(st.sampled_from(sorted(fleet)))
+    with stored(fleet) as table:
+        first = table.page(ZONES[:3], None, 2)
+        after = (first[-1].zone, first[-1].node_id)
+        table.remove(table.get(*gone).uid)
+        rest = table.page(ZONES[:3], after, 1000)
+
+    seen = {(node.zone, node.node_id) for node in [*first, *rest]}
+    assert seen | {gone} == fleet
+
+
+def test_the_list_is_paged_over_http_and_dash_means_all_zones(local_api):
+    for name, zone in (("a", ZONE), ("b", ZONE), ("c", OTHER)):
+        local_api.ready(name, zone, acceleratorType="v4-8")
+
+    found = list(pages(local_api, "locations/-/nodes", "nodes", pageSize=2))
+    here = list(pages(local_api, f"locations/{ZONE}/nodes", "nodes", page_size=1))
+
+    assert [len(page) for page in found] == [2, 1]
+    listed = [node["name"].split("/")[-1] for node in itertools.chain(*found)]
+    assert listed == ["c", "a", "b"]
+    assert [node["name"].split("/")[-1] for node in itertools.chain(*here)] == ["a", "b"]
+    assert found[0][0] == local_api.node("c", OTHER)
+
+
+def test_an_empty_list_is_an_empty_object(local_api):
+    assert local_api.get("locations/-/nodes") == {}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"pageToken": "nonsense"},
+        {"pageToken": "W10"},
+        {"pageToken": "WyJvcGVyYXRpb25zIiwiYSIsImIiXQ"},
+        {"pageSize": "-1"},
+        {"pageSize": "many"},
+        {"filter": "state=READY"},
+    ],
+)
+def test_a_page_that_cannot_be_is_refused(local_api, query):
+    answer = local_api.call("GET", "locations/-/nodes", **query)
+
+    assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_a_page_token_of_another_list_is_refused(local_api):
+    token = local_api.get("locations", pageSize=1)["nextPageToken"]
+
+    assert local_api.call("GET", "locations/-/nodes", pageToken=token).status_code == 400
+
+
+def test_a_zone_that_cannot_be_reached_is_named_and_its_nodes_are_left_out(local_api):
+    local_api.ready("near")
+    local_api.ready("far", OTHER)
+    local_api.call("POST", "/_localcloud/faults", {"unreachable": [OTHER]})
+
+    everywhere = local_api.get("locations/-/nodes")
+    there = local_api.get(f"locations/{OTHER}/nodes")
+    node = local_api.call("GET", f"locations/{OTHER}/nodes/far")
+
+    assert [node["name"].split("/")[-1] for node in everywhere["nodes"]] == ["near"]
+    assert everywhere["unreachable"] == [f"projects/local-fleet/locations/{OTHER}"]
+    assert there == {"unreachable": [f"projects/local-fleet/locations/{OTHER}"]}
+    assert (node.status_code, node.json()["error"]["status"]) == (503, "UNAVAILABLE")
+    local_api.call("POST", "/_localcloud/faults", {"unreachable": []})
+    assert len(local_api.get("locations/-/nodes")["nodes"]) == 2
+
+
+def test_locations_are_listed_in_pages_and_given_one_by_one(local_api):
+    found = list(itertools.chain(*pages(local_api, "locations", "locations", pageSize=7)))
+
+    assert [location["locationId"] for location in found] == sorted(ZONES)
+    name = f"projects/local-fleet/locations/{ZONE}"
+    assert local_api.get(f"locations/{ZONE}") == {"name": name, "locationId": ZONE}
+    assert local_api.call("GET", "locations/us-moon1-a").status_code == 404
+
+
+def test_accelerator_types_are_listed_with_type_and_topology(local_api):
+    path = f"locations/{ZONE}/acceleratorTypes"
+
+    found = list(itertools.chain(*pages(local_api, path, "acceleratorTypes", pageSize=20)))
+
+    assert {entry["type"] for entry in found} == set(ACCELERATORS)
+    assert local_api.get(f"{path}/v5litepod-16") == {
+        "name": f"projects/local-fleet/{path}/v5litepod-16",
+        "type": "v5litepod-16",
+        "acceleratorConfigs": [{"type": "V5LITE_POD", "topology": "4x4"}],
+    }
+    assert local_api.call("GET", f"{path}/v4-7").status_code == 404
+
+
+def test_runtime_versions_are_listed_and_given_one_by_one(local_api):
+    path = f"locations/{ZONE}/runtimeVersions"
+
+    found = local_api.get(path)["runtimeVersions"]
+
+    assert "v2-alpha-tpuv6e" in [entry["version"] for entry in found]
+    assert local_api.get(f"{path}/v2-alpha-tpuv5")["version"] == "v2-alpha-tpuv5"
+    assert local_api.call("GET", f"{path}/dos").status_code == 404
+
+
+def test_a_filter_that_is_not_understood_is_refused_rather_than_passed_over(local_api):
+    answer = local_api.call("GET", f"locations/{ZONE}/acceleratorTypes", filter="type:v4")
+
+    assert (answer.status_code, answer.json()["error"]["status"]) == (501, "UNIMPLEMENTED")
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        ("v2-8", 1),
+        ("v3-8", 1),
+        ("v3-32", 4),
+        ("v4-8", 1),
+        ("v4-16", 2),
+        ("v4-4096", 512),
+        ("v5p-12288", 1536),
+        ("v5litepod-1", 1),
+        ("v5litepod-8", 1),
+        ("v5litepod-16", 4),
+        ("v6e-8", 1),
+        ("v6e-256", 64),
+    ],
+)
+def test_an_accelerator_type_has_the_workers_that_google_gives_it(name, workers):
+    assert ACCELERATORS[name].workers == workers
+
+
+def test_the_topology_of_every_accelerator_type_has_its_chips():
+    for name, accelerator in ACCELERATORS.items():
+        prefix, size = name.split("-")
+        chips = int(size) if prefix in ("v5litepod", "v6e") else int(size) // 2
+        product = 1
+        for side in accelerator.topology.split("x"):
+            product *= int(side)
+        assert product == chips, name
+
+
+def test_operations_are_listed_and_outlive_their_node(local_api):
+    local_api.ready("one")
+    deletion = local_api.ended(local_api.delete("one"))
+
+    found = list(
+        itertools.chain(*pages(local_api, "locations/-/operations", "operations", pageSize=1))
+    )
+
+    assert sorted(entry["metadata"]["verb"] for entry in found) == ["create", "delete"]
+    assert deletion in found
+    assert deletion["metadata"]["endTime"] >= deletion["metadata"]["createTime"]
+    path = f"locations/{ZONE}/operations/operation-0"
+    assert local_api.call("GET", path).status_code == 404

@@ -1,0 +1,224 @@
+"""A server that was killed or stopped: the next one knows every machine and loses none."""
+
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import requests
+
+from localcloud.machines.seam import MachineSpec
+from tests.localcloud.api.local_api import LocalApi, wait_for
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_nodes_operations_and_addresses_outlive_the_server(local_api):
+    node = local_api.ready("one")
+    operations = local_api.get("locations/-/operations")
+    local_api.halt()
+
+    local_api.boot()
+
+    assert local_api.node("one") == node
+    assert local_api.get("locations/-/operations") == operations
+    assert local_api.ready("two")["networkEndpoints"][0]["ipAddress"] == "10.77.0.3"
+
+
+def test_a_ready_node_whose_machines_died_with_the_computer_is_started_again(local_api):
+    local_api.ready("one")
+    local_api.halt()
+    local_api.machines.power_fails()
+    local_api.machines.hold = threading.Event()
+
+    local_api.boot()
+
+    assert local_api.node("one")["state"] == "RESTARTING"
+    local_api.machines.hold.set()
+    node = local_api.state_is("one", "READY")
+    assert len(node["networkEndpoints"]) == 2
+    assert local_api.machines.running == set(local_api.machines.specs)
+
+
+def test_a_node_that_cannot_be_started_again_says_so_and_is_tried_at_the_next_start(local_api):
+    local_api.ready("one")
+    local_api.halt()
+    local_api.machines.power_fails()
+    local_api.machines.refuse = {"start": 1}
+
+    local_api.boot()
+    node = local_api.state_is("one", "TERMINATED")
+    local_api.halt()
+    local_api.boot()
+
+    assert "would not start" in node["healthDescription"]
+    assert "healthDescription" not in local_api.state_is("one", "READY")
+
+
+def test_a_preempted_node_is_not_started_again(local_api):
+    local_api.ready("one")
+    local_api.call("POST", "/_localcloud/nodes/one:preempt")
+    local_api.halt()
+    starts = list(local_api.machines.starts)
+
+    local_api.boot()
+
+    assert local_api.node("one")["state"] == "PREEMPTED"
+    assert local_api.machines.starts == starts
+
+
+def test_a_preemption_that_was_cut_short_is_finished(local_api):
+    local_api.ready("one")
+    local_api.machines.refuse = {"delete": 1}
+    local_api.call("POST", "/_localcloud/nodes/one:preempt")
+    local_api.halt()
+
+    local_api.boot()
+
+    wait_for(lambda: not local_api.machines.specs or None)
+    assert local_api.node("one")["state"] == "PREEMPTED"
+
+
+def test_machines_that_no_node_knows_are_swept_at_the_start(local_api):
+    local_api.ready("one")
+    local_api.halt()
+    known = set(local_api.machines.specs)
+    stray = MachineSpec("t1v-n-stray-w-0", local_api.machines.pool[9], {})
+    local_api.machines.start(stray)
+
+    local_api.boot()
+
+    assert set(local_api.machines.specs) == known
+    assert "t1v-n-stray-w-0" in local_api.log()
+
+
+def test_a_stop_in_the_middle_of_a_creation_leaves_it_to_the_next_start(local_api):
+    local_api.machines.hold = threading.Event()
+    operation = local_api.create("one", acceleratorType="v4-64")
+    assert local_api.machines.reached_hold.wait(20)
+    local_api.server.stop()
+    wait_for(lambda: local_api.server._lifecycle._stopping.is_set() or None)
+    local_api.machines.hold.set()
+    local_api.halt()
+    begun = len(local_api.machines.starts)
+
+    local_api.boot()
+
+    assert begun == 4
+    assert len(local_api.ended(operation)["response"]["networkEndpoints"]) == 8
+
+
+def test_a_state_of_another_version_is_refused_in_words(local_api):
+    local_api.halt()
+    connection = sqlite3.connect(local_api.state / "state.sqlite")
+    connection.execute("PRAGMA user_version=99")
+    connection.close()
+
+    with pytest.raises(RuntimeError, match="is of version 99"):
+        local_api.boot()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Killable(LocalApi):
+    """The server as a process, which can be killed; the client is the same."""
+
+    delay = 0.15
+
+    def boot(self) -> None:
+        self.port = self.port or free_port()
+        script = [sys.executable, "-m", "tests.localcloud.api.killable_server"]
+        arguments = [str(self.state), str(self.port), str(self.delay)]
+        self.process = subprocess.Popen([*script, *arguments], cwd=ROOT)
+        wait_for(self._answers)
+        self.session = self._session()
+
+    def _answers(self):
+        try:
+            return requests.get(self.endpoint, timeout=5)
+        except requests.ConnectionError:
+            return None
+
+    def halt(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(20)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def machine_states(self) -> dict[str, bool]:
+        homes = (self.state / "machines").iterdir()
+        return {home.name: (home / "booted").exists() for home in homes}
+
+
+@pytest.fixture
+def killable(tmp_path):
+    api = Killable(tmp_path / "cloud")
+    yield api
+    api.halt()
+
+
+def test_a_server_ends_on_sigterm_with_code_0(killable):
+    killable.process.terminate()
+
+    assert killable.process.wait(20) == 0
+
+
+def test_a_creation_cut_short_by_sigkill_goes_on_at_the_next_start(killable):
+    operation = killable.create("one", acceleratorType="v4-64")
+    wait_for(lambda: killable.machine_states() or None)
+    killable.kill()
+    assert not all(killable.machine_states().values())
+
+    killable.boot()
+
+    ended = killable.ended(operation)
+    assert len(ended["response"]["networkEndpoints"]) == 8
+    assert list(killable.machine_states().values()) == [True] * 8
+
+
+def test_a_deletion_cut_short_by_sigkill_is_finished_at_the_next_start(killable):
+    killable.ready("one", acceleratorType="v4-64")
+    operation = killable.delete("one")
+    wait_for(lambda: len(killable.machine_states()) < 8 or None)
+    killable.kill()
+
+    killable.boot()
+
+    assert "response" in killable.ended(operation)
+    assert killable.machine_states() == {}
+
+
+def test_kills_at_any_moment_lose_and_double_nothing(killable):
+    moments = random.Random(20261121)  # noqa: S311 - reproducible, not secret
+    operations = []
+    for number in range(4):
+        operations.append(killable.create(f"tpu-{number}"))
+        if number == 2:
+            operations.append(killable.delete("tpu-0"))
+        threading.Event().wait(moments.uniform(0, 0.4))
+        killable.kill()
+        killable.boot()
+
+    for operation in operations:
+        killable.ended(operation)
+    nodes = killable.get("locations/-/nodes")["nodes"]
+    assert [node["name"][-5:] for node in nodes] == ["tpu-1", "tpu-2", "tpu-3"]
+    assert {node["state"] for node in nodes} == {"READY"}
+    addresses = [point["ipAddress"] for node in nodes for point in node["networkEndpoints"]]
+    assert len(set(addresses)) == 6
+    assert list(killable.machine_states().values()) == [True] * 6
