@@ -1,5 +1,6 @@
 """Kernel limits that many machines on one host need raised, and put back after the last one."""
 
+import contextlib
 from pathlib import Path
 
 # Every booted systemd holds a few inotify instances; Linux allows a user 128 of them.
@@ -13,7 +14,8 @@ def raise_for_many_machines() -> None:
     if lower and not _BEFORE.exists():
         _BEFORE.write_text("".join(f"{path} {value}\n" for path, value in lower.items()))
     for path in lower:
-        path.write_text(str(_LIMITS[path]))
+        with contextlib.suppress(OSError):  # read-only where this host is itself a container
+            path.write_text(str(_LIMITS[path]))
 
 
 def restore_after_the_last_cloud() -> None:
@@ -21,5 +23,6 @@ def restore_after_the_last_cloud() -> None:
     if _BEFORE.exists() and not list(Path("/sys/class/net").glob("tpf*")):
         for line in _BEFORE.read_text().splitlines():
             path, _, value = line.partition(" ")
-            Path(path).write_text(value)
+            with contextlib.suppress(OSError):
+                Path(path).write_text(value)
         _BEFORE.unlink()
