@@ -225,7 +225,7 @@ class Lifecycle:
                     try:
                         verb(worker)
                     except MachineError as error:
-                        failures.append(f"{worker.machine}: {error}")
+                        failures.append(str(error))
                     except Exception as error:
                         self._log.exception("machine %s", worker.machine)
                         failures.append(f"{worker.machine}: {type(error).__name__}: {error}")

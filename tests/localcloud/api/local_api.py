@@ -46,7 +46,7 @@ class LocalApi:
         self.server.recover()
         self._thread = threading.Thread(target=self.server.serve, daemon=True)
         self._thread.start()
-        self.session = self._session()
+        self.session = self.new_session()
 
     def halt(self) -> None:
         """Stop the server in good order."""
@@ -61,7 +61,7 @@ class LocalApi:
     def credentials_file(self) -> Path:
         return self.state / "service-account.json"
 
-    def _session(self) -> AuthorizedSession:
+    def new_session(self) -> AuthorizedSession:
         credentials = LoopbackCredentials.from_service_account_file(
             self.credentials_file, scopes=[SCOPE]
         )

@@ -198,7 +198,7 @@ def test_without_free_machines_the_operation_ends_with_no_more_capacity(tmp_path
 
 def test_eight_creates_at_once_get_different_addresses_and_few_machines_start_at_once(local_api):
     # A session of its own a thread: requests' sessions are not made for several.
-    sessions = [local_api._session() for _ in range(8)]
+    sessions = [local_api.new_session() for _ in range(8)]
     url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
 
     def create(number):
@@ -216,7 +216,7 @@ def test_eight_creates_at_once_get_different_addresses_and_few_machines_start_at
 
 
 def test_of_many_creates_of_one_name_at_once_one_wins_and_the_rest_hear_409(local_api):
-    sessions = [local_api._session() for _ in range(4)]
+    sessions = [local_api.new_session() for _ in range(4)]
     url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
 
     def create(session):

@@ -140,7 +140,7 @@ class Killable(LocalApi):
         arguments = [str(self.state), str(self.port), str(self.delay)]
         self.process = subprocess.Popen([*script, *arguments], cwd=ROOT)
         wait_for(self._answers)
-        self.session = self._session()
+        self.session = self.new_session()
 
     def _answers(self):
         try:
