@@ -1,0 +1,153 @@
+"""The controller's part of tpufleet.core.release: read the code, send what changed, have it proven."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ansible import constants as C
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.code_tree import stage
+from ..module_utils.release import ReleaseError, release_id
+
+INCOMING = ".cache/tpufleet/incoming"
+SSH_FAILED = 255
+
+
+class ActionModule(ActionBase):
+    """Sends a release to one worker; the state of the code is the same for all workers of the task."""
+
+    TRANSFERS_FILES = True
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        """Stage once a task, rsync, then run the module on the worker, which proves what has come."""
+        super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(
+            argument_spec={
+                "code": {"type": "path", "required": True},
+                "code_paths": {"type": "list", "elements": "str", "default": []},
+                "name": {"type": "str"},
+                "root": {"type": "path", "default": "/opt/tpufleet"},
+            }
+        )
+        code = Path(os.path.normpath(self._loader.path_dwim(options["code"])))
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", options["name"] or code.name) or "code"
+        try:
+            tree, release = self._staged(code, options["code_paths"])
+        except ReleaseError as error:
+            raise AnsibleActionFail(str(error)) from error
+        if not self._task.check_mode:
+            self._send(tree, name)
+        result = self._prove(options, release, name, task_vars)
+        if result.pop("mismatch", False):
+            self._send(tree, name, "--checksum")
+            result = self._prove(options, release, name, task_vars)
+            result.pop("mismatch", None)
+        if "before" in result:
+            result["diff"] = {
+                "before": result.pop("before"),
+                "after": listing(tree),
+                "before_header": "newest release",
+                "after_header": f"release {release}",
+            }
+        return result
+
+    def _staged(self, code: Path, chosen: list[str]) -> tuple[Path, str]:
+        """Give the staged tree and its name. Of a task's forks the first one makes it, under a lock."""
+        base = Path(C.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"
+        base.mkdir(parents=True, exist_ok=True)
+        with open(base / "lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            name = base / "name"
+            if not name.exists():
+                attempt = Path(tempfile.mkdtemp(dir=base))
+                entries = stage(code, chosen, attempt / "tree")
+                os.replace(attempt, base / "staged")
+                name.write_text(release_id(entries), encoding="ascii")
+            return base / "staged" / "tree", name.read_text(encoding="ascii")
+
+    def _send(self, tree: Path, name: str, *extra: str) -> None:
+        """Mirror the tree into the login user's directory on the worker. Raises on any failure."""
+        target = f"{INCOMING}/{name}"
+        command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete", *extra]
+        kind = self._connection.transport
+        if kind == "local":
+            home = Path.home() / target
+            home.mkdir(parents=True, exist_ok=True)
+            destination = f"{home}/"
+        elif kind == "ssh":
+            command += ["--rsh", shlex.quote(str(self._remote_shell(tree.parent.parent)))]
+            command += ["--rsync-path", f"mkdir -p {target} && rsync"]
+            destination = f"worker:{target}/"
+        else:
+            raise AnsibleActionFail(f"a release travels by ssh or stays local, not by {kind}")
+        with tempfile.TemporaryFile() as errors:
+            try:
+                done = subprocess.run(
+                    [*command, f"{tree}/", destination],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    check=False,
+                )
+            except FileNotFoundError as error:
+                raise AnsibleActionFail(
+                    "there is no rsync on the controller: install rsync"
+                ) from error
+            errors.seek(0)
+            complaint = explain(errors.read().decode(errors="replace"))
+        if done.returncode == SSH_FAILED:
+            raise AnsibleConnectionFailure(complaint)
+        if done.returncode != 0:
+            raise AnsibleActionFail(f"rsync ended with {done.returncode}: {complaint}")
+
+    def _remote_shell(self, folder: Path) -> Path:
+        """Write a program that is ssh as this host's connection uses it, its shared socket included.
+
+        rsync puts the host's name behind the program; the connection's own address takes its place.
+        """
+        connection = self._connection
+        ssh = connection._build_command(connection.get_option("ssh_executable"), "ssh")
+        words = [os.fsdecode(part) for part in ssh] + [connection.get_option("host")]
+        handle, path = tempfile.mkstemp(dir=folder, prefix="ssh-")
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(f'#!/bin/sh\nshift\nexec {shlex.join(words)} "$@"\n')
+        os.chmod(path, 0o700)
+        return Path(path)
+
+    def _prove(self, options: dict, release: str, name: str, task_vars: dict | None) -> dict:
+        """Run the worker's part, which answers whether the release is there, whole."""
+        arguments = {**options, "release": release, "incoming": f"{INCOMING}/{name}"}
+        return self._execute_module(
+            module_name="tpufleet.core.release", module_args=arguments, task_vars=task_vars
+        )
+
+
+def explain(complaint: str) -> str:
+    """Pick the line of ssh's or rsync's complaint that says why, not the ones that say that it failed."""
+    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
+    telling = [
+        line
+        for line in lines
+        if not line.startswith(("rsync error:", "rsync: connection unexpectedly"))
+    ]
+    if any("rsync: not found" in line or "rsync: command not found" in line for line in lines):
+        return "there is no rsync on the worker: run setup.yml first"
+    return (telling or lines or ["no word of why"])[-1]
+
+
+def listing(tree: Path) -> str:
+    """Write the staged manifest as the module writes the worker's, for a diff."""
+    entries = json.loads((tree / ".tpufleet-manifest.json").read_text(encoding="ascii"))
+    return "".join(
+        f"{ascii(path)[1:-1]} {kind} {digest[:12]}\n" for path, kind, digest in sorted(entries)
+    )

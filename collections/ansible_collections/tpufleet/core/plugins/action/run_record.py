@@ -1,0 +1,74 @@
+"""The whole of tpufleet.core.run_record: it works on the controller's own records."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.run import RunError, check_name
+from ..module_utils.run_plan import port
+from ..module_utils.run_record import RecordError, RecordStore, wanted_running
+
+
+class ActionModule(ActionBase):
+    """Reads or changes what is wanted of a run."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Read, compare, and swap only if nobody was faster."""
+        super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(
+            argument_spec={
+                "run": {"type": "str", "required": True},
+                "fleet_state": {"type": "str", "required": True},
+                "wanted": {"type": "str", "choices": ["running", "stopped", "done"]},
+                "fields": {"type": "dict", "default": {}},
+                "event": {"type": "str", "default": ""},
+            }
+        )
+        try:
+            return self._change(options)
+        except (RecordError, RunError) as error:
+            raise AnsibleActionFail(str(error)) from error
+
+    def _change(self, options: dict) -> dict:
+        run, wanted = check_name(options["run"]), options["wanted"]
+        store = RecordStore(options["fleet_state"])
+        before = store.read(run)
+        if wanted == "running":
+            fields = wanted_running(before, plain(options["fields"]))
+        elif wanted and before and before.get("wanted") != wanted:
+            fields = {**plain(options["fields"]), "wanted": wanted}
+        else:
+            fields = {}
+        after = {**before, **fields}
+        if fields and not self._task.check_mode:
+            event = options["event"] or f"{wanted} is wanted"
+            after = store.change(run, int(before.get("generation", 0)), fields, str(event))
+        return {
+            "changed": bool(fields),
+            "record": after,
+            "port": port(int(after.get("attempt", 0))),
+            "diff": {"before": shown(before), "after": shown(after)},
+        }
+
+
+def plain(value):
+    """Turn Ansible's tagged values into JSON's own."""
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def shown(record: dict) -> str:
+    """Give the part of a record that a diff is about."""
+    return "".join(
+        f"{key}: {record[key]}\n" for key in ("wanted", "attempt", "release") if key in record
+    )

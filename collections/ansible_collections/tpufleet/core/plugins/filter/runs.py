@@ -1,0 +1,241 @@
+"""Filters that read many workers' answers together: who is in the way, who failed, the status table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Answer = Mapping[str, Any]
+
+
+def by_host(
+    variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
+) -> dict[str, Any]:
+    """Collect what a task registered under ``name`` on each host; a host that never came so far has nothing."""
+    return {host: variables[host].get(name) or {} for host in hosts}
+
+
+def launch_verdict(
+    answers: Mapping[str, Answer],
+    parts: Mapping[str, Mapping[str, Any]],
+    pushed: Mapping[str, Answer],
+) -> dict[str, Any]:
+    """Decide from each worker's ``state: ready`` answer, and from the push before it, which runs to launch.
+
+    Returns ``problems`` (lines; nothing may start if there is one),
+    ``launch`` (names of runs), ``notes`` (lines on the others).
+    """
+    problems, standings = [], {}
+    for host, part in parts.items():
+        answer = answers.get(host) or {}
+        if "standing" not in answer:
+            problems.append(f"{host}: {why(answer if answer.get('msg') else pushed.get(host))}")
+            continue
+        problems += [f"{host}: {line}" for line in answer["obstacles"]]
+        standings.setdefault(part["run"], set()).add(answer["standing"])
+    whole = {run: next(iter(found)) for run, found in standings.items() if len(found) == 1}
+    running = sorted(run for run, found in whole.items() if found == "running")
+    done = sorted(run for run, found in whole.items() if found == "done")
+    return {
+        "problems": problems,
+        "launch": sorted(set(standings) - set(running) - set(done)),
+        "notes": [f"{run} runs already" for run in running]
+        + [f"{run} is done already: another -e run=NAME makes a new one" for run in done],
+    }
+
+
+def failures(answers: Mapping[str, Answer]) -> list[str]:
+    """Name the workers whose answer is none, each with the reason."""
+    return [
+        f"{host}: {why(answer)}" for host, answer in answers.items() if "info" not in (answer or {})
+    ]
+
+
+def bad_ends(answers: Mapping[str, Answer]) -> list[str]:
+    """Name the workers whose part of a run ended badly or did not come in time, with the log's last line.
+
+    The one that failed first stands first: the others often fail because it did. A worker that was left
+    because another one failed says nothing of its own.
+    """
+    return [f"{host}: {'; '.join([trouble, *said(answer)[-1:]])}" for host, trouble, answer in bad(answers)]
+
+
+def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
+    """Give the last log lines of the workers whose part ended badly, each with the worker's name."""
+    return [f"{host}: {line}" for host, _, answer in bad(answers) for line in said(answer)]
+
+
+def bad(answers: Mapping[str, Answer]) -> list[tuple[str, str, Answer]]:
+    """Pick the workers that are in trouble, with the trouble, the first of them first."""
+    found = [(host, trouble_of(answer), answer) for host, answer in answers.items()]
+    return sorted((each for each in found if each[1]), key=lambda each: ended_at(each[2]))
+
+
+def ended_at(answer: Answer) -> float:
+    """Give the time at which a worker's part ended, late for one that didn't."""
+    ended = (answer.get("info") or {}).get("exit") or {}
+    return float(ended.get("time") or "inf")
+
+
+def said(answer: Answer) -> list[str]:
+    """Give what the last attempt wrote to the log, of the lines that were brought; empty lines say nothing."""
+    lines = (answer.get("info") or {}).get("log", [])
+    starts = [index for index, line in enumerate(lines) if line.startswith("--- ") and " attempt " in line]
+    return [line for line in lines[starts[-1] + 1 if starts else 0 :] if line.strip()]
+
+
+def trouble_of(answer: Answer) -> str:
+    """Say in words what is wrong with a worker's part of a run; nothing if nothing is."""
+    info = answer.get("info")
+    if not info:
+        return why(answer)
+    if not info["active"]:
+        return "" if info["state"] in ("done", "interrupted, saved") else str(info["state"])
+    return f"{info['state']}, and the time is up" if answer.get("outcome") == "time is up" else ""
+
+
+def why(answer: Answer | None) -> str:
+    """Say on one line why there is no answer."""
+    answer = answer or {}
+    text = " ".join(str(answer.get("msg") or "no answer").split())
+    return f"can't be reached: {text}" if answer.get("unreachable") else text
+
+
+def active_runs(answers: Mapping[str, Answer]) -> list[str]:
+    """Name the runs that are active on any of the workers."""
+    return sorted(
+        {
+            run["run"]
+            for answer in answers.values()
+            for run in (answer or {}).get("runs", [])
+            if run["active"]
+        }
+    )
+
+
+def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
+    """Say for each worker how its part of a run ended, with the last step that it told of."""
+    lines = []
+    for host, answer in answers.items():
+        info = (answer or {}).get("info")
+        if info:
+            step = (info["heartbeat"] or {}).get("step")
+            lines.append(
+                f"{host}: {info['state']}" + (f" at step {step}" if step is not None else "")
+            )
+    return lines
+
+
+def log_lines(answer: Answer) -> list[str]:
+    """Give the last lines of a worker's log, of the run that is active or ended last, or why there are none."""
+    if "runs" not in answer:
+        return [why(answer)]
+    shown = latest(answer["runs"])
+    return [line for seen in shown for line in seen["log"]] or ["no run has a log here"]
+
+
+def status_rows(
+    answers: Mapping[str, Answer], states: Mapping[str, str], run: str = ""
+) -> list[dict[str, Any]]:
+    """Give one row a worker (and run): for TPUs that aren't READY their state stands for it.
+
+    ``states`` holds each host's tpu_state; ``run`` keeps that one only. Without it each worker shows its active
+    run, else the run that was launched last.
+    """
+    rows = []
+    for host in sorted(states, key=natural):
+        answer = answers.get(host) or {}
+        if states[host] != "READY":
+            rows.append({"worker": host, "state": str(states[host]).lower()})
+        elif "runs" not in answer:
+            rows.append({"worker": host, "state": why(answer)})
+        else:
+            shown = (
+                [seen for seen in answer["runs"] if seen["run"] == run]
+                if run
+                else latest(answer["runs"])
+            )
+            rows += [row(host, seen) for seen in shown] or [{"worker": host, "state": "idle"}]
+    return rows
+
+
+def latest(runs: Sequence[Answer]) -> list[Answer]:
+    """Pick the active runs, or else the one that ended last."""
+    active = [seen for seen in runs if seen["active"]]
+    ended = sorted(runs, key=lambda seen: (seen["exit"] or {}).get("time") or 0)
+    return active or ended[-1:]
+
+
+def row(host: str, seen: Answer) -> dict[str, Any]:
+    """Give the row of one run on one worker."""
+    beat = seen["heartbeat"] or {}
+    values = {key: beat.get(key) for key in ("step", "steps", "loss", "tokens_per_second")}
+    return {
+        "worker": host,
+        "run": seen["run"],
+        "attempt": seen["attempt"],
+        "state": seen["state"],
+        **values,
+        "heartbeat_age": seen["heartbeat_age"] if seen["active"] else None,
+    }
+
+
+def status_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write rows as lines of aligned columns, the names of the columns first."""
+    head = ["WORKER", "RUN", "ATTEMPT", "STATE", "STEP", "LOSS", "TOKENS/S", "HEARTBEAT"]
+    cells = [head]
+    for each in rows:
+        step = each.get("step")
+        of = f"/{each['steps']}" if each.get("steps") is not None else ""
+        cells.append(
+            [
+                each["worker"],
+                text(each.get("run")),
+                text(each.get("attempt")),
+                each["state"],
+                f"{step}{of}" if step is not None else "-",
+                number(each.get("loss"), "{:.3f}"),
+                number(each.get("tokens_per_second"), "{:,.0f}"),
+                number(each.get("heartbeat_age"), "{:.0f} s ago"),
+            ]
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
+
+
+def text(value: Any) -> str:
+    """Write a value, or a dash where there is none."""
+    return "-" if value is None else str(value)
+
+
+def number(value: Any, form: str) -> str:
+    """Write a number in a form; what a foreign trainer wrote may be something else."""
+    return form.format(value) if isinstance(value, int | float) else text(value)
+
+
+def natural(name: str) -> list[Any]:
+    """Order names with numbers as people do: w2 before w10."""
+    parts = "".join(sign if sign.isdigit() else f"\0{sign}\0" for sign in name).split("\0")
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
+
+
+class FilterModule:
+    """Ansible's way to find the filters."""
+
+    def filters(self) -> dict[str, Any]:
+        """Name them."""
+        return {
+            "by_host": by_host,
+            "launch_verdict": launch_verdict,
+            "run_failures": failures,
+            "run_bad_ends": bad_ends,
+            "run_bad_logs": bad_logs,
+            "active_runs": active_runs,
+            "log_lines": log_lines,
+            "stopped_lines": stopped_lines,
+            "status_rows": status_rows,
+            "status_table": status_table,
+        }

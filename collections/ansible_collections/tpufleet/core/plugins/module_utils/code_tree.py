@@ -1,0 +1,112 @@
+"""Which files of a directory on the controller are code: what git knows, or all of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .release import MANIFEST, Entry, ReleaseError, build, dump, printable
+
+SKIPPED = {".git", "__pycache__"}
+
+
+def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
+    """List the code below ``root``, relative paths in order: tracked and untracked, without the ignored.
+
+    ``chosen`` names files and directories to keep; empty keeps all. Raises ReleaseError.
+    """
+    if not root.is_dir():
+        raise ReleaseError(
+            f"there is no code directory {root}: give another with -e code=DIRECTORY"
+        )
+    inside_git = any(
+        (folder / ".git").exists() for folder in (root.absolute(), *root.absolute().parents)
+    )
+    found = sorted(set(git_files(root) if inside_git else all_files(root)))
+    for part in chosen:
+        if not any(below(path, part) for path in found):
+            raise ReleaseError(f"{part} of code_paths has no file in {root} (or git ignores it)")
+    kept = [path for path in found if not chosen or any(below(path, part) for part in chosen)]
+    if not kept:
+        raise ReleaseError(f"there is no code in {root}: every file is ignored, or there is none")
+    if MANIFEST in kept:
+        raise ReleaseError(f"{root / MANIFEST} has the name of a release's own manifest: rename it")
+    return kept
+
+
+def below(path: str, folder: str) -> bool:
+    """Tell whether a path is the given one or lies in it."""
+    folder = os.path.normpath(folder)
+    return folder == "." or path == folder or path.startswith(folder + "/")
+
+
+def git_files(root: Path) -> Iterator[str]:
+    """Ask git for the files below ``root``; a submodule is asked in its turn."""
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
+    try:
+        asked = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        raise ReleaseError(
+            f"{root} is a git tree, and there is no git here: install git"
+        ) from error
+    if asked.returncode != 0:
+        complaint = asked.stderr.decode(errors="replace").strip().splitlines()
+        raise ReleaseError(
+            f"git can't list {root}: {complaint[0] if complaint else asked.returncode}"
+        )
+    for name in asked.stdout.split(b"\0")[:-1]:
+        path = os.fsdecode(name).rstrip("/")
+        full = root / path
+        if full.is_dir() and not full.is_symlink():
+            yield from (f"{path}/{inner}" for inner in git_files(full))
+        elif os.path.lexists(full):
+            yield path
+
+
+def all_files(root: Path) -> Iterator[str]:
+    """List every file and link below ``root`` but git's and Python's own."""
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        links = [name for name in folders if (here / name).is_symlink()]
+        yield from ((here / name).relative_to(root).as_posix() for name in files + links)
+
+
+def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
+    """Make a copy of the code with its manifest in ``target``: by hard links where that can be done.
+
+    What is sent afterwards is one state of the code, whatever happens in the directory meanwhile.
+    """
+    entries = build(root, list_code(root, chosen))
+    target.mkdir(parents=True)
+    for entry in entries:
+        destination = target / entry.path
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(root / entry.path, destination, follow_symlinks=False)
+        except OSError:
+            copy(root / entry.path, destination)
+    (target / MANIFEST).write_text(dump(entries), encoding="ascii")
+    return entries
+
+
+def copy(source: Path, destination: Path) -> None:
+    """Copy a file or link that can't be linked: another file system, or none that has links."""
+    try:
+        shutil.copy2(source, destination, follow_symlinks=False)
+    except FileNotFoundError as error:
+        raise ReleaseError(
+            f"{printable(str(source))} vanished while it was read: push again"
+        ) from error

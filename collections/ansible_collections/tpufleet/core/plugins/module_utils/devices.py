@@ -1,0 +1,39 @@
+"""Who holds a worker's accelerators: read from /proc, so that nothing is opened that is busy."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+
+def holders(pattern: str, proc: Path = Path("/proc")) -> list[str]:
+    """Name the processes that hold a device of the pattern open: ``python3 (pid 812) holds /dev/accel0``.
+
+    ``/dev/vfio/vfio`` is the door to all devices and belongs to none, so it doesn't count.
+    """
+    devices = {path for path in glob.glob(pattern) if os.path.basename(path) != "vfio"}
+    found = []
+    for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
+        for held in sorted(devices & open_files(folder)):
+            found.append(f"{program(folder)} (pid {folder.name}) holds {held}")
+    return found
+
+
+def open_files(process: Path) -> set[str]:
+    """List what a process has open; one that has just ended has nothing open."""
+    found = set()
+    try:
+        for link in (process / "fd").iterdir():
+            found.add(os.readlink(link))
+    except OSError:
+        return found
+    return found
+
+
+def program(process: Path) -> str:
+    """Give the name of a process's program."""
+    try:
+        return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "a process"

@@ -1,0 +1,201 @@
+"""A worker's Python: which interpreter, where an environment lies, how it is made and proven.
+
+Python 3.9 and the standard library, since it runs on workers before anything is installed there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Mapping, Sequence
+
+COMPLETE = "complete.json"
+CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+NEEDED_MB = {"cpu": 1200, "tpu": 2500, "cuda": 9000}
+CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+PROOF = """
+import json, jax
+print(json.dumps({
+    "jax": jax.__version__,
+    "platform": jax.local_devices()[0].platform,
+    "devices": jax.local_device_count(),
+}))
+"""
+
+
+class EnvError(Exception):
+    """Python or an environment can't be had; the text is one line for a person."""
+
+
+def lock_digest(lock: str) -> str:
+    """Give a lock file's SHA-256 in hex; white space around it doesn't count."""
+    return hashlib.sha256(lock.strip().encode()).hexdigest()
+
+
+def env_id(digest: str, minor: int) -> str:
+    """Name the environment of a lock file (by its digest) under Python 3.``minor``."""
+    return hashlib.sha256(f"{digest} 3.{minor}".encode()).hexdigest()[:16]
+
+
+def python_minor(python: Path) -> int:
+    """Tell the minor version of a Python 3 that really runs. Raises EnvError."""
+    try:
+        asked = subprocess.run(
+            [str(python), "-c", "import sys, venv; print(*sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        major, minor = (int(part) for part in asked.stdout.split())
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise EnvError(f"{python} does not run: setup.yml --tags python mends it") from error
+    if major != 3:
+        raise EnvError(f"{python} is Python {major}, not 3")
+    return minor
+
+
+def is_complete(env: Path) -> bool:
+    """Tell whether an environment was made to its end."""
+    return (env / COMPLETE).is_file()
+
+
+def packages(lock: str) -> list[str]:
+    """Name what a lock file pins, as ``name==version``."""
+    return re.findall(r"^([A-Za-z0-9][A-Za-z0-9._-]*==[^\s;\\]+)", lock, flags=re.MULTILINE)
+
+
+def check_room(folder: Path, needed_mb: int) -> None:
+    """Refuse to begin what the disk has no room for. ``folder`` need not be there yet."""
+    while not folder.exists():
+        folder = folder.parent
+    free_mb = shutil.disk_usage(folder).free // 1_000_000
+    if free_mb < needed_mb:
+        raise EnvError(
+            f"no space left on {folder}: needs {needed_mb} MB, {free_mb} MB are free: make room, then run this again"
+        )
+
+
+def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) -> dict[str, str]:
+    """Let pip and uv trust what the system trusts: a company's own authority among it."""
+    variables = dict(base)
+    if ca_bundle.is_file():
+        variables.setdefault("PIP_CERT", str(ca_bundle))
+        variables.setdefault("SSL_CERT_FILE", str(ca_bundle))
+    variables.setdefault("UV_SYSTEM_CERTS", "true")
+    variables["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    return variables
+
+
+def run(words: Sequence[str], env: Mapping[str, str], what: str) -> str:
+    """Run a step of setup; a failure is an EnvError that says which step, and the tool's own words."""
+    try:
+        done = subprocess.run(
+            list(words), env=dict(env), capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise EnvError(f"{what}: {words[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        raise EnvError(f"{what}: {reason(done.stderr or done.stdout)}")
+    return done.stdout
+
+
+def reason(complaint: str) -> str:
+    """Fold a tool's complaint to one line: its last lines hold the cause."""
+    lines = [line.strip(" ×╰─▶│├") for line in complaint.splitlines() if line.strip()]
+    if any("No space left on device" in line for line in lines):
+        return "no space left on the disk: make room, then run this again"
+    return "; ".join(lines[-3:]) if lines else "no word of why"
+
+
+def install_env(
+    env: Path, lock: str, python: Path, uv: Path, cache: Path, extra_env: Mapping[str, str]
+) -> None:
+    """Make an environment from a lock file. What a broken earlier try left is removed first.
+
+    The marker is written last, after everything is on the disk. Raises EnvError, OSError.
+    """
+    if env.exists():
+        shutil.rmtree(env)
+    env.parent.mkdir(parents=True, exist_ok=True)
+    variables = network_environment({**os.environ, **extra_env})
+    variables.update(UV_CACHE_DIR=str(cache), UV_COMPILE_BYTECODE="1", UV_NO_PROGRESS="1")
+    with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
+        file.write(lock)
+        file.flush()
+        run(
+            [str(uv), "venv", "--no-project", "--python", str(python), str(env)],
+            variables,
+            "uv venv",
+        )
+        run(
+            [
+                str(uv),
+                "pip",
+                "install",
+                "--python",
+                str(env / "bin/python"),
+                "--require-hashes",
+                "-r",
+                file.name,
+            ],
+            variables,
+            "uv pip install",
+        )
+    (env / "requirements.lock").write_text(lock, encoding="utf-8")
+    subprocess.run(["sync", "-f", str(env)], check=False)
+    marker = {"packages": packages(lock), "python": str(python.resolve())}
+    (env / COMPLETE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+
+
+def proof_environment(platform: str, chips: int) -> dict[str, str]:
+    """Bound the proof to this one worker: on a slice libtpu would wait for all the others for ever."""
+    variables = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/nonexistent",
+        "JAX_PLATFORMS": platform,
+    }
+    if platform == "tpu":
+        variables["TPU_PROCESS_BOUNDS"] = "1,1,1"
+        variables["TPU_CHIPS_PER_PROCESS_BOUNDS"] = CHIP_BOUNDS.get(chips, "2,2,1")
+        variables["TPU_VISIBLE_CHIPS"] = ",".join(str(chip) for chip in range(chips or 4))
+    return variables
+
+
+def prove(env: Path, platform: str, chips: int, seconds: int, user: str) -> dict:
+    """Run JAX on this worker's own devices, as the trainer's user, and count them.
+
+    Returns ``{jax, platform, devices}``. Raises EnvError with JAX's own last words.
+    """
+    account = pwd.getpwnam(user)
+    child = subprocess.Popen(
+        [str(env / "bin/python"), "-c", PROOF],
+        env=proof_environment(platform, chips),
+        cwd="/",
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=os.getgrouplist(user, account.pw_gid),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, complaint = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        raise EnvError(
+            f"JAX found no {platform} device in {seconds} s: another process may hold it"
+        ) from error
+    if child.returncode != 0:
+        raise EnvError(f"JAX does not run: {reason(complaint)}")
+    return json.loads(out.strip().splitlines()[-1])

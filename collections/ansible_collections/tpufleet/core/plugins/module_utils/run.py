@@ -1,0 +1,194 @@
+"""A run on one worker: its names and files, what a launch consists of, and its state in words.
+
+Everything here is pure; module_utils/run_unit.py does the work. Python 3.9 and the standard library,
+since it runs on workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+DONE = 0
+BAD_CONFIG = 2
+NOT_A_NUMBER = 3
+SAVED = 75
+
+
+class RunError(Exception):
+    """A run can't be described, started or stopped; the text is one line for a person."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What one attempt of a run is on one worker. ``coordinator`` is ``host:port``."""
+
+    run: str
+    attempt: int
+    release: str
+    python_env: str
+    config: str | None
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    coordinator: str
+    num_processes: int
+    process_id: int
+    checkpoints: str
+
+    def identity(self) -> str:
+        """Name what is launched, whichever the attempt: two launches of the same thing are equal here.
+
+        The port belongs to the attempt and is left out.
+        """
+        parts = {key: value for key, value in asdict(self).items() if key != "attempt"}
+        parts["coordinator"] = self.coordinator.rpartition(":")[0]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie on a worker; each a directory that tests may move."""
+
+    root: Path
+    state: Path
+    etc: Path
+
+    def release(self, name: str) -> Path:
+        """Where a release is."""
+        return self.root / "releases" / name
+
+    def python_env(self, name: str) -> Path:
+        """Where a Python environment is."""
+        return self.root / "envs" / name
+
+    def run_dir(self, run: str) -> Path:
+        """Where a run keeps its log, its heartbeat and how it ended."""
+        return self.state / "runs" / run
+
+    def unit_dir(self, run: str) -> Path:
+        """Where the unit finds its environment and its command."""
+        return self.etc / "runs" / run
+
+
+def check_name(run: str) -> str:
+    """Give a run's name back if it can be one (a unit's instance, a file's name)."""
+    if not RUN_NAME.fullmatch(run):
+        raise RunError(
+            f"{run!r} can't be the name of a run: letters, digits, '_', '.' and '-', at most 100: "
+            "give another with -e run=NAME"
+        )
+    return run
+
+
+def contract(launch: Launch, places: Places) -> dict[str, str]:
+    """Give the run contract's variables of one process, as DESIGN.md names them."""
+    run_dir = places.run_dir(launch.run)
+    variables = {
+        "TPUFLEET_RUN": launch.run,
+        "TPUFLEET_RUN_DIR": str(run_dir),
+        "TPUFLEET_ATTEMPT": str(launch.attempt),
+        "TPUFLEET_COORDINATOR": launch.coordinator,
+        "TPUFLEET_NUM_PROCESSES": str(launch.num_processes),
+        "TPUFLEET_PROCESS_ID": str(launch.process_id),
+        "TPUFLEET_CHECKPOINTS": launch.checkpoints,
+    }
+    if launch.config is not None:
+        variables["TPUFLEET_CONFIG"] = str(run_dir / "config.yml")
+    return variables
+
+
+def environment(launch: Launch, places: Places, trust: dict[str, str]) -> dict[str, str]:
+    """Give all variables of one process; the contract's own can't be set by anyone else.
+
+    ``trust`` names the certificates that the worker's system trusts.
+    """
+    home = places.python_env(launch.python_env)
+    variables = {
+        "HOME": str(places.state),
+        "PATH": f"{home}/bin:{places.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "VIRTUAL_ENV": str(home),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(places.state / "jax-cache"),
+        **trust,
+        **dict(launch.env),
+    }
+    return {**variables, **contract(launch, places)}
+
+
+def environment_file(variables: dict[str, str]) -> str:
+    """Write variables as systemd's EnvironmentFile= reads them (systemd.exec(5)).
+
+    Raises RunError for a name or a value that systemd would drop without a word.
+    """
+    lines = []
+    for name, value in sorted(variables.items()):
+        if not VARIABLE.fullmatch(name):
+            raise RunError(f"{name!r} can't be the name of an environment variable")
+        if any(ord(sign) < 32 and sign not in "\t\n" or ord(sign) == 127 for sign in value):
+            raise RunError(f"the environment variable {name} has a control character in its value")
+        escaped = re.sub(r'(["\\`$])', r"\\\1", value)
+        lines.append(f'{name}="{escaped}"\n')
+    return "".join(lines)
+
+
+def command_words(command: str | list[str]) -> tuple[str, ...]:
+    """Split a command line into words as a shell would, without being one."""
+    try:
+        words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+    except ValueError as error:
+        raise RunError(f"the command {command!r} can't be split into words: {error}") from error
+    if not words:
+        raise RunError("the command is empty: give one with -e command='PROGRAM ARGUMENT …'")
+    return words
+
+
+def fill(words: tuple[str, ...], launch: Launch, places: Places) -> list[str]:
+    """Put the contract's values in place of ``{run}``, ``{coordinator}``, ``{process_id}`` and so on.
+
+    Other braces stay: they may be the trainer's own.
+    """
+    values = {
+        name[len("TPUFLEET_") :].lower(): value for name, value in contract(launch, places).items()
+    }
+    return [PLACEHOLDER.sub(lambda m: values.get(m.group(1), m.group(0)), word) for word in words]
+
+
+def state_in_words(unit: dict | None, heartbeat: dict | None, ended: dict | None) -> str:
+    """Say how a run stands on a worker.
+
+    ``unit`` holds systemd's ActiveState; ``ended`` is exit.json of the last attempt, if it has ended.
+    """
+    active = (unit or {}).get("ActiveState", "inactive")
+    if active == "deactivating":
+        return "stopping"
+    if active in ("active", "activating", "reloading"):
+        return str((heartbeat or {}).get("state") or "starting")
+    if ended is None:
+        return "lost"
+    return exit_in_words(ended)
+
+
+def exit_in_words(ended: dict) -> str:
+    """Say what the end of an attempt means, by the exit code or the signal (DESIGN.md, "A run")."""
+    status = str(ended.get("status", ""))
+    if ended.get("result") == "oom-kill":
+        return "out of memory"
+    if ended.get("code") in ("killed", "dumped"):
+        names = {"TERM": "interrupted, not saved", "KILL": "killed"}
+        return names.get(status, f"crashed (signal {status})")
+    meanings = {
+        str(DONE): "done",
+        str(SAVED): "interrupted, saved",
+        str(NOT_A_NUMBER): "not a number",
+        str(BAD_CONFIG): "bad config",
+    }
+    return meanings.get(status, f"crashed (exit {status})" if status else "failed to start")

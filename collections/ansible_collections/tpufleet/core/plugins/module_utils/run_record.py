@@ -1,0 +1,109 @@
+"""What is wanted of each run, kept in a directory of the controller's: one JSON file a run.
+
+A record changes only by compare-and-swap on its generation, under a lock file, so that two controllers
+at once can't overwrite each other's word. Nothing secret is ever in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+HISTORY = 50
+
+
+class RecordError(Exception):
+    """A record can't be read or written; the text is one line for a person."""
+
+
+class RecordConflict(RecordError):
+    """Someone else has changed the record since it was read."""
+
+
+class RecordStore:
+    """The records in ``fleet_state``, a directory. Records are dictionaries with ``generation`` ≥ 1."""
+
+    def __init__(self, fleet_state: str) -> None:
+        if "://" in fleet_state:
+            raise RecordError(
+                f"fleet_state {fleet_state} is no directory: give a directory of this machine"
+            )
+        self._folder = Path(fleet_state).expanduser() / "runs"
+
+    def read(self, run: str) -> dict[str, Any]:
+        """Give a run's record, empty if there is none. Raises RecordError for one that is damaged."""
+        path = self._folder / f"{run}.json"
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise RecordError(
+                f"the record {path} can't be read ({error}): mend it or move it away"
+            ) from error
+
+    def runs(self) -> list[str]:
+        """Name the runs that have a record."""
+        return sorted(path.stem for path in self._folder.glob("*.json"))
+
+    def change(
+        self, run: str, generation: int, fields: Mapping[str, Any], event: str
+    ) -> dict[str, Any]:
+        """Set fields of a record that is still at ``generation`` (0: there is none); give the new one.
+
+        ``event`` is added to the record's history. Raises RecordConflict, RecordError.
+        """
+        with self._locked(run):
+            record = self.read(run)
+            there = record.get("generation", 0)
+            if there != generation:
+                raise RecordConflict(
+                    f"the record of run {run} was changed by someone else meanwhile "
+                    f"(generation {there}, not {generation}): run this again"
+                )
+            history = [*record.get("history", []), {"time": round(time.time(), 3), "what": event}]
+            record = {
+                **record,
+                **fields,
+                "run": run,
+                "generation": there + 1,
+                "history": history[-HISTORY:],
+            }
+            self._write(run, record)
+            return record
+
+    @contextmanager
+    def _locked(self, run: str) -> Iterator[None]:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(self._folder / f".{run}.lock", "a", encoding="ascii") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise RecordError(
+                f"can't write to {error.filename}: {error.strerror}: set fleet_state"
+            ) from error
+
+    def _write(self, run: str, record: Mapping[str, Any]) -> None:
+        handle, name = tempfile.mkstemp(dir=self._folder, prefix=f".{run}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump(record, stream, indent=1, sort_keys=True)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(name, self._folder / f"{run}.json")
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def wanted_running(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the fields of a new launch: the attempt after the last one, whoever made that."""
+    return {**fields, "wanted": "running", "attempt": int(record.get("attempt", 0)) + 1}

@@ -1,0 +1,260 @@
+"""What a worker does for a run: look whether it can start, start it, stop it, say how it stands."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pwd
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from .devices import holders
+from .python_env import is_complete, network_environment
+from .release import proven, summary
+from .run import (
+    Launch,
+    Places,
+    RunError,
+    environment,
+    environment_file,
+    fill,
+    state_in_words,
+)
+
+USER = "tpufleet"
+UNIT = "tpufleet-run@{}.service"
+ACTIVE = ("active", "activating", "reloading", "deactivating")
+LOCK = Path("/run/lock/tpufleet.lock")
+LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
+
+
+@contextmanager
+def one_at_a_time(lock: Path = LOCK):
+    """Keep a second controller from acting on this worker at the same moment."""
+    with open(lock, "w", encoding="ascii") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def unit_state(run: str) -> dict[str, str]:
+    """Ask systemd how the run's unit stands."""
+    shown = systemctl("show", "--property=LoadState,ActiveState,SubState,Result", UNIT.format(run))
+    return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+
+
+def active_runs() -> list[str]:
+    """Name the runs that have a process on this worker now."""
+    states = [f"--state={state}" for state in ACTIVE]
+    listed = systemctl("list-units", "--plain", "--no-legend", "--full", *states, UNIT.format("*"))
+    names = [line.split()[0] for line in listed.splitlines() if line.strip()]
+    return [name[len("tpufleet-run@") : -len(".service")] for name in names]
+
+
+def systemctl(*arguments: str) -> str:
+    """Run systemctl; a failure is a RunError with its first line."""
+    done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        complaint = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        raise RunError(f"systemctl {arguments[0]}: {complaint[0]}")
+    return done.stdout
+
+
+def read_json(path: Path) -> dict | None:
+    """Read a JSON object; a file that isn't there, or is half written by someone, is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
+    """Give the last lines of a log, of its last ``most`` bytes at the most."""
+    if lines <= 0:
+        return []
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            text = stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-lines:]
+
+
+def look(run: str, places: Places, lines: int = 0) -> dict:
+    """Tell how a run stands here: state in words, attempt, heartbeat, end, last lines of its log."""
+    unit = unit_state(run)
+    folder = places.run_dir(run)
+    heartbeat = read_json(folder / "heartbeat.json")
+    ended = read_json(folder / "exit.json")
+    launched = read_json(places.unit_dir(run) / "launch.json") or {}
+    return {
+        "run": run,
+        "state": state_in_words(unit, heartbeat, ended),
+        "active": unit.get("ActiveState") in ACTIVE,
+        "attempt": launched.get("attempt"),
+        "release": launched.get("release"),
+        "launched": launched,
+        "heartbeat": heartbeat,
+        "heartbeat_age": age(heartbeat),
+        "exit": ended,
+        "log": tail(folder / "log", lines),
+    }
+
+
+def age(heartbeat: dict | None) -> float | None:
+    """Give the seconds since the heartbeat, by this worker's own clock that also wrote it."""
+    try:
+        return round(max(0.0, time.time() - float(heartbeat["time"])), 1)
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def known_runs(places: Places) -> list[str]:
+    """Name the runs that were ever launched here."""
+    return sorted(path.parent.name for path in (places.etc / "runs").glob("*/launch.json"))
+
+
+def standing(launch: Launch, places: Places) -> str:
+    """Tell how a launch relates to what is here: ``running``, ``done`` or ``absent``."""
+    seen = look(launch.run, places)
+    same = seen["launched"].get("identity") == launch.identity()
+    if seen["active"]:
+        return "running" if same and seen["state"] != "stopping" else "other"
+    return "done" if same and seen["state"] == "done" else "absent"
+
+
+def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str]:
+    """Tell what keeps a launch from starting here; each line says what was seen and what mends it."""
+    found = []
+    for other in active_runs():
+        seen = look(other, places)
+        if other != launch.run:
+            found.append(
+                f"run {other} is {seen['state']} here: kill.yml -e run={other} frees the worker"
+            )
+        elif seen["launched"].get("identity") != launch.identity():
+            found.append(
+                f"run {other} is {seen['state']} with {other_launch(seen['launched'], launch)}: "
+                f"kill.yml -e run={other} first"
+            )
+    release = places.release(launch.release)
+    problems = proven(release, launch.release) if release.exists() else ["it is not there"]
+    if problems:
+        found.append(f"release {launch.release}: {summary(problems)}: push.yml brings it")
+    if not is_complete(places.python_env(launch.python_env)):
+        found.append(f"there is no Python environment {launch.python_env}: setup.yml makes it")
+    if device_glob and launch.run not in active_runs():
+        found += [f"{held}: end it first" for held in holders(device_glob)]
+    trouble = unwritable(launch.checkpoints)
+    if trouble:
+        found.append(trouble)
+    return found
+
+
+def other_launch(launched: dict, launch: Launch) -> str:
+    """Say in which way what is running differs from what is asked for."""
+    if launched.get("release") != launch.release:
+        return f"release {launched.get('release')} (asked for: {launch.release})"
+    return "another config, command or set of workers"
+
+
+def unwritable(path: str, user: str = USER) -> str | None:
+    """Try to write below a local checkpoint path as the trainer's user; tell why it doesn't work."""
+    if "://" in path:
+        return None
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        return f"there is no user {user}: setup.yml makes it"
+    script = (
+        'p=$1; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
+        't=$(mktemp "$p/.tpufleet-XXXXXX") && rm -f "$t"'
+    )
+    tried = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", path],
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tried.returncode == 0:
+        return None
+    why = (tried.stderr.strip().splitlines() or ["no word of why"])[-1]
+    return f"{user} can't write checkpoints to {path}: {why.rpartition(': ')[2]}: setup.yml, or -e checkpoints=PATH"
+
+
+def start(launch: Launch, places: Places) -> None:
+    """Write what the unit needs and start it. Raises RunError, OSError."""
+    account = pwd.getpwnam(USER)
+    run_dir, unit_dir = places.run_dir(launch.run), places.unit_dir(launch.run)
+    for folder in (run_dir.parent, run_dir):
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    os.chown(run_dir, account.pw_uid, account.pw_gid)
+    unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for stale in ("heartbeat.json", "exit.json"):
+        (run_dir / stale).unlink(missing_ok=True)
+    if launch.config is not None:
+        write(run_dir / "config.yml", launch.config, 0o644)
+    command = {
+        "argv": fill(launch.command, launch, places),
+        "cwd": str(places.release(launch.release)),
+        "run_dir": str(run_dir),
+    }
+    variables = environment(launch, places, network_environment({}))
+    write(unit_dir / "environment", environment_file(variables), 0o600)
+    write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644)
+    write(unit_dir / "launch.json", json.dumps(summary_of(launch), indent=1) + "\n", 0o644)
+    unit = UNIT.format(launch.run)
+    subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
+    systemctl("start", unit)
+
+
+def summary_of(launch: Launch) -> dict:
+    """Give what is kept of a launch: nothing of its environment, which may hold secrets."""
+    return {
+        "identity": launch.identity(),
+        "attempt": launch.attempt,
+        "release": launch.release,
+        "python_env": launch.python_env,
+        "command": list(launch.command),
+        "num_processes": launch.num_processes,
+        "process_id": launch.process_id,
+        "coordinator": launch.coordinator,
+        "checkpoints": launch.checkpoints,
+    }
+
+
+def stop(run: str, device_glob: str = "") -> list[str]:
+    """Stop a run: TERM to all of it, time to save, KILL (the unit's own times); then free the device.
+
+    Returns who holds the device still; libtpu's lockfile goes only when nobody does.
+    """
+    systemctl("stop", UNIT.format(run))
+    if not device_glob:
+        return []
+    left = holders(device_glob)
+    if not left and not active_runs():
+        LIBTPU_LOCKFILE.unlink(missing_ok=True)
+    return left
+
+
+def write(path: Path, text: str, mode: int) -> None:
+    """Write a file so that it is seen whole or not at all, never with wider rights than ``mode``."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            os.fchmod(stream.fileno(), mode)
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,150 @@
+#!/usr/bin/python
+"""Bring a state of the code to a worker as a release."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: release
+short_description: Bring a state of the code to a worker, as an immutable release named by its content
+description:
+  - On the controller, reads the code directory's manifest (git's tracked and untracked files without the
+    ignored ones; every file but C(.git) where there is no git), once a task whatever the number of workers.
+  - Sends what changed with rsync over the task's own ssh connection, into a directory of the login user.
+  - On the worker, proves every file against the manifest and puts the release in place by one rename.
+options:
+  code:
+    description: The code directory on the controller.
+    type: path
+    required: true
+  code_paths:
+    description: Take only these files and directories of it. Empty takes all.
+    type: list
+    elements: str
+    default: []
+  name:
+    description: Name of the code, under which the worker keeps what was sent last. By default the directory's.
+    type: str
+  root:
+    description: Where the fleet lives on the worker.
+    type: path
+    default: /opt/tpufleet
+  release:
+    description: The release's name. Set by the part of this module that runs on the controller.
+    type: str
+  incoming:
+    description: Where rsync has put the files. Set by the part of this module that runs on the controller.
+    type: path
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Push the trainer
+  tpufleet.core.release:
+    code: "{{ playbook_dir }}/.."
+    code_paths: [train]
+  become: true
+  register: pushed
+"""
+
+RETURN = r"""
+release:
+  description: The release's name, the first 16 hexadecimal digits of a SHA-256 over its manifest.
+  returned: always
+  type: str
+path:
+  description: Where the release is on the worker.
+  returned: always
+  type: str
+files:
+  description: How many files it has.
+  returned: success
+  type: int
+"""
+
+import os
+import pwd
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.release import (
+    Entry,
+    ReleaseError,
+    install,
+    newest,
+    proven,
+    read_manifest,
+    summary,
+)
+
+
+def incoming_path(given: str) -> Path:
+    """Find the directory that rsync wrote to: a relative one begins at the login user's home.
+
+    The module runs as root by sudo, which leaves the login user's name in SUDO_USER.
+    """
+    login = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
+    return Path(pwd.getpwnam(login).pw_dir) / given
+
+
+def listing(entries: list[Entry]) -> str:
+    """Write a manifest for a diff: a path, its kind and the start of its digest a line."""
+    lines = [
+        f"{ascii(entry.path)[1:-1]} {entry.kind} {entry.digest[:12]}\n" for entry in sorted(entries)
+    ]
+    return "".join(lines)
+
+
+def main() -> None:
+    """Run the worker's part: look, and put the release in place if it isn't there."""
+    module = AnsibleModule(
+        argument_spec={
+            "code": {"type": "path", "required": True},
+            "code_paths": {"type": "list", "elements": "str", "default": []},
+            "name": {"type": "str"},
+            "root": {"type": "path", "default": "/opt/tpufleet"},
+            "release": {"type": "str"},
+            "incoming": {"type": "path"},
+        },
+        supports_check_mode=True,
+    )
+    name = module.params["release"]
+    if not name or not module.params["incoming"]:
+        module.fail_json(
+            msg="release: call it as tpufleet.core.release, so that its part on the controller runs"
+        )
+    releases = Path(module.params["root"]) / "releases"
+    path = releases / name
+    incoming = incoming_path(module.params["incoming"])
+    result = {"release": name, "path": str(path), "changed": False}
+    try:
+        before = newest(releases)
+        problems = proven(path, name) if path.exists() else ["it is not there"]
+        result["changed"] = bool(problems)
+        if problems and module._diff:
+            result["before"] = listing(read_manifest(before)) if before else ""
+        if problems and not module.check_mode:
+            install(incoming, releases, name)
+        if problems and module.check_mode:
+            result["msg"] = f"release {name} would be put in place: {summary(problems)}"
+        else:
+            result["files"] = len(read_manifest(path))
+        if not module.check_mode:
+            os.utime(path)
+    except ReleaseError as error:
+        module.fail_json(msg=str(error), mismatch=True, **result)
+    except OSError as error:
+        module.fail_json(
+            msg=f"release {name} can't be put in {releases}: {error.strerror}: {error.filename}",
+            **result,
+        )
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

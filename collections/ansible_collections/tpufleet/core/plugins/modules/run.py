@@ -1,0 +1,251 @@
+#!/usr/bin/python
+"""Start or stop a run on a worker, or say what keeps it from starting."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run
+short_description: Start or stop this worker's part of a run
+description:
+  - O(state=ready) looks only, and answers how the run stands here and what keeps it from starting.
+  - O(state=started) looks again, writes what the unit needs and starts it. A run that runs already as it is
+    asked for is left alone; one that runs otherwise, or another run on the worker, is refused by name.
+  - O(state=stopped) sends TERM to all of the run, gives it time to save, then KILL.
+options:
+  run:
+    description: The run's name.
+    type: str
+    required: true
+  state:
+    description: What to do.
+    type: str
+    choices: [ready, started, stopped]
+    required: true
+  attempt:
+    description: Which launch of the run this is.
+    type: int
+    default: 0
+  release:
+    description: The release to run.
+    type: str
+  lock_digest:
+    description: SHA-256 of the lock file whose environment the run takes.
+    type: str
+  config:
+    description: The config's text; the worker gets it as a file. None for a trainer that takes none.
+    type: str
+  command:
+    description:
+      - The trainer's words, run without a shell in the release's directory, with the environment's programs
+        first. C({run}), C({run_dir}), C({attempt}), C({coordinator}), C({num_processes}), C({process_id}),
+        C({config}) and C({checkpoints}) are filled in.
+    type: list
+    elements: str
+  env:
+    description: More environment variables for the trainer.
+    type: dict
+    default: {}
+  secrets:
+    description: Environment variables that are in no log.
+    type: dict
+    default: {}
+    no_log: true
+  coordinator:
+    description: C(host:port) of process 0.
+    type: str
+  num_processes:
+    description: How many processes the run has.
+    type: int
+    default: 1
+  process_id:
+    description: Which of them is this worker's.
+    type: int
+    default: 0
+  checkpoints:
+    description: Where this run's checkpoints go.
+    type: str
+  device_glob:
+    description: The accelerators' device files; empty where there is none.
+    type: str
+    default: ""
+  root:
+    description: Where the fleet lives on the worker.
+    type: path
+    default: /opt/tpufleet
+  state_dir:
+    description: Where runs keep what they write.
+    type: path
+    default: /var/lib/tpufleet
+  etc:
+    description: Where units find what they need.
+    type: path
+    default: /etc/tpufleet
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Stop the run
+  tpufleet.core.run:
+    run: shakespeare
+    state: stopped
+  become: true
+"""
+
+RETURN = r"""
+standing:
+  description: C(running) and C(done) as asked for, C(other) if something else runs under the name, or C(absent).
+  returned: state is ready
+  type: str
+obstacles:
+  description: What keeps the run from starting here.
+  returned: state is ready
+  type: list
+  elements: str
+info:
+  description: How the run stands afterwards.
+  returned: always
+  type: dict
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.python_env import EnvError, env_id, python_minor
+from ..module_utils.run import Launch, Places, RunError, check_name, command_words
+from ..module_utils.run_unit import look, obstacles, one_at_a_time, standing, start, stop
+
+
+def places_of(params: dict) -> Places:
+    """Read where things lie."""
+    return Places(Path(params["root"]), Path(params["state_dir"]), Path(params["etc"]))
+
+
+def launch_of(params: dict, places: Places) -> Launch:
+    """Read what is to be launched."""
+    env = {**params["env"], **(params["secrets"] or {})}
+    return Launch(
+        run=check_name(params["run"]),
+        attempt=params["attempt"],
+        release=params["release"],
+        python_env=env_id(params["lock_digest"], python_minor(places.root / "bin/python")),
+        config=params["config"],
+        command=command_words(params["command"]),
+        env=tuple(sorted((str(name), str(value)) for name, value in env.items())),
+        coordinator=params["coordinator"],
+        num_processes=params["num_processes"],
+        process_id=params["process_id"],
+        checkpoints=params["checkpoints"],
+    )
+
+
+def ready(params: dict, places: Places) -> dict:
+    """Look only."""
+    try:
+        launch = launch_of(params, places)
+    except EnvError as error:
+        return {"changed": False, "standing": "absent", "obstacles": [str(error)], "info": {}}
+    found = standing(launch, places)
+    in_the_way = (
+        [] if found in ("running", "done") else obstacles(launch, places, params["device_glob"])
+    )
+    return {
+        "changed": False,
+        "standing": found,
+        "obstacles": in_the_way,
+        "info": look(launch.run, places),
+    }
+
+
+def started(params: dict, places: Places, check: bool) -> dict:
+    """Start the run if it doesn't run. Raises RunError with all that is in the way."""
+    launch = launch_of(params, places)
+    seen = look(launch.run, places)
+    if standing(launch, places) == "running" and seen["attempt"] == launch.attempt:
+        return {"changed": False, "info": seen}
+    if seen["active"]:
+        raise RunError(
+            f"run {launch.run} is {seen['state']} here, attempt {seen['attempt']}: "
+            f"kill.yml -e run={launch.run} first"
+        )
+    in_the_way = obstacles(launch, places, params["device_glob"])
+    if in_the_way:
+        raise RunError("; ".join(in_the_way))
+    if not check:
+        start(launch, places)
+    return {
+        "changed": True,
+        "info": look(launch.run, places),
+        "diff": {"before": f"{seen['state']}\n", "after": f"running, attempt {launch.attempt}\n"},
+    }
+
+
+def stopped(params: dict, places: Places, check: bool) -> dict:
+    """Stop the run if it runs; nothing to stop is fine."""
+    run = check_name(params["run"])
+    seen = look(run, places)
+    if not seen["active"]:
+        return {"changed": False, "info": seen}
+    left = [] if check else stop(run, params["device_glob"])
+    if left:
+        raise RunError(f"run {run} is stopped, but {left[0]}: end it, then run this again")
+    after = seen if check else look(run, places)
+    return {
+        "changed": True,
+        "info": after,
+        "diff": {
+            "before": f"{seen['state']}\n",
+            "after": "stopped\n" if check else f"{after['state']}\n",
+        },
+    }
+
+
+def main() -> None:
+    """Do what the state asks for."""
+    asked = ["release", "lock_digest", "command", "coordinator", "checkpoints"]
+    module = AnsibleModule(
+        argument_spec={
+            "run": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["ready", "started", "stopped"], "required": True},
+            "attempt": {"type": "int", "default": 0},
+            "release": {"type": "str"},
+            "lock_digest": {"type": "str"},
+            "config": {"type": "str"},
+            "command": {"type": "list", "elements": "str"},
+            "env": {"type": "dict", "default": {}},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "coordinator": {"type": "str"},
+            "num_processes": {"type": "int", "default": 1},
+            "process_id": {"type": "int", "default": 0},
+            "checkpoints": {"type": "str"},
+            "device_glob": {"type": "str", "default": ""},
+            "root": {"type": "path", "default": "/opt/tpufleet"},
+            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
+            "etc": {"type": "path", "default": "/etc/tpufleet"},
+        },
+        required_if=[("state", "ready", asked), ("state", "started", asked)],
+        supports_check_mode=True,
+    )
+    params, places = module.params, places_of(module.params)
+    try:
+        with one_at_a_time():
+            if params["state"] == "ready":
+                result = ready(params, places)
+            elif params["state"] == "started":
+                result = started(params, places, module.check_mode)
+            else:
+                result = stopped(params, places, module.check_mode)
+    except (RunError, EnvError) as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+#!/usr/bin/python
+"""Say how the runs of a worker stand."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run_info
+short_description: Say how the runs of a worker stand, and wait for them if asked to
+options:
+  run:
+    description: One run's name. By default every run that is known on the worker.
+    type: str
+  lines:
+    description: How many of the log's last lines to bring.
+    type: int
+    default: 0
+  until:
+    description:
+      - What to wait for. V(first_step) waits until the heartbeat has a step, V(done) until the run has ended;
+        its end settles either.
+    type: str
+    choices: [now, first_step, done]
+    default: now
+  wait:
+    description: How many seconds to wait at the most.
+    type: int
+    default: 8
+  state_dir:
+    description: Where runs keep what they write.
+    type: path
+    default: /var/lib/tpufleet
+  etc:
+    description: Where units find what they need.
+    type: path
+    default: /etc/tpufleet
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: See how the run stands
+  tpufleet.core.run_info:
+    run: shakespeare
+    lines: 20
+  become: true
+"""
+
+RETURN = r"""
+runs:
+  description: One dictionary a run, with run, state, active, attempt, release, heartbeat, heartbeat_age, exit, log.
+  returned: success
+  type: list
+  elements: dict
+settled:
+  description: Whether what was waited for has come.
+  returned: success
+  type: bool
+"""
+
+import time
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.run import Places, RunError, check_name
+from ..module_utils.run_unit import known_runs, look
+
+POLL_SECONDS = 0.5
+
+
+def settled(seen: dict, until: str) -> bool:
+    """Tell whether a run has come to what is waited for."""
+    if until == "now" or not seen["active"]:
+        return True
+    step = (seen["heartbeat"] or {}).get("step")
+    return until == "first_step" and isinstance(step, int) and step >= 1
+
+
+def main() -> None:
+    """Look, and look again until it has come or the time is up."""
+    module = AnsibleModule(
+        argument_spec={
+            "run": {"type": "str"},
+            "lines": {"type": "int", "default": 0},
+            "until": {"type": "str", "choices": ["now", "first_step", "done"], "default": "now"},
+            "wait": {"type": "int", "default": 8},
+            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
+            "etc": {"type": "path", "default": "/etc/tpufleet"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    places = Places(Path("/opt/tpufleet"), Path(params["state_dir"]), Path(params["etc"]))
+    last = time.monotonic() + params["wait"]
+    try:
+        names = [check_name(params["run"])] if params["run"] else known_runs(places)
+        while True:
+            runs = [look(name, places, params["lines"]) for name in names]
+            come = all(settled(seen, params["until"]) for seen in runs)
+            if come or time.monotonic() >= last:
+                break
+            time.sleep(POLL_SECONDS)
+    except RunError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, runs=runs, settled=come)
+
+
+if __name__ == "__main__":
+    main()

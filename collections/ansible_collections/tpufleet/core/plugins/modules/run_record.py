@@ -1,0 +1,61 @@
+#!/usr/bin/python
+"""Read or change what is wanted of a run."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run_record
+short_description: Read or change what is wanted of a run, in the controller's memory
+description:
+  - One record a run, changed by compare-and-swap, so that two controllers that share O(fleet_state) can't
+    overwrite each other. Works on the controller alone.
+options:
+  run:
+    description: The run's name.
+    type: str
+    required: true
+  fleet_state:
+    description: A directory of the controller's.
+    type: str
+    required: true
+  wanted:
+    description:
+      - V(running) writes a new attempt. V(stopped) and V(done) change a record that says otherwise, and make none
+        where there is none. Without it the record is only read.
+    type: str
+    choices: [running, stopped, done]
+  fields:
+    description: What else to keep in the record. Nothing secret.
+    type: dict
+    default: {}
+  event:
+    description: A line for the record's history.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Record that the run is to stand still
+  tpufleet.core.run_record:
+    run: shakespeare
+    fleet_state: "{{ fleet_state }}"
+    wanted: stopped
+  run_once: true
+"""
+
+RETURN = r"""
+record:
+  description: The record as it is now; empty if there is none.
+  returned: success
+  type: dict
+port:
+  description: The coordinator's port of the record's attempt.
+  returned: success
+  type: int
+"""

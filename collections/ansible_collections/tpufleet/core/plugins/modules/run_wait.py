@@ -1,0 +1,58 @@
+#!/usr/bin/python
+"""Wait until a run has its first step or its end."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run_wait
+short_description: Wait until a run has taken its first step, or has ended
+description:
+  - Asks each worker every few seconds, shows how far the run is, and leaves all of them as soon as one of the
+    workers has failed.
+options:
+  run:
+    description: The run's name.
+    type: str
+    required: true
+  until:
+    description: What to wait for.
+    type: str
+    choices: [first_step, done]
+    default: first_step
+  seconds:
+    description: How long to wait at the most.
+    type: int
+    default: 600
+  show:
+    description: Whether to print how far this worker is.
+    type: bool
+    default: false
+  lines:
+    description: How many of the log's last lines to bring.
+    type: int
+    default: 20
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Wait for the first step
+  tpufleet.core.run_wait:
+    run: shakespeare
+  become: true
+"""
+
+RETURN = r"""
+outcome:
+  description: C(settled), C(left) because another worker failed, or C(time is up).
+  returned: success
+  type: str
+info:
+  description: How the run stands here.
+  returned: success
+  type: dict
+"""
