@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from train import contract
 from train.config import Config, ConfigError, check_share, load
 from train.corpus import CorpusError, prepare, read_meta
+from train.data import Corpus
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,22 +60,19 @@ def _prepare(cfg: Config, place: contract.Contract) -> int:
 
 def _run(cfg: Config, place: contract.Contract) -> int:
     check_share(cfg, place.num_processes, "processes")
+    contract.check_writable(place)
     heartbeat = contract.Heartbeat(place.run_dir, cfg.steps)
+    heartbeat.write("starting")
     try:
-        heartbeat.write("starting")
-    except OSError as err:
-        raise ConfigError(f"{place.run_dir}: cannot be written: {err.strerror}") from err
-    from train.data import Corpus
+        corpus = Corpus(prepare(cfg.data), cfg)
+        # Imported this late: a mistake in the config must cost a second, and touch no device.
+        from train.loop import Run
+        from train.mesh import join
 
-    corpus = Corpus(prepare(cfg.data), cfg)
-    # Imported this late: a mistake in the config must cost a second, and touch no device.
-    from train.loop import Run
-    from train.mesh import join
-
-    try:
         join(place)
-        return Run(cfg, place, corpus).go()
-    except ConfigError:
+        return Run(cfg, place, corpus, heartbeat).go()
+    except (ConfigError, CorpusError):
+        heartbeat.write("failed")
         raise
     except Exception:
         traceback.print_exc()
@@ -86,8 +84,6 @@ def _run(cfg: Config, place: contract.Contract) -> int:
 
 
 def _sample(cfg: Config, place: contract.Contract) -> int:
-    from train.data import Corpus
-
     corpus = Corpus(prepare(cfg.data), cfg)
     from train.loop import restored_params
     from train.sample import passage

@@ -24,21 +24,17 @@ class Checkpoints:
     def __init__(
         self, directory: Path, cfg: CheckpointConfig, identity: dict[str, Any], tidy: bool = True
     ) -> None:
-        """Open the directory, making it if need be; raises ConfigError if that can't be done.
+        """Open the directory, which must be there already.
 
         With ``tidy``, what a killed save left is removed: for the run itself, not for a reader
         that may find one under way.
         """
         self.directory = directory
         self._identity = identity
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as err:
-            raise ConfigError(
-                f"checkpoint.directory: {directory} cannot be written: {err.strerror}"
-            ) from err
         self._orbax = ocp.training.Checkpointer(
             directory,
+            # Orbax's own default would also ask for a SIGTERM; here the loop alone does.
+            save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(cfg.every),
             preservation_policy=ocp.training.preservation_policies.LatestN(cfg.keep),
             cleanup_tmp_directories=tidy,
         )

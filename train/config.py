@@ -152,6 +152,8 @@ def build(tree: Mapping[str, Any], source: str = "config") -> Config:
             f"{source}: model.width: must be a multiple of model.heads ({cfg.model.heads}), "
             f"not {cfg.model.width}"
         )
+    if not cfg.sample.prompt:
+        raise ConfigError(f"{source}: sample.prompt: must not be empty; a line end will do")
     return cfg
 
 
@@ -208,7 +210,7 @@ def _section(kind: type, tree: Any, source: str, prefix: str) -> Any:
     for key in tree:
         if key not in allowed:
             raise ConfigError(
-                f"{source}: {prefix}{key}: unknown key; allowed here: {', '.join(allowed)}"
+                f"{source}: {prefix}{_name(key)}: unknown key; allowed here: {', '.join(allowed)}"
             )
     return kind(
         **{
@@ -244,6 +246,11 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if not fits or value == math.inf:
         raise ConfigError(f"{where}: must be {allowed}, not {_seen(value)}")
     return value
+
+
+def _name(key: Any) -> str:
+    """A key as it stands in the file, escaped where it would break the line."""
+    return str(key) if str(key).isprintable() else repr(key)
 
 
 def _seen(value: Any) -> str:

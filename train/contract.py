@@ -9,6 +9,7 @@ The environment of each process (any of it may be missing, for a run by hand)::
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,6 +70,20 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
         num_processes,
         process_id,
     )
+
+
+def check_writable(contract: Contract) -> None:
+    """Make the run's directories and try each; raises ConfigError that names the one that fails.
+
+    To be done before the processes join: one that leaves later makes all the others wait.
+    """
+    for directory in (contract.run_dir, contract.checkpoints):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=directory):
+                pass
+        except OSError as err:
+            raise ConfigError(f"{directory}: cannot be written: {err.strerror}") from err
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -27,6 +27,9 @@ FORMAT = "1"
 PACKAGED = {"shakespeare": "shksprdata/texts/*_gut.txt"}
 """Corpora that come as a package: its requirements, with hashes, are ``corpora/<name>.txt``."""
 
+UV_PLACES = (Path("/opt/tpufleet/bin/uv"), Path(sys.executable).parent / "uv")
+"""Where uv is on a worker and in an environment of one's own, if it isn't on PATH."""
+
 _CORPORA = Path(__file__).parent / "corpora"
 _SHARED_DATA = Path("/var/lib/tpufleet/data")
 _PLAIN = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-"})
@@ -82,14 +85,18 @@ def default_directory() -> Path:
 
 
 def read_meta(directory: Path) -> Meta:
-    """Read a prepared corpus's ``meta.json``; raises CorpusError where files are cut short."""
-    meta = Meta(**json.loads((directory / "meta.json").read_text()))
+    """Read a prepared corpus's ``meta.json``; raises CorpusError where a file is damaged."""
+    remedy = "remove the directory, and it is prepared again"
+    try:
+        meta = Meta(**json.loads((directory / "meta.json").read_text()))
+        sizes = {part: (directory / f"{part}.bin").stat().st_size for part in ("train", "heldout")}
+    except (OSError, ValueError, TypeError) as err:
+        raise CorpusError(f"{directory}: is no prepared corpus ({err}); {remedy}") from err
     for part, tokens in (("train", meta.train), ("heldout", meta.heldout)):
-        size = (directory / f"{part}.bin").stat().st_size
-        if size != tokens:
+        if sizes[part] != tokens:
             raise CorpusError(
-                f"{directory}/{part}.bin: {size} bytes where meta.json says {tokens}; "
-                "remove the directory, and it is prepared again"
+                f"{directory}/{part}.bin: {sizes[part]} bytes where meta.json says {tokens}; "
+                + remedy
             )
     return meta
 
@@ -135,10 +142,11 @@ def fetch_package(requirements: Path, pattern: str) -> list[bytes]:
 
 def find_uv() -> str:
     """Find uv on PATH, where a worker has it, or beside this Python; raises CorpusError."""
-    places = [Path("/opt/tpufleet/bin/uv"), Path(sys.executable).parent / "uv"]
-    found = shutil.which("uv") or next((str(p) for p in places if os.access(p, os.X_OK)), None)
+    beside = next((str(place) for place in UV_PLACES if os.access(place, os.X_OK)), None)
+    found = shutil.which("uv") or beside
     if found is None:
-        raise CorpusError("uv: not found on PATH, in /opt/tpufleet/bin or beside this Python")
+        places = " or ".join(map(str, UV_PLACES))
+        raise CorpusError(f"uv: not found on PATH, nor as {places}; needed to fetch a corpus")
     return found
 
 

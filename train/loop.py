@@ -69,15 +69,15 @@ def global_batch(corpus: Corpus, step: int, sharding: jax.sharding.Sharding) -> 
 class Run:
     """One process's part in an attempt of a run."""
 
-    def __init__(self, cfg: Config, contract: Contract, corpus: Corpus) -> None:
+    def __init__(
+        self, cfg: Config, contract: Contract, corpus: Corpus, heartbeat: Heartbeat
+    ) -> None:
         """Join in: raises ConfigError where config, corpus, devices or checkpoint don't fit."""
-        self.cfg, self.contract, self.corpus = cfg, contract, corpus
+        self.cfg, self.contract, self.corpus, self.heartbeat = cfg, contract, corpus, heartbeat
         devices = mesh.make(cfg)
         self.split = jax.NamedSharding(devices, jax.P("data"))
         self.whole = jax.NamedSharding(devices, jax.P())
         self.first = jax.process_index() == 0
-        self.heartbeat = Heartbeat(contract.run_dir, cfg.steps)
-        self.heartbeat.write("starting")
         what = identity(cfg, corpus.meta)
         mesh.check_alike(repr((what, cfg.steps, cfg.batch, cfg.seed, cfg.optimizer)))
         self.checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, what)
@@ -85,7 +85,7 @@ class Run:
         self.step = self.checkpoints.latest or 0
         if self.checkpoints.latest is not None:
             self.state = self.checkpoints.restore(self.step, abstract(self.state))
-        self.heartbeat.step = self.step
+        heartbeat.step = self.step
         self.in_flight = InFlight(cfg.tokens_per_step)
         self.metrics = (
             MetricsLog(contract.run_dir / "metrics.jsonl", self.step) if self.first else None

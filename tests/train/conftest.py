@@ -1,0 +1,78 @@
+"""A small corpus and small configs for the trainer's tests: no network, no big model."""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.train.trainer_processes import Attempt
+from train.config import Config, build
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+SENTENCE = "the king is come to make a feast for all who love him and not his crown"
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About 20 kB of sentences that a small model learns something of in few steps."""
+    words = SENTENCE.split()
+    draw = random.Random(0)  # noqa: S311
+    path = tmp_path_factory.mktemp("text") / "feast.txt"
+    path.write_text("".join(" ".join(draw.choices(words, k=8)) + ".\n" for _ in range(600)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tree(text_file: Path) -> dict[str, Any]:
+    """A config's YAML tree: a step of it takes a few hundredths of a second."""
+    return {
+        "steps": 60,
+        "batch": 8,
+        "model": {"layers": 2, "heads": 2, "width": 48, "context": 48},
+        "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
+        "optimizer": {"learning_rate": 1e-2, "warmup": 5},
+        "checkpoint": {"every": 20},
+        "sample": {"prompt": "the ", "length": 40},
+    }
+
+
+@pytest.fixture
+def make_config(tree: dict[str, Any]) -> Callable[..., Config]:
+    """Build a Config with sections and keys changed: make_config(steps=3, model={"layers": 1})."""
+
+    def make(**changes: Any) -> Config:
+        merged = dict(tree)
+        for key, value in changes.items():
+            merged[key] = {**tree.get(key, {}), **value} if isinstance(value, dict) else value
+        return build(merged)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, as a file."""
+    path = tmp_path_factory.mktemp("config") / "feast.yml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+@pytest.fixture(scope="module")
+def launch(config_file: Path) -> Iterator[Callable[..., Attempt]]:
+    """Start processes of a run: launch(directory, count=2, overrides={1: ["seed=1"]})."""
+    attempts: list[Attempt] = []
+
+    def start(
+        directory: Path, count: int = 2, overrides: dict[int, list[str]] | None = None
+    ) -> Attempt:
+        attempts.append(Attempt(directory, config_file, count, overrides or {}))
+        return attempts[-1]
+
+    yield start
+    for attempt in attempts:
+        attempt.kill()

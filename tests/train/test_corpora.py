@@ -1,0 +1,154 @@
+"""Text becomes tokens on disk once, whole, whoever else is at it."""
+
+import os
+import stat
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train import corpus
+from train.config import ConfigError, DataConfig
+from train.corpus import CorpusError, decode, encode, prepare, read_meta
+
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> DataConfig:
+    (tmp_path / "b.txt").write_text("second\n")
+    (tmp_path / "a.txt").write_text("first\n")
+    return DataConfig(
+        text=str(tmp_path / "*.txt"), heldout=0.25, directory=str(tmp_path / "prepared")
+    )
+
+
+def test_files_are_joined_by_name_and_split_at_the_end(cfg: DataConfig):
+    directory = prepare(cfg)
+    train, heldout = (directory / "train.bin", directory / "heldout.bin")
+    assert train.read_text() + heldout.read_text() == "first\n\n\nsecond\n"
+    assert len(heldout.read_bytes()) == 3
+
+
+def test_preparing_again_finds_what_is_there(cfg: DataConfig):
+    first = prepare(cfg)
+    made = (first / "train.bin").stat().st_mtime_ns
+    assert prepare(cfg) == first
+    assert (first / "train.bin").stat().st_mtime_ns == made
+
+
+def test_a_changed_text_is_another_corpus(cfg: DataConfig, tmp_path: Path):
+    before = read_meta(prepare(cfg))
+    (tmp_path / "a.txt").write_text("First\n")
+    assert read_meta(prepare(cfg)).fingerprint != before.fingerprint
+
+
+def test_another_split_is_another_corpus(cfg: DataConfig):
+    other = prepare(replace(cfg, heldout=0.5))
+    assert read_meta(other).fingerprint != read_meta(prepare(cfg)).fingerprint
+
+
+def test_many_at_once_make_one_corpus_and_leave_nothing_else(cfg: DataConfig):
+    made: list[Path] = []
+    threads = [threading.Thread(target=lambda: made.append(prepare(cfg))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 8
+    assert [path.name for path in made[0].parent.iterdir()] == [made[0].name]
+    assert set(made) == {made[0]}
+
+
+def test_a_corpus_can_be_read_by_other_users(cfg: DataConfig):
+    directory = prepare(cfg)
+    expected = 0o777 & ~_umask()
+    assert stat.S_IMODE(directory.stat().st_mode) == expected
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def test_a_corpus_cut_short_is_refused_with_the_remedy(cfg: DataConfig):
+    directory = prepare(cfg)
+    (directory / "train.bin").write_bytes(b"fi")
+    with pytest.raises(CorpusError, match=r"train\.bin: 2 bytes where .* remove the directory"):
+        read_meta(directory)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"name": 1}'])
+def test_a_damaged_description_is_refused_with_the_remedy(cfg: DataConfig, content: str):
+    directory = prepare(cfg)
+    (directory / "meta.json").write_text(content)
+    with pytest.raises(CorpusError, match=r"is no prepared corpus .* remove the directory"):
+        read_meta(directory)
+
+
+def test_a_pattern_without_files_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"data\.text: no file matches .*/\*\.txt"):
+        prepare(DataConfig(text=str(tmp_path / "*.txt")))
+
+
+def test_an_unknown_corpus_is_refused_with_those_that_are_known():
+    with pytest.raises(ConfigError, match="'tolstoy' is not known; known are shakespeare"):
+        prepare(DataConfig(corpus="tolstoy"))
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(cfg: DataConfig, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CorpusError, match=r"data\.directory: .*/file/below/.* cannot be written"):
+        prepare(replace(cfg, directory=str(tmp_path / "file" / "below")))
+
+
+def test_a_failing_install_is_told_in_uv_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\necho 'error: no route to\n  the index' >&2\nexit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(CorpusError) as error:
+        prepare(DataConfig(directory=str(tmp_path / "data")))
+    assert "uv could not install the corpus: error: no route to the index" in str(error.value)
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_a_machine_without_uv_is_told_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(corpus, "UV_PLACES", (tmp_path / "uv",))
+    with pytest.raises(CorpusError, match=f"uv: not found on PATH, nor as {tmp_path}/uv"):
+        corpus.find_uv()
+
+
+def test_the_packaged_corpus_is_pinned_by_hash():
+    for name in corpus.PACKAGED:
+        requirements = (Path(corpus.__file__).parent / "corpora" / f"{name}.txt").read_text()
+        assert "==" in requirements
+        assert "--hash=sha256:" in requirements
+
+
+@given(st.text())
+def test_every_text_becomes_ascii(text: str):
+    assert all(token < corpus.VOCABULARY for token in encode(text))
+
+
+@given(st.text(st.characters(max_codepoint=127, exclude_characters="\r")))
+def test_ascii_comes_back_as_it_went(text: str):
+    assert decode(encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("caf\u00e9", b"cafe"),
+        ("\u201cAy,\u201d quoth he \u2014 \u2018tis", b'"Ay," quoth he -- \'tis'),
+        ("one\r\ntwo\rthree", b"one\ntwo\nthree"),
+        ("\u4e16", b"?"),
+    ],
+)
+def test_what_is_not_ascii_becomes_its_nearest_likeness(text: str, tokens: bytes):
+    assert encode(text) == tokens

@@ -1,0 +1,150 @@
+"""Environment, heartbeat and metrics: what the fleet and the trainer agree on."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from tests.train.trainer_processes import loss_log
+from train import contract
+from train.config import Config, ConfigError
+from train.contract import Heartbeat, check_writable, from_environment
+from train.metrics import MAX_IN_FLIGHT, InFlight, Metrics, MetricsLog
+
+FLEET = {
+    "TPUFLEET_RUN": "r",
+    "TPUFLEET_RUN_DIR": "/runs/r",
+    "TPUFLEET_CHECKPOINTS": "/shared/r",
+    "TPUFLEET_COORDINATOR": "10.0.0.1:8476",
+    "TPUFLEET_NUM_PROCESSES": "4",
+    "TPUFLEET_PROCESS_ID": "3",
+}
+
+
+def test_a_process_finds_its_place_in_the_environment():
+    place = from_environment(FLEET, "c.yml", Config())
+    assert place == contract.Contract(
+        "r", Path("/runs/r"), Path("/shared/r"), "10.0.0.1:8476", 4, 3
+    )
+
+
+def test_without_a_fleet_a_run_is_named_after_its_config_and_lives_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    place = from_environment({}, "configs/small.yml", Config())
+    assert (place.run, place.num_processes, place.coordinator) == ("small", 1, "")
+    assert place.checkpoints == tmp_path / "runs" / "small" / "checkpoints"
+
+
+def test_the_fleet_s_checkpoints_come_before_the_config_s(make_config: Callable[..., Config]):
+    cfg = make_config(checkpoint={"directory": "/mine"})
+    assert from_environment(FLEET, "c.yml", cfg).checkpoints == Path("/shared/r")
+    assert from_environment({}, "c.yml", cfg).checkpoints == Path("/mine")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"TPUFLEET_PROCESS_ID": "4"}, r"TPUFLEET_PROCESS_ID: must be .* below .* \(4\), not 4"),
+        ({"TPUFLEET_PROCESS_ID": "-1"}, "TPUFLEET_PROCESS_ID: must be a whole number, not '-1'"),
+        ({"TPUFLEET_NUM_PROCESSES": "two"}, "TPUFLEET_NUM_PROCESSES: must be a whole number"),
+        ({"TPUFLEET_COORDINATOR": ""}, "TPUFLEET_COORDINATOR: must be host:port for 4 processes"),
+        ({"TPUFLEET_COORDINATOR": "leader"}, "TPUFLEET_COORDINATOR: must be host:port, not"),
+    ],
+)
+def test_an_environment_that_fits_no_run_is_refused(changes: dict[str, str], said: str):
+    with pytest.raises(ConfigError, match=said):
+        from_environment(FLEET | changes, "c.yml", Config())
+
+
+@pytest.mark.parametrize("name", ["run_dir", "checkpoints"])
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, name: str):
+    (tmp_path / "file").write_text("")
+    places = {"run_dir": tmp_path / "a", "checkpoints": tmp_path / "b"}
+    places[name] = tmp_path / "file" / "below"
+    with pytest.raises(ConfigError, match="/file/below: cannot be written: Not a directory"):
+        check_writable(contract.Contract("r", **places))
+
+
+def test_a_heartbeat_says_how_far_the_process_is(tmp_path: Path):
+    heartbeat = Heartbeat(tmp_path, steps=9)
+    heartbeat.progress(4, 2.5, 100.0)
+    beat = json.loads((tmp_path / "heartbeat.json").read_text())
+    assert beat.pop("time") > 0
+    assert beat == {
+        "step": 4,
+        "steps": 9,
+        "loss": 2.5,
+        "tokens_per_second": 100.0,
+        "state": "running",
+    }
+
+
+def test_heartbeats_are_written_at_most_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = 50.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    heartbeat = Heartbeat(tmp_path, steps=9)
+    seen = []
+    for step, now in enumerate([50.0, 50.5, 50.9, 51.0, 51.1], start=1):
+        heartbeat.progress(step, 2.5, None)
+        seen.append(json.loads(heartbeat.path.read_text())["step"])
+    assert seen == [1, 1, 1, 4, 4]
+
+
+def test_the_last_heartbeat_is_written_at_once(tmp_path: Path):
+    heartbeat = Heartbeat(tmp_path, steps=9)
+    heartbeat.progress(8, 2.5, None)
+    heartbeat.progress(9, 2.4, None)
+    heartbeat.write("done")
+    beat = json.loads(heartbeat.path.read_text())
+    assert (beat["step"], beat["state"]) == (9, "done")
+    assert [path.name for path in tmp_path.iterdir()] == ["heartbeat.json"]
+
+
+def metrics(step: int) -> Metrics:
+    loss = 1 / (3 * step)
+    return Metrics(step, loss, 100.0 + step, None if step == 1 else 10.0, 1e-3, 0.5)
+
+
+def test_metrics_read_back_to_the_same_bits(tmp_path: Path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0)
+    for step in (1, 2, 3):
+        log.write(metrics(step))
+    assert loss_log(tmp_path) == [(step, metrics(step).loss) for step in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("rest", ["", '{"step": 4, "lo', "\0\0\0\n", "[]\n", "{}\n"])
+def test_a_resumed_log_drops_what_was_undone_and_what_is_half_written(tmp_path: Path, rest: str):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, 0)
+    for step in (1, 2, 3):
+        log.write(metrics(step))
+    with path.open("a") as file:
+        file.write(rest)
+    MetricsLog(path, 2).write(metrics(3))
+    assert [step for step, _ in loss_log(tmp_path)] == [1, 2, 3]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_finished_steps_come_in_order_and_all_when_waited_for():
+    in_flight = InFlight(tokens_per_step=7)
+    for step in range(1, 3 * MAX_IN_FLIGHT):
+        in_flight.add(step, dict.fromkeys(("loss", "grad_norm", "lr"), jnp.float32(step)))
+    seen = in_flight.finished(wait=True)
+    assert [m.step for m in seen] == [m.loss for m in seen] == list(range(1, 3 * MAX_IN_FLIGHT))
+    assert seen[0].tokens_per_second is None
+    assert all(m.tokens_per_second > 0 for m in seen[1:])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("where", ["loss", "grad_norm"])
+def test_a_step_with_a_loss_or_gradient_that_is_no_number_is_not_finite(where: str, bad: float):
+    values = {"step": 1, "loss": 1.0, "time": 1.0, "tokens_per_second": None, "lr": 1.0}
+    values |= {"grad_norm": 1.0}
+    assert Metrics(**values).finite
+    assert not Metrics(**values | {where: bad}).finite

@@ -1,0 +1,40 @@
+"""The learning rate rises, then falls along a cosine; decay is for matrices."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train import model, optimizer
+from train.config import Config, ModelConfig, OptimizerConfig
+
+CFG = Config(
+    steps=100,
+    model=ModelConfig(layers=1, heads=1, width=8, context=4),
+    optimizer=OptimizerConfig(learning_rate=1.0, warmup=10, final=0.1, weight_decay=0.5),
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"), [(0, 0.1), (4, 0.5), (9, 1.0), (10, 1.0), (55, 0.55), (100, 0.1)]
+)
+def test_the_learning_rate_goes_through_these_points(step: int, rate: float):
+    assert optimizer.learning_rate(jnp.int32(step), CFG) == pytest.approx(rate, rel=1e-5)
+
+
+@given(steps=st.integers(1, 50), warmup=st.integers(0, 100), step=st.integers(0, 200))
+def test_it_is_never_zero_nor_above_the_greatest(steps: int, warmup: int, step: int):
+    cfg = Config(steps=steps, optimizer=OptimizerConfig(learning_rate=2.0, warmup=warmup))
+    assert 0 < optimizer.learning_rate(jnp.int32(step), cfg) <= 2.0
+
+
+def test_without_a_gradient_matrices_shrink_and_the_rest_stays():
+    params = jax.tree.map(jnp.ones_like, model.init_params(jax.random.key(0), CFG.model))
+    transformation = optimizer.make(CFG)
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = transformation.update(nothing, transformation.init(params), params)
+    shrunk = {name for name, update in updates.items() if (update < 0).all()}
+    same = {name for name, update in updates.items() if (update == 0).all()}
+    assert shrunk == {n for n in params if model.is_matrix(n, params[n])}
+    assert same == set(params) - shrunk

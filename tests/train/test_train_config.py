@@ -1,0 +1,128 @@
+"""A config is read strictly; what is wrong is said in one line that names the key."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.train.trainer_processes import PROJECT
+from train.config import Config, ConfigError, build, check_share, load
+
+CONFIGS = sorted((PROJECT / "train" / "configs").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_of_the_tree_is_read(path: Path):
+    assert load(path).steps > 0
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path):
+    (tmp_path / "c.yml").write_text("")
+    assert load(tmp_path / "c.yml") == Config()
+
+
+def test_an_override_reaches_a_nested_key_and_leaves_its_neighbours(tmp_path: Path):
+    (tmp_path / "c.yml").write_text("model: {layers: 3, heads: 2}\n")
+    cfg = load(tmp_path / "c.yml", ["model.layers=5"])
+    assert (cfg.model.layers, cfg.model.heads) == (5, 2)
+
+
+def test_the_last_override_of_a_key_wins(tmp_path: Path):
+    (tmp_path / "c.yml").write_text("")
+    assert load(tmp_path / "c.yml", ["steps=5", "steps=7"]).steps == 7
+
+
+def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
+    (tmp_path / "c.yml").write_text("optimizer: {learning_rate: 1e-3}\n")
+    assert load(tmp_path / "c.yml").optimizer.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"stepz": 1}, "stepz: unknown key; allowed here: steps, batch, seed"),
+        ({"model": {"depth": 1}}, "model.depth: unknown key; allowed here: layers, heads"),
+        ({"model": 3}, "model: must be a mapping, not int '3'"),
+        ({"steps": 0}, "steps: must be a whole number at least 1, not int '0'"),
+        ({"steps": "many"}, "steps: must be a whole number at least 1, not str 'many'"),
+        ({"steps": True}, "steps: must be a whole number at least 1, not bool 'True'"),
+        ({"steps": 1.5}, "steps: must be a whole number at least 1, not float '1.5'"),
+        ({"model": {"tied": 1}}, "model.tied: must be true or false, not int '1'"),
+        ({"data": {"text": 3}}, "data.text: must be text or null, not int '3'"),
+        ({"data": {"heldout": 1}}, "data.heldout: must be a number at least 0 and at most 0.9"),
+        ({"optimizer": {"clip": 0}}, "optimizer.clip: must be a number above 0, not float '0.0'"),
+        ({"optimizer": {"clip": float("nan")}}, "optimizer.clip: must be a number above 0"),
+        ({"optimizer": {"clip": float("inf")}}, "optimizer.clip: must be a number above 0"),
+        ({"sample": {"prompt": ""}}, "sample.prompt: must not be empty"),
+        (
+            {"model": {"width": 10, "heads": 3}},
+            "model.width: must be a multiple of model.heads (3), not 10",
+        ),
+    ],
+)
+def test_what_is_not_allowed_is_named_in_one_line(tree: dict, said: str):
+    with pytest.raises(ConfigError) as error:
+        build(tree)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("- a\n- b\n", "must be a mapping of keys to values, not list"),
+        ("steps: [1\n", "is not YAML"),
+        ("a: b: c\n", "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_named(tmp_path: Path, content: str, said: str):
+    path = tmp_path / "c.yml"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"nowhere\.yml: cannot be read: No such file"):
+        load(tmp_path / "nowhere.yml")
+
+
+@pytest.mark.parametrize("word", ["steps", "=3", ""])
+def test_an_override_without_key_or_value_is_refused(tmp_path: Path, word: str):
+    (tmp_path / "c.yml").write_text("")
+    with pytest.raises(ConfigError, match="must be key=value"):
+        load(tmp_path / "c.yml", [word])
+
+
+def test_an_override_below_a_plain_value_is_refused(tmp_path: Path):
+    (tmp_path / "c.yml").write_text("steps: 3\n")
+    with pytest.raises(ConfigError, match="steps: must be a whole number"):
+        load(tmp_path / "c.yml", ["steps.more=3"])
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_a_batch_is_shared_evenly_or_refused_with_both_numbers(batch: int, parts: int):
+    cfg = build({"batch": batch})
+    if batch % parts == 0:
+        check_share(cfg, parts, "processes")
+    else:
+        with pytest.raises(ConfigError, match=rf"processes \({parts}\), not {batch}"):
+            check_share(cfg, parts, "processes")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda below: st.lists(below) | st.dictionaries(st.text(), below),
+    ),
+    st.sampled_from(["steps", "model", "data", "seed", "other"]),
+)
+def test_whatever_stands_in_a_config_it_is_taken_or_refused_in_one_line(value: object, key: str):
+    try:
+        build({key: value})
+    except ConfigError as error:
+        assert len(str(error).splitlines()) == 1

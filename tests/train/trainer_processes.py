@@ -1,0 +1,92 @@
+"""Real trainer processes for tests: started as the fleet starts them, never left behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+LIMIT_SECONDS = 150
+
+
+class Attempt:
+    """The processes of one attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for all."""
+
+    def __init__(
+        self, directory: Path, config: Path, count: int, overrides: dict[int, list[str]]
+    ) -> None:
+        self.directory = directory
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.processes = [
+            self._start(i, count, coordinator, config, overrides.get(i, [])) for i in range(count)
+        ]
+
+    def _start(
+        self, index: int, count: int, coordinator: str, config: Path, overrides: list[str]
+    ) -> subprocess.Popen[bytes]:
+        run_dir = self.directory / f"w{index}"
+        run_dir.mkdir(parents=True, exist_ok=True)
+        environment = clean_environment() | {
+            "TPUFLEET_RUN": "test",
+            "TPUFLEET_RUN_DIR": str(run_dir),
+            "TPUFLEET_CHECKPOINTS": str(self.directory / "checkpoints"),
+            "TPUFLEET_COORDINATOR": coordinator,
+            "TPUFLEET_NUM_PROCESSES": str(count),
+            "TPUFLEET_PROCESS_ID": str(index),
+        }
+        command = [sys.executable, "-m", "train", "run", str(config), *overrides]
+        with (run_dir / "log").open("ab") as log:
+            return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=log, stderr=log)
+
+    def signal(self, index: int, number: signal.Signals) -> None:
+        """Send a signal to one process."""
+        self.processes[index].send_signal(number)
+
+    def codes(self) -> list[int]:
+        """Wait for all and return their exit codes."""
+        return [process.wait(LIMIT_SECONDS) for process in self.processes]
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until a step is logged, while all processes run."""
+        self._wait(lambda: len(loss_log(self.directory / "w0")) >= step)
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        end = time.monotonic() + LIMIT_SECONDS
+        while not ready():
+            assert time.monotonic() < end, self.logs()
+            assert all(process.poll() is None for process in self.processes), self.logs()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Leave none behind."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def logs(self) -> str:
+        """Everything that the processes have said, for a failing test's message."""
+        return "\n".join(
+            (self.directory / f"w{i}" / "log").read_text() for i in range(len(self.processes))
+        )
+
+
+def clean_environment() -> dict[str, str]:
+    """This environment without what a run around the tests may have left in it."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TPUFLEET_", "XLA_"))}
+    return kept | {"PYTHONPATH": str(PROJECT), "JAX_PLATFORMS": "cpu"}
+
+
+def loss_log(run_dir: Path) -> list[tuple[int, float]]:
+    """The steps and losses of a run's metrics, to the bit; empty before there are any."""
+    path = run_dir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [(record["step"], record["loss"]) for record in records]
