@@ -1,10 +1,11 @@
 """Ask a running cloud, as any client does: over HTTP, with a token for its service account."""
 
 import json
+from urllib.parse import urlsplit
 
 import requests
-from google.auth.exceptions import GoogleAuthError
-from google.auth.transport.requests import AuthorizedSession
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.requests import AuthorizedSession, Request
 from google.oauth2 import service_account
 
 from localcloud import settings
@@ -25,7 +26,7 @@ def ask(place: Place, method: str, path: str, body: object = None) -> dict:
         credentials = service_account.Credentials.from_service_account_file(
             place.directory / "service-account.json", scopes=[SCOPE]
         )
-        session = AuthorizedSession(credentials)
+        session = AuthorizedSession(credentials, auth_request=_LoopbackRequest())
         # The endpoint is on loopback: a proxy of the environment has no business with it.
         session.trust_env = False
         answer = session.request(method, endpoint + path, json=body, timeout=TIMEOUT_S)
@@ -37,6 +38,19 @@ def ask(place: Place, method: str, path: str, body: object = None) -> dict:
     if not answer.ok:
         raise CloudError(_reason(answer))
     return answer.json() if answer.content else {}
+
+
+class _LoopbackRequest(Request):
+    """Keeps a local cloud's token on this host.
+
+    With every new token google-auth also asks Google in which regions the token may be used.
+    """
+
+    def __call__(self, url: str, *arguments: object, **options: object) -> object:
+        """Send the request, if it goes to this host."""
+        if urlsplit(url).hostname != "127.0.0.1":
+            raise TransportError(f"{url} is not on this host")
+        return super().__call__(url, *arguments, **options)
 
 
 def _reason(answer: requests.Response) -> str:
