@@ -49,7 +49,10 @@ def make(cfg: Config) -> jax.sharding.Mesh:
     Raises ConfigError where the devices can't share the batch evenly.
     """
     check_share(cfg, jax.device_count(), "devices")
-    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    # Not jax.make_mesh: it refuses CPU devices of several hosts, which it takes for TPU slices.
+    mesh = jax.sharding.Mesh(
+        np.array(jax.devices()), ("data",), axis_types=(jax.sharding.AxisType.Explicit,)
+    )
     jax.set_mesh(mesh)
     return mesh
 
