@@ -43,11 +43,30 @@ def open_session(endpoint: str, credentials_file: str) -> AuthorizedSession:
         ) from None
     token_session = Session()
     credentials = _from_file(Path(credentials_file)) if credentials_file else _application_default()
-    session = AuthorizedSession(credentials, auth_request=Request(token_session))
-    if is_loopback(endpoint):
-        # A proxy of the environment is for the way out, not for this computer itself.
-        session.trust_env = token_session.trust_env = False
+    if not is_loopback(endpoint):
+        return AuthorizedSession(credentials, auth_request=Request(token_session))
+    session = AuthorizedSession(credentials, auth_request=_LoopbackOnly(Request(token_session)))
+    # A proxy of the environment is for the way out, not for this computer itself.
+    session.trust_env = token_session.trust_env = False
     return session
+
+
+class _LoopbackOnly:
+    """Lets google-auth ask only this computer.
+
+    With every new token it also asks Google which regions the token is good in, and so would show
+    a local cloud's token to the world.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def __call__(self, url: str, *args: Any, **kwargs: Any) -> Any:
+        if not is_loopback(url):
+            from google.auth.exceptions import TransportError
+
+            raise TransportError(f"{urlsplit(url).hostname} is not this computer")
+        return self._request(url, *args, **kwargs)
 
 
 def _from_file(path: Path) -> Any:

@@ -14,6 +14,9 @@ from .tpu_nodes import DEAD_STATES, Node, parse_node
 
 Progress = Callable[[str], None]
 
+#: The metadata entry that lets people in: a line ``user:public key`` for each.
+KEYS_ENTRY = "ssh-keys"
+
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -307,8 +310,9 @@ def _compare(wanted: Wanted, node: Node) -> _Differences:
         patch["tags"], _ = list(wanted.tags), mask.append("tags")
     if wanted.description is not None and wanted.description != node.description:
         patch["description"], _ = wanted.description, mask.append("description")
-    if wanted.metadata is not None and not wanted.metadata.items() <= node.metadata.items():
-        patch["metadata"], _ = {**node.metadata, **wanted.metadata}, mask.append("metadata")
+    metadata = _merged_metadata(node.metadata, wanted.metadata or {})
+    if metadata != dict(node.metadata):
+        patch["metadata"], _ = metadata, mask.append("metadata")
     if wanted.external_ip is not None and wanted.external_ip != node.external_ips:
         patch["networkConfig"] = {"enableExternalIps": wanted.external_ip}
         mask.append("network_config.enable_external_ips")
@@ -350,9 +354,9 @@ def _outcome(
         if wanted.tags is not None:
             planned["tags"] = list(wanted.tags)
         if wanted.metadata is not None:
-            planned["metadata"] = planned.get("metadata", {}) | {
-                k: _digest(v) for k, v in wanted.metadata.items()
-            }
+            had = before.metadata if before and not created else {}
+            metadata = _merged_metadata(had, wanted.metadata)
+            planned["metadata"] = {key: _digest(value) for key, value in sorted(metadata.items())}
     verb = (
         ("is made anew" if before else "is made")
         if created
@@ -361,6 +365,16 @@ def _outcome(
         else "is as wanted"
     )
     return Outcome(changed, f"TPU {wanted.where} {verb}", after or before, seen, planned)
+
+
+def _merged_metadata(have: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Add entries; to ``ssh-keys`` add lines, or one controller would lock out the others."""
+    merged = {**have, **wanted}
+    if KEYS_ENTRY in have and KEYS_ENTRY in wanted:
+        lines = [*have[KEYS_ENTRY].splitlines(), *wanted[KEYS_ENTRY].splitlines()]
+        added = set(wanted[KEYS_ENTRY].splitlines()) - set(have[KEYS_ENTRY].splitlines())
+        merged[KEYS_ENTRY] = "\n".join(dict.fromkeys(lines)) if added else have[KEYS_ENTRY]
+    return merged
 
 
 def _digest(value: str) -> str:

@@ -1,0 +1,168 @@
+"""The controller's side of tpufleet.core.tpu_fleet: asks the API, and says how far it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ..module_utils import tpu_fleet
+from ..module_utils.fleet import FleetTpu, choose, expand
+from ..module_utils.tpu_api import ApiSettings, TpuApi
+from ..module_utils.tpu_errors import NotConfigured, TpuApiError
+from ..module_utils.tpu_lifecycle import KEYS_ENTRY, Wanted
+from ..module_utils.tpu_nodes import parse_node
+
+#: How long a state may go on before it is said again, seconds.
+SAY_AGAIN = 10.0
+_SPEC: dict[str, Any] = {
+    "api": {"type": "dict", "required": True},
+    "fleet": {"type": "list", "elements": "raw", "required": True},
+    "only": {"type": "str", "default": ""},
+    "zone": {"type": "str", "default": ""},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "ssh_user": {"type": "str", "default": ""},
+    "ssh_public_key_file": {"type": "path", "default": ""},
+    "known_hosts_file": {"type": "path", "default": ""},
+    "recreate": {"type": "bool", "default": False},
+    "replace_dead": {"type": "bool", "default": False},
+    "timeout": {"type": "int", "default": 1800},
+    "wait_for_capacity": {"type": "int", "default": 0},
+}
+
+
+class ActionModule(ActionBase):
+    """Makes the missing TPUs of a fleet, or removes some, side by side."""
+
+    _supports_check_mode = True
+    _supports_async = False
+    _requires_connection = False
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Work, and give one result for all; failed if any TPU is."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _, given = self.validate_argument_spec(argument_spec=_SPEC)
+        try:
+            api = TpuApi(ApiSettings.of(given["api"]))
+            work = self._absent if given["state"] == "absent" else self._present
+            result |= work(api, given)
+        except TpuApiError as error:
+            result |= {"failed": True, "msg": str(error), "reason": error.reason}
+        return result
+
+    def _present(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
+        fleet = expand(given["fleet"])
+        seen = tpu_fleet.survey(api, fleet, _zones(given))
+        chosen = choose(fleet, given["only"])
+        if given["ssh_public_key_file"]:
+            entry = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
+            chosen = tuple(_with_key(tpu, entry) for tpu in chosen)
+        done = tpu_fleet.create(api, chosen, seen.present, self._options(given), _Teller())
+        return _result(done) | {"unwanted": [tpu_fleet.described(node) for node in seen.unwanted]}
+
+    def _absent(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
+        listed = [parse_node(node) for node in api.list_nodes(_zones(given)).nodes]
+        if given["only"]:
+            nodes = [tpu_fleet.find(listed, given["only"], given["zone"])]
+        else:
+            fleet = expand(given["fleet"])
+            nodes = list(tpu_fleet.sort_nodes(fleet, listed, _zones(given)).present.values())
+        done = tpu_fleet.delete(api, nodes, self._options(given), _Teller())
+        return _result(done) | {"doomed": [tpu_fleet.described(node) for node in nodes]}
+
+    def _options(self, given: Mapping[str, Any]) -> tpu_fleet.Options:
+        return tpu_fleet.Options(
+            check=self._task.check_mode,
+            recreate=given["recreate"],
+            replace_dead=given["replace_dead"],
+            timeout=given["timeout"],
+            wait_for_capacity=given["wait_for_capacity"],
+            known_hosts_file=given["known_hosts_file"],
+        )
+
+    def _public_key(self, path: str) -> str:
+        try:
+            return Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            if self._task.check_mode:
+                return "(a key that does not exist yet)"
+            raise NotConfigured(
+                f"can't read ssh_public_key_file {path}: {error.strerror}"
+            ) from None
+
+
+class _Teller:
+    """Says what the TPUs are doing: each new state, and every ten seconds that it is still so."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[str, float]] = {}
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, state: str) -> None:
+        now = time.monotonic()
+        with self._lock:
+            before, when = self._said.get(name, ("", 0.0))
+            if state == before and now - when < SAY_AGAIN:
+                return
+            self._said[name] = (state, now)
+            Display().display(f"  {name}: {state}, {now - self._began:.0f} s")
+
+
+def _zones(given: Mapping[str, Any]) -> Sequence[str]:
+    return [str(zone) for zone in given["api"].get("zones") or ["-"]]
+
+
+def _with_key(tpu: FleetTpu, entry: str) -> FleetTpu:
+    return FleetTpu(tpu.name, tuple(_choice_with_key(choice, entry) for choice in tpu.choices))
+
+
+def _choice_with_key(choice: Wanted, entry: str) -> Wanted:
+    metadata = dict(choice.metadata or {})
+    lines = [*metadata.get(KEYS_ENTRY, "").splitlines(), entry]
+    return replace(choice, metadata=metadata | {KEYS_ENTRY: "\n".join(dict.fromkeys(lines))})
+
+
+def _result(done: Sequence[tpu_fleet.Done]) -> dict[str, Any]:
+    failed = [each for each in done if each.failed]
+    result: dict[str, Any] = {
+        "changed": any(each.changed for each in done),
+        "failed": bool(failed),
+        "msg": "; ".join(each.msg for each in failed or done) or "no TPU is meant",
+        "tpus": [
+            {
+                "name": each.name,
+                "zone": each.zone,
+                "changed": each.changed,
+                "failed": each.failed,
+                "reason": each.reason,
+                "msg": each.msg,
+                "node": dict(each.node),
+            }
+            for each in done
+        ],
+        "diff": [
+            {
+                "before": dict(each.before),
+                "after": dict(each.after),
+                "before_header": f"TPU {each.name}",
+                "after_header": f"TPU {each.name}",
+            }
+            for each in done
+            if each.changed
+        ],
+    }
+    warnings = [warning for each in done for warning in each.warnings]
+    if warnings:
+        result["warnings"] = warnings
+    if failed:
+        result["reason"] = failed[0].reason
+    return result

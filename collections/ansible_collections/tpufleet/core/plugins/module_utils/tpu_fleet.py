@@ -1,0 +1,232 @@
+"""Many TPUs at once: which are missing, there, unwanted; then each of them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import tpu_errors as errors
+from .fleet import FleetTpu
+from .host_keys import KnownHostsFile, remember_host_keys
+from .tpu_api import TpuApi
+from .tpu_lifecycle import Outcome, Wanted, ensure_absent, ensure_present, facts_of, status_of
+from .tpu_nodes import DEAD_STATES, Node, parse_node
+
+AT_ONCE = 16
+Tell = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The fleet against what is there. ``unwanted`` exist, but the fleet file doesn't name them."""
+
+    present: Mapping[str, Node]
+    unwanted: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to go about it; times in seconds. ``wait_for_capacity`` of 0: one try in each zone."""
+
+    check: bool = False
+    recreate: bool = False
+    replace_dead: bool = False
+    timeout: float = 1800.0
+    wait_for_capacity: float = 0.0
+    known_hosts_file: str = ""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of one TPU; ``error`` is empty where it went well."""
+
+    name: str
+    zone: str
+    changed: bool
+    msg: str
+    node: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it went wrong."""
+        return bool(self.reason)
+
+
+def survey(api: TpuApi, fleet: Sequence[FleetTpu], zones: Sequence[str]) -> Survey:
+    """List the zones whole and sort what is there. Raises PartialAnswer, NotConfigured."""
+    return sort_nodes(fleet, [parse_node(node) for node in api.list_nodes(zones).nodes], zones)
+
+
+def sort_nodes(fleet: Sequence[FleetTpu], nodes: Iterable[Node], zones: Sequence[str]) -> Survey:
+    """Find each TPU of the fleet among the nodes, in a zone it may be in; a living one first."""
+    for tpu in fleet:
+        unseen = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
+        if unseen:
+            raise errors.NotConfigured(
+                f"tpu_fleet, {tpu.name}: zone {unseen[0]} is not listed by the inventory "
+                f"({', '.join(zones)}): add it to zones in tpu.yml"
+            )
+    nodes = list(nodes)
+    present: dict[str, Node] = {}
+    for tpu in fleet:
+        candidates = [node for node in nodes if node.name == tpu.name and node.zone in tpu.zones]
+        candidates.sort(key=lambda node: (node.state in DEAD_STATES, tpu.zones.index(node.zone)))
+        if candidates:
+            present[tpu.name] = candidates[0]
+    taken = {(node.zone, node.name) for node in present.values()}
+    return Survey(present, tuple(node for node in nodes if (node.zone, node.name) not in taken))
+
+
+def find(nodes: Iterable[Node], name: str, zone: str = "") -> Node:
+    """Find the one TPU of this name. Raises NotConfigured for none, and for several."""
+    found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
+    if not found:
+        where = f"in zone {zone}" if zone else "in the listed zones"
+        raise errors.NotConfigured(f"there is no TPU called {name!r} {where}")
+    if len(found) > 1:
+        zones = ", ".join(sorted(node.zone for node in found))
+        raise errors.NotConfigured(
+            f"there is a TPU {name} in several zones ({zones}): say -e zone="
+        )
+    return found[0]
+
+
+def create(
+    api: TpuApi,
+    fleet: Sequence[FleetTpu],
+    present: Mapping[str, Node],
+    options: Options,
+    tell: Tell,
+) -> list[Done]:
+    """Have every TPU of the fleet READY. One that fails leaves the others alone."""
+
+    def one(tpu: FleetTpu) -> Done:
+        seen = present.get(tpu.name)
+        done = _guarded(
+            tpu.name,
+            tpu.zones[0],
+            lambda: _create_one(api, tpu, seen, options, lambda state: tell(tpu.name, state)),
+        )
+        if done.changed and not options.check:
+            tell(tpu.name, "READY")
+        return done
+
+    return _side_by_side(one, fleet)
+
+
+def delete(api: TpuApi, nodes: Sequence[Node], options: Options, tell: Tell) -> list[Done]:
+    """Have the TPUs gone, and their host keys forgotten."""
+
+    def one(node: Node) -> Done:
+        done = _guarded(node.name, node.zone, lambda: _delete_one(api, node, options, tell))
+        if done.changed and not options.check:
+            tell(node.name, "gone")
+        return done
+
+    return _side_by_side(one, nodes)
+
+
+def _delete_one(api: TpuApi, node: Node, options: Options, tell: Tell) -> Done:
+    outcome = ensure_absent(
+        api,
+        node.zone,
+        node.name,
+        timeout=options.timeout,
+        check=options.check,
+        progress=lambda state: tell(node.name, state),
+    )
+    _forget(node, options)
+    return _done(node.name, node.zone, outcome)
+
+
+def _forget(node: Node, options: Options) -> None:
+    if options.known_hosts_file and not options.check:
+        KnownHostsFile(options.known_hosts_file).forget(node.key)
+
+
+def _create_one(
+    api: TpuApi, tpu: FleetTpu, present: Node | None, options: Options, tell: Callable[[str], None]
+) -> Done:
+    deadline = api.deadline_in(options.wait_for_capacity)
+    tried = 0
+    while True:
+        for choice in _order(tpu.choices, present):
+            try:
+                outcome = ensure_present(
+                    api,
+                    choice,
+                    timeout=options.timeout,
+                    check=options.check,
+                    recreate=options.recreate,
+                    replace_dead=options.replace_dead,
+                    progress=tell,
+                )
+            except errors.CapacityError as none_free:
+                full = none_free
+                tell(f"no capacity in {choice.zone}")
+                continue
+            if present and outcome.node and outcome.node.key != present.key:
+                _forget(present, options)
+            return _with_host_keys(api, choice, outcome, options, tell)
+        try:
+            api.pause(f"find capacity for TPU {tpu.name}", tried + 12, deadline)
+        except errors.DeadlineExceeded:
+            raise full from None
+        tried += 1
+
+
+def _order(choices: Sequence[Wanted], present: Node | None) -> list[Wanted]:
+    """Put the zone where it is before the others."""
+    return sorted(choices, key=lambda choice: present is None or choice.zone != present.zone)
+
+
+def _with_host_keys(
+    api: TpuApi, choice: Wanted, outcome: Outcome, options: Options, tell: Callable[[str], None]
+) -> Done:
+    warnings: tuple[str, ...] = ()
+    if outcome.node and options.known_hosts_file and not options.check:
+        silent = remember_host_keys(api, outcome.node, options.known_hosts_file, tell)
+        warnings = tuple(
+            f"worker {worker} of TPU {choice.where} published no ssh host keys" for worker in silent
+        )
+    return _done(choice.name, choice.zone, outcome, warnings)
+
+
+def _done(name: str, zone: str, outcome: Outcome, warnings: tuple[str, ...] = ()) -> Done:
+    node = status_of(outcome.node) if outcome.node else {}
+    return Done(
+        name, zone, outcome.changed, outcome.msg, node, outcome.before, outcome.after, warnings
+    )
+
+
+def _guarded(name: str, zone: str, work: Callable[[], Done]) -> Done:
+    try:
+        return work()
+    except errors.TpuApiError as error:
+        return Done(name, zone, changed=False, msg=str(error), reason=error.reason)
+
+
+def _side_by_side[T](work: Callable[[T], Done], items: Sequence[T]) -> list[Done]:
+    if not items:
+        return []
+    with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(items))) as pool:
+        return list(pool.map(work, items))
+
+
+def described(node: Node) -> dict[str, Any]:
+    """Give what a person wants to know of a TPU before deleting it; ``words`` says it in a line."""
+    facts = facts_of(node)
+    kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
+    workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
+    return {
+        **{key: facts[key] for key in ("name", "zone", "accelerator_type", "spot")},
+        "state": node.state,
+        "workers": len(node.endpoints),
+        "words": f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})",
+    }

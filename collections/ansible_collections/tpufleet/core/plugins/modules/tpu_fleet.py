@@ -1,0 +1,118 @@
+"""Documentation of tpufleet.core.tpu_fleet; what it does is in plugins/action/tpu_fleet.py."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: tpu_fleet
+short_description: Make the TPUs of a fleet file, or remove some, side by side
+description:
+  - Lists the inventory's zones whole (a partial list is an error), compares them with the fleet,
+    and makes what is missing, all TPUs at once. What is right stays as it is.
+  - A TPU with several zones goes to the next one where there is no capacity.
+  - Says every ten seconds how far each TPU is.
+author: tpufleet maintainers
+requirements: [google-auth, requests]
+attributes:
+  check_mode:
+    description: Makes no request that changes anything, and foretells the same as the real run.
+    support: full
+  diff_mode:
+    description: Shows every TPU before and after; metadata only by length and digest.
+    support: full
+options:
+  api:
+    description: Which API, whose project, which key, which zones; the variable C(tpu_api).
+    type: dict
+    required: true
+  fleet:
+    description:
+      - The TPUs that are wanted, the variable C(tpu_fleet). Each has C(name), C(zone) or C(zones)
+        (tried in this order), C(accelerator_type), C(runtime_version), and may have C(count) (V(3)
+        of V(sweep) are V(sweep-0) to V(sweep-2)), C(spot), C(preemptible), C(network),
+        C(subnetwork), C(external_ip), C(description), C(labels), C(tags) and C(metadata), as in
+        M(tpufleet.core.tpu_node).
+    type: list
+    elements: raw
+    required: true
+  only:
+    description: Only the TPU of this name. To be removed, it need not be in the fleet.
+    type: str
+    default: ""
+  zone:
+    description: Only a TPU in this zone, where one of the name is in several; for removing.
+    type: str
+    default: ""
+  state:
+    description: Whether the TPUs should be there (and READY) or not.
+    type: str
+    choices: [present, absent]
+    default: present
+  ssh_user:
+    description: The user that O(ssh_public_key_file) lets in.
+    type: str
+    default: ""
+  ssh_public_key_file:
+    description: This key is added to the TPUs' metadata, C(ssh-keys).
+    type: path
+    default: ""
+  known_hosts_file:
+    description: Where the workers' host keys are written down, and removed.
+    type: path
+    default: ""
+  recreate:
+    description: Delete a TPU that differs in what can't be changed, and make it anew.
+    type: bool
+    default: false
+  replace_dead:
+    description: Delete a TPU that was preempted or terminated, and make it anew.
+    type: bool
+    default: false
+  timeout:
+    description: How long each TPU may take, in seconds.
+    type: int
+    default: 1800
+  wait_for_capacity:
+    description: How long to go on trying where no zone has capacity, in seconds.
+    type: int
+    default: 0
+"""
+
+EXAMPLES = r"""
+- name: Make the missing TPUs of the fleet
+  tpufleet.core.tpu_fleet:
+    api: "{{ tpu_api }}"
+    fleet: "{{ tpu_fleet }}"
+    ssh_user: "{{ tpu_ssh.user }}"
+    ssh_public_key_file: "{{ tpu_ssh.private_key_file }}.pub"
+    known_hosts_file: "{{ tpu_ssh.known_hosts_file }}"
+    replace_dead: true
+
+- name: Remove one TPU
+  tpufleet.core.tpu_fleet:
+    api: "{{ tpu_api }}"
+    fleet: "{{ tpu_fleet }}"
+    only: demo
+    state: absent
+"""
+
+RETURN = r"""
+tpus:
+  description: One entry a TPU, with name, zone, changed, failed, reason, msg, node.
+  type: list
+  elements: dict
+  returned: success and failure
+unwanted:
+  description: TPUs that exist, but that the fleet doesn't name.
+  type: list
+  elements: dict
+  returned: O(state=present)
+doomed:
+  description: The TPUs that are removed, or would be in check mode.
+  type: list
+  elements: dict
+  returned: O(state=absent)
+reason:
+  description: A word for what went wrong with the first TPU that failed.
+  type: str
+  returned: failure
+"""
