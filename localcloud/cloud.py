@@ -43,6 +43,7 @@ def up(place: Place, *, port: int | None, subnet: IPv4Network | None, say: Say) 
                 f"local cloud {place.name!r} is up already, on port {found.port} and subnet "
                 f"{found.subnet}: python -m localcloud --name {place.name} down, then up again"
             )
+        client.ask(place, "GET", "/_localcloud/status")
         return found
     before = settings.read(place) if place.settings.exists() else None
     root = image.ensure(say)

@@ -27,6 +27,8 @@ RUN_DIRECTORY = f"/var/lib/tpufleet/runs/{RUN}"
 _TASK = re.compile(r"^(?:TASK|RUNNING HANDLER|PLAY) \[(?P<name>.*)\]")
 _RESULT = re.compile(r"^(?P<what>ok|changed|fatal|failed|unreachable): \[(?P<host>[^\]]+)\]")
 
+_PROGRESS = re.compile(r"^  \S")  # how the playbooks tell how far a long step is
+
 
 class DemoError(Exception):
     """A step failed; the text says which and where to read on."""
@@ -38,9 +40,8 @@ class Follower:
 
     step: int
     steps: int
-    loss: float
-    tokens_per_second: float
-    ended: bool
+    loss: float | None
+    tokens_per_second: float | None
 
 
 @dataclass
@@ -103,6 +104,8 @@ def playbook(log: Path, name: str, *arguments: str) -> None:
                 now.what, changed = task["name"], []
             elif (result := _RESULT.match(line)) and result["what"] == "changed":
                 changed.append(result["host"])
+            elif _PROGRESS.match(line):
+                print(f"  {line}", flush=True)
         report(now.what, changed)
         if lines and lines[-1].startswith("exit code"):
             tail = "\n".join(lines[-40:])
@@ -181,7 +184,9 @@ def find_workers() -> tuple[list[str], dict[str, str]]:
     )
     if told.returncode:
         raise DemoError(told.stderr.strip().splitlines()[-1])
-    hosts = json.loads(told.stdout)["_meta"]["hostvars"]
+    # What comes from an API is marked: {"__ansible_unsafe": "text"}.
+    inventory = json.loads(told.stdout, object_hook=lambda d: d.get("__ansible_unsafe", d))
+    hosts = inventory["_meta"]["hostvars"]
     workers = {name: v["ansible_host"] for name, v in hosts.items() if v.get("tpu_name") == TPU}
     leader = hosts[f"{TPU}-w0"]
     ssh = [
@@ -198,24 +203,24 @@ def follow(ssh: Sequence[str]) -> None:
     """Print the run's progress until it has ended. Raises DemoError if it did not end well."""
     look = (
         f"cd {RUN_DIRECTORY} && while :; do "
-        "[ ! -e exit.json ] || echo ended; cat heartbeat.json 2>/dev/null; echo; "
+        "cat heartbeat.json 2>/dev/null; echo; "
         "[ ! -e exit.json ] || break; sleep 3; done"
     )
-    now = Follower(0, 0, float("nan"), 0.0, False)
+    now = Follower(0, 0, None, None)
     seen = -1
     for line in spoken([*ssh, f"sudo sh -c {shlex.quote(look)}"], Waiting("the next step")):
         now = looked(now, line)
-        if now.steps and now.step != seen:
+        if now.loss is not None and now.step != seen:
             seen = now.step
             print(
                 f"    step {now.step}/{now.steps}  loss {now.loss:.3f}  "
-                f"{now.tokens_per_second:,.0f} tokens/s",
+                f"{now.tokens_per_second or 0:,.0f} tokens/s",
                 flush=True,
             )
         if line.startswith("exit code"):
             raise DemoError(f"the leader cannot be reached: {line}")
     exited = json.loads(remote(ssh, f"sudo cat {RUN_DIRECTORY}/exit.json"))
-    if exited.get("code") != 0:
+    if (exited["code"], exited["status"]) != ("exited", "0"):
         raise DemoError(
             f"the run ended with {exited}: ansible-playbook -i inventory/local playbooks/logs.yml"
         )
@@ -223,13 +228,9 @@ def follow(ssh: Sequence[str]) -> None:
 
 def looked(before: Follower, line: str) -> Follower:
     """Read one line of the leader's answer."""
-    if line == "ended":
-        return Follower(before.step, before.steps, before.loss, before.tokens_per_second, True)
     try:
         told = json.loads(line)
-        return Follower(
-            told["step"], told["steps"], told["loss"], told["tokens_per_second"], before.ended
-        )
+        return Follower(told["step"], told["steps"], told["loss"], told["tokens_per_second"])
     except (ValueError, LookupError, TypeError):
         return before
 
@@ -266,6 +267,7 @@ The model writes:
 {indented(sample)}
 
 Next:
+  . .venv/bin/activate
   {i} playbooks/status.yml
   {i} playbooks/logs.yml
   ansible -i inventory/local tpu -m command -a 'uptime'

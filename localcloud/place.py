@@ -82,7 +82,7 @@ class Place:
     @property
     def lock(self) -> Path:
         """Held by the server while it lives."""
-        return self.directory / "server.lock"
+        return self.directory / "state.lock"
 
 
 def clouds_directory() -> Path:
