@@ -1,0 +1,43 @@
+"""What the collection's tests share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+
+from tests.collections.scripted_api import ScriptedApi, serving
+
+
+class Clock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Iterator[ScriptedApi]:
+    """A server on loopback that says what the test wants."""
+    with serving(tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+def client(scripted: ScriptedApi, clock: Clock) -> TpuApi:
+    """The client of that server; its waits pass in no time."""
+    return TpuApi(ApiSettings.of(scripted.api), patience=Patience(), sleep=clock.sleep, clock=clock)

@@ -1,0 +1,173 @@
+"""An HTTP server on loopback that gives the answers a test writes down, faults above all."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+TOKEN = "ya29.a-token-that-nobody-may-see"
+PROJECT = "local-fleet"
+ZONE = "us-central2-b"
+
+
+@dataclass(frozen=True)
+class Say:
+    """One answer: an HTTP status with a JSON body."""
+
+    body: Any = field(default_factory=dict)
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Drop:
+    """No answer: the connection is closed after the request was read."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it came."""
+
+    method: str
+    path: str
+    query: str
+    body: Any
+    authorization: str
+
+
+def error(code: int, message: str, status: str = "", **more: Any) -> Say:
+    """Write an error as Google does."""
+    return Say({"error": {"code": code, "message": message, "status": status, **more}}, code)
+
+
+Answerer = Callable[[Asked], Say | Drop]
+
+
+@cache
+def _private_key() -> str:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    kind, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, kind, plain).decode()
+
+
+class ScriptedApi:
+    """Answers from a list, one after the other, or by a function; keeps what was asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.asked: list[Asked] = []
+        self.tokens = 0
+        self.token_answer = Say({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
+        self.script: list[Say | Drop] = []
+        self.answerer: Answerer | None = None
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self.credentials_file = directory / "service-account.json"
+        self.credentials_file.write_text(json.dumps(self._account()))
+
+    def serve(self) -> None:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def api(self) -> dict[str, str]:
+        """What the variable tpu_api would be."""
+        return {
+            "project": PROJECT,
+            "endpoint": self.endpoint,
+            "credentials_file": str(self.credentials_file),
+        }
+
+    def methods(self) -> list[str]:
+        return [request.method for request in self.asked]
+
+    def _account(self) -> dict[str, str]:
+        return {
+            "type": "service_account",
+            "project_id": PROJECT,
+            "private_key_id": "1",
+            "private_key": _private_key(),
+            "client_email": "tester@local-fleet.iam.gserviceaccount.com",
+            "token_uri": f"{self.endpoint}/token",
+        }
+
+    def _answer(self, request: Asked) -> Say | Drop:
+        with self._lock:
+            if request.path == "/token":
+                self.tokens += 1
+                return self.token_answer
+            self.asked.append(request)
+            if self.answerer:
+                return self.answerer(request)
+            return self.script.pop(0) if self.script else error(500, "nothing more is written down")
+
+    def _handler(api) -> type[BaseHTTPRequestHandler]:  # noqa: N805  self is the handler's inside
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                sent = self.rfile.read(length)
+                path, _, query = self.path.partition("?")
+                form = path == "/token"
+                body = None if form or not sent else json.loads(sent)
+                authorization = self.headers.get("Authorization", "")
+                said = api._answer(Asked(self.command, path, query, body, authorization))
+                if isinstance(said, Drop):
+                    self.close_connection = True
+                    return
+                raw = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
+                self.send_response(said.status)
+                for name, value in said.headers:
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = do  # noqa: N815  the names that http.server calls
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[ScriptedApi]:
+    """Serve for as long as the test lasts."""
+    api = ScriptedApi(directory)
+    api.serve()
+    try:
+        yield api
+    finally:
+        api.stop()
+
+
+def node(name: str = "demo", zone: str = ZONE, **fields: Any) -> dict[str, Any]:
+    """Write a READY TPU of two workers as the API does."""
+    return {
+        "name": f"projects/{PROJECT}/locations/{zone}/nodes/{name}",
+        "id": "4711",
+        "state": "READY",
+        "acceleratorType": "v4-16",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "schedulingConfig": {},
+        "networkEndpoints": [
+            {"ipAddress": "10.0.0.2", "accessConfig": {"externalIp": "203.0.113.2"}},
+            {"ipAddress": "10.0.0.3", "accessConfig": {"externalIp": "203.0.113.3"}},
+        ],
+    } | fields

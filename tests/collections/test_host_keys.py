@@ -1,0 +1,128 @@
+"""The fleet's known_hosts file: keys of the guests' own word, written once, never guessed."""
+
+import base64
+import stat
+import subprocess
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import (
+    KnownHost,
+    KnownHostsFile,
+    known_host,
+    published_keys,
+    remember_host_keys,
+    ssh_options,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+
+from tests.collections.scripted_api import ZONE, Say, error, node
+
+
+def key_of(kind: str, tail: bytes = b"\0\0\0\1x") -> str:
+    return base64.b64encode(len(kind).to_bytes(4, "big") + kind.encode() + tail).decode()
+
+
+ED25519 = key_of("ssh-ed25519")
+
+
+def published(*workers: dict[str, str]) -> Say:
+    return Say(
+        {
+            "guestAttributes": [
+                {"queryValue": {"items": [{"key": k, "value": v} for k, v in worker.items()]}}
+                for worker in workers
+            ]
+        }
+    )
+
+
+def test_a_written_worker_is_read_again(tmp_path):
+    file = KnownHostsFile(tmp_path / "new" / "known_hosts")
+    met = KnownHost("1-w0", {"ssh-ed25519": ED25519}, "guest-0")
+    file.add([met])
+    assert file.read() == {"1-w0": met}
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+
+
+def test_a_worker_keeps_the_keys_it_was_met_with(tmp_path):
+    file = KnownHostsFile(tmp_path / "known_hosts")
+    file.add([KnownHost("1-w0", {"ssh-ed25519": ED25519})])
+    file.add([KnownHost("1-w0", {"ssh-ed25519": "other"})])
+    assert file.read()["1-w0"].keys == {"ssh-ed25519": ED25519}
+
+
+def test_a_tpu_that_is_gone_is_forgotten_and_its_namesakes_stay(tmp_path):
+    file = KnownHostsFile(tmp_path / "known_hosts")
+    file.add([KnownHost(alias, {"ssh-ed25519": ED25519}) for alias in ("1-w0", "1-w10", "11-w0")])
+    file.forget("1")
+    assert list(file.read()) == ["11-w0"]
+
+
+def test_lines_of_others_survive(tmp_path):
+    path = tmp_path / "known_hosts"
+    path.write_text("# mine\n@cert-authority *.example ssh-ed25519 AAAA\nbroken\n")
+    KnownHostsFile(path).add([KnownHost("1-w0", {"ssh-ed25519": ED25519})])
+    assert path.read_text().startswith("# mine\n@cert-authority *.example ssh-ed25519 AAAA\nbroken")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"ssh-ed25519": "not base64"},
+        {"ssh-ed25519": key_of("ssh-rsa")},
+        {"ssh-ed25519\nevil": ED25519},
+        {"other": ED25519},
+    ],
+)
+def test_what_is_no_key_of_its_type_is_not_believed(attributes):
+    assert known_host("1-w0", attributes) is None
+
+
+def test_one_request_tells_the_keys_of_all_workers(client, scripted):
+    scripted.script = [published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})]
+    assert sorted(published_keys(client, ZONE, "demo", "1", 2)) == [0, 1]
+
+
+def test_keys_are_never_given_to_the_wrong_worker(client, scripted):
+    def only_worker_1(asked):
+        return published(*([{"ssh-ed25519": ED25519}] if asked.body["workerIds"] != ["0"] else []))
+
+    scripted.answerer = only_worker_1
+    assert list(published_keys(client, ZONE, "demo", "1", 2)) == [1]
+
+
+def test_keys_that_come_late_are_waited_for(client, scripted, tmp_path):
+    late = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
+    scripted.script = [published({}, {}), published({"ssh-ed25519": ED25519}, {}), late]
+    file = tmp_path / "known_hosts"
+    assert remember_host_keys(client, parse_node(node()), str(file), lambda _: None) == []
+    assert sorted(KnownHostsFile(file).read()) == ["4711-w0", "4711-w1"]
+
+
+def test_workers_that_never_publish_are_given_back(client, scripted, tmp_path):
+    scripted.answerer = lambda _: published({"ssh-ed25519": ED25519}, {})
+    file = str(tmp_path / "known_hosts")
+    assert remember_host_keys(client, parse_node(node()), file, lambda _: None) == [1]
+
+
+def test_known_workers_are_not_asked_again(client, scripted, tmp_path):
+    scripted.answerer = lambda _: error(403, "must not be asked")
+    file = KnownHostsFile(tmp_path / "known_hosts")
+    file.add([KnownHost(f"4711-w{worker}", {"ssh-ed25519": ED25519}) for worker in (0, 1)])
+    assert remember_host_keys(client, parse_node(node()), str(file.path), lambda _: None) == []
+
+
+@pytest.mark.parametrize("folder", ["plain", "with space", "100%", "it's"])
+def test_ssh_understands_the_options_as_they_are_written(tmp_path, folder):
+    path = tmp_path / folder / "known_hosts"
+    words = ssh_options(str(path), "1-w0", accept_new=False)
+    seen = subprocess.run(
+        ["sh", "-c", f"ssh -F /dev/null -G {words} host"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.lower()
+    assert "hostkeyalias 1-w0" in seen
+    assert "stricthostkeychecking true" in seen
+    assert str(path).lower() in seen.replace("%%", "%")

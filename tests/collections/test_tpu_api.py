@@ -1,0 +1,256 @@
+"""The client of the Cloud TPU API against a real HTTP server, in good days and bad."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+
+from tests.collections.scripted_api import TOKEN, ZONE, Asked, Drop, Say, ScriptedApi, error, node
+
+BUSY = error(503, "busy", "UNAVAILABLE")
+
+
+def test_all_pages_of_a_list_are_followed(client, scripted):
+    scripted.script = [
+        Say({"nodes": [node("a")], "nextPageToken": "two"}),
+        Say({"nodes": [node("b")], "nextPageToken": "three"}),
+        Say({}),
+    ]
+    names = [entry["name"].rsplit("/", 1)[1] for entry in client.list_nodes().nodes]
+    assert names == ["a", "b"]
+    assert [("pageToken" in request.query) for request in scripted.asked] == [False, True, True]
+
+
+def test_a_page_that_fails_twice_changes_nothing_in_the_answer(client, scripted):
+    scripted.script = [Say({"nodes": [node("a")], "nextPageToken": "two"}), BUSY, BUSY]
+    scripted.script.append(Say({"nodes": [node("b")]}))
+    assert len(client.list_nodes().nodes) == 2
+
+
+def test_a_dropped_connection_is_asked_again(client, scripted):
+    scripted.script = [Drop(), Say({"nodes": [node()]})]
+    assert len(client.list_nodes().nodes) == 1
+
+
+def test_a_page_token_that_comes_twice_ends_the_listing(client, scripted):
+    scripted.answerer = lambda _: Say({"nextPageToken": "again"})
+    with pytest.raises(errors.BadAnswer, match="same page again"):
+        client.list_nodes()
+
+
+def test_a_list_that_lacks_zones_is_an_error_that_names_them(client, scripted):
+    scripted.script = [
+        Say({"nodes": [node()], "unreachable": ["projects/local-fleet/locations/us-east1-d"]})
+    ]
+    with pytest.raises(errors.PartialAnswer, match="us-east1-d"):
+        client.list_nodes()
+
+
+def test_unreachable_on_the_first_of_two_pages_is_not_forgotten(client, scripted):
+    scripted.script = [Say({"unreachable": ["us-east1-d"], "nextPageToken": "two"}), Say({})]
+    with pytest.raises(errors.PartialAnswer):
+        client.list_nodes()
+
+
+def test_a_partial_list_is_marked_where_it_is_allowed(client, scripted):
+    scripted.script = [Say({"nodes": [node()], "unreachable": ["us-east1-d"]})]
+    listing = client.list_nodes(allow_partial=True)
+    assert (len(listing.nodes), listing.unreachable) == (1, ("us-east1-d",))
+
+
+def _only_one_zone(request: Asked) -> Say:
+    return Say({"nodes": [node()]}) if f"/{ZONE}/" in request.path else BUSY
+
+
+def test_one_zone_of_two_that_fails_fails_the_list(client, scripted):
+    scripted.answerer = _only_one_zone
+    with pytest.raises(errors.Unavailable, match="us-east1-d"):
+        client.list_nodes([ZONE, "us-east1-d"])
+
+
+def test_one_zone_of_two_that_fails_is_unreachable_where_partial_is_allowed(client, scripted):
+    scripted.answerer = _only_one_zone
+    listing = client.list_nodes([ZONE, "us-east1-d"], allow_partial=True)
+    assert (len(listing.nodes), listing.unreachable) == (1, ("us-east1-d",))
+
+
+def test_what_the_credentials_may_not_do_is_never_called_a_partial_list(client, scripted):
+    scripted.answerer = lambda _: error(403, "Permission denied on zone")
+    with pytest.raises(errors.Forbidden, match="Permission denied"):
+        client.list_nodes([ZONE, "us-east1-d"], allow_partial=True)
+
+
+def test_waits_between_tries_grow_and_honour_retry_after(client, scripted, clock):
+    slow = Say({"error": {"code": 429, "message": "slow down"}}, 429, (("Retry-After", "7"),))
+    scripted.script = [slow, Say({})]
+    client.list_nodes()
+    assert clock.slept[0] >= 7
+
+
+def test_patience_ends_with_what_the_api_said(client, scripted):
+    scripted.answerer = lambda _: BUSY
+    with pytest.raises(errors.Unavailable, match=r"503 \(busy\)"):
+        client.list_nodes()
+    assert len(scripted.asked) == Patience().tries
+
+
+def test_refused_credentials_name_the_command_that_gets_some(client, scripted):
+    scripted.answerer = lambda _: error(401, "Request had invalid authentication credentials")
+    with pytest.raises(errors.Unauthorized, match="gcloud auth application-default login"):
+        client.list_nodes()
+
+
+def test_a_token_endpoint_that_refuses_the_key_is_one_line(client, scripted):
+    scripted.token_answer = Say({"error": "invalid_grant", "error_description": "no such key"}, 400)
+    with pytest.raises(errors.Unauthorized, match="invalid_grant"):
+        client.list_nodes()
+
+
+def test_nobody_at_the_endpoint_is_one_line_with_its_address(client, scripted):
+    scripted.stop()
+    with pytest.raises(errors.NoAnswer, match=f"no answer from {scripted.endpoint}"):
+        client.list_nodes()
+
+
+def test_another_server_at_the_endpoint_is_told_apart(client, scripted):
+    scripted.answerer = lambda _: Say(b"<html>router login</html>")
+    with pytest.raises(errors.BadAnswer, match="not as a Cloud TPU API"):
+        client.list_nodes()
+
+
+@pytest.mark.parametrize("body", [{"nodes": "none"}, {"nodes": [1]}, {"unreachable": {}}, []])
+def test_answers_of_another_shape_are_refused(client, scripted, body):
+    scripted.answerer = lambda _: Say(body)
+    with pytest.raises(errors.BadAnswer):
+        client.list_nodes()
+
+
+def test_no_error_shows_the_token(client, scripted):
+    def leaking(request: Asked) -> Say:
+        return error(400, f"you sent {request.authorization}\nand access_token={TOKEN}")
+
+    scripted.answerer = leaking
+    with pytest.raises(errors.InvalidRequest) as caught:
+        client.get_node(ZONE, "demo")
+    assert TOKEN not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_node_is_none(client, scripted):
+    scripted.script = [error(404, "not found", "NOT_FOUND")]
+    assert client.get_node(ZONE, "demo") is None
+
+
+def test_a_used_up_quota_is_not_asked_for_again(client, scripted):
+    scripted.script = [error(429, "Quota limit 'TPUV4' has been exceeded. Limit: 32 in zone x.")]
+    with pytest.raises(errors.QuotaError, match="Limit: 32"):
+        client.create_node(ZONE, "demo", {})
+
+
+def test_asking_too_often_is_asked_again(client, scripted):
+    often = error(
+        429,
+        "Quota exceeded for quota metric 'Read requests', quota limit 'per minute'",
+        details=[{"reason": "RATE_LIMIT_EXCEEDED"}],
+    )
+    scripted.script = [often, Say({})]
+    assert client.list_nodes().nodes == []
+
+
+def test_a_lost_answer_to_a_deletion_is_not_asked_again(client, scripted):
+    scripted.script = [Drop()]
+    with pytest.raises(errors.NoAnswer):
+        client.delete_node(ZONE, "demo")
+    assert scripted.methods() == ["DELETE"]
+
+
+def test_an_operation_is_waited_for_until_it_is_done(client, scripted, clock):
+    running = {"name": "projects/p/locations/z/operations/1"}
+    scripted.script = [Say(running), BUSY, Say({**running, "done": True, "response": {}})]
+    client.wait(running, "create TPU demo", clock() + 600)
+    assert len(scripted.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        (8, "There is no more capacity in the zone", errors.CapacityError),
+        (8, "Quota limit 'TPUV4' has been exceeded", errors.QuotaError),
+        (13, "Internal error", errors.OperationFailed),
+    ],
+)
+def test_an_operation_ends_with_its_own_error(client, clock, code, message, kind):
+    failed = {"name": "o", "done": True, "error": {"code": code, "message": message}}
+    with pytest.raises(kind, match=message):
+        client.wait(failed, "create TPU demo", clock() + 600)
+
+
+def test_an_operation_that_outlasts_its_deadline_says_that_it_goes_on(client, scripted, clock):
+    scripted.answerer = lambda _: Say({"name": "o"})
+    with pytest.raises(errors.DeadlineExceeded, match="goes on in the cloud"):
+        client.wait({"name": "o"}, "create TPU demo", clock() + 30)
+
+
+@pytest.mark.parametrize("project", ["", "YOUR-PROJECT", "<project>", "a b", "../etc"])
+def test_a_project_that_is_none_says_what_to_fill_in(project):
+    with pytest.raises(errors.NotConfigured, match=r"inventory/gcp/tpu\.yml.*-i inventory/local"):
+        ApiSettings.of({"project": project})
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:80", "ftp://x", "http://"])
+def test_an_endpoint_that_is_no_address_is_refused(endpoint):
+    with pytest.raises(errors.NotConfigured, match="endpoint"):
+        ApiSettings.of({"project": "local-fleet", "endpoint": endpoint})
+
+
+@pytest.mark.parametrize("zone", ["us-central2", "US-CENTRAL2-B", "a/b", ""])
+def test_what_is_no_zone_is_refused_before_asking(client, scripted, zone):
+    with pytest.raises(errors.NotConfigured, match="is no zone"):
+        client.list_nodes([zone])
+    assert scripted.asked == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "no json", "[]", '{"type": "service_account"}', '{"type": "external_account"}'],
+)
+def test_a_credentials_file_that_is_none_is_one_line(tmp_path: Path, content: str):
+    file = tmp_path / "key.json"
+    file.write_text(content)
+    settings = ApiSettings("local-fleet", "http://127.0.0.1:1", str(file))
+    with pytest.raises(errors.Unauthorized, match=r"key\.json holds a .* key"):
+        TpuApi(settings)
+
+
+def test_a_missing_credentials_file_says_which_and_what_to_do(tmp_path: Path):
+    settings = ApiSettings("local-fleet", "http://127.0.0.1:1", str(tmp_path / "gone.json"))
+    with pytest.raises(errors.Unauthorized, match=r"gone\.json: No such file.*gcloud auth"):
+        TpuApi(settings)
+
+
+def test_application_default_credentials_are_used_without_a_file(scripted, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(scripted.credentials_file))
+    scripted.script = [Say({"nodes": [node()]})]
+    client = TpuApi(ApiSettings("local-fleet", scripted.endpoint))
+    assert len(client.list_nodes().nodes) == 1
+    assert scripted.tokens == 1
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_loopback(client, scripted, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    scripted.script = [Say({})]
+    assert client.list_nodes().nodes == []
+
+
+def test_a_local_clouds_key_never_gets_a_token_from_elsewhere(scripted: ScriptedApi, clock):
+    account = json.loads(scripted.credentials_file.read_text())
+    account["token_uri"] = "http://192.0.2.1/token"
+    scripted.credentials_file.write_text(json.dumps(account))
+    client = TpuApi(ApiSettings.of(scripted.api), sleep=clock.sleep, clock=clock)
+    with pytest.raises(errors.NoAnswer):
+        client.list_nodes()
+    assert scripted.asked == []

@@ -1,0 +1,256 @@
+"""From the API's nodes to inventory hosts: their names, their groups, what they know."""
+
+import re
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import KnownHost
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_hosts import (
+    HostOptions,
+    NameClash,
+    build_hosts,
+    refuse_clashes,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import BadNode, parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_shapes import (
+    shape_of,
+    type_of_config,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.collections.scripted_api import node
+
+
+def hosts_of(*nodes, known=(), **options):
+    known_hosts = {alias: KnownHost(alias, {"ssh-ed25519": "AAAA"}, name) for alias, name in known}
+    return build_hosts(map(parse_node, nodes), HostOptions(**options), known_hosts)
+
+
+def test_a_ready_tpu_is_one_host_a_worker():
+    first, second = hosts_of(node()).hosts
+    assert (first.name, second.name) == ("demo-w0", "demo-w1")
+    assert first.groups == (
+        "tpu",
+        "tpu_demo",
+        "leaders",
+        "zone_us-central2-b",
+        "type_v4-16",
+        "state_READY",
+    )
+    assert "leaders" not in second.groups
+
+
+def test_a_worker_knows_itself_and_its_leader():
+    _, second = hosts_of(node(schedulingConfig={"spot": True}, labels={"a": "b"})).hosts
+    assert second.variables == {
+        "tpu_name": "demo",
+        "tpu_id": "4711",
+        "tpu_zone": "us-central2-b",
+        "tpu_accelerator_type": "v4-16",
+        "tpu_generation": "v4",
+        "tpu_topology": "",
+        "tpu_state": "READY",
+        "tpu_health": "",
+        "tpu_spot": True,
+        "tpu_worker_id": 1,
+        "tpu_worker_count": 2,
+        "tpu_chips": 4,
+        "tpu_internal_ip": "10.0.0.3",
+        "tpu_external_ip": "203.0.113.3",
+        "tpu_leader_ip": "10.0.0.2",
+        "tpu_device_glob": "/dev/accel*",
+        "tpu_labels": {"a": "b"},
+        "tpu_queued_resource": "",
+        "ansible_host": "203.0.113.3",
+    }
+
+
+@pytest.mark.parametrize("state", ["CREATING", "PREEMPTED", "REPAIRING", "STOPPED"])
+def test_a_tpu_that_is_not_ready_is_one_host_that_no_play_addresses(state):
+    (host,) = hosts_of(node(state=state)).hosts
+    assert (host.name, host.groups) == ("demo", (f"state_{state}",))
+    assert "ansible_host" not in host.variables
+
+
+def test_a_ready_tpu_without_endpoints_is_not_addressed_yet():
+    (host,) = hosts_of(node(networkEndpoints=[])).hosts
+    assert host.groups == ("state_READY",)
+
+
+def test_a_tpu_without_external_addresses_is_left_out_with_a_warning():
+    built = hosts_of(node(networkEndpoints=[{"ipAddress": "10.0.0.2"}], acceleratorType="v4-8"))
+    assert [host.name for host in built.hosts] == ["demo"]
+    assert "address: internal" in built.warnings[0]
+
+
+def test_internal_addresses_are_taken_where_asked_for():
+    first, _ = hosts_of(node(), address="internal").hosts
+    assert first.variables["ansible_host"] == "10.0.0.2"
+
+
+def test_iap_goes_through_gcloud_to_the_guests_own_name():
+    known = [("4711-w0", "t1v-n-1-w-0"), ("4711-w1", "t1v-n-1-w-1")]
+    _, second = hosts_of(node(), address="iap", known=known).hosts
+    args = second.variables["ansible_ssh_common_args"]
+    assert "start-iap-tunnel t1v-n-1-w-1 %p" in args
+    assert "--zone=us-central2-b" in args
+
+
+def test_fewer_workers_than_the_type_has_are_warned_about():
+    built = hosts_of(node(acceleratorType="v4-32"))
+    assert "lists 2 workers, a v4-32 has 4" in built.warnings[0]
+    assert len(built.hosts) == 2
+
+
+def test_ssh_checks_the_key_under_tpu_id_and_worker():
+    known = [("4711-w0", ""), ("4711-w1", "")]
+    first, _ = hosts_of(node(), known=known, known_hosts_file="/fleet/known_hosts").hosts
+    assert first.variables["ansible_ssh_common_args"] == (
+        "-o HostKeyAlias=4711-w0 -o UserKnownHostsFile=/fleet/known_hosts "
+        "-o GlobalKnownHostsFile=/dev/null -o StrictHostKeyChecking=yes"
+    )
+
+
+def test_workers_without_host_keys_are_named_and_refused():
+    built = hosts_of(node(), known=[("4711-w0", "")], known_hosts_file="/fleet/known_hosts")
+    assert built.warnings[0].startswith("worker 1 of TPU demo (us-central2-b) published no")
+    assert "StrictHostKeyChecking=yes" in built.hosts[1].variables["ansible_ssh_common_args"]
+
+
+def test_accept_new_is_the_loud_fallback_for_missing_keys():
+    built = hosts_of(node(), known_hosts_file="/fleet/known_hosts", accept_new=True)
+    assert "accept-new" in built.warnings[0]
+    assert "accept-new" in built.hosts[0].variables["ansible_ssh_common_args"]
+
+
+def test_one_name_in_two_zones_says_how_to_set_hostnames():
+    built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2"))
+    with pytest.raises(NameClash, match=r"demo \(us-central2-b\).*demo \(us-east1-d\).*hostnames"):
+        refuse_clashes([(host.name, host) for host in built.hosts])
+
+
+def test_tpus_of_one_name_never_share_their_group():
+    built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2"))
+    groups = {host.groups[1] for host in built.hosts}
+    assert groups == {"tpu_demo_us-central2-b", "tpu_demo_us-east1-d"}
+
+
+def test_a_dead_tpu_called_like_a_group_is_not_taken_for_the_group():
+    (host,) = hosts_of(node("tpu", state="PREEMPTED")).hosts
+    assert host.name == "tpu-us-central2-b"
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"name": "demo"}, "a TPU's name reads"),
+        ({"name": None}, "a TPU's name reads"),
+        ({"networkEndpoints": [{"ipAddress": "-oProxyCommand=x"}]}, "is no IP address"),
+        ({"networkEndpoints": "none"}, "networkEndpoints"),
+        ({"id": "a b"}, "id is 'a b'"),
+        ({"state": {"a": 1}}, "state"),
+        ({"labels": {"a": 1}}, "labels.a"),
+    ],
+)
+def test_what_is_no_node_is_one_line_that_names_the_field(fields, what):
+    with pytest.raises(BadNode, match=re.escape(what)) as caught:
+        parse_node(node() | fields)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chips", "workers"),
+    [
+        ("v2-8", 4, 1),
+        ("v3-32", 16, 4),
+        ("v4-8", 4, 1),
+        ("v4-16", 8, 2),
+        ("v4-4096", 2048, 512),
+        ("v5p-12288", 6144, 1536),
+        ("v5litepod-1", 1, 1),
+        ("v5litepod-8", 8, 1),
+        ("v5litepod-16", 16, 4),
+        ("v6e-4", 4, 1),
+        ("v6e-64", 64, 16),
+    ],
+)
+def test_chips_and_workers_are_googles(kind, chips, workers):
+    shape = shape_of(kind)
+    assert (shape.chips, shape.workers) == (chips, workers)
+
+
+def test_a_type_to_come_has_no_shape_but_hosts():
+    built = hosts_of(node(acceleratorType="v9x-16"))
+    assert [host.variables["tpu_generation"] for host in built.hosts] == ["v9x", "v9x"]
+
+
+@pytest.mark.parametrize(
+    ("config", "topology", "kind"),
+    [("V4", "2x2x2", "v4-16"), ("V5LITE_POD", "4x4", "v5litepod-16"), ("V9", "2x2", "")],
+)
+def test_a_config_with_topology_is_a_type(config, topology, kind):
+    assert type_of_config(config, topology) == kind
+
+
+TEXTS = st.text(max_size=8) | st.sampled_from(["10.0.0.2", "::1", "READY", "v4-16", "V4", "2x2x2"])
+NAMES = st.from_regex(r"projects/[a-z0-9-]{3,9}/locations/[a-z0-9-]{3,9}/nodes/[a-z0-9-]{1,9}")
+ENDPOINTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "ipAddress": TEXTS,
+        "port": st.integers(0, 65535),
+        "accessConfig": st.fixed_dictionaries({}, optional={"externalIp": TEXTS}),
+    },
+)
+NETWORKS = st.fixed_dictionaries(
+    {}, optional={"network": TEXTS, "subnetwork": TEXTS, "enableExternalIps": st.booleans()}
+)
+FLAGS = st.fixed_dictionaries({}, optional={"spot": st.booleans(), "preemptible": st.booleans()})
+CONFIGS = st.fixed_dictionaries({}, optional={"type": TEXTS, "topology": TEXTS})
+SCHEMA_NODES = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": NAMES | TEXTS,
+        "id": st.integers(0, 2**63 - 1).map(str) | TEXTS,
+        "state": st.sampled_from(["READY", "CREATING", "PREEMPTED"]) | TEXTS,
+        "health": TEXTS,
+        "healthDescription": TEXTS,
+        "acceleratorType": TEXTS,
+        "acceleratorConfig": CONFIGS,
+        "runtimeVersion": TEXTS,
+        "networkConfig": NETWORKS,
+        "networkConfigs": st.lists(NETWORKS, max_size=2),
+        "networkEndpoints": st.lists(ENDPOINTS, max_size=3),
+        "schedulingConfig": FLAGS,
+        "queuedResource": TEXTS,
+        "multisliceNode": st.booleans(),
+        "labels": st.dictionaries(TEXTS, TEXTS, max_size=2),
+        "tags": st.lists(TEXTS, max_size=2),
+        "metadata": st.dictionaries(TEXTS, TEXTS, max_size=2),
+    },
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+DAMAGED_NODES = st.tuples(SCHEMA_NODES, st.sampled_from(sorted(node())), ANYTHING).map(
+    lambda damage: node() | damage[0] | {"name": node()["name"], damage[1]: damage[2]}
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(SCHEMA_NODES | DAMAGED_NODES | ANYTHING, st.sampled_from(["external", "internal", "iap"]))
+def test_any_json_is_a_host_or_one_clear_line(data, address):
+    try:
+        built = hosts_of(data, address=address, known_hosts_file="/k")
+    except BadNode as bad:
+        assert str(bad)
+        assert str(bad).isprintable()
+        return
+    assert built.hosts
+    for host in built.hosts:
+        assert re.fullmatch(r"[a-z0-9-]+", host.name)
+        assert host.groups
+        assert ("tpu" in host.groups) == ("ansible_host" in host.variables)
+        assert re.fullmatch(r"[0-9a-f.:]*", host.variables.get("ansible_host", ""))
