@@ -1,4 +1,5 @@
-"""The controller's part of tpufleet.core.release: read the code, send what changed, have it proven."""
+"""The controller's part of tpufleet.core.release: read the code, send what changed, have it
+proven."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ansible import constants as C
+from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
@@ -23,13 +24,15 @@ SSH_FAILED = 255
 
 
 class ActionModule(ActionBase):
-    """Sends a release to one worker; the state of the code is the same for all workers of the task."""
+    """Sends a release to one worker; the state of the code is the same for all workers of the
+    task."""
 
     TRANSFERS_FILES = True
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Stage once a task, rsync, then run the module on the worker, which proves what has come."""
+        """Stage once a task, rsync, then run the module on the worker, which proves what has
+        come."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -44,7 +47,7 @@ class ActionModule(ActionBase):
         try:
             tree, release = self._staged(code, options["code_paths"])
         except ReleaseError as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         if not self._task.check_mode:
             self._send(tree, name)
         result = self._prove(options, release, name, task_vars)
@@ -62,16 +65,17 @@ class ActionModule(ActionBase):
         return result
 
     def _staged(self, code: Path, chosen: list[str]) -> tuple[Path, str]:
-        """Give the staged tree and its name. Of a task's forks the first one makes it, under a lock."""
-        base = Path(C.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"
+        """Give the staged tree and its name. Of a task's forks the first one makes it, under a
+        lock."""
+        base = Path(constants.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"
         base.mkdir(parents=True, exist_ok=True)
-        with open(base / "lock", "w", encoding="ascii") as lock:
+        with (base / "lock").open("w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             name = base / "name"
             if not name.exists():
                 attempt = Path(tempfile.mkdtemp(dir=base))
                 entries = stage(code, chosen, attempt / "tree")
-                os.replace(attempt, base / "staged")
+                attempt.replace(base / "staged")
                 name.write_text(release_id(entries), encoding="ascii")
             return base / "staged" / "tree", name.read_text(encoding="ascii")
 
@@ -99,10 +103,10 @@ class ActionModule(ActionBase):
                     stderr=errors,
                     check=False,
                 )
-            except FileNotFoundError as error:
+            except FileNotFoundError:
                 raise AnsibleActionFail(
                     "there is no rsync on the controller: install rsync"
-                ) from error
+                ) from None
             errors.seek(0)
             complaint = explain(errors.read().decode(errors="replace"))
         if done.returncode == SSH_FAILED:
@@ -111,7 +115,8 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"rsync ended with {done.returncode}: {complaint}")
 
     def _remote_shell(self, folder: Path) -> Path:
-        """Write a program that is ssh as this host's connection uses it, its shared socket included.
+        """Write a program that is ssh as this host's connection uses it, its shared socket
+        included.
 
         rsync puts the host's name behind the program; the connection's own address takes its place.
         """
@@ -121,8 +126,9 @@ class ActionModule(ActionBase):
         handle, path = tempfile.mkstemp(dir=folder, prefix="ssh-")
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(f'#!/bin/sh\nshift\nexec {shlex.join(words)} "$@"\n')
-        os.chmod(path, 0o700)
-        return Path(path)
+        program = Path(path)
+        program.chmod(0o700)
+        return program
 
     def _prove(self, options: dict, release: str, name: str, task_vars: dict | None) -> dict:
         """Run the worker's part, which answers whether the release is there, whole."""
@@ -133,7 +139,8 @@ class ActionModule(ActionBase):
 
 
 def explain(complaint: str) -> str:
-    """Pick the line of ssh's or rsync's complaint that says why, not the ones that say that it failed."""
+    """Pick the line of ssh's or rsync's complaint that says why, not the ones that say that it
+    failed."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     telling = [
         line

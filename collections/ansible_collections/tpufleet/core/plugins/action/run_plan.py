@@ -19,7 +19,8 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Read the inventory's variables of the play's hosts and the config; one line says what is wrong."""
+        """Read the inventory's variables of the play's hosts and the config; one line says what is
+        wrong."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -33,13 +34,13 @@ class ActionModule(ActionBase):
         try:
             return self._plan(options, task_vars or {})
         except RunError as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
 
     def _plan(self, options: dict, task_vars: dict) -> dict:
         command = words(options["command"], options["set"])
         path, text = None, None
         if options["config"]:
-            places = [Path.cwd(), Path(options["project"])]
+            places = [Path.cwd(), Path(options["project"]).resolve()]
             path = find_config(options["config"], places).resolve()
             text = read_config(path, strict=not options["command"])
         elif not options["command"]:

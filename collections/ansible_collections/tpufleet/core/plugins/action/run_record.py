@@ -31,7 +31,7 @@ class ActionModule(ActionBase):
         try:
             return self._change(options)
         except (RecordError, RunError) as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
 
     def _change(self, options: dict) -> dict:
         run, wanted = check_name(options["run"]), options["wanted"]

@@ -1,11 +1,12 @@
-"""The controller's part of waiting for a run: it shows how far the run is, and stops when one worker fails."""
+"""The controller's part of waiting for a run: it shows how far the run is, and stops when one
+worker fails."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-from ansible import constants as C
+from ansible import constants
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -19,7 +20,8 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Ask again and again; ``outcome`` is ``settled``, ``time is up``, or ``left`` as another worker failed."""
+        """Ask again and again; ``outcome`` is ``settled``, ``time is up``, or ``left`` as another
+        worker failed."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -40,7 +42,7 @@ class ActionModule(ActionBase):
                 "skipped": True,
                 "msg": "nothing was started, so there is nothing to wait for",
             }
-        failed = Path(C.DEFAULT_LOCAL_TMP) / f"run-wait-{self._task._uuid}"
+        failed = Path(constants.DEFAULT_LOCAL_TMP) / f"run-wait-{self._task._uuid}"
         began = time.monotonic()
         arguments = {key: options[key] for key in ("run", "until", "lines")} | {
             "wait": POLL_SECONDS

@@ -1,4 +1,5 @@
-"""Filters that read many workers' answers together: who is in the way, who failed, the status table."""
+"""Filters that read many workers' answers together: who is in the way, who failed, the status
+table."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ Answer = Mapping[str, Any]
 def by_host(
     variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
 ) -> dict[str, Any]:
-    """Collect what a task registered under ``name`` on each host; a host that never came so far has nothing."""
+    """Collect what a task registered under ``name`` on each host; a host that never came so far
+    has nothing."""
     return {host: variables[host].get(name) or {} for host in hosts}
 
 
@@ -20,7 +22,8 @@ def launch_verdict(
     parts: Mapping[str, Mapping[str, Any]],
     pushed: Mapping[str, Answer],
 ) -> dict[str, Any]:
-    """Decide from each worker's ``state: ready`` answer, and from the push before it, which runs to launch.
+    """Decide from each worker's ``state: ready`` answer, and from the push before it, which runs
+    to launch.
 
     Returns ``problems`` (lines; nothing may start if there is one),
     ``launch`` (names of runs), ``notes`` (lines on the others).
@@ -52,16 +55,21 @@ def failures(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def bad_ends(answers: Mapping[str, Answer]) -> list[str]:
-    """Name the workers whose part of a run ended badly or did not come in time, with the log's last line.
+    """Name the workers whose part of a run ended badly or did not come in time, with the log's
+    last line.
 
-    The one that failed first stands first: the others often fail because it did. A worker that was left
-    because another one failed says nothing of its own.
+    The one that failed first stands first: the others often fail because it did. A worker that was
+    left because another one failed says nothing of its own.
     """
-    return [f"{host}: {'; '.join([trouble, *said(answer)[-1:]])}" for host, trouble, answer in bad(answers)]
+    return [
+        f"{host}: {'; '.join([trouble, *said(answer)[-1:]])}"
+        for host, trouble, answer in bad(answers)
+    ]
 
 
 def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
-    """Give the last log lines of the workers whose part ended badly, each with the worker's name."""
+    """Give the last log lines of the workers whose part ended badly, each with the worker's
+    name."""
     return [f"{host}: {line}" for host, _, answer in bad(answers) for line in said(answer)]
 
 
@@ -78,9 +86,12 @@ def ended_at(answer: Answer) -> float:
 
 
 def said(answer: Answer) -> list[str]:
-    """Give what the last attempt wrote to the log, of the lines that were brought; empty lines say nothing."""
+    """Give what the last attempt wrote to the log, of the lines that were brought; empty lines say
+    nothing."""
     lines = (answer.get("info") or {}).get("log", [])
-    starts = [index for index, line in enumerate(lines) if line.startswith("--- ") and " attempt " in line]
+    starts = [
+        index for index, line in enumerate(lines) if line.startswith("--- ") and " attempt " in line
+    ]
     return [line for line in lines[starts[-1] + 1 if starts else 0 :] if line.strip()]
 
 
@@ -97,8 +108,10 @@ def trouble_of(answer: Answer) -> str:
 def why(answer: Answer | None) -> str:
     """Say on one line why there is no answer."""
     answer = answer or {}
-    text = " ".join(str(answer.get("msg") or "no answer").split())
-    return f"can't be reached: {text}" if answer.get("unreachable") else text
+    text = " ".join(str(answer.get("msg") or "no answer").split()).removeprefix("Task failed: ")
+    if answer.get("unreachable"):
+        return f"can't be reached: {text[max(text.rfind('ssh: '), 0) :]}"
+    return text
 
 
 def active_runs(answers: Mapping[str, Answer]) -> list[str]:
@@ -127,7 +140,8 @@ def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def log_lines(answer: Answer) -> list[str]:
-    """Give the last lines of a worker's log, of the run that is active or ended last, or why there are none."""
+    """Give the last lines of a worker's log, of the run that is active or ended last, or why there
+    are none."""
     if "runs" not in answer:
         return [why(answer)]
     shown = latest(answer["runs"])
@@ -139,8 +153,8 @@ def status_rows(
 ) -> list[dict[str, Any]]:
     """Give one row a worker (and run): for TPUs that aren't READY their state stands for it.
 
-    ``states`` holds each host's tpu_state; ``run`` keeps that one only. Without it each worker shows its active
-    run, else the run that was launched last.
+    ``states`` holds each host's tpu_state; ``run`` keeps that one only. Without it each worker
+    shows its active run, else the run that was launched last.
     """
     rows = []
     for host in sorted(states, key=natural):
@@ -148,7 +162,8 @@ def status_rows(
         if states[host] != "READY":
             rows.append({"worker": host, "state": str(states[host]).lower()})
         elif "runs" not in answer:
-            rows.append({"worker": host, "state": why(answer)})
+            state = "unreachable" if answer.get("unreachable") else "unknown"
+            rows.append({"worker": host, "state": state, "reason": why(answer)})
         else:
             shown = (
                 [seen for seen in answer["runs"] if seen["run"] == run]
@@ -181,7 +196,7 @@ def row(host: str, seen: Answer) -> dict[str, Any]:
 
 
 def status_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write rows as lines of aligned columns, the names of the columns first."""
+    """Write rows as lines of aligned columns, names of columns first, reasons behind them."""
     head = ["WORKER", "RUN", "ATTEMPT", "STATE", "STEP", "LOSS", "TOKENS/S", "HEARTBEAT"]
     cells = [head]
     for each in rows:
@@ -200,10 +215,11 @@ def status_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             ]
         )
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
-    return [
+    table = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
+    return table + [f"{each['worker']}: {each['reason']}" for each in rows if "reason" in each]
 
 
 def text(value: Any) -> str:

@@ -14,7 +14,8 @@ SKIPPED = {".git", "__pycache__"}
 
 
 def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
-    """List the code below ``root``, relative paths in order: tracked and untracked, without the ignored.
+    """List the code below ``root``, relative paths in order: tracked and untracked, without the
+    ignored.
 
     ``chosen`` names files and directories to keep; empty keeps all. Raises ReleaseError.
     """
@@ -85,7 +86,8 @@ def all_files(root: Path) -> Iterator[str]:
 
 
 def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
-    """Make a copy of the code with its manifest in ``target``: by hard links where that can be done.
+    """Make a copy of the code with its manifest in ``target``: by hard links where that can be
+    done.
 
     What is sent afterwards is one state of the code, whatever happens in the directory meanwhile.
     """

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from pathlib import Path
 
 
 def holders(pattern: str, proc: Path = Path("/proc")) -> list[str]:
-    """Name the processes that hold a device of the pattern open: ``python3 (pid 812) holds /dev/accel0``.
+    """Name the processes that hold a device of the pattern open: ``python3 (pid 812) holds
+    /dev/accel0``.
 
     ``/dev/vfio/vfio`` is the door to all devices and belongs to none, so it doesn't count.
     """
-    devices = {path for path in glob.glob(pattern) if os.path.basename(path) != "vfio"}
+    named = Path("/").glob(pattern.lstrip("/")) if pattern else []
+    devices = {str(path) for path in named if path.name != "vfio"}
     found = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         for held in sorted(devices & open_files(folder)):
@@ -25,7 +25,7 @@ def open_files(process: Path) -> set[str]:
     found = set()
     try:
         for link in (process / "fd").iterdir():
-            found.add(os.readlink(link))
+            found.add(str(link.readlink()))
     except OSError:
         return found
     return found

@@ -14,13 +14,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Mapping, Sequence
 
 COMPLETE = "complete.json"
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 NEEDED_MB = {"cpu": 1200, "tpu": 2500, "cuda": 9000}
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
 PROOF = """
 import json, jax
 print(json.dumps({
@@ -80,7 +81,8 @@ def check_room(folder: Path, needed_mb: int) -> None:
     free_mb = shutil.disk_usage(folder).free // 1_000_000
     if free_mb < needed_mb:
         raise EnvError(
-            f"no space left on {folder}: needs {needed_mb} MB, {free_mb} MB are free: make room, then run this again"
+            f"no space left on {folder}: needs {needed_mb} MB, {free_mb} MB are free: "
+            "make room, then run this again"
         )
 
 
@@ -96,7 +98,8 @@ def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) ->
 
 
 def run(words: Sequence[str], env: Mapping[str, str], what: str) -> str:
-    """Run a step of setup; a failure is an EnvError that says which step, and the tool's own words."""
+    """Run a step of setup; a failure is an EnvError that says which step, and the tool's own
+    words."""
     try:
         done = subprocess.run(
             list(words), env=dict(env), capture_output=True, text=True, check=False
@@ -110,7 +113,7 @@ def run(words: Sequence[str], env: Mapping[str, str], what: str) -> str:
 
 def reason(complaint: str) -> str:
     """Fold a tool's complaint to one line: its last lines hold the cause."""
-    lines = [line.strip(" ×╰─▶│├") for line in complaint.splitlines() if line.strip()]
+    lines = [line.strip(UV_DRAWING) for line in complaint.splitlines() if line.strip()]
     if any("No space left on device" in line for line in lines):
         return "no space left on the disk: make room, then run this again"
     return "; ".join(lines[-3:]) if lines else "no word of why"
@@ -157,7 +160,8 @@ def install_env(
 
 
 def proof_environment(platform: str, chips: int) -> dict[str, str]:
-    """Bound the proof to this one worker: on a slice libtpu would wait for all the others for ever."""
+    """Bound the proof to this one worker: on a slice libtpu would wait for all the others for
+    ever."""
     variables = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": "/nonexistent",

@@ -1,4 +1,5 @@
-"""What a release is: a manifest of files, its name by content, and how it is proven and put in place.
+"""What a release is: a manifest of files, its name by content, and how it is proven and put in
+place.
 
 The controller and the workers share this file, so it keeps to Python 3.9 and the standard library.
 """
@@ -12,9 +13,9 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Iterable
 
 MANIFEST = ".tpufleet-manifest.json"
 ID_LENGTH = 16
@@ -43,9 +44,10 @@ def printable(path: str) -> str:
 
 
 def check_link(path: str, target: str) -> None:
-    """Refuse a symbolic link that leads out of the tree: it would mean something else on a worker."""
-    landing = os.path.normpath(os.path.join(os.path.dirname(path), target))
-    if os.path.isabs(target) or landing == ".." or landing.startswith("../"):
+    """Refuse a symbolic link that leads out of the tree: it would mean something else on a
+    worker."""
+    landing = os.path.normpath(PurePosixPath(path).parent / target)
+    if target.startswith("/") or landing == ".." or landing.startswith("../"):
         raise ReleaseError(
             f"{printable(path)} is a link to {printable(target)}, outside of the code: "
             "copy the file in, or add the link to .gitignore"
@@ -60,11 +62,12 @@ def check_path(path: str) -> None:
 
 
 def read_entry(root: Path, path: str) -> Entry:
-    """Read one path of the tree at ``root``. Raises ReleaseError for what is no file and no link."""
+    """Read one path of the tree at ``root``. Raises ReleaseError for what is no file and no
+    link."""
     full = root / path
     status = full.lstat()
     if stat.S_ISLNK(status.st_mode):
-        target = os.readlink(full)
+        target = str(full.readlink())
         check_link(path, target)
         return Entry(path, "link", target)
     if not stat.S_ISREG(status.st_mode):
@@ -76,7 +79,7 @@ def read_entry(root: Path, path: str) -> Entry:
 def file_digest(path: Path) -> str:
     """Give the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with path.open("rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
@@ -188,7 +191,7 @@ def install(incoming: Path, releases: Path, name: str) -> None:
         final = releases / name
         if final.exists():
             remove(final)
-        os.rename(building, final)
+        building.rename(final)
     finally:
         if building.exists():
             remove(building)
@@ -199,10 +202,10 @@ def copy_entry(source: Path, target: Path, entry: Entry) -> None:
     destination = target / entry.path
     destination.parent.mkdir(parents=True, exist_ok=True)
     if entry.kind == "link":
-        os.symlink(entry.digest, destination)
+        destination.symlink_to(entry.digest)
         return
     shutil.copyfile(source / entry.path, destination, follow_symlinks=False)
-    os.chmod(destination, 0o755 if entry.kind == "exec" else 0o644)
+    destination.chmod(0o755 if entry.kind == "exec" else 0o644)
 
 
 def protect(root: Path) -> None:
@@ -211,14 +214,14 @@ def protect(root: Path) -> None:
         for name in files:
             path = Path(folder) / name
             if not path.is_symlink():
-                os.chmod(path, 0o555 if path.stat().st_mode & stat.S_IXUSR else 0o444)
-        os.chmod(folder, 0o555)
+                path.chmod(0o555 if path.stat().st_mode & stat.S_IXUSR else 0o444)
+        Path(folder).chmod(0o555)
 
 
 def remove(root: Path) -> None:
     """Remove a tree, also one that was protected."""
     for folder, _, _ in os.walk(root):
-        os.chmod(folder, 0o755)
+        Path(folder).chmod(0o755)
     shutil.rmtree(root)
 
 

@@ -1,7 +1,7 @@
 """A run on one worker: its names and files, what a launch consists of, and its state in words.
 
-Everything here is pure; module_utils/run_unit.py does the work. Python 3.9 and the standard library,
-since it runs on workers.
+Everything here is pure; module_utils/run_unit.py does the work. Python 3.9 and the standard
+library, since it runs on workers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Launch:
     checkpoints: str
 
     def identity(self) -> str:
-        """Name what is launched, whichever the attempt: two launches of the same thing are equal here.
+        """Name what is launched, whichever the attempt: two launches of the same thing are equal
+        here.
 
         The port belongs to the attempt and is left out.
         """
@@ -133,7 +134,7 @@ def environment_file(variables: dict[str, str]) -> str:
     for name, value in sorted(variables.items()):
         if not VARIABLE.fullmatch(name):
             raise RunError(f"{name!r} can't be the name of an environment variable")
-        if any(ord(sign) < 32 and sign not in "\t\n" or ord(sign) == 127 for sign in value):
+        if any((ord(sign) < 32 and sign not in "\t\n") or ord(sign) == 127 for sign in value):
             raise RunError(f"the environment variable {name} has a control character in its value")
         escaped = re.sub(r'(["\\`$])', r"\\\1", value)
         lines.append(f'{name}="{escaped}"\n')
@@ -152,7 +153,8 @@ def command_words(command: str | list[str]) -> tuple[str, ...]:
 
 
 def fill(words: tuple[str, ...], launch: Launch, places: Places) -> list[str]:
-    """Put the contract's values in place of ``{run}``, ``{coordinator}``, ``{process_id}`` and so on.
+    """Put the contract's values in place of ``{run}``, ``{coordinator}``, ``{process_id}`` and so
+    on.
 
     Other braces stay: they may be the trainer's own.
     """
@@ -165,7 +167,8 @@ def fill(words: tuple[str, ...], launch: Launch, places: Places) -> list[str]:
 def state_in_words(unit: dict | None, heartbeat: dict | None, ended: dict | None) -> str:
     """Say how a run stands on a worker.
 
-    ``unit`` holds systemd's ActiveState; ``ended`` is exit.json of the last attempt, if it has ended.
+    ``unit`` holds systemd's ActiveState; ``ended`` is exit.json of the last attempt, if it has
+    ended.
     """
     active = (unit or {}).get("ActiveState", "inactive")
     if active == "deactivating":

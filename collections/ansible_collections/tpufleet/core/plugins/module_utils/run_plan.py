@@ -1,4 +1,5 @@
-"""Which processes a run has: from the workers addressed to each one's part. Controller only, and pure."""
+"""Which processes a run has: from the workers addressed to each one's part. Controller only, and
+pure."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ PORTS = 1000
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker as the inventory has it. ``count`` is how many its TPU has; ``leader`` an address."""
+    """A worker as the inventory has it. ``count`` is how many its TPU has; ``leader`` an
+    address."""
 
     host: str
     tpu: str
@@ -40,7 +42,8 @@ class Part:
 
 
 def parts(workers: Sequence[Worker], name: str) -> dict[str, Part]:
-    """Give each worker its part: one run a TPU, with the TPU's name behind the run's if there are several.
+    """Give each worker its part: one run a TPU, with the TPU's name behind the run's if there are
+    several.
 
     Raises RunError if a TPU's workers aren't all there: a slice runs whole.
     """
@@ -58,7 +61,8 @@ def parts(workers: Sequence[Worker], name: str) -> dict[str, Part]:
         if there != list(range(wanted)):
             raise RunError(
                 f"TPU {tpu} has {wanted} workers and a run takes all of them; "
-                f"addressed are {', '.join(str(index) for index in there)}: leave --limit out, or see status.yml"
+                f"addressed are {', '.join(str(index) for index in there)}: "
+                "leave --limit out, or see playbooks/status.yml"
             )
         for member in members:
             found[member.host] = Part(run, member.index, wanted, member.leader)
@@ -66,7 +70,8 @@ def parts(workers: Sequence[Worker], name: str) -> dict[str, Part]:
 
 
 def port(attempt: int) -> int:
-    """Give an attempt's own coordinator port, so that what an earlier one left can't be in the way."""
+    """Give an attempt's own coordinator port, so that what an earlier one left can't be in the
+    way."""
     return BASE_PORT + attempt % PORTS
 
 
@@ -76,7 +81,7 @@ def find_config(config: str, places: Sequence[Path]) -> Path:
         path = place / Path(config).expanduser()
         if path.is_file():
             return path
-    looked = " nor in ".join(str(place) for place in places)
+    looked = " nor in ".join(dict.fromkeys(str(place) for place in places))
     raise RunError(f"there is no config {config} in {looked}: give its path with -e config=FILE")
 
 
@@ -90,16 +95,21 @@ def read_config(path: Path, strict: bool) -> str:
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise RunError(
-                f"the config {path} is no YAML: {' '.join(str(error).split())}"
-            ) from error
+            raise RunError(f"the config {path} is no YAML: {where(error)}") from error
         if strict and not isinstance(value, dict):
             raise RunError(f"the config {path} holds no settings: lines 'name: value' are wanted")
     return text
 
 
+def where(error: yaml.YAMLError) -> str:
+    """Say on one line what YAML complains of, and in which line of the file."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
+
+
 def words(command: str | None, overrides: Any) -> list[str]:
-    """Give the words to run: the command given or the project's trainer, with overrides behind it."""
+    """Give the words to run: the command given or the project's trainer, with overrides behind
+    it."""
     if isinstance(overrides, str):
         try:
             overrides = shlex.split(overrides)

@@ -1,7 +1,7 @@
 """What is wanted of each run, kept in a directory of the controller's: one JSON file a run.
 
-A record changes only by compare-and-swap on its generation, under a lock file, so that two controllers
-at once can't overwrite each other's word. Nothing secret is ever in it.
+A record changes only by compare-and-swap on its generation, under a lock file, so that two
+controllers at once can't overwrite each other's word. Nothing secret is ever in it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class RecordError(Exception):
     """A record can't be read or written; the text is one line for a person."""
 
 
-class RecordConflict(RecordError):
+class RecordConflictError(RecordError):
     """Someone else has changed the record since it was read."""
 
 
 class RecordStore:
-    """The records in ``fleet_state``, a directory. Records are dictionaries with ``generation`` ≥ 1."""
+    """The records in ``fleet_state``, a directory. Records are dictionaries with ``generation`` ≥
+    1."""
 
     def __init__(self, fleet_state: str) -> None:
         if "://" in fleet_state:
@@ -38,7 +39,8 @@ class RecordStore:
         self._folder = Path(fleet_state).expanduser() / "runs"
 
     def read(self, run: str) -> dict[str, Any]:
-        """Give a run's record, empty if there is none. Raises RecordError for one that is damaged."""
+        """Give a run's record, empty if there is none. Raises RecordError for one that is
+        damaged."""
         path = self._folder / f"{run}.json"
         try:
             return json.loads(path.read_text(encoding="utf-8"))
@@ -56,15 +58,16 @@ class RecordStore:
     def change(
         self, run: str, generation: int, fields: Mapping[str, Any], event: str
     ) -> dict[str, Any]:
-        """Set fields of a record that is still at ``generation`` (0: there is none); give the new one.
+        """Set fields of a record that is still at ``generation`` (0: there is none); give the new
+        one.
 
-        ``event`` is added to the record's history. Raises RecordConflict, RecordError.
+        ``event`` is added to the record's history. Raises RecordConflictError, RecordError.
         """
         with self._locked(run):
             record = self.read(run)
             there = record.get("generation", 0)
             if there != generation:
-                raise RecordConflict(
+                raise RecordConflictError(
                     f"the record of run {run} was changed by someone else meanwhile "
                     f"(generation {there}, not {generation}): run this again"
                 )
@@ -83,7 +86,7 @@ class RecordStore:
     def _locked(self, run: str) -> Iterator[None]:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(self._folder / f".{run}.lock", "a", encoding="ascii") as lock:
+            with (self._folder / f".{run}.lock").open("a", encoding="ascii") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as error:
@@ -98,7 +101,7 @@ class RecordStore:
                 json.dump(record, stream, indent=1, sort_keys=True)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(name, self._folder / f"{run}.json")
+            Path(name).replace(self._folder / f"{run}.json")
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise

@@ -35,7 +35,7 @@ LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own plac
 @contextmanager
 def one_at_a_time(lock: Path = LOCK):
     """Keep a second controller from acting on this worker at the same moment."""
-    with open(lock, "w", encoding="ascii") as stream:
+    with lock.open("w", encoding="ascii") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
@@ -77,7 +77,7 @@ def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
     if lines <= 0:
         return []
     try:
-        with open(path, "rb") as stream:
+        with path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
             text = stream.read().decode("utf-8", errors="replace")
     except OSError:
@@ -86,7 +86,8 @@ def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
 
 
 def look(run: str, places: Places, lines: int = 0) -> dict:
-    """Tell how a run stands here: state in words, attempt, heartbeat, end, last lines of its log."""
+    """Tell how a run stands here: state in words, attempt, heartbeat, end, last lines of its
+    log."""
     unit = unit_state(run)
     folder = places.run_dir(run)
     heartbeat = read_json(folder / "heartbeat.json")
@@ -129,25 +130,32 @@ def standing(launch: Launch, places: Places) -> str:
 
 
 def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str]:
-    """Tell what keeps a launch from starting here; each line says what was seen and what mends it."""
+    """Tell what keeps a launch from starting here; each line says what was seen and what mends
+    it."""
     found = []
     for other in active_runs():
         seen = look(other, places)
         if other != launch.run:
             found.append(
-                f"run {other} is {seen['state']} here: kill.yml -e run={other} frees the worker"
+                f"run {other} is {seen['state']} here: "
+                f"ansible-playbook playbooks/kill.yml -e run={other} frees the worker"
             )
         elif seen["launched"].get("identity") != launch.identity():
             found.append(
                 f"run {other} is {seen['state']} with {other_launch(seen['launched'], launch)}: "
-                f"kill.yml -e run={other} first"
+                f"ansible-playbook playbooks/kill.yml -e run={other} first"
             )
     release = places.release(launch.release)
     problems = proven(release, launch.release) if release.exists() else ["it is not there"]
     if problems:
-        found.append(f"release {launch.release}: {summary(problems)}: push.yml brings it")
+        found.append(
+            f"release {launch.release}: {summary(problems)}: ansible-playbook playbooks/push.yml"
+        )
     if not is_complete(places.python_env(launch.python_env)):
-        found.append(f"there is no Python environment {launch.python_env}: setup.yml makes it")
+        found.append(
+            f"there is no Python environment {launch.python_env}: "
+            "ansible-playbook setup.yml makes it"
+        )
     if device_glob and launch.run not in active_runs():
         found += [f"{held}: end it first" for held in holders(device_glob)]
     trouble = unwritable(launch.checkpoints)
@@ -164,13 +172,14 @@ def other_launch(launched: dict, launch: Launch) -> str:
 
 
 def unwritable(path: str, user: str = USER) -> str | None:
-    """Try to write below a local checkpoint path as the trainer's user; tell why it doesn't work."""
+    """Try to write below a local checkpoint path as the trainer's user; tell why it doesn't
+    work."""
     if "://" in path:
         return None
     try:
         account = pwd.getpwnam(user)
     except KeyError:
-        return f"there is no user {user}: setup.yml makes it"
+        return f"there is no user {user}: ansible-playbook setup.yml makes it"
     script = (
         'p=$1; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
         't=$(mktemp "$p/.tpufleet-XXXXXX") && rm -f "$t"'
@@ -187,7 +196,10 @@ def unwritable(path: str, user: str = USER) -> str | None:
     if tried.returncode == 0:
         return None
     why = (tried.stderr.strip().splitlines() or ["no word of why"])[-1]
-    return f"{user} can't write checkpoints to {path}: {why.rpartition(': ')[2]}: setup.yml, or -e checkpoints=PATH"
+    return (
+        f"{user} can't write checkpoints to {path}: {why.rpartition(': ')[2]}: "
+        "ansible-playbook setup.yml makes the place, -e checkpoints=PATH names another"
+    )
 
 
 def start(launch: Launch, places: Places) -> None:
@@ -232,7 +244,8 @@ def summary_of(launch: Launch) -> dict:
 
 
 def stop(run: str, device_glob: str = "") -> list[str]:
-    """Stop a run: TERM to all of it, time to save, KILL (the unit's own times); then free the device.
+    """Stop a run: TERM to all of it, time to save, KILL (the unit's own times); then free the
+    device.
 
     Returns who holds the device still; libtpu's lockfile goes only when nobody does.
     """
@@ -246,7 +259,8 @@ def stop(run: str, device_glob: str = "") -> list[str]:
 
 
 def write(path: Path, text: str, mode: int) -> None:
-    """Write a file so that it is seen whole or not at all, never with wider rights than ``mode``."""
+    """Write a file so that it is seen whole or not at all, never with wider rights than
+    ``mode``."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -254,7 +268,7 @@ def write(path: Path, text: str, mode: int) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(name, path)
+        Path(name).replace(path)
     except BaseException:
-        os.unlink(name)
+        Path(name).unlink()
         raise

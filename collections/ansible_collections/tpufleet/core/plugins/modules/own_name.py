@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: own_name
 short_description: Let a worker's own host name lead to its address in the fleet
 description:
-  - JAX's CPU collectives (gloo) and NCCL announce the address that the worker's own name resolves to. Debian's
-    C(127.0.1.1) would send every peer to itself.
+  - JAX's CPU collectives (gloo) and NCCL announce the address that the worker's own name resolves
+    to. Debian's C(127.0.1.1) would send every peer to itself.
 options:
   address:
     description: The worker's address in the fleet.

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: python_env
-short_description: Make a worker's Python environment from a lock file, and prove that JAX sees its devices
+short_description: Make a worker's Python environment from a lock file, and prove that JAX sees its
+  devices
 description:
   - An environment is made once under a name that its lock file and Python's version give, and never
     changed. One that an interruption left unfinished is made anew.
-  - The proof runs JAX on this worker alone, bounded in time, as the trainer's user, and is kept beside the
-    environment. Where a process holds the device it is put off, not forced.
+  - The proof runs JAX on this worker alone, bounded in time, as the trainer's user, and is kept
+    beside the environment. Where a process holds the device it is put off, not forced.
 options:
   lock:
     description: The lock file's text, in pip's format with hashes.
@@ -42,7 +43,8 @@ options:
     type: str
     default: tpufleet
   needed_mb:
-    description: Free disk space to ask for before anything is made. By default a measure of the platform's.
+    description: Free disk space to ask for before anything is made. By default a measure of the
+      platform's.
     type: int
   env:
     description: More environment variables for uv, such as an index of one's own.

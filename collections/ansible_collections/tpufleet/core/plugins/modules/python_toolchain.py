@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: python_toolchain
 short_description: Give a worker uv, and a Python that is new enough
 description:
-  - Installs uv from a lock file with hashes, into a directory of its own that the lock's content names.
+  - Installs uv from a lock file with hashes, into a directory of its own that the lock's content
+    names.
   - Takes the system's Python if it is new enough, else lets uv install one. C(ROOT/bin/uv) and
     C(ROOT/bin/python) lead to what was chosen.
 options:
@@ -142,7 +143,7 @@ def installed_python(folder: Path, wanted: str) -> Path | None:
 
 def link(path: Path, target: Path, check: bool) -> dict | None:
     """Make a link lead to its target; tell what changed."""
-    now = os.readlink(path) if path.is_symlink() else None
+    now = str(path.readlink()) if path.is_symlink() else None
     if now == str(target):
         return None
     if not check:

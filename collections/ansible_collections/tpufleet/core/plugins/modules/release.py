@@ -5,12 +5,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: release
-short_description: Bring a state of the code to a worker, as an immutable release named by its content
+short_description: Bring a state of the code to a worker, as an immutable release named by its
+  content
 description:
-  - On the controller, reads the code directory's manifest (git's tracked and untracked files without the
-    ignored ones; every file but C(.git) where there is no git), once a task whatever the number of workers.
-  - Sends what changed with rsync over the task's own ssh connection, into a directory of the login user.
-  - On the worker, proves every file against the manifest and puts the release in place by one rename.
+  - On the controller, reads the code directory's manifest (git's tracked and untracked files
+    without the ignored ones; every file but C(.git) where there is no git), once a task whatever
+    the number of workers.
+  - Sends what changed with rsync over the task's own ssh connection, into a directory of the login
+    user.
+  - On the worker, proves every file against the manifest and puts the release in place by one
+    rename.
 options:
   code:
     description: The code directory on the controller.
@@ -22,7 +26,8 @@ options:
     elements: str
     default: []
   name:
-    description: Name of the code, under which the worker keeps what was sent last. By default the directory's.
+    description: Name of the code, under which the worker keeps what was sent last. By default the
+      directory's.
     type: str
   root:
     description: Where the fleet lives on the worker.
@@ -32,7 +37,8 @@ options:
     description: The release's name. Set by the part of this module that runs on the controller.
     type: str
   incoming:
-    description: Where rsync has put the files. Set by the part of this module that runs on the controller.
+    description: Where rsync has put the files. Set by the part of this module that runs on the
+      controller.
     type: path
 attributes:
   check_mode:

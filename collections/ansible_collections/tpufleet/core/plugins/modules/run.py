@@ -8,8 +8,9 @@ module: run
 short_description: Start or stop this worker's part of a run
 description:
   - O(state=ready) looks only, and answers how the run stands here and what keeps it from starting.
-  - O(state=started) looks again, writes what the unit needs and starts it. A run that runs already as it is
-    asked for is left alone; one that runs otherwise, or another run on the worker, is refused by name.
+  - O(state=started) looks again, writes what the unit needs and starts it. A run that runs already
+    as it is asked for is left alone; one that runs otherwise, or another run on the worker, is
+    refused by name.
   - O(state=stopped) sends TERM to all of the run, gives it time to save, then KILL.
 options:
   run:
@@ -32,13 +33,14 @@ options:
     description: SHA-256 of the lock file whose environment the run takes.
     type: str
   config:
-    description: The config's text; the worker gets it as a file. None for a trainer that takes none.
+    description: The config's text; the worker gets it as a file. None for a trainer that takes
+      none.
     type: str
   command:
     description:
-      - The trainer's words, run without a shell in the release's directory, with the environment's programs
-        first. C({run}), C({run_dir}), C({attempt}), C({coordinator}), C({num_processes}), C({process_id}),
-        C({config}) and C({checkpoints}) are filled in.
+      - The trainer's words, run without a shell in the release's directory, with the environment's
+        programs first. C({run}), C({run_dir}), C({attempt}), C({coordinator}), C({num_processes}),
+        C({process_id}), C({config}) and C({checkpoints}) are filled in.
     type: list
     elements: str
   env:
@@ -98,7 +100,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 standing:
-  description: C(running) and C(done) as asked for, C(other) if something else runs under the name, or C(absent).
+  description: C(running) and C(done) as asked for, C(other) if something else runs under the name,
+    or C(absent).
   returned: state is ready
   type: str
 obstacles:
@@ -171,7 +174,7 @@ def started(params: dict, places: Places, check: bool) -> dict:
     if seen["active"]:
         raise RunError(
             f"run {launch.run} is {seen['state']} here, attempt {seen['attempt']}: "
-            f"kill.yml -e run={launch.run} first"
+            f"ansible-playbook playbooks/kill.yml -e run={launch.run} first"
         )
     in_the_way = obstacles(launch, places, params["device_glob"])
     if in_the_way:

@@ -16,8 +16,8 @@ options:
     default: 0
   until:
     description:
-      - What to wait for. V(first_step) waits until the heartbeat has a step, V(done) until the run has ended;
-        its end settles either.
+      - What to wait for. V(first_step) waits until the heartbeat has a step, V(done) until the run
+        has ended; its end settles either.
     type: str
     choices: [now, first_step, done]
     default: now
@@ -51,7 +51,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 runs:
-  description: One dictionary a run, with run, state, active, attempt, release, heartbeat, heartbeat_age, exit, log.
+  description: One dictionary a run, with run, state, active, attempt, release, heartbeat,
+    heartbeat_age, exit, log.
   returned: success
   type: list
   elements: dict

@@ -7,11 +7,13 @@ DOCUMENTATION = r"""
 module: run_plan
 short_description: Plan a run on the workers of the play
 description:
-  - Finds and checks the config, names the run, and gives each of the play's hosts its part by the inventory's
-    variables. One run a TPU; a run takes all the workers of its TPU. Works on the controller alone.
+  - Finds and checks the config, names the run, and gives each of the play's hosts its part by the
+    inventory's variables. One run a TPU; a run takes all the workers of its TPU. Works on the
+    controller alone.
 options:
   run:
-    description: The run's name. By default the config's stem; the TPU's name comes behind it where there are several.
+    description: The run's name. By default the config's stem; the TPU's name comes behind it where
+      there are several.
     type: str
   config:
     description: The config file, looked for where the command was typed, then in O(project).

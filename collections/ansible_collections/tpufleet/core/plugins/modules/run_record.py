@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: run_record
 short_description: Read or change what is wanted of a run, in the controller's memory
 description:
-  - One record a run, changed by compare-and-swap, so that two controllers that share O(fleet_state) can't
-    overwrite each other. Works on the controller alone.
+  - One record a run, changed by compare-and-swap, so that two controllers that share
+    O(fleet_state) can't overwrite each other. Works on the controller alone.
 options:
   run:
     description: The run's name.
@@ -20,8 +20,8 @@ options:
     required: true
   wanted:
     description:
-      - V(running) writes a new attempt. V(stopped) and V(done) change a record that says otherwise, and make none
-        where there is none. Without it the record is only read.
+      - V(running) writes a new attempt. V(stopped) and V(done) change a record that says
+        otherwise, and make none where there is none. Without it the record is only read.
     type: str
     choices: [running, stopped, done]
   fields:

@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: run_wait
 short_description: Wait until a run has taken its first step, or has ended
 description:
-  - Asks each worker every few seconds, shows how far the run is, and leaves all of them as soon as one of the
-    workers has failed.
+  - Asks each worker every few seconds, shows how far the run is, and leaves all of them as soon as
+    one of the workers has failed.
 options:
   run:
     description: The run's name.
