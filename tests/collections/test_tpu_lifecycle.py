@@ -1,0 +1,186 @@
+"""One TPU from what is to what is wanted, against the local cloud's API and against faults."""
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_lifecycle import (
+    Different,
+    Wanted,
+    ensure_absent,
+    ensure_present,
+)
+
+from tests.collections.scripted_api import ZONE, Drop, Say, error, node
+from tests.localcloud.api.local_api import LocalApi
+
+DEMO = Wanted("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")
+GONE = error(404, "not found")
+
+
+@pytest.fixture
+def cloud(local_api: LocalApi) -> TpuApi:
+    """A client of the local cloud's own API."""
+    settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
+    return TpuApi(settings)
+
+
+def changes(local_api: LocalApi) -> list[str]:
+    """The requests that change something, as the server saw them."""
+    verbs = ("POST", "PATCH", "DELETE")
+    lines = [line.split("request ", 1)[-1] for line in local_api.log().splitlines()]
+    return [line for line in lines if line.startswith(verbs) and "/nodes" in line]
+
+
+def test_a_missing_tpu_is_made_and_waited_for(cloud, local_api):
+    done = ensure_present(cloud, DEMO, timeout=20)
+    assert (done.changed, done.node.state, len(done.node.endpoints)) == (True, "READY", 2)
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def test_a_tpu_that_is_as_wanted_stays_as_it_is(cloud, local_api):
+    wanted = replace(DEMO, spot=True, labels={"a": "b"}, tags=("ssh",), metadata={"k": "v"})
+    ensure_present(cloud, wanted, timeout=20)
+    before = changes(local_api)
+    assert not ensure_present(cloud, wanted, timeout=20).changed
+    assert changes(local_api) == before
+
+
+def test_check_mode_foretells_the_change_and_asks_for_none(cloud, local_api):
+    foretold = ensure_present(cloud, DEMO, timeout=20, check=True)
+    assert (foretold.changed, changes(local_api)) == (True, [])
+    assert foretold.after == ensure_present(cloud, DEMO, timeout=20).after
+
+
+def test_a_deleted_tpu_is_gone_and_stays_gone(cloud, local_api):
+    ensure_present(cloud, DEMO, timeout=20)
+    assert ensure_absent(cloud, ZONE, "demo", timeout=20).changed
+    assert cloud.get_node(ZONE, "demo") is None
+    assert not ensure_absent(cloud, ZONE, "demo", timeout=20).changed
+
+
+def test_a_deletion_in_check_mode_deletes_nothing(cloud, local_api):
+    ensure_present(cloud, DEMO, timeout=20)
+    assert ensure_absent(cloud, ZONE, "demo", timeout=20, check=True).changed
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def test_what_cant_be_changed_fails_naming_every_difference(cloud):
+    ensure_present(cloud, DEMO, timeout=20)
+    other = replace(DEMO, accelerator_type="v4-8", spot=True)
+    with pytest.raises(Different) as caught:
+        ensure_present(cloud, other, timeout=20)
+    assert "accelerator_type is v4-16, wanted v4-8; spot is false, wanted true" in str(caught.value)
+    assert "recreate: true" in str(caught.value)
+
+
+def test_recreate_makes_the_different_tpu_anew(cloud):
+    first = ensure_present(cloud, DEMO, timeout=20)
+    other = replace(DEMO, accelerator_type="v4-8")
+    second = ensure_present(cloud, other, timeout=20, recreate=True)
+    assert second.node.id != first.node.id
+    assert second.node.accelerator_type == "v4-8"
+
+
+def test_a_preempted_tpu_is_only_replaced_if_that_was_said(cloud, local_api):
+    first = ensure_present(cloud, replace(DEMO, spot=True), timeout=20)
+    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
+    with pytest.raises(Different, match="is PREEMPTED and can't start again"):
+        ensure_present(cloud, replace(DEMO, spot=True), timeout=20)
+    again = ensure_present(cloud, replace(DEMO, spot=True), timeout=20, replace_dead=True)
+    assert (again.node.state, again.node.id != first.node.id) == ("READY", True)
+
+
+def test_a_wrong_type_is_refused_with_the_apis_reason(cloud):
+    with pytest.raises(errors.TpuApiError, match="v4-17"):
+        ensure_present(cloud, replace(DEMO, accelerator_type="v4-17"), timeout=20)
+
+
+@pytest.mark.parametrize("name", ["Demo", "a_b", "-a", "a" * 64, ""])
+def test_a_name_that_is_none_is_refused_before_asking(client, scripted, name):
+    with pytest.raises(errors.NotConfigured, match="is no name for a TPU"):
+        ensure_present(client, replace(DEMO, name=name), timeout=20)
+    assert scripted.asked == []
+
+
+def test_a_lost_answer_to_a_creation_makes_one_tpu_only(client, scripted):
+    scripted.script = [
+        GONE,
+        Drop(),
+        error(409, "already exists", "ALREADY_EXISTS"),
+        Say(node()),
+        Say(node(state="CREATING")),
+        Say(node()),
+    ]
+    done = ensure_present(client, DEMO, timeout=600)
+    assert (done.changed, done.node.state) == (True, "READY")
+
+
+def test_a_namesake_that_another_controller_made_meanwhile_is_compared(client, scripted):
+    scripted.answerer = lambda asked: (
+        error(409, "already exists")
+        if asked.method == "POST"
+        else GONE
+        if len(scripted.asked) == 1
+        else Say(node(acceleratorType="v4-8"))
+    )
+    with pytest.raises(Different, match="accelerator_type is v4-8"):
+        ensure_present(client, DEMO, timeout=600)
+
+
+def test_a_tpu_that_is_still_being_made_is_waited_for(client, scripted):
+    scripted.script = [Say(node(state="CREATING"))] * 3 + [Say(node())]
+    done = ensure_present(client, DEMO, timeout=600)
+    assert (done.changed, set(scripted.methods())) == (False, {"GET"})
+
+
+def test_the_deadline_says_what_the_tpu_is_doing(client, scripted):
+    scripted.answerer = lambda _: Say(node(state="CREATING"))
+    with pytest.raises(errors.DeadlineExceeded, match="is still CREATING"):
+        ensure_present(client, DEMO, timeout=60)
+
+
+def test_a_creation_that_failed_meanwhile_ends_with_its_own_error(client, scripted):
+    failed = {
+        "metadata": {"target": node()["name"], "verb": "create", "createTime": "2026-01-01"},
+        "done": True,
+        "error": {"code": 8, "message": "There is no more capacity in the zone"},
+    }
+    scripted.script = [Say(node(state="CREATING")), GONE, Say({"operations": [failed]})]
+    with pytest.raises(errors.CapacityError, match="no more capacity"):
+        ensure_present(client, DEMO, timeout=600)
+
+
+def test_a_namesake_that_comes_after_a_deletion_is_not_deleted(client, scripted):
+    scripted.script = [Say(node()), Say(node()), Drop(), Say(node(id="4712"))]
+    assert ensure_absent(client, ZONE, "demo", timeout=600).changed
+    assert scripted.methods().count("DELETE") == 1
+
+
+def test_what_may_change_is_patched_with_its_mask(client, scripted):
+    scripted.script = [Say(node(labels={"a": "1"})), Say(node()), Say({"done": True}), Say(node())]
+    wanted = replace(DEMO, labels={"a": "2"}, external_ip=True)
+    done = ensure_present(client, wanted, timeout=600)
+    patch = next(asked for asked in scripted.asked if asked.method == "PATCH")
+    assert patch.query == "updateMask=labels%2Cnetwork_config.enable_external_ips"
+    assert patch.body == {"labels": {"a": "2"}, "networkConfig": {"enableExternalIps": True}}
+    assert done.changed
+
+
+def test_a_second_controllers_key_locks_nobody_out(client, scripted):
+    scripted.script = [
+        Say(node(metadata={"ssh-keys": "a:key1"})),
+        Say(node()),
+        Say({"done": True}),
+        Say(node()),
+    ]
+    ensure_present(client, replace(DEMO, metadata={"ssh-keys": "b:key2"}), timeout=600)
+    patch = next(asked for asked in scripted.asked if asked.method == "PATCH")
+    assert patch.body == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
+
+
+def test_metadata_is_never_shown(client, scripted):
+    scripted.script = [Say(node(metadata={"startup-script": "export TOKEN=s3cret"}))] * 2
+    done = ensure_present(client, DEMO, timeout=600)
+    assert "s3cret" not in str((done.before, done.after))
