@@ -77,11 +77,9 @@ def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     return {"model": asdict(cfg.model), "corpus": corpus.fingerprint}
 
 
-def abstract(state: State) -> State:
-    """Describe a state (arrays, or what ``jax.eval_shape`` gives) by shapes and shardings."""
-    return jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), state
-    )
+def abstract(shapes: State, sharding: jax.sharding.Sharding) -> State:
+    """Describe the state to load: shapes, as ``jax.eval_shape`` gives them, and where to."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), shapes)
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -27,16 +27,19 @@ from train.sample import passage
 log = logging.getLogger(__name__)
 
 
-def fresh_state(cfg: Config, sharding: jax.sharding.Sharding) -> State:
-    """Make the state of step 0: drawn from the seed alone, the same on every device."""
+def fresh_state(cfg: Config) -> State:
+    """Make the state of step 0, drawn from the seed alone."""
+    params = model.init_params(jax.random.key(cfg.seed), cfg.model)
+    opt_state = optimizer.make(cfg).init(params)
+    return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 
-    @partial(jax.jit, out_shardings=sharding)
-    def init() -> State:
-        params = model.init_params(jax.random.key(cfg.seed), cfg.model)
-        opt_state = optimizer.make(cfg).init(params)
-        return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 
-    return init()
+def load_state(checkpoints: Checkpoints, cfg: Config, sharding: jax.sharding.Sharding) -> State:
+    """Load the last checkpoint, or make the state of step 0 where there is none yet."""
+    if checkpoints.latest is None:
+        return jax.jit(fresh_state, static_argnums=0, out_shardings=sharding)(cfg)
+    shapes = jax.eval_shape(partial(fresh_state, cfg))
+    return checkpoints.restore(checkpoints.latest, abstract(shapes, sharding))
 
 
 @partial(jax.jit, static_argnums=2, donate_argnums=0)
@@ -49,7 +52,7 @@ def update(state: State, windows_bt: jax.Array, cfg: Config) -> tuple[State, dic
     updates, opt_state = optimizer.make(cfg).update(grads, state["opt_state"], state["params"])
     values = {
         "loss": loss,
-        "grad_norm": optax.global_norm(grads),
+        "grad_norm": optax.tree.norm(grads),
         "lr": optimizer.learning_rate(state["step"], cfg),
     }
     params = optax.apply_updates(state["params"], updates)
@@ -81,10 +84,8 @@ class Run:
         what = identity(cfg, corpus.meta)
         mesh.check_alike(repr((what, cfg.steps, cfg.batch, cfg.seed, cfg.optimizer)))
         self.checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, what)
-        self.state = fresh_state(cfg, self.whole)
         self.step = self.checkpoints.latest or 0
-        if self.checkpoints.latest is not None:
-            self.state = self.checkpoints.restore(self.step, abstract(self.state))
+        self.state = load_state(self.checkpoints, cfg, self.whole)
         heartbeat.step = self.step
         self.in_flight = InFlight(cfg.tokens_per_step)
         self.metrics = (
@@ -197,5 +198,5 @@ def restored_params(cfg: Config, contract: Contract, corpus: Corpus) -> model.Pa
     checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, what, tidy=False)
     if checkpoints.latest is None:
         raise ConfigError(f"{contract.checkpoints}: no checkpoint there yet")
-    state = fresh_state(cfg, jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
-    return checkpoints.restore(checkpoints.latest, abstract(state))["params"]
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return load_state(checkpoints, cfg, device)["params"]

@@ -35,7 +35,7 @@ def tree(text_file: Path) -> dict[str, Any]:
         "batch": 8,
         "model": {"layers": 2, "heads": 2, "width": 48, "context": 48},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
-        "optimizer": {"learning_rate": 1e-2, "warmup": 5},
+        "optimizer": {"learning_rate": 3e-3, "warmup": 5},
         "checkpoint": {"every": 20},
         "sample": {"prompt": "the ", "length": 40},
     }
@@ -63,14 +63,17 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def launch(config_file: Path) -> Iterator[Callable[..., Attempt]]:
+def launch(
+    config_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Attempt]]:
     """Start processes of a run: launch(directory, count=2, overrides={1: ["seed=1"]})."""
     attempts: list[Attempt] = []
+    compiled = tmp_path_factory.mktemp("compiled")
 
     def start(
         directory: Path, count: int = 2, overrides: dict[int, list[str]] | None = None
     ) -> Attempt:
-        attempts.append(Attempt(directory, config_file, count, overrides or {}))
+        attempts.append(Attempt(directory, config_file, count, overrides or {}, compiled))
         return attempts[-1]
 
     yield start

@@ -86,11 +86,12 @@ def test_a_heartbeat_says_how_far_the_process_is(tmp_path: Path):
 def test_heartbeats_are_written_at_most_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    now = 50.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    clock = [50.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[-1])
     heartbeat = Heartbeat(tmp_path, steps=9)
     seen = []
-    for step, now in enumerate([50.0, 50.5, 50.9, 51.0, 51.1], start=1):
+    for step, seconds in enumerate([50.0, 50.5, 50.9, 51.0, 51.1], start=1):
+        clock.append(seconds)
         heartbeat.progress(step, 2.5, None)
         seen.append(json.loads(heartbeat.path.read_text())["step"])
     assert seen == [1, 1, 1, 4, 4]

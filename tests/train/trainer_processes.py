@@ -18,9 +18,15 @@ class Attempt:
     """The processes of one attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for all."""
 
     def __init__(
-        self, directory: Path, config: Path, count: int, overrides: dict[int, list[str]]
+        self,
+        directory: Path,
+        config: Path,
+        count: int,
+        overrides: dict[int, list[str]],
+        compiled: Path,
     ) -> None:
         self.directory = directory
+        self.compiled = compiled
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -40,6 +46,8 @@ class Attempt:
             "TPUFLEET_COORDINATOR": coordinator,
             "TPUFLEET_NUM_PROCESSES": str(count),
             "TPUFLEET_PROCESS_ID": str(index),
+            "JAX_COMPILATION_CACHE_DIR": str(self.compiled),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
         command = [sys.executable, "-m", "train", "run", str(config), *overrides]
         with (run_dir / "log").open("ab") as log:

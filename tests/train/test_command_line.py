@@ -1,0 +1,70 @@
+"""What is wrong with a config costs a second: one line, exit 2, and JAX is never imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.train.trainer_processes import PROJECT, clean_environment
+
+WITHOUT_JAX = "import sys; sys.modules['jax'] = None; sys.path.insert(0, {path!r}); "
+MAIN = "from train.__main__ import main; sys.exit(main(sys.argv[1:]))"
+
+
+def train(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Call the command line in a Python in which importing JAX fails."""
+    program = WITHOUT_JAX.format(path=str(PROJECT)) + MAIN
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=cwd,
+        env=clean_environment() | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "said"),
+    [
+        (["nowhere.yml"], {}, "nowhere.yml: cannot be read: No such file"),
+        (["{config}", "model.layerz=3"], {}, "model.layerz: unknown key; allowed here: layers"),
+        (
+            ["{config}", "batch=3"],
+            {"TPUFLEET_NUM_PROCESSES": "2", "TPUFLEET_COORDINATOR": "127.0.0.1:1"},
+            "batch: must be a multiple of the number of processes (2), not 3",
+        ),
+        (["{config}", "data.text=nowhere*.txt"], {}, "data.text: no file matches nowhere*.txt"),
+        (["{config}", "model.context=1000000"], {}, "fewer than one window"),
+        (["{config}"], {"TPUFLEET_RUN_DIR": "/dev/null/r"}, "/dev/null/r: cannot be written"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_in_one_line(
+    config_file: Path, tmp_path: Path, words: list[str], environment: dict[str, str], said: str
+):
+    words = [word.format(config=config_file) for word in words]
+    done = train("run", *words, cwd=tmp_path, **environment)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("train: ")
+    assert said in done.stderr
+
+
+def test_prepare_says_where_the_corpus_is(config_file: Path, tmp_path: Path):
+    done = train("prepare", str(config_file), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tokens to train on" in done.stdout
+
+
+def test_a_corpus_that_cannot_be_fetched_is_a_failure_not_a_mistake(
+    config_file: Path, tmp_path: Path
+):
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\necho 'no route' >&2\nexit 2\n")
+    uv.chmod(0o755)
+    data = f"data.directory={tmp_path}/data"
+    done = train("run", str(config_file), "data.text=null", data, cwd=tmp_path, PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.strip() == "train: shakespeare: uv could not install the corpus: no route"

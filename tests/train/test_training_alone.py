@@ -1,0 +1,122 @@
+"""A run of one process, in this one: it learns, ends as it should, and is refused what it must."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.train.trainer_processes import loss_log
+from train import contract
+from train.config import Config, ConfigError
+from train.contract import Contract, Heartbeat, check_writable
+from train.corpus import prepare
+from train.data import Corpus
+from train.loop import Run, restored_params
+from train.sample import passage
+
+
+def train(cfg: Config, directory: Path) -> int:
+    """Run to the end, as the command line does, and return the exit code."""
+    place = Contract("alone", directory, directory / "checkpoints")
+    check_writable(place)
+    corpus = Corpus(prepare(cfg.data), cfg)
+    return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).go()
+
+
+@pytest.fixture(scope="module")
+def cfg(tree: dict) -> Config:
+    from train.config import build
+
+    return build({**tree, "steps": 40, "checkpoint": {"every": 10, "keep": 2}})
+
+
+@pytest.fixture(scope="module")
+def finished(cfg: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that is done."""
+    directory = tmp_path_factory.mktemp("finished")
+    assert train(cfg, directory) == contract.DONE
+    return directory
+
+
+def test_the_loss_falls_from_that_of_a_guess(finished: Path):
+    losses = [loss for _, loss in loss_log(finished)]
+    assert losses[0] == pytest.approx(np.log(128), abs=0.1)
+    assert np.mean(losses[-5:]) < 2.8
+
+
+def test_every_step_is_logged_once_with_all_that_is_promised(finished: Path):
+    lines = (finished / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [record["step"] for record in records] == list(range(1, 41))
+    assert all(
+        {"step", "loss", "time", "tokens_per_second", "lr"} <= record.keys() for record in records
+    )
+
+
+def test_the_last_heartbeat_says_done(finished: Path):
+    beat = json.loads((finished / "heartbeat.json").read_text())
+    assert (beat["step"], beat["steps"], beat["state"]) == (40, 40, "done")
+
+
+def test_the_last_checkpoints_are_kept_and_no_more(finished: Path):
+    steps = sorted(int(path.name) for path in (finished / "checkpoints").iterdir())
+    assert steps == [30, 40]
+
+
+def test_the_model_writes_a_passage_of_the_length_asked_for(finished: Path, cfg: Config):
+    text = (finished / "sample.txt").read_text()
+    assert text.startswith(cfg.sample.prompt)
+    assert len(text) == len(cfg.sample.prompt) + cfg.sample.length + 1
+
+
+def test_the_last_checkpoint_writes_the_same_passage(finished: Path, cfg: Config):
+    place = Contract("alone", finished, finished / "checkpoints")
+    params = restored_params(cfg, place, Corpus(prepare(cfg.data), cfg))
+    assert passage(params, cfg) + "\n" == (finished / "sample.txt").read_text()
+
+
+def test_a_run_that_is_done_stays_as_it_is(finished: Path, cfg: Config):
+    before = (finished / "metrics.jsonl").read_bytes()
+    assert train(cfg, finished) == contract.DONE
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    finished: Path, make_config: Callable[..., Config]
+):
+    with pytest.raises(ConfigError, match=r"/40: .*: model\.layers is 2 there and 1 here"):
+        train(make_config(model={"layers": 1}), finished)
+
+
+def test_a_checkpoint_of_another_corpus_is_refused(
+    finished: Path, make_config: Callable[..., Config], tmp_path: Path
+):
+    (tmp_path / "other.txt").write_text("all the world's a stage\n" * 100)
+    with pytest.raises(ConfigError, match=r"/40: .*: corpus is \w+ there and \w+ here"):
+        train(make_config(data={"text": str(tmp_path / "other.txt")}), finished)
+
+
+def test_a_run_without_a_checkpoint_has_no_passage_yet(cfg: Config, tmp_path: Path):
+    place = Contract("alone", tmp_path, tmp_path / "checkpoints")
+    with pytest.raises(ConfigError, match="checkpoints: no checkpoint there yet"):
+        restored_params(cfg, place, Corpus(prepare(cfg.data), cfg))
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_unsaved(
+    make_config: Callable[..., Config], tmp_path: Path
+):
+    cfg = make_config(optimizer={"learning_rate": 1e38, "warmup": 0}, checkpoint={"every": 5})
+    assert train(cfg, tmp_path) == contract.NOT_A_NUMBER
+    assert not list((tmp_path / "checkpoints").iterdir())
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "nan"
+
+
+def test_a_batch_that_the_devices_cannot_share_is_refused(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jax, "device_count", lambda: 3)
+    with pytest.raises(ConfigError, match=r"batch: .* number of devices \(3\), not 8"):
+        train(make_config(), tmp_path)
