@@ -129,9 +129,13 @@ def standing(launch: Launch, places: Places) -> str:
     return "done" if same and seen["state"] == "done" else "absent"
 
 
-def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str]:
-    """Tell what keeps a launch from starting here; each line says what was seen and what mends
-    it."""
+def obstacles(
+    launch: Launch, places: Places, device_glob: str = "", release_comes: bool = False
+) -> list[str]:
+    """Tell what keeps a launch from starting here: each line what was seen, and what mends it.
+
+    ``release_comes`` says that a release which isn't there is about to be: a dry run pushes none.
+    """
     found = []
     for other in active_runs():
         seen = look(other, places)
@@ -147,7 +151,7 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
             )
     release = places.release(launch.release)
     problems = proven(release, launch.release) if release.exists() else ["it is not there"]
-    if problems:
+    if problems and not release_comes:
         found.append(
             f"release {launch.release}: {summary(problems)}: ansible-playbook playbooks/push.yml"
         )

@@ -147,7 +147,7 @@ def launch_of(params: dict, places: Places) -> Launch:
     )
 
 
-def ready(params: dict, places: Places) -> dict:
+def ready(params: dict, places: Places, check: bool) -> dict:
     """Look only."""
     try:
         launch = launch_of(params, places)
@@ -155,7 +155,9 @@ def ready(params: dict, places: Places) -> dict:
         return {"changed": False, "standing": "absent", "obstacles": [str(error)], "info": {}}
     found = standing(launch, places)
     in_the_way = (
-        [] if found in ("running", "done") else obstacles(launch, places, params["device_glob"])
+        []
+        if found in ("running", "done")
+        else obstacles(launch, places, params["device_glob"], check)
     )
     return {
         "changed": False,
@@ -176,7 +178,7 @@ def started(params: dict, places: Places, check: bool) -> dict:
             f"run {launch.run} is {seen['state']} here, attempt {seen['attempt']}: "
             f"ansible-playbook playbooks/kill.yml -e run={launch.run} first"
         )
-    in_the_way = obstacles(launch, places, params["device_glob"])
+    in_the_way = obstacles(launch, places, params["device_glob"], check)
     if in_the_way:
         raise RunError("; ".join(in_the_way))
     if not check:
@@ -238,7 +240,7 @@ def main() -> None:
     try:
         with one_at_a_time():
             if params["state"] == "ready":
-                result = ready(params, places)
+                result = ready(params, places, module.check_mode)
             elif params["state"] == "started":
                 result = started(params, places, module.check_mode)
             else:
