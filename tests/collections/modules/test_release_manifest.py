@@ -1,0 +1,203 @@
+"""A release is named by its content, proven file by file, and seen whole or not at all."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import list_code, stage
+from ansible_collections.tpufleet.core.plugins.module_utils.release import (
+    MANIFEST,
+    Entry,
+    ReleaseError,
+    build,
+    dump,
+    install,
+    load,
+    newest,
+    proven,
+    release_id,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PART = st.binary(min_size=1, max_size=20).filter(
+    lambda part: b"/" not in part and b"\0" not in part and part not in (b".", b"..")
+)
+NAMES = st.sets(PART, min_size=1, max_size=8)
+
+
+def write_code(root: Path) -> Path:
+    root.mkdir()
+    (root / "train").mkdir()
+    (root / "train/main.py").write_text("print('hello')\n")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "latest").symlink_to("train/main.py")
+    return root
+
+
+def stage_code(code: Path, target: Path) -> str:
+    return release_id(stage(code, [], target))
+
+
+def test_the_same_files_in_another_place_have_the_same_name(tmp_path):
+    first, second = write_code(tmp_path / "a"), write_code(tmp_path / "b")
+
+    assert release_id(build(first, list_code(first))) == release_id(
+        build(second, list_code(second))
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "train/main.py").write_text("print('hallo')\n"),
+        lambda root: (root / "run.sh").chmod(0o644),
+        lambda root: (root / "train/main.py").rename(root / "train/other.py"),
+        lambda root: (root / "new").write_text(""),
+    ],
+    ids=["content", "executable bit", "name", "one more file"],
+)
+def test_any_change_gives_another_name(tmp_path, change):
+    code = write_code(tmp_path / "code")
+    (code / "latest").unlink()
+    before = release_id(build(code, list_code(code)))
+
+    change(code)
+
+    assert release_id(build(code, list_code(code))) != before
+
+
+@settings(deadline=None, max_examples=30)
+@given(names=NAMES)
+def test_a_manifest_survives_being_written_whatever_the_bytes_of_its_names(names):
+    entries = sorted(Entry(os.fsdecode(name), "file", "0" * 64) for name in names)
+
+    assert load(dump(entries)) == entries
+
+
+@settings(deadline=None, max_examples=30)
+@given(names=NAMES)
+def test_files_with_odd_names_travel_through_a_release(tmp_path_factory, names):
+    root = tmp_path_factory.mktemp("odd")
+    code = root / "code"
+    code.mkdir()
+    for name in names:
+        (code / os.fsdecode(name)).write_bytes(name)
+    if (code / ".git").exists() or (code / "__pycache__").exists():
+        return
+
+    name = stage_code(code, root / "staged")
+    install(root / "staged", root / "releases", name)
+
+    assert proven(root / "releases" / name, name) == []
+    assert {os.fsencode(each.name) for each in (root / "releases" / name).iterdir()} == {
+        *names,
+        MANIFEST.encode(),
+    }
+
+
+def test_what_git_ignores_stays_at_home(tmp_path):
+    code = write_code(tmp_path / "code")
+    subprocess.run(["git", "init", "-q", str(code)], check=True)
+    (code / ".gitignore").write_text(".env\n")
+    (code / ".env").write_text("TOKEN=1\n")
+
+    assert list_code(code) == [".gitignore", "latest", "run.sh", "train/main.py"]
+
+
+def test_a_tracked_file_that_was_deleted_is_no_longer_code(tmp_path):
+    code = write_code(tmp_path / "code")
+    subprocess.run(["git", "init", "-q", str(code)], check=True)
+    subprocess.run(["git", "-C", str(code), "add", "."], check=True)
+    (code / "run.sh").unlink()
+
+    assert list_code(code) == ["latest", "train/main.py"]
+
+
+def test_a_git_tree_that_git_refuses_is_an_error_and_not_all_of_its_files(tmp_path):
+    code = write_code(tmp_path / "code")
+    (code / ".git").mkdir()
+
+    with pytest.raises(ReleaseError, match="git can't list"):
+        list_code(code)
+
+
+def test_code_paths_keep_a_part_of_the_tree(tmp_path):
+    assert list_code(write_code(tmp_path / "code"), ["train"]) == ["train/main.py"]
+
+
+def test_a_code_path_without_files_is_named(tmp_path):
+    with pytest.raises(ReleaseError, match="nope of code_paths"):
+        list_code(write_code(tmp_path / "code"), ["nope"])
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../secret", "train/../../secret"])
+def test_a_link_out_of_the_tree_is_refused_by_name(tmp_path, target):
+    code = write_code(tmp_path / "code")
+    (code / "leak").symlink_to(target)
+
+    with pytest.raises(ReleaseError, match="leak is a link to"):
+        build(code, list_code(code))
+
+
+@pytest.mark.parametrize("path", ["/etc/cron.d/x", "../x", "a/../../x", "a//x", ""])
+def test_a_manifest_that_leads_out_of_its_release_is_refused(path):
+    with pytest.raises(ReleaseError, match="no path in a release"):
+        load(dump([Entry(path, "file", "0" * 64)]))
+
+
+def test_a_manifest_with_a_file_behind_a_link_is_refused():
+    with pytest.raises(ReleaseError, match="behind a link"):
+        load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]))
+
+
+def test_an_installed_release_is_proven_and_the_newest(tmp_path):
+    code, releases = write_code(tmp_path / "code"), tmp_path / "releases"
+    name = stage_code(code, tmp_path / "staged")
+
+    install(tmp_path / "staged", releases, name)
+
+    assert proven(releases / name, name) == []
+    assert newest(releases) == releases / name
+    assert (releases / name / "run.sh").stat().st_mode & 0o777 == 0o555
+    assert (releases / name / "train/main.py").stat().st_mode & 0o777 == 0o444
+
+
+@pytest.mark.parametrize(
+    ("damage", "seen"),
+    [
+        (lambda root: (root / "train/main.py").write_text("print('HELLO')\n"), "differs"),
+        (lambda root: (root / "train/main.py").unlink(), "is missing"),
+        (lambda root: (root / "extra").write_text("x"), "does not belong there"),
+        (lambda root: (root / MANIFEST).unlink(), "no manifest"),
+        (lambda root: (root / MANIFEST).write_text(dump([])), "the manifest is that of"),
+    ],
+    ids=["changed", "missing", "extra", "no manifest", "another manifest"],
+)
+def test_what_arrives_damaged_is_never_put_in_place(tmp_path, damage, seen):
+    name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
+    for path in (tmp_path / "arrived").rglob("*.py"):
+        text = path.read_text()
+        path.unlink()
+        path.write_text(text)
+    damage(tmp_path / "arrived")
+
+    with pytest.raises(ReleaseError, match=seen):
+        install(tmp_path / "arrived", tmp_path / "releases", name)
+
+    assert newest(tmp_path / "releases") is None
+
+
+def test_a_release_that_was_damaged_in_place_is_made_anew(tmp_path):
+    releases = tmp_path / "releases"
+    name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
+    install(tmp_path / "staged", releases, name)
+    (releases / name).chmod(0o755)
+    (releases / name / "extra").write_text("x")
+
+    install(tmp_path / "staged", releases, name)
+
+    assert proven(releases / name, name) == []
+    assert [path.name for path in releases.iterdir()] == [name]

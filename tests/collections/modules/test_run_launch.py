@@ -1,0 +1,164 @@
+"""What a launch is on one worker: its environment, its words, its identity, its state in words."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+    Launch,
+    Places,
+    RunError,
+    command_words,
+    environment,
+    environment_file,
+    fill,
+    state_in_words,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PLACES = Places(Path("/opt/tpufleet"), Path("/var/lib/tpufleet"), Path("/etc/tpufleet"))
+LAUNCH = Launch(
+    run="mine",
+    attempt=3,
+    release="r" * 16,
+    python_env="e" * 16,
+    config="steps: 1\n",
+    command=("python", "-m", "train", "run", "{config}"),
+    env=(("JAX_PLATFORMS", "cpu"),),
+    coordinator="10.0.0.2:8479",
+    num_processes=2,
+    process_id=1,
+    checkpoints="/mnt/shared/checkpoints/mine",
+)
+
+
+def test_a_process_gets_the_whole_run_contract():
+    variables = environment(LAUNCH, PLACES, {})
+
+    assert {name: value for name, value in variables.items() if name.startswith("TPUFLEET_")} == {
+        "TPUFLEET_RUN": "mine",
+        "TPUFLEET_RUN_DIR": "/var/lib/tpufleet/runs/mine",
+        "TPUFLEET_ATTEMPT": "3",
+        "TPUFLEET_COORDINATOR": "10.0.0.2:8479",
+        "TPUFLEET_NUM_PROCESSES": "2",
+        "TPUFLEET_PROCESS_ID": "1",
+        "TPUFLEET_CONFIG": "/var/lib/tpufleet/runs/mine/config.yml",
+        "TPUFLEET_CHECKPOINTS": "/mnt/shared/checkpoints/mine",
+    }
+
+
+def test_the_environments_programs_come_first():
+    path = environment(LAUNCH, PLACES, {})["PATH"]
+
+    assert path.startswith(f"/opt/tpufleet/envs/{'e' * 16}/bin:")
+
+
+def test_nobody_can_set_what_the_contract_sets():
+    forged = replace(LAUNCH, env=(("TPUFLEET_PROCESS_ID", "0"), ("MINE", "1")))
+
+    variables = environment(forged, PLACES, {})
+
+    assert (variables["TPUFLEET_PROCESS_ID"], variables["MINE"]) == ("1", "1")
+
+
+def test_a_run_without_a_config_has_no_variable_for_it():
+    assert "TPUFLEET_CONFIG" not in environment(replace(LAUNCH, config=None), PLACES, {})
+
+
+def test_a_commands_words_take_the_contracts_values_and_leave_other_braces():
+    words = ("x", "--id={process_id}", "{coordinator}", '{"a": 1}', "{unknown}")
+
+    assert fill(words, LAUNCH, PLACES) == ["x", "--id=1", "10.0.0.2:8479", '{"a": 1}', "{unknown}"]
+
+
+def test_a_value_with_spaces_stays_one_word():
+    spaced = replace(LAUNCH, checkpoints="/mnt/a b; rm -rf /")
+
+    assert fill(("--to", "{checkpoints}"), spaced, PLACES) == ["--to", "/mnt/a b; rm -rf /"]
+
+
+@pytest.mark.parametrize("command", ["", "   ", "python 'open"])
+def test_a_command_that_is_none_is_refused(command):
+    with pytest.raises(RunError):
+        command_words(command)
+
+
+@settings(deadline=None, max_examples=50)
+@given(value=st.text(st.characters(blacklist_categories=("Cc", "Cs")) | st.just("\n")))
+def test_systemd_reads_a_value_as_it_was_meant(value):
+    # A shell's double quotes escape the same four signs as systemd's (systemd.exec(5)).
+    line = environment_file({"VALUE": value})
+    if "\0" in value or "!" in value:
+        return
+
+    read = subprocess.run(
+        ["/bin/sh", "-c", f'{line}printf %s "$VALUE"'], capture_output=True, check=True
+    )
+
+    assert read.stdout.decode() == value
+
+
+@pytest.mark.parametrize("name", ["A-B", "1A", "", "A B", "A=B"])
+def test_a_variable_that_systemd_would_drop_is_refused(name):
+    with pytest.raises(RunError, match="environment variable"):
+        environment_file({name: "1"})
+
+
+def test_a_value_that_systemd_would_drop_is_refused_without_being_shown():
+    with pytest.raises(RunError) as refused:
+        environment_file({"TOKEN": "secret\x07"})
+
+    assert "secret" not in str(refused.value)
+
+
+def test_the_attempt_and_its_port_are_no_part_of_what_is_launched():
+    again = replace(LAUNCH, attempt=4, coordinator="10.0.0.2:8480")
+
+    assert again.identity() == LAUNCH.identity()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"release": "other"},
+        {"config": "steps: 2\n"},
+        {"env": ()},
+        {"python_env": "other"},
+        {"num_processes": 4},
+        {"coordinator": "10.0.0.9:8479"},
+        {"command": ("python", "x.py")},
+        {"checkpoints": "/elsewhere"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_everything_else_is(change):
+    assert replace(LAUNCH, **change).identity() != LAUNCH.identity()
+
+
+def ended(status: str, code: str = "exited", result: str = "exit-code") -> dict:
+    return {"status": status, "code": code, "result": result}
+
+
+@pytest.mark.parametrize(
+    ("active", "heartbeat", "end", "words"),
+    [
+        ("active", None, None, "starting"),
+        ("active", {"state": "training", "step": 4}, None, "training"),
+        ("deactivating", {"state": "training"}, None, "stopping"),
+        ("inactive", None, ended("0", result="success"), "done"),
+        ("inactive", None, ended("75", result="success"), "interrupted, saved"),
+        ("failed", None, ended("3"), "not a number"),
+        ("failed", None, ended("2"), "bad config"),
+        ("failed", None, ended("1"), "crashed (exit 1)"),
+        ("failed", None, ended("TERM", "killed", "signal"), "interrupted, not saved"),
+        ("failed", None, ended("KILL", "killed", "signal"), "killed"),
+        ("failed", None, ended("SEGV", "dumped", "core-dump"), "crashed (signal SEGV)"),
+        ("failed", None, ended("KILL", "killed", "oom-kill"), "out of memory"),
+        ("failed", None, ended("", "", "resources"), "failed to start"),
+        ("inactive", {"state": "training", "step": 4}, None, "lost"),
+    ],
+)
+def test_a_runs_state_is_said_in_words(active, heartbeat, end, words):
+    assert state_in_words({"ActiveState": active}, heartbeat, end) == words

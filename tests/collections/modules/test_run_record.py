@@ -1,0 +1,114 @@
+"""The controller's memory of a run: two controllers at once never overwrite each other's word."""
+
+import multiprocessing
+import stat
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+    RecordConflictError,
+    RecordError,
+    RecordStore,
+    wanted_running,
+)
+
+CHANGES = 20
+
+
+def count_up(folder: str) -> None:
+    """Add one to a record's counter, again whenever someone was faster, as a controller would."""
+    store = RecordStore(folder)
+    for _ in range(CHANGES):
+        while True:
+            record = store.read("mine")
+            fields = {"counter": record.get("counter", 0) + 1}
+            try:
+                store.change("mine", record.get("generation", 0), fields, "counted")
+                break
+            except RecordConflictError:
+                continue
+
+
+def test_a_run_that_nobody_has_launched_has_an_empty_record(tmp_path):
+    assert RecordStore(str(tmp_path)).read("mine") == {}
+
+
+def test_a_change_counts_the_generation_and_keeps_what_happened(tmp_path):
+    store = RecordStore(str(tmp_path))
+
+    store.change("mine", 0, {"wanted": "running"}, "launched")
+    record = store.change("mine", 1, {"wanted": "stopped"}, "stopped by hand")
+
+    assert (record["generation"], record["wanted"]) == (2, "stopped")
+    assert [event["what"] for event in record["history"]] == ["launched", "stopped by hand"]
+    assert store.read("mine") == record
+    assert store.runs() == ["mine"]
+
+
+def test_a_change_of_a_record_that_someone_else_changed_is_refused(tmp_path):
+    store = RecordStore(str(tmp_path))
+    store.change("mine", 0, {"wanted": "running"}, "launched")
+
+    with pytest.raises(RecordConflictError, match="changed by someone else"):
+        store.change("mine", 0, {"wanted": "stopped"}, "too late")
+
+    assert store.read("mine")["wanted"] == "running"
+
+
+def test_two_processes_at_once_lose_no_change(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=count_up, args=(str(tmp_path),)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+    assert [process.exitcode for process in processes] == [0, 0]
+    record = RecordStore(str(tmp_path)).read("mine")
+    assert (record["counter"], record["generation"]) == (2 * CHANGES, 2 * CHANGES)
+
+
+def test_records_are_the_owners_alone(tmp_path):
+    RecordStore(str(tmp_path / "fleet")).change("mine", 0, {}, "launched")
+
+    path = tmp_path / "fleet/runs/mine.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_damaged_record_is_named_and_left_alone(tmp_path):
+    path = tmp_path / "runs/mine.json"
+    path.parent.mkdir()
+    path.write_text('{"wanted":')
+
+    with pytest.raises(RecordError, match=r"mine\.json can't be read"):
+        RecordStore(str(tmp_path)).change("mine", 0, {}, "launched")
+
+    assert path.read_text() == '{"wanted":'
+
+
+def test_a_place_that_can_not_be_written_is_named(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+
+    with pytest.raises(RecordError, match="set fleet_state"):
+        RecordStore(str(tmp_path)).change("mine", 0, {}, "launched")
+
+
+def test_a_bucket_is_refused_until_there_is_one():
+    with pytest.raises(RecordError, match="no directory"):
+        RecordStore("gs://bucket/prefix")
+
+
+def test_each_launch_is_the_attempt_after_the_last_one():
+    first = wanted_running({}, {"release": "a"})
+
+    assert (first["attempt"], first["wanted"]) == (1, "running")
+    assert wanted_running(first, {})["attempt"] == 2
+
+
+def test_the_home_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    RecordStore("~/fleet").change("mine", 0, {}, "launched")
+
+    assert Path(tmp_path / "fleet/runs/mine.json").is_file()
