@@ -176,7 +176,7 @@ from ..module_utils.tpu_nodes import Node, parse_node
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
 _PARSER_ERROR = 4
-_OURS = re.compile(r"(?m)^[\"']?plugin[\"']?\s*:\s*[\"']?tpufleet\.core\.tpu\b")
+_OURS = re.compile(r"(?m)^[\s{,]*[\"']?plugin[\"']?\s*:\s*[\"']?tpufleet\.core\.tpu\b")
 _TEMPLATED = (
     "down_hint",
     "project",

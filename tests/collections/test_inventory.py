@@ -1,0 +1,244 @@
+"""The inventory plugin as people meet it: through ansible-inventory, with its words on failure."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.collections.scripted_api import PROJECT, TOKEN, Say, ScriptedApi, error, node
+from tests.collections.test_host_keys import ED25519, published
+
+ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def ansible(tool: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run one of Ansible's commands in the project, without a terminal and without colours."""
+    command = [str(Path(sys.executable).with_name(tool)), *words]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "HOME": env.pop("HOME", "/nonexistent"), **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def listed(scripted: ScriptedApi, tmp_path: Path) -> Run:
+    """Run ansible-inventory on a configuration for the scripted server."""
+
+    def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        config = {
+            "plugin": "tpufleet.core.tpu",
+            **scripted.api,
+            "known_hosts_file": str(tmp_path / "known_hosts"),
+            **options,
+        }
+        folder = tmp_path / "inventory"
+        folder.mkdir(exist_ok=True)
+        (folder / "tpu.yml").write_text(yaml.safe_dump(config))
+        words = words or ("--list",)
+        home = {"HOME": str(tmp_path), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible")}
+        return ansible("ansible-inventory", "-i", str(folder), *words, **home)
+
+    return run
+
+
+def plain(value: Any) -> Any:
+    """Take off the mark that ansible-inventory puts on texts that it doesn't trust as templates."""
+    if isinstance(value, dict):
+        if list(value) == ["__ansible_unsafe"]:
+            return value["__ansible_unsafe"]
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def the_inventory(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What --list printed."""
+    assert result.returncode == 0, result.stderr
+    return plain(json.loads(result.stdout))
+
+
+def answering(*nodes: dict[str, Any], **page: Any) -> Callable[[Any], Say]:
+    """Answer lists with these nodes, and give every worker a host key."""
+    keys = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
+    return lambda asked: keys if asked.method == "POST" else Say({"nodes": list(nodes), **page})
+
+
+def the_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a failure is."""
+    assert result.returncode != 0
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_workers_stand_in_their_groups_with_their_variables(listed, scripted):
+    scripted.answerer = answering(node(), node("old", state="PREEMPTED"))
+    result = listed(ssh_user="me")
+    inventory = the_inventory(result)
+    for group in ("tpu", "tpu_demo", "zone_us_central2_b", "type_v4_16", "state_READY"):
+        assert inventory[group]["hosts"] == ["demo-w0", "demo-w1"]
+    assert inventory["leaders"]["hosts"] == ["demo-w0"]
+    assert inventory["state_PREEMPTED"]["hosts"] == ["old"]
+    worker = inventory["_meta"]["hostvars"]["demo-w1"]
+    assert (worker["ansible_host"], worker["ansible_user"]) == ("203.0.113.3", "me")
+    assert worker["tpu_api"]["project"] == PROJECT
+    assert result.stderr == ""
+
+
+def test_an_empty_fleet_is_an_inventory_with_the_groups_that_plays_name(listed, scripted):
+    scripted.answerer = answering()
+    result = listed("--graph")
+    assert (result.returncode, "@tpu:" in result.stdout, "@leaders:" in result.stdout) == (
+        0,
+        True,
+        True,
+    )
+
+
+def test_keys_are_asked_for_when_a_tpu_is_first_met_and_never_again(listed, scripted, tmp_path):
+    scripted.answerer = answering(node())
+    listed()
+    listed()
+    assert scripted.methods() == ["GET", "POST", "GET"]
+    assert "4711-w1 ssh-ed25519" in (tmp_path / "known_hosts").read_text()
+
+
+def test_a_tpu_whose_keys_cant_be_read_is_listed_and_named(listed, scripted):
+    scripted.answerer = lambda asked: (
+        error(403, "no attributes for you") if asked.method == "POST" else Say({"nodes": [node()]})
+    )
+    result = listed()
+    assert "workers 0, 1 of TPU demo (us-central2-b) published no" in " ".join(
+        result.stderr.split()
+    )
+    assert "demo-w0" in result.stdout
+
+
+def test_an_expression_in_the_apis_data_stays_what_it_is(listed, scripted):
+    evil = "{{ lookup('ansible.builtin.env', 'HOME') }}"
+    scripted.answerer = answering(node(labels={"evil": evil}))
+    worker = the_inventory(listed())["_meta"]["hostvars"]["demo-w0"]
+    assert worker["tpu_labels"]["evil"] == evil
+
+
+def test_constructed_groups_names_and_variables_work_as_ansible_users_know_them(listed, scripted):
+    scripted.answerer = answering(node(labels={"owner": "ada"}))
+    result = listed(
+        strict=True,
+        compose={"twice": "tpu_worker_count * 2"},
+        groups={"big": "tpu_worker_count > 1"},
+        keyed_groups=[{"prefix": "owner", "key": "tpu_labels.owner"}],
+        hostnames=["inventory_hostname ~ '.' ~ tpu_zone"],
+    )
+    inventory = the_inventory(result)
+    names = ["demo-w0.us-central2-b", "demo-w1.us-central2-b"]
+    assert inventory["big"]["hosts"] == inventory["owner_ada"]["hosts"] == names
+    assert inventory["_meta"]["hostvars"][names[0]]["twice"] == 4
+
+
+def test_a_cached_list_is_not_asked_for_again(listed, scripted, tmp_path):
+    scripted.answerer = answering(node(metadata={"startup-script": "s3cret"}))
+    caching = {
+        "cache": True,
+        "cache_plugin": "ansible.builtin.jsonfile",
+        "cache_connection": str(tmp_path / "cache"),
+    }
+    first, second = listed(**caching), listed(**caching)
+    assert first.stdout == second.stdout
+    assert scripted.methods() == ["GET", "POST"]
+    kept = "".join(file.read_text() for file in (tmp_path / "cache").iterdir())
+    assert "s3cret" not in kept
+
+
+def test_a_cache_of_another_project_is_not_believed(listed, scripted, tmp_path):
+    scripted.answerer = answering(node())
+    caching = {
+        "cache": True,
+        "cache_plugin": "ansible.builtin.jsonfile",
+        "cache_connection": str(tmp_path / "cache"),
+    }
+    listed(**caching)
+    listed(**caching, zones=["us-central2-b"])
+    assert scripted.methods().count("GET") == 2
+
+
+def test_a_partial_list_is_one_line_that_names_the_zones(listed, scripted):
+    scripted.answerer = answering(node(), unreachable=["projects/p/locations/us-east1-d"])
+    assert "no answer from us-east1-d" in the_line(listed())
+
+
+def test_a_partial_list_that_is_allowed_is_marked(listed, scripted):
+    scripted.answerer = answering(node(), unreachable=["us-east1-d"])
+    result = listed(allow_partial=True)
+    worker = the_inventory(result)["_meta"]["hostvars"]["demo-w0"]
+    assert (worker["tpu_partial"], worker["tpu_unreachable"]) == (True, ["us-east1-d"])
+    assert "us-east1-d" in result.stderr
+
+
+def test_refused_credentials_are_one_line_without_the_token_at_any_verbosity(listed, scripted):
+    scripted.answerer = lambda asked: error(401, f"bad {asked.authorization}")
+    quiet, loud = listed(), listed("--list", "-vvvvv")
+    assert "gcloud auth application-default login" in the_line(quiet)
+    assert TOKEN not in quiet.stderr + loud.stdout + loud.stderr
+
+
+def test_an_api_that_is_down_is_one_line_with_its_address_and_the_hint(listed, scripted):
+    scripted.stop()
+    line = the_line(listed(down_hint="start it"))
+    assert scripted.endpoint in line
+    assert line.endswith("start it")
+
+
+def test_one_name_in_two_zones_is_one_line(listed, scripted):
+    scripted.answerer = answering(node(id="1"), node(zone="us-east1-d", id="2"))
+    assert "set hostnames" in the_line(listed())
+
+
+def test_a_wrong_option_is_one_line(listed, scripted):
+    assert "address" in the_line(listed(address="outernal"))
+
+
+def test_elsewhere_a_failure_is_ansibles_to_judge(listed, scripted, monkeypatch):
+    monkeypatch.setenv("ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED", "false")
+    monkeypatch.setenv("ANSIBLE_INVENTORY_UNPARSED_FAILED", "false")
+    scripted.answerer = lambda _: error(403, "not for you")
+    result = listed()
+    assert (result.returncode, "not for you" in result.stderr) == (0, True)
+
+
+def test_the_local_cloud_that_is_not_up_is_one_line_with_its_command(tmp_path):
+    where = {"TPUFLEET_LOCALCLOUD_DIR": str(tmp_path), "TPUFLEET_LOCALCLOUD": "default"}
+    line = the_line(ansible("ansible-inventory", "-i", "inventory/local", "--graph", **where))
+    assert line.endswith("the local cloud 'default' is not up: python -m localcloud up")
+
+
+def test_google_cloud_unconfigured_says_what_to_fill_in():
+    line = the_line(ansible("ansible-inventory", "-i", "inventory/gcp", "--graph"))
+    assert "fill in yours in inventory/gcp/tpu.yml" in line
+    assert "-i inventory/local" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("-t", "inventory", "tpufleet.core.tpu"), "allow_partial"),
+        (("tpufleet.core.tpu_node",), "accelerator_type"),
+        (("tpufleet.core.tpu_fleet",), "wait_for_capacity"),
+        (("tpufleet.core.confirm",), "agreed"),
+    ],
+)
+def test_the_documentation_renders_with_examples(words, what):
+    shown = ansible("ansible-doc", *words)
+    assert (shown.returncode, what in shown.stdout, "EXAMPLES" in shown.stdout) == (0, True, True)

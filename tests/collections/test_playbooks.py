@@ -1,0 +1,148 @@
+"""create.yml and delete.yml against the local cloud's API, as far as they go without machines."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.collections.test_inventory import ROOT
+from tests.localcloud.api.local_api import LocalApi
+
+
+def node_task(state: str, kind: str = "v4-8") -> str:
+    return f"""
+    - tpufleet.core.tpu_node:
+        api: "{{{{ tpu_api }}}}"
+        name: demo
+        zone: us-central2-b
+        accelerator_type: {kind}
+        runtime_version: tpu-ubuntu2204-base
+        state: {state}
+"""
+
+
+def play_of(*tasks: str) -> str:
+    return "- hosts: localhost\n  tasks:" + "".join(tasks)
+
+
+@pytest.fixture
+def environment(local_api: LocalApi) -> dict[str, str]:
+    """The environment in which inventory/local is this test's cloud."""
+    (local_api.state / "endpoint").write_text(local_api.endpoint)
+    return {
+        **os.environ,
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
+        "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
+        "TPUFLEET_LOCALCLOUD": local_api.state.name,
+    }
+
+
+def command(playbook: str | Path, *words: str) -> list[str]:
+    tool = str(Path(sys.executable).with_name("ansible-playbook"))
+    return [tool, "-i", "inventory/local", str(playbook), *words]
+
+
+def play(environment, playbook, *words) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(playbook, *words),
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def typing(environment, word: str, *words: str) -> tuple[int, str]:
+    """Run delete.yml at a terminal, which script(1) makes, and type the word when it asks."""
+    child = subprocess.Popen(
+        ["script", "-qefc", shlex.join(command("playbooks/delete.yml", *words)), "/dev/null"],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    seen = b""
+    while chunk := child.stdout.read1(4096):
+        asked = b"to go on: " in seen
+        seen += chunk
+        if b"to go on: " in seen and not asked:
+            time.sleep(0.5)  # Ansible throws away what is typed before it listens
+            child.stdin.write(word.encode() + b"\r")
+            child.stdin.flush()
+    return child.wait(60), seen.decode(errors="replace")
+
+
+def test_check_mode_of_create_foretells_and_changes_nothing(environment, local_api):
+    result = play(environment, "playbooks/create.yml", "--check", "--diff")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "+    accelerator_type: v4-16" in result.stdout
+    assert "GET /v2/" in local_api.log()
+    assert not re.search(r"(POST|PATCH|DELETE) /v2/", local_api.log())
+    assert not (local_api.state / "ssh").exists()
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api):
+    local_api.ready("demo")
+    result = play(environment, "playbooks/delete.yml")
+    assert result.returncode != 0
+    assert "say -e yes=true" in " ".join(result.stdout.split() + result.stderr.split())
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def test_yes_deletes_the_named_one_only(environment, local_api):
+    local_api.ready("demo")
+    local_api.ready("old")
+    result = play(environment, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true")
+    assert result.returncode == 0, result.stdout + result.stderr
+    names = [node["name"].rsplit("/", 1)[1] for node in local_api.get("locations/-/nodes")["nodes"]]
+    assert names == ["demo"]
+
+
+def test_yes_false_is_no_yes(environment, local_api):
+    local_api.ready("demo")
+    assert play(environment, "playbooks/delete.yml", "-e", "yes=false").returncode != 0
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def test_a_wrong_word_at_the_terminal_deletes_nothing(environment, local_api):
+    local_api.ready("demo")
+    status, seen = typing(environment, "dmeo")
+    assert status != 0
+    assert "TPU demo (us-central2-b, v4-16, READY, 2 workers)" in seen
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def test_the_name_at_the_terminal_deletes(environment, local_api):
+    local_api.ready("demo")
+    status, seen = typing(environment, "demo")
+    assert status == 0, seen
+    assert local_api.get("locations/-/nodes").get("nodes", []) == []
+
+
+def test_the_module_is_told_the_api_by_the_inventory_and_is_idempotent(environment, tmp_path):
+    task = tmp_path / "task.yml"
+    states = ("present", "present", "absent", "absent")
+    task.write_text(play_of(*map(node_task, states)))
+    result = play(environment, task)
+    assert result.returncode == 0, result.stdout + result.stderr
+    seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
+    assert seen == ["changed", "ok", "changed", "ok"]
+
+
+def test_a_failure_of_the_module_is_its_line(environment, tmp_path):
+    task = tmp_path / "task.yml"
+    task.write_text(play_of(node_task("present", "v4-17")))
+    result = play(environment, task)
+    assert result.returncode != 0
+    assert "v4-17" in result.stdout + result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
