@@ -1,0 +1,174 @@
+"""Many workers' answers read together: nothing starts unless all can; who failed first is first."""
+
+from ansible_collections.tpufleet.core.plugins.filter.runs import (
+    active_runs,
+    bad_ends,
+    bad_logs,
+    by_host,
+    failures,
+    launch_verdict,
+    log_lines,
+    status_rows,
+    status_table,
+)
+
+PARTS = {"w0": {"run": "mine"}, "w1": {"run": "mine"}}
+DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh: No route to host"}
+
+
+def ready(standing="absent", *obstacles):
+    return {"standing": standing, "obstacles": list(obstacles)}
+
+
+def info(state="training", *, active=False, log=(), time=1.0, **more):
+    exit_json = None if active else {"time": time}
+    seen = {"run": "mine", "attempt": 1, "state": state, "active": active, "log": list(log)}
+    return {**seen, "exit": exit_json, "heartbeat": None, "heartbeat_age": None, **more}
+
+
+def test_a_run_is_launched_when_every_worker_can_start_it():
+    verdict = launch_verdict({"w0": ready(), "w1": ready()}, PARTS, {})
+
+    assert (verdict["problems"], verdict["launch"]) == ([], ["mine"])
+
+
+def test_one_worker_that_is_down_keeps_all_from_starting_and_is_named():
+    verdict = launch_verdict({"w0": ready(), "w1": {}}, PARTS, {"w1": DOWN})
+
+    assert verdict["problems"] == ["w1: can't be reached: ssh: No route to host"]
+
+
+def test_each_obstacle_is_named_with_its_worker():
+    verdict = launch_verdict({"w0": ready("other", "run b is here"), "w1": ready()}, PARTS, {})
+
+    assert verdict["problems"] == ["w0: run b is here"]
+
+
+def test_a_run_that_runs_everywhere_is_left_alone():
+    verdict = launch_verdict({"w0": ready("running"), "w1": ready("running")}, PARTS, {})
+
+    assert (verdict["launch"], verdict["notes"]) == ([], ["mine runs already"])
+
+
+def test_a_run_that_is_done_everywhere_is_left_alone():
+    verdict = launch_verdict({"w0": ready("done"), "w1": ready("done")}, PARTS, {})
+
+    assert verdict["launch"] == []
+    assert "mine is done already" in verdict["notes"][0]
+
+
+def test_a_run_that_lost_one_worker_is_launched_anew():
+    verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, PARTS, {})
+
+    assert verdict["launch"] == ["mine"]
+
+
+def test_runs_of_several_tpus_are_decided_each_for_itself():
+    parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
+
+    verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, parts, {})
+
+    assert (verdict["launch"], verdict["notes"]) == (["b"], ["a runs already"])
+
+
+def test_a_worker_that_gave_no_answer_is_a_failure():
+    answers = {"w0": {"info": {}}, "w1": {"msg": "no space left"}, "w2": {}}
+
+    assert failures(answers) == ["w1: no space left", "w2: no answer"]
+
+
+def test_the_worker_that_failed_first_is_named_first_with_its_last_line():
+    answers = {
+        "w0": {"info": info("crashed (signal ABRT)", log=["peer died"], time=9.0)},
+        "w1": {"info": info("bad config", log=["train: unknown key: stpes", ""], time=8.0)},
+    }
+
+    assert bad_ends(answers) == [
+        "w1: bad config; train: unknown key: stpes",
+        "w0: crashed (signal ABRT); peer died",
+    ]
+
+
+def test_only_the_last_attempts_lines_are_shown():
+    log = ["--- t attempt 1", "old", "--- t attempt 2", "new"]
+
+    assert bad_logs({"w0": {"info": info("crashed (exit 1)", log=log)}}) == ["w0: new"]
+
+
+def test_a_run_that_is_done_or_was_saved_did_not_end_badly():
+    assert (
+        bad_ends({"w0": {"info": info("done")}, "w1": {"info": info("interrupted, saved")}}) == []
+    )
+
+
+def test_a_worker_that_was_only_left_says_nothing():
+    left = {"info": info("starting", active=True), "outcome": "left"}
+    late = {"info": info("starting", active=True), "outcome": "time is up"}
+
+    assert bad_ends({"w0": left}) == []
+    assert bad_ends({"w0": late}) == ["w0: starting, and the time is up"]
+
+
+def test_active_runs_are_named_once():
+    answer = {"runs": [info(active=True), info("done") | {"run": "old"}]}
+
+    assert active_runs({"w0": answer, "w1": answer, "w2": {}}) == ["mine"]
+
+
+def test_status_has_a_line_for_what_can_not_be_reached_and_for_what_is_not_ready():
+    answers = {"w0": {"runs": []}, "w1": DOWN, "gone": {}}
+    states = {"w0": "READY", "w1": "READY", "gone": "PREEMPTED"}
+
+    lines = status_table(status_rows(answers, states))
+
+    assert [line.split()[0] for line in lines] == ["WORKER", "gone", "w0", "w1", "w1:"]
+    assert [line.split()[3] for line in lines[1:4]] == ["preempted", "idle", "unreachable"]
+    assert lines[-1] == "w1: can't be reached: ssh: No route to host"
+
+
+def test_status_shows_step_loss_and_speed_of_the_active_run():
+    beat = {"step": 5, "steps": 10, "loss": 2.34567, "tokens_per_second": 12345.6}
+    running = info(active=True, heartbeat=beat, heartbeat_age=1.2)
+    answers = {"w0": {"runs": [running, info("done") | {"run": "old"}]}}
+
+    lines = status_table(status_rows(answers, {"w0": "READY"}))
+
+    assert lines[1].split() == [
+        "w0",
+        "mine",
+        "1",
+        "training",
+        "5/10",
+        "2.346",
+        "12,346",
+        "1",
+        "s",
+        "ago",
+    ]
+
+
+def test_what_a_foreign_trainer_writes_into_its_heartbeat_breaks_no_table():
+    odd = info(active=True, heartbeat={"step": "many", "loss": [1]}, heartbeat_age=None)
+
+    lines = status_table(status_rows({"w0": {"runs": [odd]}}, {"w0": "READY"}))
+
+    assert "many" in lines[1]
+
+
+def test_workers_are_ordered_as_people_count():
+    states = {f"pod-w{index}": "READY" for index in (10, 2, 1)}
+    rows = status_rows({host: {"runs": []} for host in states}, states)
+
+    assert [row["worker"] for row in rows] == ["pod-w1", "pod-w2", "pod-w10"]
+
+
+def test_a_log_that_is_not_there_says_why():
+    assert log_lines(DOWN) == ["can't be reached: ssh: No route to host"]
+    assert log_lines({"runs": []}) == ["no run has a log here"]
+
+
+def test_a_host_that_registered_nothing_has_an_empty_answer():
+    assert by_host({"w0": {"r": {"a": 1}}, "w1": {}}, ["w0", "w1"], "r") == {
+        "w0": {"a": 1},
+        "w1": {},
+    }

@@ -1,0 +1,117 @@
+"""What setup finds out about a worker: its name, its disk, its Python, who holds its devices."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.devices import holders
+from ansible_collections.tpufleet.core.plugins.module_utils.hosts_file import with_own_name
+from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
+    EnvError,
+    check_room,
+    env_id,
+    is_complete,
+    lock_digest,
+    network_environment,
+    packages,
+    proof_environment,
+    python_minor,
+    reason,
+)
+
+LOCK = Path(__file__).parents[3] / "requirements/worker-cpu.lock"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "10.0.0.2 w0\n"),
+        ("127.0.0.1 localhost\n127.0.1.1 w0\n", "127.0.0.1 localhost\n10.0.0.2 w0\n"),
+        ("127.0.1.1 w0 other", "127.0.1.1 other\n10.0.0.2 w0\n"),
+        ("10.0.0.9 w0\n", "10.0.0.2 w0\n"),
+        ("# w0 is me", "# w0 is me\n10.0.0.2 w0\n"),
+        ("10.0.0.2  w0\talias # mine\n", "10.0.0.2  w0\talias # mine\n"),
+    ],
+)
+def test_a_workers_name_leads_to_its_address_alone(before, after):
+    assert with_own_name(before, "w0", "10.0.0.2") == after
+    assert with_own_name(after, "w0", "10.0.0.2") == after
+
+
+def test_a_full_name_brings_its_short_form():
+    assert with_own_name("", "w0.zone.internal", "10.0.0.2") == "10.0.0.2 w0.zone.internal w0\n"
+
+
+def test_a_disk_without_room_is_named_with_what_is_needed(tmp_path):
+    with pytest.raises(EnvError, match=r"no space left on .*: needs \d+ MB, \d+ MB are free"):
+        check_room(tmp_path / "not/yet/there", 10**9)
+
+
+def test_a_disk_with_room_is_fine(tmp_path):
+    check_room(tmp_path, 1)
+
+
+def test_an_environment_is_named_by_its_lock_and_its_python():
+    digest = lock_digest("a==1\n")
+
+    assert env_id(digest, 12) != env_id(digest, 13)
+    assert env_id(lock_digest("a==2\n"), 12) != env_id(digest, 12)
+    assert lock_digest("a==1") == digest
+
+
+def test_an_environment_without_its_marker_is_not_complete(tmp_path):
+    (tmp_path / "bin").mkdir()
+
+    assert not is_complete(tmp_path)
+
+
+def test_the_packages_of_a_lock_file_are_found():
+    found = packages(LOCK.read_text())
+
+    assert any(name.startswith("jax==") for name in found)
+    assert all(";" not in name and "\\" not in name for name in found)
+
+
+def test_a_python_that_does_not_run_is_named(tmp_path):
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+
+    with pytest.raises(EnvError, match="does not run"):
+        python_minor(broken)
+    assert python_minor(Path(sys.executable)) == sys.version_info.minor
+
+
+def test_tools_trust_what_the_system_trusts_unless_told_otherwise(tmp_path):
+    bundle = tmp_path / "ca.crt"
+    bundle.touch()
+
+    assert network_environment({}, bundle)["SSL_CERT_FILE"] == str(bundle)
+    assert network_environment({"SSL_CERT_FILE": "mine"}, bundle)["SSL_CERT_FILE"] == "mine"
+    assert "SSL_CERT_FILE" not in network_environment({}, tmp_path / "none")
+
+
+def test_the_proof_on_a_slice_is_bounded_to_one_worker():
+    bounds = proof_environment("tpu", 4)
+
+    assert bounds["TPU_PROCESS_BOUNDS"] == "1,1,1"
+    assert bounds["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
+    assert not any(name.startswith("TPU_") for name in proof_environment("cpu", 0))
+
+
+def test_a_full_disk_is_said_plainly_whatever_the_tool_wrote():
+    complaint = "error: failed to write\n  cause: No space left on device (os error 28)\n"
+
+    assert reason(complaint) == "no space left on the disk: make room, then run this again"
+
+
+def test_a_process_that_holds_a_device_is_named(tmp_path):
+    device = tmp_path / "accel0"
+    device.touch()
+
+    with device.open():
+        found = holders(f"{tmp_path}/accel*")
+
+    assert len(found) == 1
+    assert found[0].endswith(f"holds {device}")
+    assert holders(f"{tmp_path}/accel*") == []
