@@ -29,11 +29,11 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tree(text_file: Path) -> dict[str, Any]:
-    """A config's YAML tree: a step of it takes a few hundredths of a second."""
+    """A config's YAML tree: a step of it takes some milliseconds."""
     return {
-        "steps": 60,
+        "steps": 40,
         "batch": 8,
-        "model": {"layers": 2, "heads": 2, "width": 48, "context": 48},
+        "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
         "optimizer": {"learning_rate": 3e-3, "warmup": 5},
         "checkpoint": {"every": 20},

@@ -30,7 +30,7 @@ def train(cfg: Config, directory: Path) -> int:
 def cfg(tree: dict) -> Config:
     from train.config import build
 
-    return build({**tree, "steps": 40, "checkpoint": {"every": 10, "keep": 2}})
+    return build({**tree, "checkpoint": {"every": 10, "keep": 2}})
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def finished(cfg: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_loss_falls_from_that_of_a_guess(finished: Path):
     losses = [loss for _, loss in loss_log(finished)]
     assert losses[0] == pytest.approx(np.log(128), abs=0.1)
-    assert np.mean(losses[-5:]) < 2.8
+    assert np.mean(losses[-5:]) < 3
 
 
 def test_every_step_is_logged_once_with_all_that_is_promised(finished: Path):
@@ -87,8 +87,8 @@ def test_a_run_that_is_done_stays_as_it_is(finished: Path, cfg: Config):
 def test_a_checkpoint_of_another_model_is_refused(
     finished: Path, make_config: Callable[..., Config]
 ):
-    with pytest.raises(ConfigError, match=r"/40: .*: model\.layers is 2 there and 1 here"):
-        train(make_config(model={"layers": 1}), finished)
+    with pytest.raises(ConfigError, match=r"/40: .*: model\.layers is 1 there and 2 here"):
+        train(make_config(model={"layers": 2}), finished)
 
 
 def test_a_checkpoint_of_another_corpus_is_refused(

@@ -27,6 +27,7 @@ class Attempt:
     ) -> None:
         self.directory = directory
         self.compiled = compiled
+        self.started = time.time()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -65,6 +66,11 @@ class Attempt:
         """Wait until a step is logged, while all processes run."""
         self._wait(lambda: len(loss_log(self.directory / "w0")) >= step)
 
+    def wait_for_progress(self) -> None:
+        """Wait until this attempt has logged a step of its own."""
+        run_dir = self.directory / "w0"
+        self._wait(lambda: any(line["time"] > self.started for line in read_metrics(run_dir)))
+
     def _wait(self, ready: Callable[[], bool]) -> None:
         end = time.monotonic() + LIMIT_SECONDS
         while not ready():
@@ -94,7 +100,11 @@ def clean_environment() -> dict[str, str]:
 
 def loss_log(run_dir: Path) -> list[tuple[int, float]]:
     """The steps and losses of a run's metrics, to the bit; empty before there are any."""
+    return [(record["step"], record["loss"]) for record in read_metrics(run_dir)]
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, float]]:
+    """The lines of a run's metrics that are whole."""
     path = run_dir / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    records = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [(record["step"], record["loss"]) for record in records]
+    return [json.loads(line) for line in lines if line.endswith("\n")]
