@@ -1,0 +1,79 @@
+"""A fleet on a local cloud of the test's own, driven as a person drives it: by ansible-playbook."""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localcloud.place import PROJECT_ROOT, Place
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a playbook did: its exit code, and all that it said."""
+
+    code: int
+    said: str
+
+    def changed(self) -> int:
+        """Add up the changes that the recap counts."""
+        counts = [word for word in self.said.split() if word.startswith("changed=")]
+        return sum(int(count.partition("=")[2]) for count in counts)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The playbooks and the inventory, on the cloud at ``place``."""
+
+    place: Place
+
+    def play(self, playbook: str, *arguments: str, limit_s: float = 600) -> Played:
+        """Run a playbook with nobody at the terminal."""
+        done = self._run("ansible-playbook", playbook, *arguments, limit_s=limit_s)
+        return Played(done.returncode, done.stdout + done.stderr)
+
+    def must_play(self, playbook: str, *arguments: str) -> Played:
+        """Run a playbook that has to succeed."""
+        played = self.play(playbook, *arguments)
+        assert played.code == 0, played.said[-4000:]
+        return played
+
+    def groups(self) -> dict[str, list[str]]:
+        """Give the inventory's groups with their hosts."""
+        told = json.loads(self._run("ansible-inventory", "--list").stdout)
+        return {name: group.get("hosts", []) for name, group in told.items() if name != "_meta"}
+
+    def status(self, run: str, scratch: Path) -> dict[str, dict[str, Any]]:
+        """Give what status.yml tells scripts of a run, by worker."""
+        file = scratch / "status.json"
+        self.must_play("playbooks/status.yml", "-e", f"status_json={file}")
+        return {row["worker"]: row for row in json.loads(file.read_text()) if row["run"] == run}
+
+    def read(self, worker: int, path: str) -> str:
+        """Read a file of a worker's file system, from where the local cloud keeps it."""
+        [root] = self.place.machines.glob(f"*-w-{worker}/root")
+        return (root / path.lstrip("/")).read_text()
+
+    def metrics(self, run: str) -> list[dict[str, Any]]:
+        """Read the leader's metrics of a run."""
+        lines = self.read(0, f"/var/lib/tpufleet/runs/{run}/metrics.jsonl").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def _run(self, *command: str, limit_s: float = 600) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            command,
+            cwd=PROJECT_ROOT,
+            env={
+                **os.environ,
+                "ANSIBLE_INVENTORY": "inventory/local",
+                "TPUFLEET_LOCALCLOUD": self.place.name,
+                "ANSIBLE_FORCE_COLOR": "0",
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
+        )

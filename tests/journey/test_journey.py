@@ -1,0 +1,195 @@
+"""The whole way, once: each test is the next step of one journey, in the order of this file."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from localcloud import client, cloud
+from localcloud.place import Place
+from tests.journey.fleet import Fleet
+
+pytestmark = pytest.mark.machines
+STEPS = 300
+CONFIG = f"""
+steps: {STEPS}
+batch: 8
+model: {{layers: 1, heads: 2, width: 32, context: 32}}
+checkpoint: {{every: 100000}}   # so that only the save on SIGTERM can explain where it goes on
+sample: {{length: 0}}
+"""
+NODE = "/v2/projects/local-fleet/locations/us-central2-b/nodes/demo"
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    place = Place.of(f"test-journey-{os.getpid()}")
+    cloud.up(place, port=None, subnet=None, say=print)
+    yield Fleet(place)
+    cloud.down(place, say=print)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    file = tmp_path_factory.mktemp("config") / "journey.yml"
+    file.write_text(CONFIG)
+    return file
+
+
+def wait_for_step(fleet: Fleet, run: str, step: int, limit_s: float = 120) -> int:
+    deadline = time.monotonic() + limit_s
+    seen = -1
+    while time.monotonic() < deadline:
+        metrics = fleet.metrics(run)
+        seen = metrics[-1]["step"] if metrics else -1
+        if seen >= step:
+            return seen
+        time.sleep(0.2)
+    raise AssertionError(f"{run} is at step {seen} after {limit_s} s")
+
+
+def test_an_empty_fleet_has_no_hosts(fleet):
+    assert fleet.groups().get("tpu", []) == []
+
+
+def test_create_makes_the_fleet_and_changes_nothing_the_second_time(fleet):
+    first = fleet.must_play("playbooks/create.yml")
+    assert first.changed() > 0
+    assert fleet.groups()["tpu"] == ["demo-w0", "demo-w1"]
+    second = fleet.must_play("playbooks/create.yml")
+    assert second.changed() == 0
+
+
+def test_a_worker_that_is_not_set_up_is_named_and_nothing_starts(fleet, config):
+    played = fleet.play("train.yml", "-e", f"config={config}")
+    assert played.code != 0
+    assert "demo-w0" in played.said
+    assert "setup.yml" in played.said
+
+
+def test_setup_makes_the_workers_ready_and_changes_nothing_the_second_time(fleet):
+    fleet.must_play("setup.yml")
+    second = fleet.must_play("setup.yml")
+    assert second.changed() == 0
+
+
+def test_a_run_uses_every_worker_as_one_mesh_and_its_loss_falls(fleet, config):
+    fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=whole", "-e", "wait=done")
+    losses = [line["loss"] for line in fleet.metrics("whole")]
+    assert len(losses) == STEPS
+    assert losses[0] == pytest.approx(4.85, abs=0.3)  # ln 128
+    assert sum(losses[-20:]) / 20 < 3.3
+    for worker in (0, 1):
+        log = fleet.read(worker, "/var/lib/tpufleet/runs/whole/log")
+        assert f"process {worker} of 2, 2 cpu device(s)" in log
+
+
+def test_a_done_run_is_not_started_again(fleet, config):
+    again = fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=whole")
+    assert again.changed() == 0
+
+
+def test_kill_in_the_middle_saves_and_train_goes_on_from_there_as_if_nothing_had_been(
+    fleet, config, tmp_path
+):
+    launch = ("train.yml", "-e", f"config={config}", "-e", "run=cut")
+    fleet.must_play(*launch)
+    reached = wait_for_step(fleet, "cut", 30)
+    running = fleet.must_play(*launch)
+    assert running.changed() == 0, "a run that runs is left alone"
+    fleet.must_play("playbooks/kill.yml", "-e", "run=cut")
+    stopped_at = fleet.metrics("cut")[-1]["step"]
+    assert reached <= stopped_at < STEPS
+    for row in fleet.status("cut", tmp_path).values():
+        assert "interrupted" in row["state"] or "stopped" in row["state"]
+    fleet.must_play(*launch, "-e", "wait=done")
+    log = fleet.read(0, "/var/lib/tpufleet/runs/cut/log")
+    assert f"from step {stopped_at} of {STEPS}" in log
+    cut, whole = fleet.metrics("cut"), fleet.metrics("whole")
+    assert [line["step"] for line in cut] == list(range(1, STEPS + 1))
+    assert [line["loss"] for line in cut] == [line["loss"] for line in whole]
+
+
+def test_kill_with_nothing_to_kill_is_fine(fleet):
+    assert fleet.must_play("playbooks/kill.yml", "-e", "run=cut").changed() == 0
+
+
+def test_another_run_on_busy_workers_is_refused_and_named(fleet, config):
+    fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=first",
+                    "-e", "set=steps=100000")  # fmt: skip
+    refused = fleet.play("train.yml", "-e", f"config={config}", "-e", "run=second")
+    assert refused.code != 0
+    assert "first" in refused.said
+    assert "kill.yml" in refused.said
+    fleet.must_play("playbooks/kill.yml", "-e", "run=first")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("steps: [", "YAML"),
+        ("stepz: 10", "stepz"),
+        ("batch: 7\nsteps: 2", "batch"),
+    ],
+)
+def test_a_bad_config_is_one_clear_line(fleet, tmp_path, text, reason):
+    bad = tmp_path / "bad.yml"
+    bad.write_text(text)
+    played = fleet.play("train.yml", "-e", f"config={bad}")
+    assert played.code != 0
+    assert reason in played.said
+    assert "Traceback" not in played.said
+
+
+def test_a_missing_config_is_named(fleet):
+    played = fleet.play("train.yml", "-e", "config=nowhere.yml")
+    assert played.code != 0
+    assert "nowhere.yml" in played.said
+
+
+def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_path):
+    from localcloud.machines import processes
+
+    [root] = fleet.place.machines.glob("*-w-1/root")
+    processes.end(f"--directory={root}")
+    played = fleet.play("train.yml", "-e", f"config={config}", "-e", "run=alone")
+    assert played.code != 0
+    assert "demo-w1" in played.said
+    rows = fleet.status("alone", tmp_path)
+    assert [row for row in rows.values() if row["state"] == "running"] == []
+    # A start of the server boots what should run and does not.
+    processes.end(f"--directory={fleet.place.directory}", grace_s=10)
+    cloud.up(fleet.place, port=None, subnet=None, say=print)
+    deadline = time.monotonic() + 60
+    while client.ask(fleet.place, "GET", NODE)["state"] != "READY" and time.monotonic() < deadline:
+        time.sleep(0.3)
+
+
+def test_logs_of_every_worker_come_to_the_controller(fleet, tmp_path):
+    played = fleet.must_play("playbooks/logs.yml", "-e", "run=whole", "-e", f"logs_dir={tmp_path}")
+    assert "demo-w0" in played.said
+    assert sorted(file.name for file in Path(tmp_path).glob("*.log")) == [
+        "demo-w0.log",
+        "demo-w1.log",
+    ]
+
+
+def test_a_preempted_tpu_is_seen_and_never_addressed(fleet):
+    client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
+    groups = fleet.groups()
+    assert groups["state_PREEMPTED"] == ["demo"]
+    assert groups.get("tpu", []) == []
+
+
+def test_delete_asks_and_without_a_terminal_deletes_nothing(fleet):
+    refused = fleet.play("playbooks/delete.yml")
+    assert refused.code != 0
+    assert "yes=true" in refused.said
+    assert client.ask(fleet.place, "GET", NODE)["state"] == "PREEMPTED"
+
+
+def test_delete_removes_the_fleet_and_the_second_time_finds_nothing(fleet):
+    fleet.must_play("playbooks/delete.yml", "-e", "yes=true")
+    assert client.ask(fleet.place, "GET", NODE.rpartition("/")[0]) == {}
+    assert fleet.must_play("playbooks/delete.yml", "-e", "yes=true").changed() == 0
