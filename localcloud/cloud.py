@@ -90,12 +90,19 @@ def is_served(place: Place) -> bool:
     return False
 
 
+def machines_of(place: Place) -> NspawnMachines:
+    """Give the machines of a cloud that is, or was, up."""
+    chosen = settings.read(place)
+    net = network.Network(place, IPv4Network(chosen.subnet))
+    return NspawnMachines(place, net, Path(chosen.image))
+
+
 def serve(place: Place) -> None:
     """Be the cloud's API until SIGTERM; the machines go on, and the next server finds them."""
     chosen = settings.read(place)
-    net = network.Network(place, IPv4Network(chosen.subnet))
-    machines = NspawnMachines(place, net, Path(chosen.image))
-    server = create_server(place.directory, machines, port=chosen.port, project=chosen.project)
+    server = create_server(
+        place.directory, machines_of(place), port=chosen.port, project=chosen.project
+    )
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     server.recover()
     place.endpoint.write_text(f"{server.endpoint}\n")

@@ -42,7 +42,7 @@ class NspawnMachines:
         """Make and boot the machine; return when its sshd answers. Raises MachineError."""
         if not self.alive(spec.name):
             directory = self._directory(spec.name)
-            self._clear(spec.name)
+            self.power_off(spec.name)
             directory.mkdir(parents=True, exist_ok=True)
             root = mounts.overlay(self.image, directory)
             if not (directory / "address").exists():  # later its files are the guest's to write
@@ -52,9 +52,21 @@ class NspawnMachines:
             self._boot(spec.name, root)
         self._wait_for_ssh(spec)
 
+    def power_off(self, name: str) -> None:
+        """End whatever runs of the machine, at once, and unmount it; its files stay."""
+        if _SYSTEMD_HOST.is_dir():
+            for verb in (["kill", "--signal=KILL"], ["stop"]):
+                subprocess.run(["systemctl", *verb, self._unit(name)], capture_output=True,
+                               check=False)  # fmt: skip
+        else:
+            control_groups.remove(self.place.unit_prefix, name)
+        processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
+        mounts.unmount_below(self._directory(name))
+        shutil.rmtree(Path("/run/systemd/nspawn/propagate") / name, ignore_errors=True)
+
     def delete(self, name: str) -> None:
         """End the machine and remove its file system."""
-        self._clear(name)
+        self.power_off(name)
         directory = self._directory(name)
         if left := mounts.below(directory):
             raise MachineError(f"{name}: {left[0]} cannot be unmounted, so nothing was removed")
@@ -168,18 +180,6 @@ class NspawnMachines:
         console = self._directory(name) / "console.log"
         lines = console.read_text(errors="replace").splitlines() if console.exists() else []
         return f"the last line of {console} is: {lines[-1] if lines else '(empty)'}"
-
-    def _clear(self, name: str) -> None:
-        """End whatever is left of the machine: its processes, its group or unit, its mounts."""
-        if _SYSTEMD_HOST.is_dir():
-            for verb in (["kill", "--signal=KILL"], ["stop"]):
-                subprocess.run(["systemctl", *verb, self._unit(name)], capture_output=True,
-                               check=False)  # fmt: skip
-        else:
-            control_groups.remove(self.place.unit_prefix, name)
-        processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
-        mounts.unmount_below(self._directory(name))
-        shutil.rmtree(Path("/run/systemd/nspawn/propagate") / name, ignore_errors=True)
 
     def _publish_names(self) -> None:
         with self._names_lock:
