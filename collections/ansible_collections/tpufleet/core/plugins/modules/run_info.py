@@ -6,6 +6,8 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: run_info
 short_description: Say how the runs of a worker stand, and wait for them if asked to
+description:
+  - Reads systemd's word on the unit, the heartbeat, how the last attempt ended, and the log's end.
 options:
   run:
     description: One run's name. By default every run that is known on the worker.
