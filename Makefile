@@ -6,6 +6,7 @@ PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONPATH := $(CURDIR)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+LOCALCLOUD := $(PYTHON) -m localcloud
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PYTHONPATH,TPUFLEET_LOCALCLOUD_DIR)
 
 .PHONY: help
@@ -34,7 +35,9 @@ test-unit: env-dev ## the tests that need no machines
 
 .PHONY: test-molecule
 test-molecule: env-dev ## the roles on machines: check, converge, idempotence, verify
-	@$(AS_ROOT) $(PYTHON) -u tests/run_molecule.py default
+	@$(AS_ROOT) $(LOCALCLOUD) --name molecule up
+	@$(AS_ROOT) molecule test --scenario-name default; code=$$?; \
+	$(AS_ROOT) $(LOCALCLOUD) --name molecule down --yes; exit $$code
 
 .PHONY: test-journey
 test-journey: env-dev ## one whole journey on machines: create, train, kill, resume, preempt, delete
@@ -58,7 +61,7 @@ lock: env-dev ## newest versions into requirements/*.lock
 
 .PHONY: clean
 clean: ## remove everything that was made: machines, mounts, bridges, tables, images, .venv
-	@[ ! -d .localcloud ] || [ ! -x $(PYTHON) ] || $(AS_ROOT) $(PYTHON) -m localcloud clean --yes
+	@[ ! -d .localcloud ] || [ ! -x $(PYTHON) ] || $(AS_ROOT) $(LOCALCLOUD) clean --yes
 	@[ ! -d .localcloud ] || { echo '.localcloud is left: make env, then make clean again'; exit 1; }
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .ansible site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -184,9 +184,7 @@ def find_workers() -> tuple[list[str], dict[str, str]]:
     )
     if told.returncode:
         raise DemoError(told.stderr.strip().splitlines()[-1])
-    # What comes from an API is marked: {"__ansible_unsafe": "text"}.
-    inventory = json.loads(told.stdout, object_hook=lambda d: d.get("__ansible_unsafe", d))
-    hosts = inventory["_meta"]["hostvars"]
+    hosts = json.loads(told.stdout)["_meta"]["hostvars"]
     workers = {name: v["ansible_host"] for name, v in hosts.items() if v.get("tpu_name") == TPU}
     leader = hosts[f"{TPU}-w0"]
     ssh = [

@@ -133,6 +133,16 @@ def test_an_expression_in_the_apis_data_stays_what_it_is(listed, scripted):
     assert worker["tpu_labels"]["evil"] == evil
 
 
+def test_text_that_can_be_no_template_is_listed_as_it_is_for_readers_other_than_ansible(
+    listed, scripted
+):
+    scripted.answerer = answering(node(labels={"good": "text", "evil": "{{ 1 }}"}))
+    told = json.loads(listed().stdout)["_meta"]["hostvars"]["demo-w0"]
+    assert isinstance(told["ansible_host"], str)
+    assert isinstance(told["ansible_ssh_common_args"], str)
+    assert told["tpu_labels"] == {"good": "text", "evil": {"__ansible_unsafe": "{{ 1 }}"}}
+
+
 def test_constructed_groups_names_and_variables_work_as_ansible_users_know_them(listed, scripted):
     scripted.answerer = answering(node(labels={"owner": "ada"}))
     result = listed(

@@ -173,6 +173,7 @@ from ..module_utils.tpu_api import ApiSettings, Listing, TpuApi
 from ..module_utils.tpu_errors import NoAnswer, TpuApiError, one_line
 from ..module_utils.tpu_hosts import Host, HostOptions, build_hosts, is_reachable, refuse_clashes
 from ..module_utils.tpu_nodes import Node, parse_node
+from ..plugin_utils.inert_text import plain
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
 _PARSER_ERROR = 4
@@ -364,7 +365,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             "tpu_unreachable": list(listing.unreachable),
         }
         for name, value in shared.items():
-            self.inventory.set_variable("all", name, value)
+            self.inventory.set_variable("all", name, plain(value))
         if listing.unreachable:
             zones = ", ".join(listing.unreachable)
             self.display.warning(
@@ -382,7 +383,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         for name, host in named:
             self.inventory.add_host(name)
             for variable, value in host.variables.items():
-                self.inventory.set_variable(name, variable, value)
+                self.inventory.set_variable(name, variable, plain(value))
             for group in host.groups:
                 if group not in safe:
                     safe[group] = self.inventory.add_group(self._sanitize_group_name(group))

@@ -1,0 +1,66 @@
+"""What setup.yml promises of a worker, seen from inside it."""
+
+import json
+import re
+
+ENVS = "/opt/tpufleet/envs"
+
+
+def test_the_trainer_s_user_is_the_same_everywhere_and_cannot_log_in(host):
+    user = host.user("tpufleet")
+    assert (user.uid, user.gid) == (64042, 64042)
+    assert user.shell == "/usr/sbin/nologin"
+
+
+def test_the_worker_s_own_name_leads_to_the_address_that_its_peers_use(host):
+    """gloo offers its peers whatever this name resolves to."""
+    name = host.check_output("hostname")
+    address = host.check_output(f"getent ahostsv4 {name}").split()[0]
+    assert not address.startswith("127.")
+    assert address in host.check_output("ip -4 address show dev host0")
+
+
+def test_uv_is_there(host):
+    assert re.match(r"uv \d", host.check_output("/opt/tpufleet/bin/uv --version"))
+
+
+def test_jax_is_proven_in_the_environment_that_the_lock_file_names(host):
+    [env] = host.check_output(f"cd {ENVS} && ls --directory */").rstrip("/\n").split()
+    assert json.loads(host.file(f"{ENVS}/{env}.proof.json").content_string)
+    told = host.check_output(
+        f"cd / && JAX_PLATFORMS=cpu {ENVS}/{env}/bin/python -c "
+        "'import jax, optax, orbax.checkpoint; print(jax.device_count())'"
+    )
+    assert told.splitlines()[-1] == "1"
+
+
+def test_the_environment_is_nobody_s_to_change(host):
+    [env] = host.check_output(f"cd {ENVS} && ls --directory */").rstrip("/\n").split()
+    file = host.file(f"{ENVS}/{env}/bin/python")
+    assert (file.user, file.group) == ("root", "root")
+    with host.sudo("tpufleet"):
+        assert host.run(f"touch {ENVS}/{env}/x").rc != 0
+
+
+def test_a_run_is_never_started_by_systemd_itself(host):
+    unit = host.file("/etc/systemd/system/tpufleet-run@.service").content_string
+    assert "[Install]" not in unit
+    assert "Restart=no" in unit
+    assert "KillMode=control-group" in unit
+
+
+def test_the_unit_is_one_that_systemd_accepts(host):
+    checked = host.run("systemd-analyze verify /etc/systemd/system/tpufleet-run@.service")
+    assert "tpufleet-run" not in checked.stderr, checked.stderr
+
+
+def test_the_trainer_can_write_checkpoints_and_nothing_of_the_system(host):
+    with host.sudo("tpufleet"):
+        assert host.run("touch /mnt/shared/checkpoints/.probe").rc == 0
+        assert host.run("rm /mnt/shared/checkpoints/.probe").rc == 0
+        assert host.run("touch /opt/tpufleet/releases/x").rc != 0
+        assert host.run("touch /etc/tpufleet/x").rc != 0
+
+
+def test_the_system_is_whole(host):
+    assert host.run("systemctl is-system-running").stdout.strip() == "running"
