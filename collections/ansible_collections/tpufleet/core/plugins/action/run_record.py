@@ -39,6 +39,8 @@ class ActionModule(ActionBase):
         before = store.read(run)
         if wanted == "running":
             fields = wanted_running(before, plain(options["fields"]))
+        elif wanted == "stopped" and before.get("wanted") == "done":
+            fields = {}  # there is nothing left of it to stop
         elif wanted and before and before.get("wanted") != wanted:
             fields = {**plain(options["fields"]), "wanted": wanted}
         else:
