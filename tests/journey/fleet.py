@@ -49,7 +49,7 @@ class Fleet:
         """Give what status.yml tells scripts of a run, by worker."""
         file = scratch / "status.json"
         self.must_play("playbooks/status.yml", "-e", f"status_json={file}")
-        return {row["worker"]: row for row in json.loads(file.read_text()) if row["run"] == run}
+        return {row["worker"]: row for row in json.loads(file.read_text()) if row.get("run") == run}
 
     def read(self, worker: int, path: str) -> str:
         """Read a file of a worker's file system, from where the local cloud keeps it."""
