@@ -135,6 +135,7 @@ class NspawnMachines:
                 "systemd-run",
                 "--quiet",
                 "--collect",
+                "--service-type=exec",  # return when it runs under its own command line
                 f"--unit={self._unit(name)}",
                 "--property=Delegate=yes",
                 "--property=KillMode=mixed",
