@@ -7,10 +7,13 @@ import time
 from pathlib import Path
 
 from ansible import constants
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 POLL_SECONDS = 6
+QUIET_SECONDS = 30
+LOST_SECONDS = 120
 GOOD_ENDS = ("done", "interrupted, saved")
 
 
@@ -20,8 +23,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Ask again and again; ``outcome`` is ``settled``, ``time is up``, or ``left`` as another
-        worker failed."""
+        """Ask again and again until the run has settled, time is up, or another worker failed."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -32,6 +34,7 @@ class ActionModule(ActionBase):
                     "default": "first_step",
                 },
                 "seconds": {"type": "int", "default": 600},
+                "heartbeat": {"type": "bool", "default": True},
                 "show": {"type": "bool", "default": False},
                 "lines": {"type": "int", "default": 20},
             }
@@ -42,16 +45,16 @@ class ActionModule(ActionBase):
                 "skipped": True,
                 "msg": "nothing was started, so there is nothing to wait for",
             }
-        failed = Path(constants.DEFAULT_LOCAL_TMP) / f"run-wait-{self._task._uuid}"
+        mark = f"run-wait-{self._task._uuid}-{options['run']}"
+        failed = Path(constants.DEFAULT_LOCAL_TMP) / mark
         began = time.monotonic()
-        arguments = {key: options[key] for key in ("run", "until", "lines")} | {
-            "wait": POLL_SECONDS
-        }
         while True:
-            answer = self._execute_module(
-                module_name="tpufleet.core.run_info", module_args=arguments, task_vars=task_vars
-            )
-            if answer.get("failed") or answer.get("unreachable"):
+            try:
+                answer = self._ask(options, task_vars)
+            except AnsibleConnectionFailure:
+                failed.touch()
+                raise
+            if answer.get("failed"):
                 failed.touch()
                 return answer
             seen = answer["runs"][0]
@@ -60,18 +63,46 @@ class ActionModule(ActionBase):
                 Display().display(
                     f"  {self._task_host(task_vars)} {progress(seen)} ({spent:.0f} s)"
                 )
-            if answer["settled"]:
-                if not seen["active"] and seen["state"] not in GOOD_ENDS:
-                    failed.touch()
-                return {"changed": False, "outcome": "settled", "info": seen}
-            if failed.exists():
-                return {"changed": False, "outcome": "left", "info": seen}
-            if spent > options["seconds"]:
-                return {"changed": False, "outcome": "time is up", "info": seen}
+            outcome = outcome_of(answer, options, spent)
+            if outcome == "settled" and not seen["active"] and seen["state"] not in GOOD_ENDS:
+                failed.touch()
+            if not outcome and failed.exists():
+                outcome = "left"
+            if outcome:
+                return {"changed": False, "outcome": outcome, "info": seen}
+
+    def _ask(self, options: dict, task_vars: dict | None) -> dict:
+        """Ask the worker once; a connection that breaks is tried again for a while."""
+        arguments = {key: options[key] for key in ("run", "until", "lines")}
+        last = time.monotonic() + LOST_SECONDS
+        while True:
+            try:
+                return self._execute_module(
+                    module_name="tpufleet.core.run_info",
+                    module_args=arguments | {"wait": POLL_SECONDS},
+                    task_vars=task_vars,
+                )
+            except AnsibleConnectionFailure:
+                if time.monotonic() >= last:
+                    raise
+                time.sleep(POLL_SECONDS)
 
     @staticmethod
     def _task_host(task_vars: dict | None) -> str:
         return str((task_vars or {}).get("inventory_hostname", ""))
+
+
+def outcome_of(answer: dict, options: dict, spent: float) -> str:
+    """Say in words whether the waiting is over; nothing while it isn't."""
+    seen = answer["runs"][0]
+    if answer["settled"]:
+        return "settled"
+    first_step = options["until"] == "first_step"
+    if first_step and not options["heartbeat"] and not seen["heartbeat"] and spent > QUIET_SECONDS:
+        return "settled"
+    if spent > options["seconds"]:
+        return "time is up" if first_step else "goes on"
+    return ""
 
 
 def progress(seen: dict) -> str:

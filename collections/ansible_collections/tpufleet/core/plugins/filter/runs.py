@@ -26,7 +26,7 @@ def launch_verdict(
     to launch.
 
     Returns ``problems`` (lines; nothing may start if there is one),
-    ``launch`` (names of runs), ``notes`` (lines on the others).
+    ``launch`` and ``done`` (names of runs), ``notes`` (lines on those that need no launch).
     """
     problems, standings = [], {}
     for host, part in parts.items():
@@ -42,6 +42,7 @@ def launch_verdict(
     return {
         "problems": problems,
         "launch": sorted(set(standings) - set(running) - set(done)),
+        "done": done,
         "notes": [f"{run} runs already" for run in running]
         + [f"{run} is done already: another -e run=NAME makes a new one" for run in done],
     }
@@ -52,6 +53,43 @@ def failures(answers: Mapping[str, Answer]) -> list[str]:
     return [
         f"{host}: {why(answer)}" for host, answer in answers.items() if "info" not in (answer or {})
     ]
+
+
+def start_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
+    """Judge the start of one run from its workers' answers: whoever fails, none may go on."""
+    problems = failures(answers)
+    return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
+
+
+def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
+    """Judge one run from what waiting for it saw.
+
+    ``launch_failed``: something went wrong before the first step. ``stop``: the attempt is over,
+    so none of it may go on; a run that had begun is not stopped because a worker can't be reached.
+    """
+    problems = bad_ends(answers)
+    seen = [answer["info"] for answer in answers.values() if answer.get("info")]
+    began = any(((info["heartbeat"] or {}).get("step") or 0) >= 1 for info in seen)
+    over = any(trouble_of({"info": info}) for info in seen)
+    return {
+        "problems": problems,
+        "launch_failed": bool(problems) and not began,
+        "stop": bool(problems) and (over or not began),
+    }
+
+
+def attempt_words(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
+    """Say on one line what went wrong with an attempt, and what stands now."""
+    what = "; ".join(outcome["problems"])
+    if not outcome["stop"]:
+        return f"run {run} goes on: {what}: ansible-playbook playbooks/status.yml shows it"
+    left = failures(ended)
+    if left:
+        return (
+            f"run {run} failed: {what}; it was not stopped on {'; '.join(left)}: "
+            f"ansible-playbook playbooks/kill.yml -e run={run}"
+        )
+    return f"run {run} was stopped on all workers: {what}"
 
 
 def bad_ends(answers: Mapping[str, Answer]) -> list[str]:
@@ -247,7 +285,9 @@ class FilterModule:
             "by_host": by_host,
             "launch_verdict": launch_verdict,
             "run_failures": failures,
-            "run_bad_ends": bad_ends,
+            "start_outcome": start_outcome,
+            "wait_outcome": wait_outcome,
+            "attempt_words": attempt_words,
             "run_bad_logs": bad_logs,
             "active_runs": active_runs,
             "log_lines": log_lines,

@@ -9,6 +9,8 @@ short_description: Wait until a run has taken its first step, or has ended
 description:
   - Asks each worker every few seconds, shows how far the run is, and leaves all of them as soon as
     one of the workers has failed.
+  - A connection that breaks is tried again for two minutes; what the run does meanwhile does not
+    depend on it.
 options:
   run:
     description: The run's name.
@@ -23,6 +25,12 @@ options:
     description: How long to wait at the most.
     type: int
     default: 600
+  heartbeat:
+    description:
+      - Whether the trainer must write a heartbeat. If not, having been active for 30 seconds
+        without one is taken for its first step.
+    type: bool
+    default: true
   show:
     description: Whether to print how far this worker is.
     type: bool
@@ -48,7 +56,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 outcome:
-  description: C(settled), C(left) because another worker failed, or C(time is up).
+  description:
+    - C(settled), C(left) because another worker failed, C(time is up) before the first step, or
+      C(goes on) where the end was waited for and has not come.
   returned: success
   type: str
 info:

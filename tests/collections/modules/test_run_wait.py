@@ -1,0 +1,122 @@
+"""Waiting for a run: when it is over, and what a broken connection means."""
+
+from types import SimpleNamespace
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure
+from ansible_collections.tpufleet.core.plugins.action import run_wait
+from ansible_collections.tpufleet.core.plugins.filter.runs import (
+    attempt_words,
+    start_outcome,
+    wait_outcome,
+)
+
+OPTIONS = {"run": "mine", "until": "first_step", "lines": 20, "seconds": 900, "heartbeat": True}
+DOWN = {"unreachable": True, "msg": "ssh: No route to host"}
+
+
+def answer(step=None, *, active=True, settled=False, state="training"):
+    beat = None if step is None else {"step": step}
+    seen = {"active": active, "state": state, "heartbeat": beat, "exit": None, "log": []}
+    return {"runs": [seen], "settled": settled}
+
+
+def waited(step=None, *, active=True, state="training", outcome="settled"):
+    return {
+        "info": answer(step, active=active, state=state)["runs"][0],
+        "outcome": outcome,
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "spent", "outcome"),
+    [
+        ({}, 1, ""),
+        ({}, 901, "time is up"),
+        ({"until": "done"}, 901, "goes on"),
+        ({"heartbeat": False}, 29, ""),
+        ({"heartbeat": False}, 31, "settled"),
+        ({"heartbeat": False, "until": "done"}, 31, ""),
+    ],
+)
+def test_the_waiting_ends_when_it_should(more, spent, outcome):
+    assert run_wait.outcome_of(answer(), OPTIONS | more, spent) == outcome
+
+
+def action(answers, monkeypatch):
+    """The action without Ansible: each ask gives the next of the answers, raised if an error."""
+    given = iter(answers)
+    now = [0.0]
+
+    def ask(**_arguments):
+        found = next(given)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(run_wait, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    made = run_wait.ActionModule.__new__(run_wait.ActionModule)
+    made._execute_module = ask
+    return made
+
+
+def test_a_connection_that_breaks_for_a_moment_is_tried_again(monkeypatch):
+    good = answer(1, settled=True)
+    waiting = action([AnsibleConnectionFailure("lost"), good], monkeypatch)
+
+    assert waiting._ask(OPTIONS, None) == good
+
+
+def test_a_worker_that_stays_away_is_a_failure_after_a_while(monkeypatch):
+    waiting = action([AnsibleConnectionFailure("lost")] * 100, monkeypatch)
+
+    with pytest.raises(AnsibleConnectionFailure):
+        waiting._ask(OPTIONS, None)
+
+
+def test_one_worker_that_did_not_start_stops_the_others():
+    outcome = start_outcome({"w0": {"info": {}}, "w1": DOWN})
+
+    assert outcome["launch_failed"]
+    assert outcome["stop"]
+
+
+def test_a_worker_lost_before_the_first_step_ends_the_launch():
+    outcome = wait_outcome({"w0": waited(outcome="left"), "w1": DOWN})
+
+    assert (outcome["launch_failed"], outcome["stop"]) == (True, True)
+
+
+def test_a_run_that_has_begun_depends_on_no_connection():
+    outcome = wait_outcome({"w0": waited(7, outcome="left"), "w1": DOWN})
+
+    assert outcome["problems"] == ["w1: can't be reached: ssh: No route to host"]
+    assert (outcome["launch_failed"], outcome["stop"]) == (False, False)
+    assert attempt_words(outcome, "mine", {}).startswith("run mine goes on: w1: can't be reached")
+
+
+def test_a_run_that_crashes_later_stays_wanted_and_none_of_it_goes_on():
+    crashed = waited(7, active=False, state="crashed (exit 1)")
+    outcome = wait_outcome({"w0": crashed, "w1": waited(7, outcome="left")})
+
+    assert (outcome["launch_failed"], outcome["stop"]) == (False, True)
+
+
+def test_a_run_whose_end_takes_longer_than_the_waiting_is_in_no_trouble():
+    outcome = wait_outcome({"w0": waited(7, outcome="goes on")})
+
+    assert outcome == {"problems": [], "launch_failed": False, "stop": False}
+
+
+def test_what_could_not_be_stopped_is_not_said_to_be_stopped():
+    outcome = {"problems": ["w0: crashed"], "launch_failed": True, "stop": True}
+
+    assert attempt_words(outcome, "mine", {"w0": {"info": {}}}) == (
+        "run mine was stopped on all workers: w0: crashed"
+    )
+    assert "was not stopped on w1: can't be reached" in attempt_words(
+        outcome, "mine", {"w0": {"info": {}}, "w1": DOWN}
+    )
