@@ -8,6 +8,7 @@ The environment of each process (any of it may be missing, for a run by hand)::
 """
 
 import json
+import math
 import os
 import tempfile
 import time
@@ -60,6 +61,10 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
         raise ConfigError(
             f"TPUFLEET_COORDINATOR: must be host:port for {num_processes} processes, not empty"
         )
+    if checkpoints and "://" in checkpoints:
+        raise ConfigError(
+            f"TPUFLEET_CHECKPOINTS or checkpoint.directory: must be a directory, not {checkpoints}"
+        )
     if coordinator and not coordinator.rpartition(":")[2].isdecimal():
         raise ConfigError(f"TPUFLEET_COORDINATOR: must be host:port, not {coordinator!r}")
     return Contract(
@@ -110,7 +115,11 @@ class Heartbeat:
 
     def progress(self, step: int, loss: float, tokens_per_second: float | None) -> None:
         """Note a finished step; written only if the last writing is a second old."""
-        self.step, self.loss, self.tokens_per_second = step, loss, tokens_per_second
+        self.step, self.loss, self.tokens_per_second = (
+            step,
+            finite_or_none(loss),
+            tokens_per_second,
+        )
         if time.monotonic() - self._written >= HEARTBEAT_SECONDS:
             self.write("running")
 
@@ -126,6 +135,11 @@ class Heartbeat:
         }
         write_atomically(self.path, json.dumps(beat) + "\n")
         self._written = time.monotonic()
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Give a number as JSON can hold it: what is infinite or not a number becomes None."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """The training loop: what a run does from its first step to its exit code."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import optax
 
 from train import mesh, model, optimizer
 from train.checkpoint import Checkpoints, State, abstract, identity
-from train.config import Config, ConfigError
+from train.config import Config, ConfigError, DataConfig
 from train.contract import (
     DONE,
     INTERRUPTED,
@@ -25,6 +26,9 @@ from train.metrics import InFlight, Metrics, MetricsLog
 from train.sample import passage
 
 log = logging.getLogger(__name__)
+
+SAMPLE = "sample.txt"
+"""The passage of a run that is done, in the run directory of process 0."""
 
 
 def fresh_state(cfg: Config) -> State:
@@ -46,16 +50,17 @@ def load_state(checkpoints: Checkpoints, cfg: Config, sharding: jax.sharding.Sha
 def update(state: State, windows_bt: jax.Array, cfg: Config) -> tuple[State, dict[str, jax.Array]]:
     """Learn from one batch: (b, context + 1) integers, split over the mesh's ``data`` axis.
 
-    Gives the next state and the scalars loss, grad_norm and lr of this step, the same everywhere.
+    Gives the next state and the scalars of this step (Metrics says which), the same everywhere.
     """
     loss, grads = jax.value_and_grad(model.loss)(state["params"], windows_bt, cfg.model)
     updates, opt_state = optimizer.make(cfg).update(grads, state["opt_state"], state["params"])
+    params = optax.apply_updates(state["params"], updates)
     values = {
         "loss": loss,
         "grad_norm": optax.tree.norm(grads),
+        "param_norm": optax.tree.norm(params),
         "lr": optimizer.learning_rate(state["step"], cfg),
     }
-    params = optax.apply_updates(state["params"], updates)
     return {"params": params, "opt_state": opt_state, "step": state["step"] + 1}, values
 
 
@@ -82,8 +87,17 @@ class Run:
         self.whole = jax.NamedSharding(devices, jax.P())
         self.first = jax.process_index() == 0
         what = identity(cfg, corpus.meta)
-        mesh.check_alike(repr((what, cfg.steps, cfg.batch, cfg.seed, cfg.optimizer)))
+        # What the corpus is stands in its fingerprint; where a worker keeps it is its own affair.
+        mesh.check_alike(
+            repr((what, replace(cfg, data=DataConfig()))),
+            "have another config or corpus than process 0; push the same to all workers",
+        )
         self.checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, what)
+        mesh.check_alike(
+            repr(self.checkpoints.latest),
+            "find another last checkpoint than process 0; all must see one directory as "
+            f"{contract.checkpoints}",
+        )
         self.step = self.checkpoints.latest or 0
         self.state = load_state(self.checkpoints, cfg, self.whole)
         heartbeat.step = self.step
@@ -97,6 +111,8 @@ class Run:
         steps, every = self.cfg.steps, self.cfg.checkpoint.every
         if self.step >= steps:
             self.say("step %d of %d was reached before: nothing to do", self.step, steps)
+            if not (self.contract.run_dir / SAMPLE).exists():  # killed between save and passage
+                self.write_sample()
             return self.end("done", DONE)
         self.say_start()
         while self.step < steps:
@@ -125,7 +141,9 @@ class Run:
                 self.metrics.write(metrics)
                 self.say_step(metrics)
             if not metrics.finite:
-                log.error("step %d: loss or gradient is not a number; not saved", metrics.step)
+                log.error(
+                    "step %d: loss, gradient or parameters are no numbers; not saved", metrics.step
+                )
                 return False
         return True
 
@@ -148,11 +166,11 @@ class Run:
         return code
 
     def write_sample(self) -> None:
-        """Let process 0 write a passage to the log and to ``sample.txt``."""
+        """Let process 0 write a passage to the log and to its run directory."""
         if not self.first or not self.cfg.sample.length:
             return
         text = passage(own_copy(self.state["params"]), self.cfg)
-        write_atomically(self.contract.run_dir / "sample.txt", text + "\n")
+        write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
         log.info("sample:\n%s", text)
 
     def say(self, message: str, *values: Any) -> None:

@@ -57,17 +57,16 @@ def make(cfg: Config) -> jax.sharding.Mesh:
     return mesh
 
 
-def check_alike(described: str) -> None:
-    """Raise ConfigError, in every process, unless all processes describe the run the same way."""
+def check_alike(described: str, what: str) -> None:
+    """Raise ConfigError, in every process, unless all processes describe the run the same way.
+
+    ``what`` completes "processes 1, 3 ...": how they differ from process 0, and what mends it.
+    """
     digest = np.frombuffer(hashlib.sha256(described.encode()).digest(), np.uint32)
     digests = multihost_utils.process_allgather(digest).reshape(-1, digest.size)
     others = [i for i, other in enumerate(digests) if (other != digests[0]).any()]
     if others:
-        raise ConfigError(
-            "processes "
-            + ", ".join(map(str, others))
-            + " have another config or corpus than process 0; push the same to all workers"
-        )
+        raise ConfigError(f"processes {', '.join(map(str, others))} {what}")
 
 
 def interrupted(step: int) -> bool:

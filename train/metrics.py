@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from train.contract import write_atomically
+from train.contract import finite_or_none, write_atomically
 
 MAX_IN_FLIGHT = 8
 """Steps that may be dispatched before the oldest one's loss is there."""
@@ -22,8 +22,8 @@ RATE_STEPS = 20
 class Metrics:
     """A finished step: ``loss`` in nats a token, ``time`` in unix seconds.
 
-    ``loss`` and ``grad_norm`` are those before the step's update. ``tokens_per_second`` counts
-    all processes; the first step of an attempt has none.
+    ``loss`` and ``grad_norm`` are those before the step's update, ``param_norm`` is the one after
+    it. ``tokens_per_second`` counts all processes; the first step of an attempt has none.
     """
 
     step: int
@@ -32,11 +32,12 @@ class Metrics:
     tokens_per_second: float | None
     lr: float
     grad_norm: float
+    param_norm: float
 
     @property
     def finite(self) -> bool:
-        """Whether the step left numbers behind."""
-        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+        """Whether the step left numbers behind, and parameters that may be saved."""
+        return all(map(math.isfinite, (self.loss, self.grad_norm, self.param_norm)))
 
 
 class InFlight:
@@ -83,8 +84,12 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, metrics: Metrics) -> None:
-        """Append one line; numbers are written so that they read back to the same bits."""
-        self._file.write(json.dumps(asdict(metrics)) + "\n")
+        """Append one line; numbers are written so that they read back to the same bits.
+
+        JSON knows no not-a-number: it is written as null.
+        """
+        record = {name: finite_or_none(value) for name, value in asdict(metrics).items()}
+        self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 
 
