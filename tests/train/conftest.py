@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.train.trainer_processes import Attempt
+from tests.train.trainer_processes import Attempt, train_here
+from train import contract
 from train.config import Config, build
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Here a compilation runs a few steps. The processes that tests start are compiled as anybody's.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 SENTENCE = "the king is come to make a feast for all who love him and not his crown"
 
@@ -35,7 +38,8 @@ def tree(text_file: Path) -> dict[str, Any]:
         "batch": 8,
         "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
-        "optimizer": {"learning_rate": 3e-3, "warmup": 5},
+        # The rate stays as it is after the warm-up: no loss depends on where a run is to end.
+        "optimizer": {"learning_rate": 3e-3, "warmup": 5, "final": 1},
         "checkpoint": {"every": 20},
         "sample": {"prompt": "the ", "length": 40},
     }
@@ -55,6 +59,20 @@ def make_config(tree: dict[str, Any]) -> Callable[..., Config]:
 
 
 @pytest.fixture(scope="session")
+def finished_config(tree: dict[str, Any]) -> Config:
+    """The config of the run that ``finished`` is."""
+    return build({**tree, "checkpoint": {"every": 10, "keep": 2}})
+
+
+@pytest.fixture(scope="session")
+def finished(finished_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run of one process that is done."""
+    directory = tmp_path_factory.mktemp("finished")
+    assert train_here(finished_config, directory) == contract.DONE
+    return directory
+
+
+@pytest.fixture(scope="session")
 def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, as a file."""
     path = tmp_path_factory.mktemp("config") / "feast.yml"
@@ -66,14 +84,16 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 def launch(
     config_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Attempt]]:
-    """Start processes of a run: launch(directory, count=2, overrides={1: ["seed=1"]})."""
+    """Start two processes of a run: launch(directory, overrides={1: ["seed=1"]})."""
     attempts: list[Attempt] = []
     compiled = tmp_path_factory.mktemp("compiled")
 
     def start(
-        directory: Path, count: int = 2, overrides: dict[int, list[str]] | None = None
+        directory: Path,
+        overrides: dict[int, list[str]] | None = None,
+        own_checkpoints: int | None = None,
     ) -> Attempt:
-        attempts.append(Attempt(directory, config_file, count, overrides or {}, compiled))
+        attempts.append(Attempt(directory, config_file, overrides or {}, compiled, own_checkpoints))
         return attempts[-1]
 
     yield start

@@ -52,6 +52,7 @@ def test_the_fleet_s_checkpoints_come_before_the_config_s(make_config: Callable[
         ({"TPUFLEET_PROCESS_ID": "-1"}, "TPUFLEET_PROCESS_ID: must be a whole number, not '-1'"),
         ({"TPUFLEET_NUM_PROCESSES": "two"}, "TPUFLEET_NUM_PROCESSES: must be a whole number"),
         ({"TPUFLEET_COORDINATOR": ""}, "TPUFLEET_COORDINATOR: must be host:port for 4 processes"),
+        ({"TPUFLEET_CHECKPOINTS": "gs://b/r"}, "must be a directory, not gs://b/r"),
         ({"TPUFLEET_COORDINATOR": "leader"}, "TPUFLEET_COORDINATOR: must be host:port, not"),
     ],
 )
@@ -109,7 +110,7 @@ def test_the_last_heartbeat_is_written_at_once(tmp_path: Path):
 
 def metrics(step: int) -> Metrics:
     loss = 1 / (3 * step)
-    return Metrics(step, loss, 100.0 + step, None if step == 1 else 10.0, 1e-3, 0.5)
+    return Metrics(step, loss, 100.0 + step, None if step == 1 else 10.0, 1e-3, 0.5, 7.0)
 
 
 def test_metrics_read_back_to_the_same_bits(tmp_path: Path):
@@ -117,6 +118,16 @@ def test_metrics_read_back_to_the_same_bits(tmp_path: Path):
     for step in (1, 2, 3):
         log.write(metrics(step))
     assert loss_log(tmp_path) == [(step, metrics(step).loss) for step in (1, 2, 3)]
+
+
+def test_what_is_not_a_number_is_null_for_every_reader_of_json(tmp_path: Path):
+    nan = float("nan")
+    Heartbeat(tmp_path, steps=9).progress(4, nan, None)
+    MetricsLog(tmp_path / "metrics.jsonl", 0).write(Metrics(4, nan, 100.0, None, 1e-3, nan, nan))
+    for name in ("heartbeat.json", "metrics.jsonl"):
+        written = (tmp_path / name).read_text()
+        assert "NaN" not in written
+        assert json.loads(written)["loss"] is None
 
 
 @pytest.mark.parametrize("rest", ["", '{"step": 4, "lo', "\0\0\0\n", "[]\n", "{}\n"])
@@ -135,7 +146,9 @@ def test_a_resumed_log_drops_what_was_undone_and_what_is_half_written(tmp_path: 
 def test_finished_steps_come_in_order_and_all_when_waited_for():
     in_flight = InFlight(tokens_per_step=7)
     for step in range(1, 3 * MAX_IN_FLIGHT):
-        in_flight.add(step, dict.fromkeys(("loss", "grad_norm", "lr"), jnp.float32(step)))
+        in_flight.add(
+            step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), jnp.float32(step))
+        )
     seen = in_flight.finished(wait=True)
     assert [m.step for m in seen] == [m.loss for m in seen] == list(range(1, 3 * MAX_IN_FLIGHT))
     assert seen[0].tokens_per_second is None
@@ -143,9 +156,11 @@ def test_finished_steps_come_in_order_and_all_when_waited_for():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("where", ["loss", "grad_norm"])
-def test_a_step_with_a_loss_or_gradient_that_is_no_number_is_not_finite(where: str, bad: float):
+@pytest.mark.parametrize("where", ["loss", "grad_norm", "param_norm"])
+def test_a_step_with_a_loss_gradient_or_parameter_that_is_no_number_is_not_finite(
+    where: str, bad: float
+):
     values = {"step": 1, "loss": 1.0, "time": 1.0, "tokens_per_second": None, "lr": 1.0}
-    values |= {"grad_norm": 1.0}
+    values |= {"grad_norm": 1.0, "param_norm": 1.0}
     assert Metrics(**values).finite
     assert not Metrics(**values | {where: bad}).finite

@@ -8,37 +8,19 @@ import jax
 import numpy as np
 import pytest
 
-from tests.train.trainer_processes import loss_log
+from tests.train.trainer_processes import loss_log, train_here
 from train import contract
 from train.config import Config, ConfigError
-from train.contract import Contract, Heartbeat, check_writable
+from train.contract import Contract
 from train.corpus import prepare
 from train.data import Corpus
-from train.loop import Run, restored_params
+from train.loop import restored_params
 from train.sample import passage
 
 
-def train(cfg: Config, directory: Path) -> int:
-    """Run to the end, as the command line does, and return the exit code."""
-    place = Contract("alone", directory, directory / "checkpoints")
-    check_writable(place)
-    corpus = Corpus(prepare(cfg.data), cfg)
-    return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).go()
-
-
-@pytest.fixture(scope="module")
-def cfg(tree: dict) -> Config:
-    from train.config import build
-
-    return build({**tree, "checkpoint": {"every": 10, "keep": 2}})
-
-
-@pytest.fixture(scope="module")
-def finished(cfg: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run that is done."""
-    directory = tmp_path_factory.mktemp("finished")
-    assert train(cfg, directory) == contract.DONE
-    return directory
+@pytest.fixture
+def cfg(finished_config: Config) -> Config:
+    return finished_config
 
 
 def test_the_loss_falls_from_that_of_a_guess(finished: Path):
@@ -80,15 +62,24 @@ def test_the_last_checkpoint_writes_the_same_passage(finished: Path, cfg: Config
 
 def test_a_run_that_is_done_stays_as_it_is(finished: Path, cfg: Config):
     before = (finished / "metrics.jsonl").read_bytes()
-    assert train(cfg, finished) == contract.DONE
+    assert train_here(cfg, finished) == contract.DONE
     assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_killed_before_its_passage_writes_it_when_it_is_started_again(
+    finished: Path, cfg: Config
+):
+    passage_there = (finished / "sample.txt").read_bytes()
+    (finished / "sample.txt").unlink()
+    assert train_here(cfg, finished) == contract.DONE
+    assert (finished / "sample.txt").read_bytes() == passage_there
 
 
 def test_a_checkpoint_of_another_model_is_refused(
     finished: Path, make_config: Callable[..., Config]
 ):
     with pytest.raises(ConfigError, match=r"/40: .*: model\.layers is 1 there and 2 here"):
-        train(make_config(model={"layers": 2}), finished)
+        train_here(make_config(model={"layers": 2}), finished)
 
 
 def test_a_checkpoint_of_another_corpus_is_refused(
@@ -96,7 +87,7 @@ def test_a_checkpoint_of_another_corpus_is_refused(
 ):
     (tmp_path / "other.txt").write_text("all the world's a stage\n" * 100)
     with pytest.raises(ConfigError, match=r"/40: .*: corpus is \w+ there and \w+ here"):
-        train(make_config(data={"text": str(tmp_path / "other.txt")}), finished)
+        train_here(make_config(data={"text": str(tmp_path / "other.txt")}), finished)
 
 
 def test_a_run_without_a_checkpoint_has_no_passage_yet(cfg: Config, tmp_path: Path):
@@ -105,11 +96,12 @@ def test_a_run_without_a_checkpoint_has_no_passage_yet(cfg: Config, tmp_path: Pa
         restored_params(cfg, place, Corpus(prepare(cfg.data), cfg))
 
 
-def test_a_loss_that_is_not_a_number_ends_the_run_unsaved(
+def test_a_run_that_diverges_ends_before_a_save_even_if_the_last_loss_was_a_number(
     make_config: Callable[..., Config], tmp_path: Path
 ):
-    cfg = make_config(optimizer={"learning_rate": 1e38, "warmup": 0}, checkpoint={"every": 5})
-    assert train(cfg, tmp_path) == contract.NOT_A_NUMBER
+    cfg = make_config(optimizer={"learning_rate": 1e38, "warmup": 0}, checkpoint={"every": 1})
+    assert train_here(cfg, tmp_path) == contract.NOT_A_NUMBER
+    assert [step for step, loss in loss_log(tmp_path) if loss is not None] == [1]
     assert not list((tmp_path / "checkpoints").iterdir())
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "nan"
 
@@ -119,4 +111,4 @@ def test_a_batch_that_the_devices_cannot_share_is_refused(
 ):
     monkeypatch.setattr(jax, "device_count", lambda: 3)
     with pytest.raises(ConfigError, match=r"batch: .* number of devices \(3\), not 8"):
-        train(make_config(), tmp_path)
+        train_here(make_config(), tmp_path)

@@ -12,8 +12,6 @@ from tests.train.trainer_processes import Attempt, loss_log
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75
 ENDLESS = 10**6
-# The rate stays as it is after the warm-up: the losses don't depend on where a run is to end.
-STEADY = "optimizer.final=1"
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ def story(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFacto
     directory = tmp_path_factory.mktemp("disturbed")
 
     def start(steps: int, where: Path = directory, every: int = 1000) -> Attempt:
-        words = [f"steps={steps}", STEADY, f"checkpoint.every={every}"]
+        words = [f"steps={steps}", f"checkpoint.every={every}"]
         return launch(where, overrides={0: words, 1: words})
 
     def saved() -> int:
@@ -102,12 +100,8 @@ def test_the_loss_log_of_a_disturbed_run_is_the_undisturbed_one_to_the_bit(story
     assert story.losses == story.undisturbed
 
 
-def test_two_processes_log_the_losses_of_one(
-    story: Story, launch: Callable[..., Attempt], tmp_path: Path
-):
-    attempt = launch(tmp_path, count=1, overrides={0: ["steps=40", STEADY]})
-    assert attempt.codes() == [DONE], attempt.logs()
-    alone, together = loss_log(tmp_path / "w0"), story.undisturbed[:40]
+def test_two_processes_log_the_losses_of_one(story: Story, finished: Path):
+    alone, together = loss_log(finished), story.undisturbed[:40]
     assert [step for step, _ in alone] == [step for step, _ in together]
     # Sums in another order differ in the last bits of float32; training widens the difference.
     np.testing.assert_allclose(
@@ -125,3 +119,12 @@ def test_processes_with_different_configs_are_refused_by_all(
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
     assert "processes 1 have another config or corpus than process 0" in attempt.logs()
     assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_processes_that_see_different_checkpoints_are_refused_by_all(
+    launch: Callable[..., Attempt], finished: Path, tmp_path: Path
+):
+    (tmp_path / "checkpoints").symlink_to(finished / "checkpoints")
+    attempt = launch(tmp_path, own_checkpoints=1)
+    assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
+    assert "processes 1 find another last checkpoint than process 0" in attempt.logs()

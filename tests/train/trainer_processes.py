@@ -10,20 +10,29 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from train.config import Config
+from train.contract import Contract, Heartbeat, check_writable
+from train.corpus import prepare
+from train.data import Corpus
+
 PROJECT = Path(__file__).parents[2]
 LIMIT_SECONDS = 150
+PROCESSES = 2
 
 
 class Attempt:
-    """The processes of one attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for all."""
+    """The two processes of an attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for both.
+
+    ``own_checkpoints`` is a process that gets a directory of checkpoints of its own.
+    """
 
     def __init__(
         self,
         directory: Path,
         config: Path,
-        count: int,
         overrides: dict[int, list[str]],
         compiled: Path,
+        own_checkpoints: int | None = None,
     ) -> None:
         self.directory = directory
         self.compiled = compiled
@@ -32,24 +41,30 @@ class Attempt:
             probe.bind(("127.0.0.1", 0))
             coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
         self.processes = [
-            self._start(i, count, coordinator, config, overrides.get(i, [])) for i in range(count)
+            self._start(i, coordinator, config, overrides.get(i, []), i == own_checkpoints)
+            for i in range(PROCESSES)
         ]
 
     def _start(
-        self, index: int, count: int, coordinator: str, config: Path, overrides: list[str]
+        self, index: int, coordinator: str, config: Path, overrides: list[str], apart: bool
     ) -> subprocess.Popen[bytes]:
         run_dir = self.directory / f"w{index}"
         run_dir.mkdir(parents=True, exist_ok=True)
-        environment = clean_environment() | {
-            "TPUFLEET_RUN": "test",
-            "TPUFLEET_RUN_DIR": str(run_dir),
-            "TPUFLEET_CHECKPOINTS": str(self.directory / "checkpoints"),
-            "TPUFLEET_COORDINATOR": coordinator,
-            "TPUFLEET_NUM_PROCESSES": str(count),
-            "TPUFLEET_PROCESS_ID": str(index),
-            "JAX_COMPILATION_CACHE_DIR": str(self.compiled),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
+        bytecode = bytecode_kept(self.compiled / "python")
+        environment = (
+            clean_environment()
+            | bytecode
+            | {
+                "TPUFLEET_RUN": "test",
+                "TPUFLEET_RUN_DIR": str(run_dir),
+                "TPUFLEET_CHECKPOINTS": str((run_dir if apart else self.directory) / "checkpoints"),
+                "TPUFLEET_COORDINATOR": coordinator,
+                "TPUFLEET_NUM_PROCESSES": str(PROCESSES),
+                "TPUFLEET_PROCESS_ID": str(index),
+                "JAX_COMPILATION_CACHE_DIR": str(self.compiled / "jax"),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            }
+        )
         command = [sys.executable, "-m", "train", "run", str(config), *overrides]
         with (run_dir / "log").open("ab") as log:
             return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=log, stderr=log)
@@ -92,10 +107,26 @@ class Attempt:
         )
 
 
+def train_here(cfg: Config, directory: Path) -> int:
+    """Run to the end in this process, as the command line does, and return the exit code."""
+    from train.loop import Run
+
+    place = Contract("alone", directory, directory / "checkpoints")
+    check_writable(place)
+    corpus = Corpus(prepare(cfg.data), cfg)
+    return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).go()
+
+
 def clean_environment() -> dict[str, str]:
     """This environment without what a run around the tests may have left in it."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TPUFLEET_", "XLA_"))}
+    foreign = ("TPUFLEET_", "XLA_", "JAX_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     return kept | {"PYTHONPATH": str(PROJECT), "JAX_PLATFORMS": "cpu"}
+
+
+def bytecode_kept(directory: Path) -> dict[str, str]:
+    """Have Python compile JAX once, not in each process, whatever this environment says."""
+    return {"PYTHONPYCACHEPREFIX": str(directory), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def loss_log(run_dir: Path) -> list[tuple[int, float]]:
