@@ -42,7 +42,8 @@ class ActionModule(ActionBase):
                 "root": {"type": "path", "default": "/opt/tpufleet"},
             }
         )
-        code = Path(os.path.normpath(self._loader.path_dwim(options["code"])))
+        # From where the command was typed, not from the playbook's directory.
+        code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - takes ".." out as well
         name = re.sub(r"[^A-Za-z0-9_-]", "-", options["name"] or code.name) or "code"
         try:
             tree, release = self._staged(code, options["code_paths"])

@@ -17,7 +17,7 @@ description:
     rename.
 options:
   code:
-    description: The code directory on the controller.
+    description: The code directory on the controller, from where the command was typed.
     type: path
     required: true
   code_paths:
