@@ -1,5 +1,6 @@
 """create.yml and delete.yml against the local cloud's API, as far as they go without machines."""
 
+import json
 import os
 import re
 import shlex
@@ -59,6 +60,11 @@ def play(environment, playbook, *words) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def flat(result: subprocess.CompletedProcess[str]) -> str:
+    """Give all that was said, without the line breaks that Ansible puts in."""
+    return " ".join((result.stdout + result.stderr).split())
 
 
 def typing(environment, word: str, *words: str) -> tuple[int, str]:
@@ -146,3 +152,30 @@ def test_a_failure_of_the_module_is_its_line(environment, tmp_path):
     assert result.returncode != 0
     assert "v4-17" in result.stdout + result.stderr
     assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_the_code_is_looked_for_where_the_command_was_typed(environment, tmp_path):
+    task = tmp_path / "task.yml"
+    task.write_text(play_of("\n    - tpufleet.core.release: {code: ../no-such-code}\n"))
+    result = play(environment, task)
+    assert f"there is no code directory {ROOT.parent}/no-such-code" in flat(result)
+
+
+def test_a_run_is_stopped_in_the_record_though_no_worker_has_it(environment, local_api):
+    record = local_api.state / "fleet/runs/mine.json"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"run": "mine", "wanted": "running", "attempt": 1, "generation": 1}')
+    result = play(environment, "playbooks/kill.yml", "-e", "run=mine")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert json.loads(record.read_text())["wanted"] == "stopped"
+    assert "no worker is READY" in flat(result)
+
+
+def test_status_shows_a_named_tpu_that_is_not_ready(environment, tmp_path):
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(
+        "state_PREEMPTED: {hosts: {gone: {tpu_name: gone, tpu_state: PREEMPTED}}}\n"
+    )
+    result = play(environment, "playbooks/status.yml", "-e", "tpu=gone", "-i", str(inventory))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"gone +- +- +preempted", result.stdout)

@@ -172,3 +172,7 @@ def test_a_host_that_registered_nothing_has_an_empty_answer():
         "w0": {"a": 1},
         "w1": {},
     }
+
+
+def test_a_worker_that_does_not_say_which_runs_it_has_is_a_failure():
+    assert failures({"w0": {"runs": []}, "w1": {"msg": "no bus"}}, "runs") == ["w1: no bus"]

@@ -48,10 +48,10 @@ def launch_verdict(
     }
 
 
-def failures(answers: Mapping[str, Answer]) -> list[str]:
-    """Name the workers whose answer is none, each with the reason."""
+def failures(answers: Mapping[str, Answer], wanted: str = "info") -> list[str]:
+    """Name the workers whose answer lacks what is wanted, each with the reason."""
     return [
-        f"{host}: {why(answer)}" for host, answer in answers.items() if "info" not in (answer or {})
+        f"{host}: {why(answer)}" for host, answer in answers.items() if wanted not in (answer or {})
     ]
 
 
