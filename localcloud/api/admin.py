@@ -14,7 +14,7 @@ from localcloud.api.node_message import write
 from localcloud.api.node_table import Node, NodeTable
 from localcloud.api.operation_table import OperationTable
 from localcloud.api.operations import write as write_operation
-from localcloud.api.place import Place
+from localcloud.api.project import Project
 from localcloud.api.routing import Call, Route
 from localcloud.machines.seam import MachineError, Machines
 
@@ -25,14 +25,14 @@ class Admin:
     def __init__(
         self,
         database: Database,
-        place: Place,
+        project: Project,
         lifecycle: Lifecycle,
         machines: Machines,
         faults: Faults,
     ) -> None:
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
-        self._place = place
+        self._project = project
         self._lifecycle = lifecycle
         self._machines = machines
         self._faults = faults
@@ -65,9 +65,9 @@ class Admin:
         total = len(self._machines.addresses())
         under_way = self._operations.under_way()
         return {
-            "project": self._place.parent.partition("/")[2],
+            "project": self._project.parent.partition("/")[2],
             "nodes": [self._describe(node) for node in nodes],
-            "operations": [write_operation(it, self._place.parent) for it in under_way],
+            "operations": [write_operation(it, self._project.parent) for it in under_way],
             "addresses": {"total": total, "free": total - used},
             "faults": self._faults.show(),
         }
@@ -103,7 +103,7 @@ class Admin:
         node_id, zone = call.names["node"], call.names.get("zone")
         found = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]
         if not found:
-            raise not_found(f"{self._place.parent}/locations/{zone or '-'}/nodes/{node_id}")
+            raise not_found(f"{self._project.parent}/locations/{zone or '-'}/nodes/{node_id}")
         if len(found) > 1:
             zones = ", ".join(node.zone for node in found)
             raise failed_precondition(
@@ -114,4 +114,4 @@ class Admin:
         except MachineError as error:
             raise ApiError(500, f"{node_id} is preempted, but {error}") from error
         now = self._nodes.find(found[0].uid)
-        return write(now, self._place.parent) if now else {}
+        return write(now, self._project.parent) if now else {}

@@ -20,7 +20,7 @@ from localcloud.api.node_table import GONE, NoCapacityError, Node, NodeTable, Wo
 from localcloud.api.operation_table import OperationTable
 from localcloud.api.operations import write as write_operation
 from localcloud.api.paging import requested_page
-from localcloud.api.place import LOCATION, Place
+from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route
 from localcloud.machines.seam import Machines
 
@@ -32,12 +32,12 @@ class Nodes:
     """Answers what is asked of nodes; the lifecycle does what takes time."""
 
     def __init__(
-        self, database: Database, place: Place, lifecycle: Lifecycle, machines: Machines
+        self, database: Database, project: Project, lifecycle: Lifecycle, machines: Machines
     ) -> None:
         self._database = database
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
-        self._place = place
+        self._project = project
         self._lifecycle = lifecycle
         self._machines = machines
 
@@ -59,30 +59,30 @@ class Nodes:
 
     def list(self, call: Call) -> Mapping[str, Any]:
         """Give a page of the nodes of one zone or, for ``-``, of all."""
-        scope = self._place.many(call.names)
+        scope = self._project.many(call.names)
         page = requested_page(f"nodes in {call.names['zone']}", call.query)
         found = self._nodes.page(scope.zones, page.after, page.size + 1)
         shown, more = found[: page.size], found[page.size :]
         token = page.token((shown[-1].zone, shown[-1].node_id)) if more else ""
-        items = [write(node, self._place.parent) for node in shown]
-        return self._place.answer("nodes", items, scope, token)
+        items = [write(node, self._project.parent) for node in shown]
+        return self._project.answer("nodes", items, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Give one node."""
-        return write(self._find(call), self._place.parent)
+        return write(self._find(call), self._project.parent)
 
     def create(self, call: Call) -> Mapping[str, Any]:
         """Store a node and begin to make its machines; answers the operation."""
-        zone = self._place.one(call.names)
+        zone = self._project.one(call.names)
         node_id = call.query.get("nodeId", "")
         if not _NODE_ID.fullmatch(node_id):
             raise invalid("nodeId", f"nodeId '{node_id}' does not match {_NODE_ID.pattern}")
         said = read(call.json())
         accelerator = _accelerator(said, zone)
-        body = _with_defaults(said, accelerator, self._place.parent, zone)
+        body = _with_defaults(said, accelerator, self._project.parent, zone)
         _check_runtime(body, zone)
         _check_disks(body)
-        name = f"{self._place.parent}/locations/{zone}/nodes/{node_id}"
+        name = f"{self._project.parent}/locations/{zone}/nodes/{node_id}"
         pool = self._machines.addresses()
         with self._database.transaction():
             try:
@@ -100,7 +100,7 @@ class Nodes:
                 )
         if node is not None:
             self._lifecycle.create(operation)
-        return write_operation(operation, self._place.parent)
+        return write_operation(operation, self._project.parent)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
         """Begin to remove a node and its machines; answers the operation."""
@@ -108,10 +108,10 @@ class Nodes:
             node = self._find(call)
             if not self._nodes.move(node.uid, _DELETABLE, "DELETING", wanted=GONE):
                 raise failed_precondition(f"{node.node_id} is {node.state}: wait for that to end")
-            name = f"{self._place.parent}/locations/{node.zone}/nodes/{node.node_id}"
+            name = f"{self._project.parent}/locations/{node.zone}/nodes/{node.node_id}"
             operation = self._operations.add(node.zone, node.uid, "delete", name)
         self._lifecycle.delete(operation)
-        return write_operation(operation, self._place.parent)
+        return write_operation(operation, self._project.parent)
 
     def guest_attributes(self, call: Call) -> Mapping[str, Any]:
         """Give the machines' ssh host keys, an entry a worker in the order asked for.
@@ -140,10 +140,10 @@ class Nodes:
         return {"queryPath": path, "queryValue": {"items": items} if items else {}}
 
     def _find(self, call: Call) -> Node:
-        zone, node_id = self._place.one(call.names), call.names["node"]
+        zone, node_id = self._project.one(call.names), call.names["node"]
         node = self._nodes.get(zone, node_id)
         if node is None:
-            raise not_found(f"{self._place.parent}/locations/{zone}/nodes/{node_id}")
+            raise not_found(f"{self._project.parent}/locations/{zone}/nodes/{node_id}")
         return node
 
 

@@ -7,7 +7,7 @@ from localcloud.api.database import Database
 from localcloud.api.errors import ApiError, not_found
 from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.paging import requested_page
-from localcloud.api.place import LOCATION, Place
+from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route
 
 _METADATA = "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata"
@@ -39,9 +39,9 @@ def write(operation: Operation, parent: str) -> dict[str, Any]:
 class Operations:
     """Answers what is asked of operations."""
 
-    def __init__(self, database: Database, place: Place) -> None:
+    def __init__(self, database: Database, project: Project) -> None:
         self._operations = OperationTable(database)
-        self._place = place
+        self._project = project
 
     def routes(self) -> tuple[Route, ...]:
         """Give the methods with their paths."""
@@ -56,18 +56,18 @@ class Operations:
         """Give a page of the operations of one zone or, for ``-``, of all."""
         if call.query.get("filter"):
             raise ApiError(501, "operations.list takes no filter here yet")
-        scope = self._place.many(call.names)
+        scope = self._project.many(call.names)
         page = requested_page(f"operations in {call.names['zone']}", call.query)
         found = self._operations.page(scope.zones, page.after, page.size + 1)
         shown, more = found[: page.size], found[page.size :]
         token = page.token((shown[-1].zone, shown[-1].operation_id)) if more else ""
-        items = [write(operation, self._place.parent) for operation in shown]
-        return self._place.answer("operations", items, scope, token)
+        items = [write(operation, self._project.parent) for operation in shown]
+        return self._project.answer("operations", items, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Give one operation."""
-        zone, operation_id = self._place.one(call.names), call.names["operation"]
+        zone, operation_id = self._project.one(call.names), call.names["operation"]
         operation = self._operations.get(zone, operation_id)
         if operation is None:
-            raise not_found(f"{self._place.parent}/locations/{zone}/operations/{operation_id}")
-        return write(operation, self._place.parent)
+            raise not_found(f"{self._project.parent}/locations/{zone}/operations/{operation_id}")
+        return write(operation, self._project.parent)

@@ -21,7 +21,7 @@ from localcloud.api.locations import Locations
 from localcloud.api.nodes import Nodes
 from localcloud.api.oauth import Accounts, GrantError, token_route
 from localcloud.api.operations import Operations
-from localcloud.api.place import Place
+from localcloud.api.project import Project
 from localcloud.api.routing import Call, Route, Router, no_such_method, query_of
 from localcloud.machines.seam import Machines
 
@@ -100,14 +100,14 @@ class _ApiService:
         self,
         routes: Sequence[Route],
         accounts: Accounts,
-        place: Place,
+        project: Project,
         faults: Faults,
         audience: str,
         log: logging.Logger,
     ) -> None:
         self._router = Router(routes)
         self._accounts = accounts
-        self._place = place
+        self._project = project
         self._faults = faults
         self._audience = audience
         self._log = log
@@ -142,7 +142,7 @@ class _ApiService:
         if found is None:
             raise no_such_method(request.verb, request.target)
         route, names = found
-        self._place.check_project(route.name, names)
+        self._project.check_project(route.name, names)
         self._faults.strike(route.name, names.get("zone", ""))
         query = query_of(route, request.target)
         return route.handler(Call(names, query, request.content))
@@ -179,16 +179,16 @@ def create_server(
     parent = f"projects/{project}"
     lifecycle = Lifecycle(database, machines, parent, log, hands)
     faults = Faults(zones)
-    place = Place(project, sorted(zones), faults)
+    served = Project(project, sorted(zones), faults)
     routes = (
         token_route(accounts, f"{endpoint}/token"),
-        *Nodes(database, place, lifecycle, machines).routes(),
-        *Operations(database, place).routes(),
-        *Locations(place).routes(),
-        *Admin(database, place, lifecycle, machines, faults).routes(),
+        *Nodes(database, served, lifecycle, machines).routes(),
+        *Operations(database, served).routes(),
+        *Locations(served).routes(),
+        *Admin(database, served, lifecycle, machines, faults).routes(),
     )
     faults.methods = frozenset(route.name for route in routes)
-    service = _ApiService(routes, accounts, place, faults, f"{endpoint}/", log)
+    service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)
     return ApiServer(front, database, lifecycle, service, lock, log)
 
 

@@ -1,4 +1,4 @@
-"""Where a request is addressed to: its project and zones, checked against the cloud's."""
+"""The cloud's one project and its zones, against which every request's address is checked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ class Scope:
     unreachable: tuple[str, ...]
 
 
-class Place:
+class Project:
     """The one project of this cloud, its zones and which of them can be reached."""
 
-    def __init__(self, project: str, zones: Sequence[str], faults: Faults) -> None:
-        self.parent = f"projects/{project}"
+    def __init__(self, project_id: str, zones: Sequence[str], faults: Faults) -> None:
+        self.parent = f"projects/{project_id}"
         self.zones = tuple(zones)
-        self._project = project
+        self._id = project_id
         self._faults = faults
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
         """Refuse a project that isn't the cloud's (403)."""
-        if names.get("project", self._project) != self._project:
+        if names.get("project", self._id) != self._id:
             resource = f"projects/{names['project']}"
             raise permission_denied(f"tpu.{method}", resource)
 
