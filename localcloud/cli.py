@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
@@ -10,7 +9,9 @@ from pathlib import Path
 
 from localcloud import client, cloud, settings
 from localcloud.failure import CloudError
-from localcloud.place import Place, clouds_directory, images_directory
+from localcloud.machines import image
+from localcloud.machines.seam import MachineError
+from localcloud.place import NAME, Place, clouds_directory
 
 
 def say(line: str) -> None:
@@ -33,10 +34,12 @@ def down(place: Place, options: argparse.Namespace) -> None:
         say(f"local cloud {place.name!r} is not there: nothing to do")
         return
     machines = sorted(entry.name for entry in place.machines.glob("*"))
-    if machines and not options.yes:
+    shared = sorted(entry.name for entry in place.shared.glob("*"))
+    if (machines or shared) and not options.yes:
         say(
-            f"This removes local cloud {place.name!r}: {len(machines)} machines "
-            f"({', '.join(machines)}) and {place.directory} with what the machines share."
+            f"This removes local cloud {place.name!r} and all of {place.directory}: "
+            f"{len(machines)} machines ({', '.join(machines) or 'none'}), "
+            f"and what they share ({', '.join(shared) or 'nothing'})."
         )
         _want_typed(place.name, "python -m localcloud down --yes")
     cloud.down(place, say=say)
@@ -46,16 +49,20 @@ def down(place: Place, options: argparse.Namespace) -> None:
 def clean(_place: Place, options: argparse.Namespace) -> None:
     """Remove every local cloud of this checkout, and the cached root file systems."""
     directory = clouds_directory()
-    names = sorted(
-        entry.name
-        for entry in directory.glob("*")
-        if entry.is_dir() and entry != images_directory()
-    )
-    for name in names:
-        down(Place.of(name), options)
-    if directory.exists():
-        shutil.rmtree(directory)
-        say(f"removed {directory}")
+    for entry in sorted(directory.glob("*")):
+        if NAME.fullmatch(entry.name) and cloud.is_one(entry):
+            down(Place.of(entry.name), options)
+    image.remove_all()
+    if not directory.exists():
+        return
+    try:
+        directory.rmdir()
+    except OSError as error:
+        left = ", ".join(sorted(entry.name for entry in directory.iterdir()))
+        raise CloudError(
+            f"{directory} holds what is no local cloud's, and stays: {left}"
+        ) from error
+    say(f"removed {directory}")
 
 
 def status(place: Place, options: argparse.Namespace) -> None:
@@ -131,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         VERBS[options.verb](Place.of(options.name), options)
-    except CloudError as error:
+    except (CloudError, MachineError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return 1
     return 0

@@ -9,14 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
 
 from localcloud import client, settings
 from localcloud.api.server import create_server
 from localcloud.failure import CloudError
-from localcloud.machines import image, kernel_limits, network, processes
+from localcloud.machines import image, kernel_limits, mounts, network, processes
 from localcloud.machines.nspawn import NspawnMachines
 from localcloud.place import PROJECT_ROOT, Place
 from localcloud.settings import Settings
@@ -24,6 +24,7 @@ from localcloud.settings import Settings
 FIRST_PORT = 8470
 TOOLS = ("dnsmasq", "ip", "mmdebstrap", "nft", "ssh-keygen", "systemd-nspawn")
 START_DEADLINE_S = 120.0
+_HOST_LOCK = Path("/run/tpufleet-localcloud.lock")
 Say = Callable[[str], None]
 
 
@@ -31,11 +32,16 @@ def up(place: Place, *, port: int | None, subnet: IPv4Network | None, say: Say) 
     """Bring the cloud up, or find it up. Raises CloudError with what to do about it."""
     _want_root()
     _want_tools()
+    with _alone_on_host(say):
+        return _up(place, port, subnet, say)
+
+
+def _up(place: Place, port: int | None, subnet: IPv4Network | None, say: Say) -> Settings:
     place.directory.mkdir(parents=True, exist_ok=True)
+    place.directory.chmod(0o700)  # a machine's root makes what it likes below, setuid files too
     place.machines.mkdir(exist_ok=True)
-    if not place.shared.exists():
-        place.shared.mkdir()
-        place.shared.chmod(0o1777)  # every machine's users write there, as in /tmp
+    place.shared.mkdir(exist_ok=True)
+    place.shared.chmod(0o1777)  # every machine's users write there, as in /tmp
     if is_served(place):
         found = settings.read(place)
         if (port or found.port) != found.port or str(subnet or found.subnet) != found.subnet:
@@ -44,12 +50,13 @@ def up(place: Place, *, port: int | None, subnet: IPv4Network | None, say: Say) 
                 f"{found.subnet}: python -m localcloud --name {place.name} down, then up again"
             )
         client.ask(place, "GET", "/_localcloud/status")
+        settings.hand_over(place)
         return found
     before = settings.read(place) if place.settings.exists() else None
     root = image.ensure(say)
     kernel_limits.raise_for_many_machines()
     say("starting the network: a bridge, NAT, a name server")
-    net = network.up(place, subnet or (IPv4Network(before.subnet) if before else None), say)
+    net = network.up(place, _subnet(place, before, subnet), say, needed=_has_machines(place))
     chosen = Settings(
         name=place.name,
         port=_free_port(port or (before.port if before else None), say),
@@ -66,16 +73,28 @@ def up(place: Place, *, port: int | None, subnet: IPv4Network | None, say: Say) 
 def down(place: Place, *, say: Say) -> None:
     """Take the cloud away: server, machines, network, directory. Whatever is left, it finds."""
     _want_root()
+    with _alone_on_host(say):
+        _down(place, say)
+
+
+def _down(place: Place, say: Say) -> None:
     say("stopping the API")
     processes.end(_server_mark(place), grace_s=10)
     machines = NspawnMachines(place, network.Network(place, network.RANGE), place.directory)
     for name in machines.sweep(keep=()):
         say(f"removed machine {name}")
     network.down(place)
-    shutil.rmtree(place.directory, ignore_errors=True)
-    if place.directory.exists():
-        shutil.rmtree(place.directory)
+    if left := mounts.below(place.directory):
+        raise CloudError(f"{left[0]} is mounted there by somebody: umount it, then down again")
+    _remove_directory(place)
     kernel_limits.restore_after_the_last_cloud()
+
+
+def is_one(directory: Path) -> bool:
+    """Tell whether a directory is a cloud's: ``machines`` is made first in it and removed last."""
+    return directory.is_dir() and (
+        (directory / "machines").is_dir() or not any(directory.iterdir())
+    )
 
 
 def is_served(place: Place) -> bool:
@@ -109,6 +128,44 @@ def serve(place: Place) -> None:
     server.serve()
 
 
+@contextlib.contextmanager
+def _alone_on_host(say: Say) -> Iterator[None]:
+    """Let one cloud at a time come or go: they share the host's ports, subnets, limits, images."""
+    with _HOST_LOCK.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting: another local cloud comes up or goes away on this host")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_directory(place: Place) -> None:
+    if not place.directory.exists():
+        return
+    for entry in place.directory.iterdir():
+        if entry.is_symlink() or not entry.is_dir():
+            entry.unlink()
+        elif entry != place.machines:
+            shutil.rmtree(entry)
+    shutil.rmtree(place.directory)
+
+
+def _has_machines(place: Place) -> bool:
+    return any(place.machines.iterdir())
+
+
+def _subnet(place: Place, before: Settings | None, asked: IPv4Network | None) -> IPv4Network | None:
+    """Choose the subnet to ask for. Machines keep the addresses that they were made with."""
+    held = IPv4Network(before.subnet) if before else None
+    if asked and held and asked != held and _has_machines(place):
+        raise CloudError(
+            f"local cloud {place.name!r} has machines in {held}: "
+            f"python -m localcloud --name {place.name} down, then up --subnet {asked}"
+        )
+    return asked or held
+
+
 def _start_server(place: Place) -> None:
     """Start the server apart from this process and wait until it answers."""
     place.endpoint.unlink(missing_ok=True)
@@ -124,9 +181,11 @@ def _start_server(place: Place) -> None:
         )
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline:
+        # Until the file is there, the account's file may speak of an earlier server's port.
         with contextlib.suppress(CloudError):
-            client.ask(place, "GET", "/_localcloud/status")
-            return
+            if place.endpoint.exists():
+                client.ask(place, "GET", "/_localcloud/status")
+                return
         if server.poll() is not None:
             break
         time.sleep(0.1)

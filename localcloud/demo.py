@@ -70,7 +70,7 @@ def main() -> int:
         follow(leader)
         summary(place, leader, workers, time.monotonic() - began)
     except (DemoError, KeyboardInterrupt) as error:
-        print(f"\ndemo: {error or 'stopped; say make demo to go on'}", file=sys.stderr)
+        print(f"\ndemo: {str(error) or 'stopped; say make demo to go on'}", file=sys.stderr)
         return 1
     return 0
 

@@ -4,6 +4,7 @@ It is as bare as a TPU VM: systemd, sshd, sudo, Python for Ansible. What trainin
 roles' work. It comes from the package sources that this host itself is configured with.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud.failure import CloudError
+from localcloud.machines import mounts
 from localcloud.place import images_directory
 
 PACKAGES = (
@@ -35,6 +37,7 @@ PACKAGES = (
 DEBIAN_SUITE = "trixie"
 RECIPE = 1  # raise it when build() makes something else of the same packages
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}(\.partial-\d+)?")
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 # What a machine here must not do, or need not: its clock, disks and updates are the host's.
 _MASKED = (
@@ -134,6 +137,8 @@ def _build(
     if not shutil.which("mmdebstrap"):
         raise CloudError("mmdebstrap is missing: apt-get install mmdebstrap")
     image.parent.mkdir(parents=True, exist_ok=True)
+    for killed in image.parent.glob("*.partial-*"):  # nobody else builds: one cloud comes at a time
+        _remove(killed)
     partial = image.with_name(f"{image.name}.partial-{os.getpid()}")
     say(f"making the machines' root file system ({suite}), once")
     command = [
@@ -159,7 +164,23 @@ def _build(
             f"{shlex.join(command[:2])} were:\n" + "\n".join(tail)
         ) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
+
+
+def remove_all() -> None:
+    """Remove the cached images, whole and half-made, and nothing else that lies beside them."""
+    for entry in images_directory().glob("*"):
+        if _OURS.fullmatch(entry.name):
+            _remove(entry)
+    with contextlib.suppress(OSError):
+        images_directory().rmdir()
+
+
+def _remove(image: Path) -> None:
+    """Remove an image; mmdebstrap has /proc and more mounted in it while it works."""
+    mounts.unmount_below(image)
+    if not mounts.below(image):
+        shutil.rmtree(image, ignore_errors=True)
 
 
 def _finish(root: Path, host_pem: str) -> None:

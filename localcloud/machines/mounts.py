@@ -43,9 +43,13 @@ def overlay(lower: Path, machine: Path) -> Path:
 
 
 def unmount_below(directory: Path) -> None:
-    """Unmount everything in ``directory``; a mount is busy for a moment after its last process."""
+    """Unmount everything in ``directory``; a mount is busy for a moment after its last process.
+
+    What cannot be unmounted within some seconds, or lazily then, stays: ask ``below``.
+    """
     deadline = time.monotonic() + 5.0
-    while points := below(directory):
+    late = False
+    while not late and (points := below(directory)):
         late = time.monotonic() > deadline
         for point in points:
             subprocess.run(
@@ -53,5 +57,4 @@ def unmount_below(directory: Path) -> None:
                 capture_output=True,
                 check=False,
             )
-        if not late:
-            time.sleep(0.02)
+        time.sleep(0.02)

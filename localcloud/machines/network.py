@@ -6,12 +6,11 @@ no company network or VPN of the host is hidden by them.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -23,7 +22,6 @@ from localcloud.place import Place
 RANGE = IPv4Network("198.18.0.0/15")
 PREFIX = 22  # a thousand machines a cloud, 128 clouds a host
 FIRST_MACHINE = 10
-_HOST_LOCK = Path("/run/lock/tpufleet-localcloud")
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 _FORWARDING_BEFORE = Path("/run/tpufleet-ip-forward-before")
 
@@ -45,44 +43,50 @@ class Network:
         return list(self.subnet.hosts())[FIRST_MACHINE - 1 :]
 
 
-def up(place: Place, wanted: IPv4Network | None, say: Callable[[str], None]) -> Network:
+def up(
+    place: Place, wanted: IPv4Network | None, say: Callable[[str], None], *, needed: bool = False
+) -> Network:
     """Make the bridge, the NAT table and the name server; what stands already is kept.
 
     Without a wanted subnet, or where it overlaps an address or route of this host, the first is
-    taken that does not.
+    taken that does not; but a wanted one that is ``needed`` is refused then by a CloudError.
+    To be called, as ``down`` is, by one process of the host at a time.
     """
-    with _host_lock():
-        subnet = _present(place)
-        if wanted and subnet and wanted != subnet:
-            down(place, locked=True)
-            subnet = None
-        if subnet is None:
-            subnet = free_subnet(_routes(), wanted)
-            if wanted and subnet != wanted:
-                say(f"subnet {wanted} is in use on this host: taking {subnet}")
-            _run("ip", "link", "add", place.bridge, "type", "bridge")
-            _run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", place.bridge)
-            _run("ip", "link", "set", place.bridge, "up")
-        network = Network(place, subnet)
-        _run("nft", "-f", "-", stdin=nat_rules(place, subnet))
-        if _FORWARDING.read_text().strip() == "0":
-            _FORWARDING_BEFORE.write_text("0\n")
-            _FORWARDING.write_text("1")
+    subnet = _present(place)
+    if wanted and subnet and wanted != subnet:
+        down(place)
+        subnet = None
+    if subnet is None:
+        subnet = free_subnet(_routes(), wanted)
+        if wanted and subnet != wanted:
+            if needed:
+                raise CloudError(
+                    f"this cloud's machines have addresses in {wanted}, which this host uses for "
+                    "something else now (ip route): free it, or say down and make them anew"
+                )
+            say(f"subnet {wanted} is in use on this host: taking {subnet}")
+        _run("ip", "link", "add", place.bridge, "type", "bridge")
+        _run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", place.bridge)
+    _run("ip", "link", "set", place.bridge, "up")
+    network = Network(place, subnet)
+    _run("nft", "-f", "-", stdin=nat_rules(place, subnet))
+    if _FORWARDING.read_text().strip() == "0":
+        _FORWARDING_BEFORE.write_text("0\n")
+        _FORWARDING.write_text("1")
     _start_name_server(network)
     return network
 
 
-def down(place: Place, *, locked: bool = False) -> None:
+def down(place: Place) -> None:
     """Take away what ``up`` made, whether or not it was made whole."""
     processes.end(_hosts_option(place), grace_s=2)
-    with contextlib.nullcontext() if locked else _host_lock():
-        subprocess.run(["nft", "delete", "table", "ip", place.nft_table], capture_output=True,
-                       check=False)  # fmt: skip
-        subprocess.run(["ip", "link", "delete", place.bridge], capture_output=True, check=False)
-        others = [link for link in _links() if link.startswith("tpf")]
-        if _FORWARDING_BEFORE.exists() and not others:
-            _FORWARDING.write_text(_FORWARDING_BEFORE.read_text())
-            _FORWARDING_BEFORE.unlink()
+    subprocess.run(["nft", "delete", "table", "ip", place.nft_table], capture_output=True,
+                   check=False)  # fmt: skip
+    subprocess.run(["ip", "link", "delete", place.bridge], capture_output=True, check=False)
+    others = [link for link in _links() if link.startswith("tpf")]
+    if _FORWARDING_BEFORE.exists() and not others:
+        _FORWARDING.write_text(_FORWARDING_BEFORE.read_text())
+        _FORWARDING_BEFORE.unlink()
 
 
 def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
@@ -193,15 +197,6 @@ def _hosts_option(place: Place) -> str:
 
 def _links() -> list[str]:
     return [entry.name for entry in Path("/sys/class/net").iterdir()]
-
-
-@contextlib.contextmanager
-def _host_lock() -> Iterator[None]:
-    """Let one cloud at a time change the host's network; clouds of other checkouts wait too."""
-    _HOST_LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with _HOST_LOCK.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _run(*command: str, stdin: str | None = None) -> str:

@@ -1,5 +1,6 @@
 """Machines by systemd-nspawn: a booted systemd, an sshd and an address, on the host's kernel."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -47,7 +48,9 @@ class NspawnMachines:
             root = mounts.overlay(self.image, directory)
             if not (directory / "address").exists():  # later its files are the guest's to write
                 furnish(root, spec, self.network)
-                (directory / "address").write_text(f"{spec.address}\n")
+                # In one step: other machines' threads read it, and a kill may come at any moment.
+                (directory / "address.partial").write_text(f"{spec.address}\n")
+                (directory / "address.partial").rename(directory / "address")
             self._publish_names()
             self._boot(spec.name, root)
         self._wait_for_ssh(spec)
@@ -184,11 +187,12 @@ class NspawnMachines:
 
     def _publish_names(self) -> None:
         with self._names_lock:
-            names = {
-                file.parent.name: IPv4Address(file.read_text().strip())
-                for file in self.place.machines.glob("*/address")
-            }
-            network.publish_names(self.place, names)
+            names = {}
+            for file in self.place.machines.glob("*/address"):
+                with contextlib.suppress(FileNotFoundError):  # another thread has deleted it since
+                    names[file.parent.name] = IPv4Address(file.read_text().strip())
+            if self.place.directory.exists():
+                network.publish_names(self.place, names)
 
 
 def answers_ssh(address: IPv4Address) -> bool:
