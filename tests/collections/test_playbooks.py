@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -44,14 +45,14 @@ def environment(local_api: LocalApi) -> dict[str, str]:
     }
 
 
-def command(playbook: str | Path, *words: str) -> list[str]:
+def command(playbook: str | Path, *words: str, inventory: str = "inventory/local") -> list[str]:
     tool = str(Path(sys.executable).with_name("ansible-playbook"))
-    return [tool, "-i", "inventory/local", str(playbook), *words]
+    return [tool, "-i", inventory, str(playbook), *words]
 
 
-def play(environment, playbook, *words) -> subprocess.CompletedProcess[str]:
+def play(environment, playbook, *words, **more) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(playbook, *words),
+        command(playbook, *words, **more),
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -179,3 +180,31 @@ def test_status_shows_a_named_tpu_that_is_not_ready(environment, tmp_path):
     result = play(environment, "playbooks/status.yml", "-e", "tpu=gone", "-i", str(inventory))
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"gone +- +- +preempted", result.stdout)
+
+
+def test_an_empty_name_never_means_the_whole_fleet(environment, local_api):
+    local_api.ready("demo")
+    result = play(environment, "playbooks/delete.yml", "-e", "tpu=", "-e", "yes=true")
+    assert result.returncode != 0
+    assert "the name of the TPU is empty" in flat(result)
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def test_recreating_a_living_tpu_has_to_be_confirmed(environment, local_api):
+    before = local_api.ready("demo", acceleratorType="v4-8")
+    result = play(environment, "playbooks/create.yml", "-e", "recreate=true")
+    assert result.returncode != 0
+    assert "This deletes TPU demo (us-central2-b, v4-8" in flat(result)
+    assert local_api.node("demo") == before
+
+
+def test_workers_that_are_reached_from_outside_get_external_addresses(environment, tmp_path):
+    outside = shutil.copytree(ROOT / "inventory/local", tmp_path / "outside")
+    source = outside / "tpu.yml"
+    source.write_text(source.read_text().replace("address: internal", "address: external"))
+    said = [
+        play(environment, "playbooks/create.yml", "--check", "--diff", inventory=inventory)
+        for inventory in ("inventory/local", str(outside))
+    ]
+    assert [done.returncode for done in said] == [0, 0], said
+    assert ["external_ip: true" in done.stdout for done in said] == [False, True]

@@ -24,12 +24,13 @@ SAY_AGAIN = 10.0
 _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},
     "fleet": {"type": "list", "elements": "raw", "required": True},
-    "only": {"type": "str", "default": ""},
+    "only": {"type": "str"},
     "zone": {"type": "str", "default": ""},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "ssh_user": {"type": "str", "default": ""},
     "ssh_public_key_file": {"type": "path", "default": ""},
     "known_hosts_file": {"type": "path", "default": ""},
+    "external_ip": {"type": "bool"},
     "recreate": {"type": "bool", "default": False},
     "replace_dead": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 1800},
@@ -51,6 +52,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:
+            if given["only"] is not None and not given["only"].strip():
+                raise NotConfigured("the name of the TPU is empty (-e tpu=): say one, or none")
             api = TpuApi(ApiSettings.of(given["api"]))
             work = self._absent if given["state"] == "absent" else self._present
             result |= work(api, given)
@@ -61,12 +64,17 @@ class ActionModule(ActionBase):
     def _present(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
         fleet = expand(given["fleet"])
         seen = tpu_fleet.survey(api, fleet, _zones(given))
-        chosen = choose(fleet, given["only"])
+        chosen = tuple(
+            _with_default(tpu, given["external_ip"]) for tpu in choose(fleet, given["only"] or "")
+        )
         if given["ssh_public_key_file"]:
             entry = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
             chosen = tuple(_with_key(tpu, entry) for tpu in chosen)
         done = tpu_fleet.create(api, chosen, seen.present, self._options(given), _Teller())
-        return _result(done) | {"unwanted": [tpu_fleet.described(node) for node in seen.unwanted]}
+        return _result(done) | {
+            "unwanted": [tpu_fleet.described(node) for node in seen.unwanted],
+            "doomed": [tpu_fleet.described(each.replaced) for each in done if each.replaced],
+        }
 
     def _absent(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
         listed = [parse_node(node) for node in api.list_nodes(_zones(given)).nodes]
@@ -119,6 +127,14 @@ class _Teller:
 
 def _zones(given: Mapping[str, Any]) -> Sequence[str]:
     return [str(zone) for zone in given["api"].get("zones") or ["-"]]
+
+
+def _with_default(tpu: FleetTpu, external_ip: bool | None) -> FleetTpu:
+    choices = (
+        choice if choice.external_ip is not None else replace(choice, external_ip=external_ip)
+        for choice in tpu.choices
+    )
+    return FleetTpu(tpu.name, tuple(choices))
 
 
 def _with_key(tpu: FleetTpu, entry: str) -> FleetTpu:

@@ -21,7 +21,7 @@ description:
     connects.
   - Variables of the group C(all) are C(tpu_api) (what modules take as
     O(tpufleet.core.tpu_node#module:api)), C(tpu_ssh) (C(user), C(private_key_file),
-    C(known_hosts_file)), C(tpu_partial), and all of O(vars).
+    C(known_hosts_file), C(address)), C(tpu_partial), and all of O(vars).
   - A partial answer, which lacks some zones, is an error unless O(allow_partial=true).
   - A second source of workers, such as Compute Engine's TPU machine types, has its place beside
     the listing of nodes. Whatever makes C(Node) objects (C(module_utils/tpu_nodes.py)) gets hosts,
@@ -360,6 +360,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 "user": self._text["ssh_user"],
                 "private_key_file": self._text["ssh_private_key_file"],
                 "known_hosts_file": self._text["known_hosts_file"],
+                "address": self.get_option("address"),
             },
             "tpu_partial": bool(listing.unreachable),
             "tpu_unreachable": list(listing.unreachable),

@@ -51,6 +51,7 @@ class Done:
     after: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     reason: str = ""
+    replaced: Node | None = None
 
     @property
     def failed(self) -> bool:
@@ -201,7 +202,15 @@ def _with_host_keys(
 def _done(name: str, zone: str, outcome: Outcome, warnings: tuple[str, ...] = ()) -> Done:
     node = status_of(outcome.node) if outcome.node else {}
     return Done(
-        name, zone, outcome.changed, outcome.msg, node, outcome.before, outcome.after, warnings
+        name,
+        zone,
+        outcome.changed,
+        outcome.msg,
+        node,
+        outcome.before,
+        outcome.after,
+        warnings,
+        replaced=outcome.replaced,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import tpu_errors as errors
@@ -90,13 +90,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened, or would have: ``before`` and ``after`` are for the diff."""
+    """What happened, or would have: ``before`` and ``after`` are for the diff.
+
+    ``replaced`` was alive, and was deleted to make it anew.
+    """
 
     changed: bool
     msg: str
     node: Node | None
     before: Mapping[str, Any]
     after: Mapping[str, Any]
+    replaced: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -223,12 +227,14 @@ def _make(
     check: bool,
     progress: Progress,
 ) -> Outcome:
-    if check:
-        return _outcome(wanted, instead_of, True, created=True)
-    if instead_of:
-        _remove(api, instead_of, deadline, progress)
-    node = _create(api, wanted, deadline, progress)
-    return _outcome(wanted, instead_of, True, node, created=True)
+    alive = instead_of and instead_of.state not in (*DEAD_STATES, "DELETING")
+    node = None
+    if not check:
+        if instead_of:
+            _remove(api, instead_of, deadline, progress)
+        node = _create(api, wanted, deadline, progress)
+    outcome = _outcome(wanted, instead_of, True, node, created=True)
+    return replace(outcome, replaced=instead_of if alive else None)
 
 
 def _create(api: TpuApi, wanted: Wanted, deadline: float, progress: Progress) -> Node:

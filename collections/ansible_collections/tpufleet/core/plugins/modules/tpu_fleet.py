@@ -35,9 +35,10 @@ options:
     elements: raw
     required: true
   only:
-    description: Only the TPU of this name. To be removed, it need not be in the fleet.
+    description:
+      - Only the TPU of this name. To be removed, it need not be in the fleet. An empty name is an
+        error, so that an unset variable of a script never means all.
     type: str
-    default: ""
   zone:
     description: Only a TPU in this zone, where one of the name is in several; for removing.
     type: str
@@ -59,6 +60,11 @@ options:
     description: Where the workers' host keys are written down, and removed.
     type: path
     default: ""
+  external_ip:
+    description:
+      Whether workers have external addresses, for the TPUs that don't say; by default what the API
+      does, which is none.
+    type: bool
   recreate:
     description: Delete a TPU that differs in what can't be changed, and make it anew.
     type: bool
@@ -107,10 +113,12 @@ unwanted:
   elements: dict
   returned: O(state=present)
 doomed:
-  description: The TPUs that are removed, or would be in check mode.
+  description:
+    The living TPUs that are removed, or deleted to be made anew (O(recreate)); or would be, in
+    check mode.
   type: list
   elements: dict
-  returned: O(state=absent)
+  returned: success and failure
 reason:
   description: A word for what went wrong with the first TPU that failed.
   type: str
