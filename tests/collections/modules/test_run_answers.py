@@ -176,3 +176,11 @@ def test_a_host_that_registered_nothing_has_an_empty_answer():
 
 def test_a_worker_that_does_not_say_which_runs_it_has_is_a_failure():
     assert failures({"w0": {"runs": []}, "w1": {"msg": "no bus"}}, "runs") == ["w1: no bus"]
+
+
+def test_runs_that_need_no_launch_are_named_for_the_record():
+    parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
+
+    verdict = launch_verdict({"w0": ready("running"), "w1": ready("done")}, parts, {})
+
+    assert (verdict["running"], verdict["done"]) == (["a"], ["b"])

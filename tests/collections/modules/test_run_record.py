@@ -3,8 +3,10 @@
 import multiprocessing
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action.run_record import ActionModule
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
     RecordConflictError,
     RecordError,
@@ -112,3 +114,20 @@ def test_the_home_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
     RecordStore("~/fleet").change("mine", 0, {}, "launched")
 
     assert Path(tmp_path / "fleet/runs/mine.json").is_file()
+
+
+def changed(folder, wanted, **more):
+    """What tpufleet.core.run_record does, without Ansible."""
+    action = ActionModule.__new__(ActionModule)
+    action._task = SimpleNamespace(check_mode=False)
+    options = {"run": "mine", "fleet_state": str(folder), "wanted": wanted, "fields": {}}
+    return action._change(options | {"event": "", "same_attempt": False} | more)["record"]
+
+
+def test_a_run_that_was_found_running_is_wanted_again_in_the_same_attempt(tmp_path):
+    changed(tmp_path, "running")
+    changed(tmp_path, "stopped")
+
+    record = changed(tmp_path, "running", same_attempt=True)
+
+    assert (record["wanted"], record["attempt"]) == ("running", 1)

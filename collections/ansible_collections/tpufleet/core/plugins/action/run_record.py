@@ -24,6 +24,7 @@ class ActionModule(ActionBase):
                 "run": {"type": "str", "required": True},
                 "fleet_state": {"type": "str", "required": True},
                 "wanted": {"type": "str", "choices": ["running", "stopped", "done"]},
+                "same_attempt": {"type": "bool", "default": False},
                 "fields": {"type": "dict", "default": {}},
                 "event": {"type": "str", "default": ""},
             }
@@ -37,7 +38,7 @@ class ActionModule(ActionBase):
         run, wanted = check_name(options["run"]), options["wanted"]
         store = RecordStore(options["fleet_state"])
         before = store.read(run)
-        if wanted == "running":
+        if wanted == "running" and not options["same_attempt"]:
             fields = wanted_running(before, plain(options["fields"]))
         elif wanted == "stopped" and before.get("wanted") == "done":
             fields = {}  # there is nothing left of it to stop

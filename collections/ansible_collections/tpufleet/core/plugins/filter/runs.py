@@ -26,7 +26,7 @@ def launch_verdict(
     to launch.
 
     Returns ``problems`` (lines; nothing may start if there is one),
-    ``launch`` and ``done`` (names of runs), ``notes`` (lines on those that need no launch).
+    ``launch``, ``running`` and ``done`` (names of runs), ``notes`` (lines on the last two).
     """
     problems, standings = [], {}
     for host, part in parts.items():
@@ -42,6 +42,7 @@ def launch_verdict(
     return {
         "problems": problems,
         "launch": sorted(set(standings) - set(running) - set(done)),
+        "running": running,
         "done": done,
         "notes": [f"{run} runs already" for run in running]
         + [f"{run} is done already: another -e run=NAME makes a new one" for run in done],

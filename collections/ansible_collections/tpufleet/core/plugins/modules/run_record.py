@@ -24,6 +24,11 @@ options:
         otherwise, and make none where there is none. Without it the record is only read.
     type: str
     choices: [running, stopped, done]
+  same_attempt:
+    description: With V(running), the attempt that runs is the one that is wanted; no new one is
+      written.
+    type: bool
+    default: false
   fields:
     description: What else to keep in the record. Nothing secret.
     type: dict
