@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pwd
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 from .devices import holders
@@ -28,16 +26,7 @@ from .run import (
 USER = "tpufleet"
 UNIT = "tpufleet-run@{}.service"
 ACTIVE = ("active", "activating", "reloading", "deactivating")
-LOCK = Path("/run/lock/tpufleet.lock")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
-
-
-@contextmanager
-def one_at_a_time(lock: Path = LOCK):
-    """Keep a second controller from acting on this worker at the same moment."""
-    with lock.open("w", encoding="ascii") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def unit_state(run: str) -> dict[str, str]:

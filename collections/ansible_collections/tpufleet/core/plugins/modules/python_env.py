@@ -90,6 +90,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.devices import holders
+from ..module_utils.locks import SETUP, one_at_a_time
 from ..module_utils.python_env import (
     NEEDED_MB,
     EnvError,
@@ -157,11 +158,12 @@ def main() -> None:
         if held and proof is None:
             module.warn(f"JAX is not proven yet: {held[0]}")
         if not module.check_mode:
-            if missing:
-                check_room(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
-                install_env(
-                    env, options["lock"], python, root / "bin/uv", root / "cache", options["env"]
-                )
+            with one_at_a_time(SETUP):
+                missing = not is_complete(env)
+                if missing:
+                    check_room(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
+                    uv, cache = root / "bin/uv", root / "cache"
+                    install_env(env, options["lock"], python, uv, cache, options["env"])
             if unproven:
                 proof = certify(options, env)
                 kept.write_text(json.dumps(proof) + "\n", encoding="utf-8")

@@ -65,6 +65,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.locks import SETUP, one_at_a_time
 from ..module_utils.python_env import (
     EnvError,
     check_room,
@@ -174,7 +175,10 @@ def main() -> None:
     missing_uv = not (home / "complete").exists()
     try:
         if missing_uv and not module.check_mode:
-            install_uv(home, options["lock"])
+            with one_at_a_time(SETUP):
+                missing_uv = not (home / "complete").exists()
+                if missing_uv:
+                    install_uv(home, options["lock"])
         python = system_python(options["minimum"]) or installed_python(
             root / "python", options["wanted"]
         )

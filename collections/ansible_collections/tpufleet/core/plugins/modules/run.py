@@ -119,9 +119,10 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.locks import RUNS, one_at_a_time
 from ..module_utils.python_env import EnvError, env_id, python_minor
 from ..module_utils.run import Launch, Places, RunError, check_name, command_words
-from ..module_utils.run_unit import look, obstacles, one_at_a_time, standing, start, stop
+from ..module_utils.run_unit import look, obstacles, standing, start, stop
 
 
 def places_of(params: dict) -> Places:
@@ -238,7 +239,7 @@ def main() -> None:
     )
     params, places = module.params, places_of(module.params)
     try:
-        with one_at_a_time():
+        with one_at_a_time(RUNS):
             if params["state"] == "ready":
                 result = ready(params, places, module.check_mode)
             elif params["state"] == "started":
