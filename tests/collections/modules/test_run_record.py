@@ -131,3 +131,11 @@ def test_a_run_that_was_found_running_is_wanted_again_in_the_same_attempt(tmp_pa
     record = changed(tmp_path, "running", same_attempt=True)
 
     assert (record["wanted"], record["attempt"]) == ("running", 1)
+
+
+def test_a_run_that_is_done_stays_done_when_it_is_stopped(tmp_path):
+    changed(tmp_path, "running")
+    changed(tmp_path, "done")
+
+    assert changed(tmp_path, "stopped")["wanted"] == "done"
+    assert changed(tmp_path, "running")["attempt"] == 2

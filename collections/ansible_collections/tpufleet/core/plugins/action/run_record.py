@@ -42,7 +42,7 @@ class ActionModule(ActionBase):
             fields = wanted_running(before, plain(options["fields"]))
         elif wanted == "stopped" and before.get("wanted") == "done":
             fields = {}  # there is nothing left of it to stop
-        elif wanted and before and before.get("wanted") != wanted:
+        elif before and wanted not in (None, before.get("wanted")) and not over(before, wanted):
             fields = {**plain(options["fields"]), "wanted": wanted}
         else:
             fields = {}
@@ -56,6 +56,11 @@ class ActionModule(ActionBase):
             "port": port(int(after.get("attempt", 0))),
             "diff": {"before": shown(before), "after": shown(after)},
         }
+
+
+def over(record: dict, wanted: str) -> bool:
+    """Tell whether a run has ended for good: one that is done can't be stopped any more."""
+    return record.get("wanted") == "done" and wanted == "stopped"
 
 
 def plain(value):

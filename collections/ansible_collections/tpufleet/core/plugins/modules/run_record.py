@@ -21,7 +21,8 @@ options:
   wanted:
     description:
       - V(running) writes a new attempt. V(stopped) and V(done) change a record that says
-        otherwise, and make none where there is none. Without it the record is only read.
+        otherwise, and make none where there is none; what is done stays so when it is stopped.
+        Without it the record is only read.
     type: str
     choices: [running, stopped, done]
   same_attempt:
