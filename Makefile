@@ -7,6 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONPATH := $(CURDIR)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 LOCALCLOUD := $(PYTHON) -m localcloud
+CLOUDS := $(or $(TPUFLEET_LOCALCLOUD_DIR),.localcloud)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PYTHONPATH,TPUFLEET_LOCALCLOUD_DIR)
 
 .PHONY: help
@@ -35,9 +36,8 @@ test-unit: env-dev ## the tests that need no machines
 
 .PHONY: test-molecule
 test-molecule: env-dev ## the roles on machines: check, converge, idempotence, verify
-	@$(AS_ROOT) $(LOCALCLOUD) --name molecule up
-	@$(AS_ROOT) molecule test --scenario-name default; code=$$?; \
-	$(AS_ROOT) $(LOCALCLOUD) --name molecule down --yes; exit $$code
+	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule down --yes' EXIT; trap 'exit 130' INT TERM; \
+	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default
 
 .PHONY: test-journey
 test-journey: env-dev ## one whole journey on machines: create, train, kill, resume, preempt, delete
@@ -61,8 +61,8 @@ lock: env-dev ## newest versions into requirements/*.lock
 
 .PHONY: clean
 clean: ## remove everything that was made: machines, mounts, bridges, tables, images, .venv
-	@[ ! -d .localcloud ] || [ ! -x $(PYTHON) ] || $(AS_ROOT) $(LOCALCLOUD) clean --yes
-	@[ ! -d .localcloud ] || { echo '.localcloud is left: make env, then make clean again'; exit 1; }
+	@[ ! -d "$(CLOUDS)" ] || [ ! -x $(PYTHON) ] || $(AS_ROOT) $(LOCALCLOUD) clean --yes
+	@[ ! -d "$(CLOUDS)" ] || { echo '$(CLOUDS) is left: make env, then make clean again'; exit 1; }
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .ansible site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'clean'
