@@ -35,7 +35,7 @@ def story(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFacto
     directory = tmp_path_factory.mktemp("disturbed")
 
     def start(steps: int, where: Path = directory, every: int = 1000) -> Attempt:
-        words = [f"steps={steps}", f"checkpoint.every={every}"]
+        words = [f"steps={steps}", f"checkpoint.every={every}", "sample.length=0"]
         return launch(where, overrides={0: words, 1: words})
 
     def saved() -> int:
