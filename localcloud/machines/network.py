@@ -82,7 +82,10 @@ def down(place: Place) -> None:
     processes.end(_hosts_option(place), grace_s=2)
     subprocess.run(["nft", "delete", "table", "ip", place.nft_table], capture_output=True,
                    check=False)  # fmt: skip
-    subprocess.run(["ip", "link", "delete", place.bridge], capture_output=True, check=False)
+    # The kernel takes a dead machine's link away by itself, but some seconds later.
+    ports = [port.name for port in Path(f"/sys/class/net/{place.bridge}/brif").glob("*")]
+    for link in [*ports, place.bridge]:
+        subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)
     others = [link for link in _links() if link.startswith("tpf")]
     if _FORWARDING_BEFORE.exists() and not others:
         _FORWARDING.write_text(_FORWARDING_BEFORE.read_text())
