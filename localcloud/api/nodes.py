@@ -137,7 +137,8 @@ class Nodes:
             for key, value in sorted(keys.items())
             if wanted in ("", key)
         ]
-        return {"queryPath": path, "queryValue": {"items": items} if items else {}}
+        entry: dict[str, Any] = {"queryPath": path} if path else {}
+        return {**entry, "queryValue": {"items": items} if items else {}}
 
     def _find(self, call: Call) -> Node:
         zone, node_id = self._project.one(call.names), call.names["node"]

@@ -54,6 +54,7 @@ class ApiServer:
         self._lifecycle = lifecycle
         self._lock = lock
         self._log = log
+        self.routes = service.routes
         front.service = service
         self.endpoint = f"http://127.0.0.1:{front.server_port}"
 
@@ -105,6 +106,7 @@ class _ApiService:
         audience: str,
         log: logging.Logger,
     ) -> None:
+        self.routes = tuple(routes)
         self._router = Router(routes)
         self._accounts = accounts
         self._project = project

@@ -1,4 +1,7 @@
-"""A local cloud's API on loopback with machines in memory, and a client with real credentials."""
+"""A local cloud's API on loopback with machines in memory, and a client with real credentials.
+
+The client holds every answer to a method of Google's against Google's discovery document.
+"""
 
 import threading
 import time
@@ -11,6 +14,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
 from localcloud.api import create_server
+from tests.localcloud.api import google_schema
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 PROJECT = "local-fleet"
@@ -37,6 +41,7 @@ class LocalApi:
         self.state = state
         self.machines = machines or MachinesInMemory()
         self.port = 0
+        self.proven: set[tuple[str, str]] = set()
         self.boot()
 
     def boot(self) -> None:
@@ -72,9 +77,14 @@ class LocalApi:
     def call(self, verb: str, path: str, body: Any = None, **query: Any) -> requests.Response:
         """Send one request; a path without a slash in front is under the project's v2 path."""
         full = path if path.startswith("/") else f"/v2/projects/{PROJECT}/{path}"
-        return self.session.request(
+        answer = self.session.request(
             verb, self.endpoint + full, json=body, params=query, timeout=20, max_allowed_time=30
         )
+        if method := google_schema.method_of(verb, full):
+            google_schema.check(method, answer.status_code, answer.json())
+            if answer.status_code == 200:
+                self.proven.add((method.version, method.name))
+        return answer
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         answer = self.call("GET", path, **query)

@@ -354,6 +354,15 @@ def test_guest_attributes_can_be_asked_for_by_worker_and_key(local_api):
     assert item["value"].endswith("-w-1")
 
 
+def test_guest_attributes_without_a_path_are_all_there_are(local_api):
+    local_api.ready("one", acceleratorType="v4-8")
+
+    (entry,) = attributes(local_api).json()["guestAttributes"]
+
+    assert entry.keys() == {"queryValue"}
+    assert len(entry["queryValue"]["items"]) == 2
+
+
 def test_guest_attributes_of_another_namespace_are_empty(local_api):
     local_api.ready("one")
 

@@ -1,0 +1,167 @@
+"""Google's own word on what the API answers: the discovery documents, as a check of every answer.
+
+They are those that google-api-python-client bundles. Types, formats and enums are checked as
+proto3's JSON has them (https://protobuf.dev/programming-guides/json): a field that has its
+default value is left out, 64-bit integers are strings.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from googleapiclient.discovery_cache import get_static_doc
+
+PREFIX = "tpu.projects.locations."
+_FORMATS = {
+    "int64": r"-?[1-9][0-9]*",
+    "google-datetime": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z",
+    "google-duration": r"-?\d+(\.\d{1,9})?s",
+    "google-fieldmask": r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
+}
+# Every answer has these, though the documents cannot say so.
+_ALWAYS = {
+    "AcceleratorType": {"name", "type", "acceleratorConfigs"},
+    "Location": {"name", "locationId"},
+    "Node": {
+        *("name", "state", "id", "createTime", "acceleratorType", "acceleratorConfig"),
+        *("runtimeVersion", "schedulingConfig", "serviceAccount", "apiVersion"),
+    },
+    "Operation": {"name", "metadata"},
+    "OperationMetadata": {"createTime", "target", "verb", "apiVersion"},
+    "QueuedResource": {"name", "state", "tpu", "createTime"},
+    "QueuedResourceState": {"state", "stateInitiator"},
+    "RuntimeVersion": {"name", "version"},
+    "Status": {"code", "message"},
+}
+_SIMPLE = {"string": str, "boolean": bool, "integer": int}
+
+
+class SchemaError(AssertionError):
+    """An answer that Google's clients could not, or need not, understand."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method: its id without the prefix, HTTP verb, path, and the name of its answer."""
+
+    name: str
+    version: str
+    verb: str
+    pattern: re.Pattern[str]
+    query: frozenset[str]
+    answer: str
+
+
+@cache
+def document(version: str) -> Mapping[str, Any]:
+    """Read the discovery document of tpu.googleapis.com ``version``."""
+    return json.loads(get_static_doc("tpu", version))
+
+
+@cache
+def methods(version: str) -> tuple[Method, ...]:
+    """Give all methods of a version."""
+    return tuple(_methods(document(version), version))
+
+
+def _methods(resource: Mapping[str, Any], version: str) -> Iterator[Method]:
+    for said in resource.get("methods", {}).values():
+        pieces = re.split(r"\{\w+\}", said["flatPath"])
+        pattern = re.compile("/" + "[^/:]+".join(re.escape(piece) for piece in pieces))
+        query = [name for name, it in said["parameters"].items() if it["location"] == "query"]
+        yield Method(
+            said["id"].removeprefix(PREFIX),
+            version,
+            said["httpMethod"],
+            pattern,
+            frozenset(query),
+            said["response"]["$ref"],
+        )
+    for inner in resource.get("resources", {}).values():
+        yield from _methods(inner, version)
+
+
+def method_of(verb: str, target: str) -> Method | None:
+    """Find the method that a request is for."""
+    path = urlsplit(target).path
+    for version in ("v2", "v2alpha1"):
+        for method in methods(version):
+            if method.verb == verb and method.pattern.fullmatch(path):
+                return method
+    return None
+
+
+def check(method: Method, code: int, answer: Any) -> None:
+    """Check one answer of a method; raises SchemaError naming the field."""
+    if code == 200:
+        check_message(answer, method.answer, method.version, method.name)
+    else:
+        _check_error(answer, method.version)
+
+
+def check_message(value: Any, schema: str, version: str, path: str) -> None:
+    """Check a JSON value against a schema by name; raises SchemaError naming the field."""
+    properties = document(version)["schemas"][schema].get("properties", {})
+    if not isinstance(value, dict):
+        raise SchemaError(f"{path} is {value!r}, not a {schema}")
+    if unknown := set(value) - set(properties):
+        raise SchemaError(f"{path}: {schema} has no {', '.join(sorted(unknown))}")
+    if missing := _ALWAYS.get(schema, set()) - set(value):
+        raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
+    if schema == "Operation" and value.get("done", False) != ("response" in value) ^ (
+        "error" in value
+    ):
+        raise SchemaError(f"{path}: an operation is done with a response or an error: {value}")
+    for name, item in value.items():
+        _check_value(item, properties[name], version, f"{path}.{name}")
+
+
+def _check_value(value: Any, kind: Mapping[str, Any], version: str, path: str) -> None:
+    if "$ref" in kind:
+        check_message(value, kind["$ref"], version, path)
+    elif kind["type"] == "array":
+        _want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
+        for index, item in enumerate(value):
+            _check_value(item, kind["items"], version, f"{path}[{index}]")
+    elif kind["type"] == "object":
+        _check_map(value, kind, version, path)
+    else:
+        simple = _SIMPLE[kind["type"]]
+        _want(type(value) is simple and bool(value), path, value, f"a {kind['type']}, not default")
+        _want(value in kind.get("enum", [value]), path, value, "a name of the enum")
+        if pattern := _FORMATS.get(kind.get("format", "")):
+            _want(bool(re.fullmatch(pattern, value)), path, value, f"of format {kind['format']}")
+
+
+def _check_map(value: Any, kind: Mapping[str, Any], version: str, path: str) -> None:
+    _want(isinstance(value, dict), path, value, "an object")
+    inner = kind["additionalProperties"]
+    if inner["type"] != "any":
+        _want(bool(value), path, value, "left out if it is empty")
+        for key, item in value.items():
+            _want(isinstance(item, str), f"{path}.{key}", item, "a string")
+        return
+    where, _, full_name = value.get("@type", "").rpartition("/")
+    _want(where == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
+    package, _, name = full_name.rpartition(".")
+    if package in ("google.protobuf", "google.cloud.tpu.v2", "google.cloud.tpu.v2alpha1"):
+        content = {key: item for key, item in value.items() if key != "@type"}
+        kind_of = package.rpartition(".")[2] if "tpu" in package else version
+        check_message(content, name, kind_of, path)
+
+
+def _check_error(answer: Any, version: str) -> None:
+    _want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
+    status = answer["error"].get("status")
+    _want(isinstance(status, str) and status.isupper(), "error.status", status, "a status")
+    content = {key: item for key, item in answer["error"].items() if key != "status"}
+    check_message(content, "Status", version, "error")
+
+
+def _want(condition: bool, path: str, value: Any, what: str) -> None:
+    if not condition:
+        raise SchemaError(f"{path} is {value!r}, not {what}")

@@ -1,0 +1,89 @@
+"""Google's discovery document and this cloud: the same methods, the same parameters, the same
+fields. Every other test's answers are held against it too, by ``LocalApi.call``.
+"""
+
+import re
+
+import pytest
+
+from tests.localcloud.api import google_schema
+from tests.localcloud.api.google_schema import SchemaError, check_message
+
+NODE = {
+    "name": "projects/p/locations/z/nodes/n",
+    "state": "READY",
+    "id": "7",
+    "createTime": "2026-11-21T10:00:00.5Z",
+    "apiVersion": "V2",
+    "acceleratorType": "v4-8",
+    "acceleratorConfig": {"type": "V4", "topology": "2x2x1"},
+    "runtimeVersion": "tpu-ubuntu2204-base",
+    "schedulingConfig": {},
+    "serviceAccount": {"email": "a@b"},
+}
+NOT_YET = {
+    "generateServiceIdentity",
+    "nodes.patch",
+    "nodes.start",
+    "nodes.stop",
+    "operations.cancel",
+    "operations.delete",
+    *(f"queuedResources.{verb}" for verb in ("create", "delete", "get", "list", "reset")),
+}
+
+
+def routes(api):
+    return {route.name: route for route in api.server.routes}
+
+
+def test_every_method_of_version_2_is_answered_with_its_verb_path_and_parameters(local_api):
+    mine = routes(local_api)
+
+    for method in google_schema.methods("v2"):
+        if method.name in NOT_YET:
+            continue
+        route = mine.get(method.name) or mine[f"locations.{method.name}"]
+        path = re.sub(r"\{\w+\}", "x", route.template)
+        assert method.pattern.fullmatch(path), method.name
+        assert (route.verb, frozenset(route.query)) == (method.verb, method.query), method.name
+
+
+def test_a_node_of_the_document_s_shape_passes():
+    check_message(NODE, "Node", "v2", "node")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"colour": "red"}, "Node has no colour"),
+        ({"id": None}, "node.id is None"),
+        ({"id": 7}, "node.id is 7"),
+        ({"id": "seven"}, "not of format int64"),
+        ({"state": "SLEEPING"}, "not a name of the enum"),
+        ({"createTime": "yesterday"}, "not of format google-datetime"),
+        ({"multisliceNode": False}, "not a boolean, not default"),
+        ({"description": ""}, "not a string, not default"),
+        ({"labels": {}}, "not left out if it is empty"),
+        ({"labels": {"a": 1}}, "node.labels.a is 1"),
+        ({"tags": []}, "not a list with something in it"),
+        ({"networkEndpoints": [{"port": "8470"}]}, "port is '8470'"),
+        ({"schedulingConfig": {"cheap": True}}, "SchedulingConfig has no cheap"),
+    ],
+)
+def test_a_node_of_another_shape_is_found_out(change, complaint):
+    with pytest.raises(SchemaError, match=re.escape(complaint)):
+        check_message({**NODE, **change}, "Node", "v2", "node")
+
+
+def test_a_field_that_is_missing_is_found_out():
+    with pytest.raises(SchemaError, match="a Node without state"):
+        check_message({key: NODE[key] for key in NODE if key != "state"}, "Node", "v2", "node")
+
+
+@pytest.mark.parametrize("end", [{}, {"response": {}, "error": {}}])
+def test_an_operation_that_is_done_has_either_response_or_error(end):
+    metadata = {"@type": "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata"}
+    operation = {"name": "o", "metadata": metadata, "done": True, **end}
+
+    with pytest.raises(SchemaError, match="done with a response or an error"):
+        check_message(operation, "Operation", "v2", "operation")
