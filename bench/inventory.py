@@ -1,0 +1,360 @@
+"""What the inventory plugin costs, beside a static YAML file of the same hosts in the same run.
+
+    .venv/bin/python -m bench.inventory [--rounds 5]
+
+Prints, for 1,000 TPUs of 4,000 workers over 20 zones and for 32 workers: seconds of
+``ansible-inventory --list`` for both (run in turn; the median, and the least), their ratio and
+difference, the peak memory, and the requests that the listing took. The API is a server on loopback
+that has the answers ready, so the figures are the plugin's and Ansible's alone. Exits with 1 where
+a bar is missed. Where gcloud is installed, its own listing of the same TPUs stands beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import yaml
+
+from tests.collections.scripted_api import PROJECT, TOKEN, Asked, Say, ScriptedApi, error, serving
+
+ROOT = Path(__file__).resolve().parents[1]
+AT_MOST_RATIO = 1.6
+AT_MOST_MIB = 350.0
+AT_MOST_SECONDS_BEYOND = 0.3
+
+_ED25519 = "ssh-ed25519"
+_KEY = base64.b64encode(len(_ED25519).to_bytes(4, "big") + _ED25519.encode() + bytes(36)).decode()
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """So many TPUs, spread evenly over the zones, of one accelerator type."""
+
+    tpus: int
+    workers_each: int
+    zones: tuple[str, ...]
+    accelerator_type: str
+
+    @property
+    def workers(self) -> int:
+        """All of them."""
+        return self.tpus * self.workers_each
+
+    def nodes(self, zone: str) -> list[dict[str, Any]]:
+        """Give the zone's TPUs as the API answers them."""
+        return [
+            self._node(number, zone)
+            for number in range(self.tpus)
+            if self.zones[number % len(self.zones)] == zone
+        ]
+
+    def aliases(self) -> Iterator[str]:
+        """Name every worker as the known_hosts file does."""
+        for number in range(self.tpus):
+            for worker in range(self.workers_each):
+                yield f"{_id(number)}-w{worker}"
+
+    def _node(self, number: int, zone: str) -> dict[str, Any]:
+        ends = [
+            {
+                "ipAddress": f"10.{number // 250}.{number % 250}.{worker + 2}",
+                "port": 8470,
+                "accessConfig": {"externalIp": f"198.18.{number % 250}.{worker + 2}"},
+            }
+            for worker in range(self.workers_each)
+        ]
+        return {
+            "name": f"projects/{PROJECT}/locations/{zone}/nodes/tpu-{number}",
+            "id": _id(number),
+            "state": "READY",
+            "health": "HEALTHY",
+            "acceleratorType": self.accelerator_type,
+            "acceleratorConfig": {"type": "V4", "topology": "2x2x4"},
+            "runtimeVersion": "tpu-ubuntu2204-base",
+            "apiVersion": "V2",
+            "createTime": "2026-11-21T10:00:00.000000000Z",
+            "networkConfig": {
+                "network": f"projects/{PROJECT}/global/networks/default",
+                "subnetwork": f"projects/{PROJECT}/regions/us-central2/subnetworks/default",
+                "enableExternalIps": True,
+            },
+            "networkEndpoints": ends,
+            "schedulingConfig": {"spot": True},
+            "serviceAccount": {
+                "email": f"1-compute@{PROJECT}.iam.gserviceaccount.com",
+                "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+            },
+            "shieldedInstanceConfig": {},
+            "labels": {"owner": "bench", "number": str(number)},
+            "metadata": {"ssh-keys": f"tpu:{_ED25519} {_KEY} bench"},
+        }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One run of a command."""
+
+    seconds: float
+    mib: float
+    output: bytes
+
+
+def _id(number: int) -> str:
+    return str(5_000_000_000_000_000_000 + number)
+
+
+ZONES_20 = tuple(f"{region}-{letter}" for region in (
+    "us-central1", "us-central2", "us-east1", "us-east5", "us-west4",
+    "europe-west4", "europe-west1", "asia-east1", "asia-northeast1", "southamerica-east1",
+) for letter in "ab")  # fmt: skip
+LARGE = Fleet(1000, 4, ZONES_20, "v4-32")
+SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
+
+
+class Cloud:
+    """Answers lists from memory, counts them, and can fail a page as often as is asked."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.lists = 0
+        self.others = 0
+        self.pages_needed = 0
+        self.failures: dict[str, int] = {}
+        self._bodies: dict[tuple[str, int, int], bytes] = {}
+        self._nodes = {zone: fleet.nodes(zone) for zone in fleet.zones}
+        self._nodes["-"] = [node for nodes in self._nodes.values() for node in nodes]
+
+    def start_counting(self) -> None:
+        """Forget what was asked so far."""
+        self.lists = self.others = self.pages_needed = 0
+
+    def __call__(self, asked: Asked) -> Say:
+        """Answer a page, ``503`` where one is due."""
+        if asked.method != "GET" or not asked.path.endswith("/nodes"):
+            self.others += 1
+            return error(501, "only lists are answered here")
+        zone = asked.path.split("/")[5]
+        query = parse_qs(asked.query)
+        first = int(query.get("pageToken", ["0"])[0])
+        size = int(query.get("pageSize", ["100"])[0])
+        self.lists += 1
+        if self.failures.get(zone, 0) > 0 and first == 0:
+            self.failures[zone] -= 1
+            return error(503, "try again", "UNAVAILABLE")
+        self.pages_needed += 1
+        return Say(self._page(zone, first, size))
+
+    def _page(self, zone: str, first: int, size: int) -> bytes:
+        key = (zone, first, size)
+        if key not in self._bodies:
+            nodes = self._nodes[zone]
+            page: dict[str, Any] = {"nodes": nodes[first : first + size]}
+            if first + size < len(nodes):
+                page["nextPageToken"] = str(first + size)
+            self._bodies[key] = json.dumps(page).encode()
+        return self._bodies[key]
+
+
+class Bench:
+    """The same fleet twice in one folder: by the plugin, and as a static file."""
+
+    def __init__(self, fleet: Fleet, api: ScriptedApi, folder: Path) -> None:
+        self.fleet = fleet
+        self.cloud = Cloud(fleet)
+        api.answerer = self.cloud
+        known_hosts = folder / "known_hosts"
+        known_hosts.write_text("".join(f"{name} {_ED25519} {_KEY}\n" for name in fleet.aliases()))
+        config = {
+            "plugin": "tpufleet.core.tpu",
+            **api.api,
+            "zones": list(fleet.zones),
+            "ssh_user": "tpu",
+            "known_hosts_file": str(known_hosts),
+        }
+        self.plugin = folder / "plugin" / "tpu.yml"
+        self.static = folder / "static" / "hosts.yml"
+        for file in (self.plugin, self.static):
+            file.parent.mkdir(parents=True)
+        self.plugin.write_text(yaml.safe_dump(config))
+        self._home = folder
+        first = self.list(self.plugin)
+        written = _static(json.loads(first.output))
+        self.static.write_text(yaml.dump(written, Dumper=_dumper(), sort_keys=False))
+        self.refuse_difference(first, self.list(self.static))
+
+    def list(self, inventory: Path) -> Cost:
+        """Run ``ansible-inventory --list`` on it."""
+        tool = str(Path(sys.executable).with_name("ansible-inventory"))
+        env = {
+            "HOME": str(self._home),
+            "ANSIBLE_LOCAL_TEMP": str(self._home / "ansible"),
+            # A warm run has its modules compiled; the first run here does that, outside the tree.
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(self._home / "compiled"),
+        }
+        return measured([tool, "-i", str(inventory), "--list"], env)
+
+    def refuse_difference(self, one: Cost, other: Cost) -> None:
+        """End where two listings don't say the same."""
+        if _meaning(one) != _meaning(other):
+            raise SystemExit("the two listings differ: what is measured would not be the same work")
+
+
+def measured(command: Sequence[str], env: dict[str, str]) -> Cost:
+    """Run a command to its end; its peak memory is the kernel's own figure."""
+    with tempfile.TemporaryFile() as output:
+        began = time.perf_counter()
+        child = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=output
+        )
+        _, status, used = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - began
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
+        output.seek(0)
+        return Cost(seconds, used.ru_maxrss / 1024, output.read())
+
+
+def _meaning(cost: Cost) -> Any:
+    """Give what a listing says; the order of groups and hosts says nothing."""
+    listing = json.loads(cost.output)
+    return listing.pop("_meta"), {
+        name: {kind: sorted(members) for kind, members in group.items()}
+        for name, group in listing.items()
+    }
+
+
+def _static(listing: dict[str, Any]) -> dict[str, Any]:
+    """Write a listing as a person would: shared variables once, each host's own under its name."""
+    own = {name: dict(values) for name, values in listing["_meta"]["hostvars"].items()}
+    first = next(iter(own.values()))
+    alike = [
+        key
+        for key in ("tpu_api", "tpu_ssh", "tpu_partial", "tpu_unreachable")
+        if all(values[key] == first[key] for values in own.values())
+    ]
+    shared = {key: first[key] for key in alike}
+    for values in own.values():
+        for key in alike:
+            del values[key]
+    groups = {
+        name: {"hosts": dict.fromkeys(group["hosts"])}
+        for name, group in listing.items()
+        if name not in ("_meta", "all", "ungrouped")
+    }
+    return {"all": {"vars": shared, "hosts": own, "children": groups}}
+
+
+def _dumper() -> Any:
+    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def in_turn(rounds: int, *works: Callable[[], Cost]) -> list[list[Cost]]:
+    """Run the works one after the other, so many times, so that a slow moment meets them all."""
+    costs: list[list[Cost]] = [[] for _ in works]
+    for _ in range(rounds):
+        for cost, work in zip(costs, works, strict=True):
+            cost.append(work())
+    return costs
+
+
+def say(text: str = "") -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
+    """Measure and print; give the ratio, the difference in seconds and the plugin's peak MiB."""
+    bench.cloud.start_counting()
+    plugin, static = in_turn(
+        rounds, lambda: bench.list(bench.plugin), lambda: bench.list(bench.static)
+    )
+    asked, needed = bench.cloud.lists / rounds, bench.cloud.pages_needed / rounds
+    fleet = bench.fleet
+    say(f"{fleet.tpus} TPUs, {fleet.workers} workers, {len(fleet.zones)} zones, {rounds} rounds")
+    middle = []
+    for name, costs in (("plugin", plugin), ("static YAML", static)):
+        seconds = [cost.seconds for cost in costs]
+        middle.append(statistics.median(seconds))
+        peak = max(cost.mib for cost in costs)
+        say(f"  {name:<12} {middle[-1]:6.2f} s (least {min(seconds):.2f})  peak {peak:4.0f} MiB")
+    ratio, beyond = middle[0] / middle[1], middle[0] - middle[1]
+    say(f"  ratio        {ratio:6.2f}    beyond the static file {beyond:+.2f} s")
+    others = bench.cloud.others / rounds
+    say(f"  requests     {asked:g} lists for {needed:g} pages and {others:g} others, a listing")
+    return ratio, beyond, max(cost.mib for cost in plugin)
+
+
+def fails_twice(bench: Bench) -> bool:
+    """Let one page fail with 503 twice; tell whether the listing is the same."""
+    whole = bench.list(bench.plugin)
+    bench.cloud.failures[bench.fleet.zones[0]] = 2
+    again = bench.list(bench.plugin)
+    same = whole.output == again.output and not bench.cloud.failures[bench.fleet.zones[0]]
+    say(f"  a page that fails with 503 twice: {'the same answer' if same else 'ANOTHER ANSWER'}")
+    return same
+
+
+def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
+    """Print what gcloud's own listing takes, where it is installed."""
+    if not shutil.which("gcloud"):
+        say("  gcloud is not installed: no figure of its own listing")
+        return
+    token = folder / "token"
+    token.write_text(TOKEN)
+    command = ["gcloud", "compute", "tpus", "tpu-vm", "list", f"--project={PROJECT}",
+               "--zone=-", "--format=json", f"--access-token-file={token}"]  # fmt: skip
+    env = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{api.endpoint}/", "HOME": str(folder)}
+    try:
+        costs = [measured(command, env) for _ in range(3)]
+    except SystemExit as failed:
+        say(f"  gcloud list: {failed}")
+        return
+    seconds = statistics.median(cost.seconds for cost in costs)
+    say(f"  gcloud list  {seconds:6.2f} s  peak {max(cost.mib for cost in costs):4.0f} MiB")
+
+
+def main() -> int:
+    """Measure both fleets; give 1 where a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    missed = []
+    for fleet in (LARGE, SMALL):
+        with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as api:
+            bench = Bench(fleet, api, Path(folder))
+            ratio, beyond, mib = compare(bench, rounds)
+            cloud = bench.cloud
+            if cloud.others or cloud.lists != cloud.pages_needed:
+                missed.append("one request a page and none a TPU")
+            if fleet is LARGE and ratio > AT_MOST_RATIO:
+                missed.append(f"ratio {ratio:.2f}, at most {AT_MOST_RATIO}")
+            if fleet is LARGE and mib > AT_MOST_MIB:
+                missed.append(f"{mib:.0f} MiB, at most {AT_MOST_MIB:.0f}")
+            if fleet is SMALL and beyond > AT_MOST_SECONDS_BEYOND:
+                missed.append(f"{beyond:.2f} s beyond, at most {AT_MOST_SECONDS_BEYOND}")
+            if not fails_twice(bench):
+                missed.append("the same answer after two failures")
+            gcloud(api, fleet, Path(folder))
+    for bar in missed:
+        say(f"missed: {bar}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""The inventory's benchmark does what it says, on a fleet that is tiny."""
+
+from bench.inventory import Bench, Fleet, compare, fails_twice
+
+from tests.collections.scripted_api import serving
+
+TINY = Fleet(4, 2, ("us-central2-b", "us-east1-d"), "v4-16")
+
+
+def test_the_plugin_and_the_static_file_say_the_same_in_one_request_a_page(tmp_path, capsys):
+    with serving(tmp_path) as api:
+        bench = Bench(TINY, api, tmp_path)
+        compare(bench, rounds=1)
+        assert fails_twice(bench)
+    assert "2 lists for 2 pages and 0 others" in capsys.readouterr().out
