@@ -48,7 +48,7 @@ lint: env-dev ## ruff, ansible-lint (profile production), yamllint
 	@ruff format --check --quiet . || { echo 'mend it: make format'; exit 1; }
 	@ruff check --quiet .
 	@yamllint --strict .
-	@ANSIBLE_INVENTORY=localhost, ansible-lint --offline -q
+	@ANSIBLE_INVENTORY=localhost, ansible-lint --offline -qq
 
 .PHONY: format
 format: env-dev ## let ruff format the Python

@@ -1,0 +1,50 @@
+import sys
+
+import pytest
+
+from localcloud import demo
+
+
+def said(command: str) -> list[str]:
+    return list(demo.spoken([sys.executable, "-c", command], demo.Waiting("python")))
+
+
+def test_a_command_s_lines_come_as_it_says_them():
+    assert said("print('one'); print('two')") == ["one", "two"]
+
+
+def test_a_command_that_fails_says_its_exit_code_last():
+    assert said("print('one'); raise SystemExit(3)") == ["one", "exit code 3"]
+
+
+def test_a_silence_is_broken_by_what_is_awaited(capsys, monkeypatch):
+    monkeypatch.setattr(demo, "QUIET_S", 0.05)
+    assert said("import time; time.sleep(0.5); print('late')") == ["late"]
+    assert "python" in capsys.readouterr().out
+
+
+def test_a_heartbeat_is_progress():
+    before = demo.Follower(0, 0, None, None)
+    line = '{"step": 7, "steps": 9, "loss": 2.5, "tokens_per_second": 100.0, "state": "running"}'
+    assert demo.looked(before, line) == demo.Follower(7, 9, 2.5, 100.0)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "cat: heartbeat.json: no such file", "{", "[]", '{"step": 1}']
+)
+def test_what_is_no_heartbeat_changes_nothing(line):
+    before = demo.Follower(3, 9, 2.0, 50.0)
+    assert demo.looked(before, line) == before
+
+
+def test_a_playbook_that_fails_is_named_with_its_last_lines_and_its_log(tmp_path, monkeypatch):
+    script = tmp_path / "ansible-playbook"
+    script.write_text("#!/bin/sh\necho 'TASK [Do it] ***'\necho 'fatal: [w0]: FAILED!'\nexit 2\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    log = tmp_path / "log"
+    with pytest.raises(demo.DemoError, match=r"setup\.yml failed") as failure:
+        demo.playbook(log, "setup.yml")
+    assert "fatal: [w0]: FAILED!" in str(failure.value)
+    assert str(log) in str(failure.value)
+    assert "fatal: [w0]: FAILED!" in log.read_text()
