@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-VERSION = 1
-
-_SCHEMA = """
+_FIRST = """
 CREATE TABLE nodes (
     uid INTEGER PRIMARY KEY,
     zone TEXT NOT NULL,
@@ -50,27 +48,61 @@ CREATE TABLE service_accounts (
     public_key TEXT NOT NULL
 );
 """
+_QUEUED_RESOURCES = """
+CREATE TABLE queued_resources (
+    uid INTEGER PRIMARY KEY,
+    zone TEXT NOT NULL,
+    request_name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    initiator TEXT NOT NULL,
+    error TEXT,
+    create_time TEXT NOT NULL,
+    valid_from REAL,
+    valid_until REAL,
+    body TEXT NOT NULL,
+    UNIQUE (zone, request_name)
+);
+CREATE TABLE request_ids (
+    method TEXT NOT NULL,
+    zone TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    operation_id TEXT NOT NULL,
+    PRIMARY KEY (method, zone, request_id)
+);
+ALTER TABLE nodes ADD COLUMN queued_resource INTEGER;
+ALTER TABLE nodes ADD COLUMN condition TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE nodes ADD COLUMN preempt_at REAL;
+ALTER TABLE workers ADD COLUMN external TEXT NOT NULL DEFAULT '';
+ALTER TABLE operations ADD COLUMN detail TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE operations ADD COLUMN cancel_requested INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX nodes_of_queued_resources ON nodes (queued_resource);
+CREATE INDEX operations_of_subjects ON operations (uid);
+"""
+# A file of version n is brought up to date by the steps behind the first n.
+_STEPS = (_FIRST, _QUEUED_RESOURCES)
+VERSION = len(_STEPS)
 
 
 class Database:
     """A connection that threads share: one transaction at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it; raises RuntimeError if another version wrote it."""
+        """Open the file, make it or bring it up to date; raises RuntimeError for a newer one."""
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         path.chmod(0o600)
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             self._connection.execute(f"PRAGMA {pragma}")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, VERSION):
+        if version > VERSION:
             self._connection.close()
             raise RuntimeError(
                 f"{path} is of version {version}, this local cloud writes {VERSION}: "
                 "take the cloud down with the version that made it, then up again"
             )
-        if version == 0:
-            script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;"
+        if version < VERSION:
+            steps = " ".join(_STEPS[version:])
+            script = f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={VERSION}; COMMIT;"
             self._connection.executescript(script)
 
     @contextmanager

@@ -24,6 +24,9 @@ HTTP_STATUS: Mapping[int, str] = {
 }
 
 # google.rpc.Code, as an operation's ``error.code`` carries it.
+RPC_CANCELLED = 1
+RPC_DEADLINE_EXCEEDED = 4
+RPC_ALREADY_EXISTS = 6
 RPC_RESOURCE_EXHAUSTED = 8
 RPC_ABORTED = 10
 RPC_INTERNAL = 13

@@ -6,13 +6,12 @@ process killed at any moment leaves a table from which ``recover`` goes on.
 """
 
 import logging
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Collection, Sequence
 
 from localcloud.api.database import Database
-from localcloud.api.errors import RPC_ABORTED, RPC_INTERNAL, failed_precondition
+from localcloud.api.errors import RPC_ABORTED, RPC_CANCELLED, RPC_INTERNAL, failed_precondition
+from localcloud.api.jobs import Jobs
 from localcloud.api.node_message import write
 from localcloud.api.node_table import GONE, RUN, Node, NodeTable, Worker
 from localcloud.api.operation_table import Operation, OperationTable
@@ -22,118 +21,106 @@ EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 NODE_TYPE = "type.googleapis.com/google.cloud.tpu.v2.Node"
 
 
-class _StoppingError(Exception):
-    """The server is stopping: what is unfinished stays written down for the next one."""
-
-
 class Lifecycle:
-    """Does a node's work in the background, one job a node at a time.
-
-    ``hands`` bounds how many machines of the whole cloud are worked on at once.
-    """
+    """Does a node's work in the background, one job a node at a time."""
 
     def __init__(
         self,
         database: Database,
         machines: Machines,
         parent: str,
+        jobs: Jobs,
         log: logging.Logger,
-        hands: int = 4,
     ) -> None:
         self._database = database
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
         self._machines = machines
         self._parent = parent
+        self._jobs = jobs
         self._log = log
-        self._hand_count = hands
-        self._hands = threading.Semaphore(hands)
-        self._stopping = threading.Event()
-        self._jobs: set[threading.Thread] = set()
-        self._guard = threading.Lock()
-        self._node_locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._work = {
+            "create": self._create,
+            "delete": self._delete,
+            "start": self._start,
+            "stop": self._stop,
+            "simulateMaintenanceEvent": self._maintain,
+        }
 
-    def create(self, operation: Operation) -> None:
-        """Start the machines of a stored CREATING node in the background; then it is READY."""
-        self._begin(self._create, operation)
+    def begin(self, operation: Operation) -> None:
+        """Do a stored operation on a stored node in the background.
 
-    def delete(self, operation: Operation) -> None:
-        """Remove a stored DELETING node with its machines in the background."""
-        self._begin(self._delete, operation)
+        ``create`` starts the machines of a CREATING node, then it is READY; ``delete`` removes a
+        DELETING node with its machines; ``stop`` and ``start`` switch them off and on
+        (STOPPING, STARTING); ``simulateMaintenanceEvent`` boots those of ``detail.workers`` anew
+        (REPAIRING).
+        """
+        self._jobs.begin(self._work[operation.verb], operation)
+
+    def restart(self, node: Node) -> None:
+        """Boot the machines of a RESTARTING node anew in the background."""
+        self._jobs.begin(self._reboot, node)
 
     def preempt(self, node: Node) -> None:
         """Take a running node away: PREEMPTED at once, its machines gone on return.
 
         Raises ApiError (400) if it isn't READY, MachineError if a machine can't be removed.
         """
+        self._mark_preempted(node)
+        self._jobs.changed()
+        with self._jobs.alone(node.uid):
+            self._remove_machines(node.uid)
+
+    def preempt_later(self, node: Node) -> None:
+        """Take a running node away: PREEMPTED at once, its machines go in the background."""
+        self._mark_preempted(node)
+        self._jobs.begin(self._finish_preemption, node)
+
+    def preempt_the_due(self) -> float | None:
+        """Preempt the nodes whose announced time has come; give the seconds to the next one."""
+        waits = []
+        for node in self._nodes.everything():
+            if node.preempt_at is None:
+                continue
+            wait = node.preempt_at - time.time()
+            if wait > 0:
+                waits.append(wait)
+            else:
+                self.preempt_later(node)
+        return min(waits, default=None)
+
+    def _mark_preempted(self, node: Node) -> None:
         if not self._nodes.move(node.uid, ["READY", "RESTARTING"], "PREEMPTED", wanted=GONE):
+            now = self._nodes.find(node.uid)
             raise failed_precondition(
-                f"{node.node_id} is {self._nodes.by_uid(node.uid).state}: "
+                f"{node.node_id} is {now.state if now else 'gone'}: "
                 "only a node that is READY can be preempted"
             )
-        with self._alone(node.uid):
-            self._remove_machines(node.uid)
 
     def recover(self) -> None:
         """Take up what an earlier server left: call it once, before requests are served.
 
-        Machines that no node knows are removed; creations and deletions that were cut short go
-        on; a node that should run and has a dead machine is started again, since the computer's
-        own reboot is no preemption. The slow part happens in the background.
+        Machines that no node knows are removed; operations that were cut short go on; a node
+        that should run and has a dead machine is started again, since the computer's own reboot
+        is no preemption. The slow part happens in the background.
         """
         for name in self._machines.sweep(keep=self._nodes.machines()):
             self._log.info("removed the unknown machine %s", name)
         taken_up = set()
         for operation in self._operations.under_way():
-            taken_up.add(operation.uid)
-            self._begin(self._create if operation.verb == "create" else self._delete, operation)
+            if operation.collection == "nodes":
+                taken_up.add(operation.uid)
+                self.begin(operation)
         for node in self._nodes.everything():
             if node.uid in taken_up:
                 continue
             if node.wanted == RUN and not self._whole(node):
                 self._nodes.move(node.uid, ["READY", "TERMINATED"], "RESTARTING")
-                self._begin(self._restart, node)
+                self._jobs.begin(self._revive, node)
             elif node.state == "RESTARTING":
                 self._nodes.move(node.uid, ["RESTARTING"], "READY")
             elif node.state == "PREEMPTED" and node.workers:
-                self._begin(self._finish_preemption, node)
-
-    def stop(self, patience: float) -> bool:
-        """Begin no new work on machines; wait up to ``patience`` seconds for what is under way.
-
-        Tells whether everything under way came to its end or to a resting point.
-        """
-        self._stopping.set()
-        with self._guard:
-            jobs = tuple(self._jobs)
-        for job in jobs:
-            job.join(patience / max(1, len(jobs)))
-        return not any(job.is_alive() for job in jobs)
-
-    def _begin(self, work: Callable, subject: Operation | Node) -> None:
-        def job() -> None:
-            try:
-                with self._alone(subject.uid):
-                    work(subject)
-            except _StoppingError:
-                self._log.info("left for the next start: %s", subject)
-            except Exception:
-                self._log.exception("a job failed: %s", subject)
-            finally:
-                with self._guard:
-                    self._jobs.discard(threading.current_thread())
-
-        thread = threading.Thread(target=job, name=f"{work.__name__}-{subject.uid}", daemon=True)
-        with self._guard:
-            self._jobs.add(thread)
-        thread.start()
-
-    @contextmanager
-    def _alone(self, uid: int) -> Iterator[None]:
-        with self._guard:
-            lock = self._node_locks[uid]
-        with lock:
-            yield
+                self._jobs.begin(self._finish_preemption, node)
 
     def _whole(self, node: Node) -> bool:
         return all(self._machines.alive(worker.machine) for worker in node.workers)
@@ -142,8 +129,9 @@ class Lifecycle:
         node = self._nodes.find(operation.uid)
         failures, leftovers = [], []
         if node is not None:
-            failures = self._start_machines(node, while_in="CREATING")
-        if node is not None and failures:
+            failures = self._start_machines(node, while_in="CREATING", for_the=operation)
+        cancelled = self._cancelled(operation)
+        if node is not None and (failures or cancelled):
             leftovers = self._delete_machines(node.workers)
         with self._database.transaction():
             node = self._nodes.find(operation.uid)
@@ -155,31 +143,90 @@ class Lifecycle:
                 trouble = "; ".join(failures + leftovers)
                 self._nodes.move(node.uid, ["CREATING"], "TERMINATED", wanted=GONE, trouble=trouble)
                 self._operations.fail(operation, RPC_INTERNAL, trouble)
+            elif cancelled:
+                self._nodes.remove(node.uid)
+                self._operations.fail(operation, RPC_CANCELLED, "the creation was cancelled")
             elif failures:
                 self._nodes.remove(node.uid)
                 self._operations.fail(operation, RPC_INTERNAL, "; ".join(failures))
             else:
-                self._nodes.move(node.uid, ["CREATING"], "READY")
-                message = write(self._nodes.by_uid(node.uid), self._parent)
-                self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
+                self._end_well(operation, "CREATING", "READY")
 
-    def _restart(self, node: Node) -> None:
-        failures = self._start_machines(node, while_in="RESTARTING")
+    def _cancelled(self, operation: Operation) -> bool:
+        now = self._operations.get(operation.zone, operation.operation_id)
+        return now is not None and now.cancel_requested
+
+    def _end_well(self, operation: Operation, state: str, to: str) -> None:
+        self._nodes.move(operation.uid, [state], to)
+        message = write(self._nodes.by_uid(operation.uid), self._parent)
+        self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
+
+    def _end(self, operation: Operation, state: str, to: str, failures: Sequence[str]) -> None:
+        """End an operation on a node that stays: all is well, or the node is TERMINATED."""
+        trouble = "; ".join(failures)
+        with self._database.transaction():
+            if failures:
+                self._nodes.move(operation.uid, [state], "TERMINATED", trouble=trouble)
+                self._operations.fail(operation, RPC_INTERNAL, trouble)
+            elif (node := self._nodes.find(operation.uid)) is None or node.state != state:
+                self._operations.fail(operation, RPC_ABORTED, "the node was deleted meanwhile")
+            else:
+                self._end_well(operation, state, to)
+
+    def _start(self, operation: Operation) -> None:
+        node = self._nodes.find(operation.uid)
+        failures = self._start_machines(node, while_in="STARTING") if node else []
+        self._end(operation, "STARTING", "READY", failures)
+
+    def _stop(self, operation: Operation) -> None:
+        node = self._nodes.find(operation.uid)
+        failures = self._switch_off(node.workers, node, while_in="STOPPING") if node else []
+        self._end(operation, "STOPPING", "STOPPED", failures)
+
+    def _maintain(self, operation: Operation) -> None:
+        node = self._nodes.find(operation.uid)
+        failures: list[str] = []
+        if node is not None:
+            chosen = [
+                worker for worker in node.workers if worker.index in operation.detail["workers"]
+            ]
+            failures = self._switch_off(chosen, node, while_in="REPAIRING")
+            failures = failures or self._start_machines(node, while_in="REPAIRING")
+        self._end(operation, "REPAIRING", "READY", failures)
+
+    def _reboot(self, node: Node) -> None:
+        failures = self._switch_off(node.workers, node, while_in="RESTARTING")
+        self._revive(node, failures)
+
+    def _revive(self, node: Node, failures: Collection[str] = ()) -> None:
+        failures = failures or self._start_machines(node, while_in="RESTARTING")
         end, trouble = ("TERMINATED", "; ".join(failures)) if failures else ("READY", "")
         self._nodes.move(node.uid, ["RESTARTING"], end, trouble=trouble)
 
-    def _start_machines(self, node: Node, while_in: str) -> list[str]:
+    def _start_machines(
+        self, node: Node, while_in: str, for_the: Operation | None = None
+    ) -> list[str]:
         metadata = node.body.get("metadata", {})
 
         def start(worker: Worker) -> None:
-            now = self._nodes.find(node.uid)
-            if now is not None and now.state == while_in:
+            if self._is_in(node, while_in) and not (for_the and self._cancelled(for_the)):
                 self._machines.start(MachineSpec(worker.machine, worker.address, metadata))
 
-        return self._each(node.workers, start, give_up=True)
+        return self._jobs.each(node.workers, start, give_up=True)
+
+    def _switch_off(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
+        def switch_off(worker: Worker) -> None:
+            if self._is_in(node, while_in):
+                self._machines.power_off(worker.machine)
+
+        return self._jobs.each(workers, switch_off, give_up=True)
+
+    def _is_in(self, node: Node, state: str) -> bool:
+        now = self._nodes.find(node.uid)
+        return now is not None and now.state == state
 
     def _delete_machines(self, workers: Sequence[Worker]) -> list[str]:
-        return self._each(workers, lambda w: self._machines.delete(w.machine), give_up=False)
+        return self._jobs.each(workers, lambda w: self._machines.delete(w.machine), give_up=False)
 
     def _delete(self, operation: Operation) -> None:
         try:
@@ -203,39 +250,3 @@ class Lifecycle:
         if failures:
             raise MachineError("; ".join(failures))
         self._nodes.release_workers(uid)
-
-    def _each(
-        self, workers: Sequence[Worker], verb: Callable[[Worker], None], *, give_up: bool
-    ) -> list[str]:
-        """Do one thing to each worker's machine, several at once; give what went wrong, by name.
-
-        With ``give_up`` no further machine is begun after a failure. Raises _StoppingError if
-        the server stops before all were begun.
-        """
-        waiting = list(reversed(workers))
-        failures: list[str] = []
-
-        def hand() -> None:
-            while not (self._stopping.is_set() or (give_up and failures)):
-                with self._hands:
-                    try:
-                        worker = waiting.pop()
-                    except IndexError:
-                        return
-                    try:
-                        verb(worker)
-                    except MachineError as error:
-                        failures.append(str(error))
-                    except Exception as error:
-                        self._log.exception("machine %s", worker.machine)
-                        failures.append(f"{worker.machine}: {type(error).__name__}: {error}")
-
-        count = min(self._hand_count, len(workers))
-        hands = [threading.Thread(target=hand, daemon=True) for _ in range(count)]
-        for thread in hands:
-            thread.start()
-        for thread in hands:
-            thread.join()
-        if waiting and not failures:
-            raise _StoppingError
-        return failures

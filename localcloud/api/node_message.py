@@ -11,11 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api.errors import invalid
-from localcloud.api.node_table import Node
+from localcloud.api.node_table import Node, Worker
 from localcloud.api.routing import camel_case
 
 PORT = 8470
-_HAVE_ENDPOINTS = frozenset({"READY", "RESTARTING"})
+_HAVE_ENDPOINTS = frozenset({"READY", "RESTARTING", "REPAIRING"})
+HEALTHS = ("HEALTHY", "TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")
+SYMPTOMS = (
+    "LOW_MEMORY",
+    "OUT_OF_MEMORY",
+    "EXECUTE_TIMED_OUT",
+    "MESH_BUILD_FAIL",
+    "HBM_OUT_OF_MEMORY",
+    "PROJECT_ABUSE",
+)
 
 
 @dataclass(frozen=True)
@@ -153,19 +162,19 @@ def write(node: Node, parent: str) -> dict[str, Any]:
     }
     if node.state == "READY":
         message["health"] = "HEALTHY"
+        message.update(node.condition)
+    if node.state == "REPAIRING":
+        message["health"] = "UNHEALTHY_MAINTENANCE"
     if node.trouble:
         message["healthDescription"] = node.trouble
     if node.state in _HAVE_ENDPOINTS and node.workers:
         external = node.body.get("networkConfig", {}).get("enableExternalIps", False)
-        message["networkEndpoints"] = [
-            _endpoint(str(worker.address), external) for worker in node.workers
-        ]
+        message["networkEndpoints"] = [_endpoint(worker, external) for worker in node.workers]
     return message
 
 
-def _endpoint(address: str, external: bool) -> dict[str, Any]:
-    """Write one endpoint; the computer reaches its machines by one address, inside and out."""
-    endpoint: dict[str, Any] = {"ipAddress": address, "port": PORT}
+def _endpoint(worker: Worker, external: bool) -> dict[str, Any]:
+    endpoint: dict[str, Any] = {"ipAddress": str(worker.address), "port": PORT}
     if external:
-        endpoint["accessConfig"] = {"externalIp": address}
+        endpoint["accessConfig"] = {"externalIp": str(worker.external)}
     return endpoint

@@ -11,11 +11,15 @@ from typing import Any
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 
-# What a node's machines are meant to be: running, or no more.
+# What a node's machines are meant to be: running, switched off, or no more.
 RUN = "run"
+OFF = "off"
 GONE = "gone"
 
-_COLUMNS = "uid, zone, node_id, state, wanted, trouble, create_time, body"
+_COLUMNS = (
+    "uid, zone, node_id, state, wanted, trouble, create_time, queued_resource, preempt_at, "
+    "condition, body"
+)
 
 
 class NoCapacityError(Exception):
@@ -24,16 +28,24 @@ class NoCapacityError(Exception):
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker of a node: its index, its machine's name, its address."""
+    """One worker of a node: its index, its machine's name, its addresses inside and outside."""
 
     index: int
     machine: str
     address: IPv4Address
+    external: IPv4Address
+
+    def __str__(self) -> str:
+        return self.machine
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node as it is stored; ``body`` holds what the caller asked for, in the API's words."""
+    """A node as it is stored; ``body`` holds what the caller asked for, in the API's words.
+
+    ``queued_resource`` is the number of the request that it belongs to; ``preempt_at`` the time
+    (seconds since 1970) at which it will be preempted; ``condition`` what was said of its health.
+    """
 
     uid: int
     zone: str
@@ -42,6 +54,9 @@ class Node:
     wanted: str
     trouble: str
     create_time: str
+    queued_resource: int | None
+    preempt_at: float | None
+    condition: Mapping[str, Any]
     body: Mapping[str, Any]
     workers: tuple[Worker, ...]
 
@@ -61,18 +76,20 @@ class NodeTable:
         body: Mapping[str, Any],
         count: int,
         pool: Sequence[IPv4Address],
+        queued_resource: int | None = None,
     ) -> Node:
         """Store a new node in CREATING with ``count`` workers on the lowest free addresses.
 
         Raises ApiError (409) if the zone has a node of this id, NoCapacityError if too few
         addresses of ``pool`` are free.
         """
-        uid = secrets.randbits(62) | 1 << 61
+        uid = new_uid()
         with self._database.transaction() as connection:
             try:
                 connection.execute(
-                    f"INSERT INTO nodes ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, '', ?, ?)",  # noqa: S608 - a constant
-                    (uid, zone, node_id, "CREATING", RUN, create_time, json.dumps(body)),
+                    "INSERT INTO nodes (uid, zone, node_id, state, wanted, create_time, "
+                    "queued_resource, body) VALUES (?, ?, ?, 'CREATING', ?, ?, ?, ?)",
+                    (uid, zone, node_id, RUN, create_time, queued_resource, json.dumps(body)),
                 )
             except sqlite3.IntegrityError:
                 raise already_exists(name) from None
@@ -81,11 +98,14 @@ class NodeTable:
                 raise NoCapacityError(f"{count} machines are needed, {len(free)} are free")
             prefix = self._machine_prefix(connection)
             rows = [(uid, i, f"{prefix}-w-{i}", str(free[i])) for i in range(count)]
-            connection.executemany("INSERT INTO workers VALUES (?, ?, ?, ?)", rows)
+            connection.executemany(
+                "INSERT INTO workers (uid, worker, machine, address) VALUES (?, ?, ?, ?)", rows
+            )
         return self.by_uid(uid)
 
     def _free(self, pool: Sequence[IPv4Address]) -> list[IPv4Address]:
-        taken = {text for (text,) in self._database.rows("SELECT address FROM workers")}
+        rows = self._database.rows("SELECT address, external FROM workers")
+        taken = {text for row in rows for text in row}
         return [address for address in pool if str(address) not in taken]
 
     @staticmethod
@@ -116,6 +136,10 @@ class NodeTable:
         """Give the nodes of this name in all zones."""
         return self._some("node_id = ? ORDER BY zone", node_id)
 
+    def of_queued_resource(self, uid: int) -> list[Node]:
+        """Give the nodes that a queued resource has, in the order of their names."""
+        return self._some("queued_resource = ? ORDER BY length(node_id), node_id", uid)
+
     def everything(self) -> list[Node]:
         """Give all nodes, by zone and name."""
         return self._some("TRUE ORDER BY zone, node_id")
@@ -135,14 +159,44 @@ class NodeTable:
         wanted: str | None = None,
         trouble: str = "",
     ) -> bool:
-        """Change the state if it is one of ``states`` now; tell whether it was."""
+        """Change the state if it is one of ``states`` now; tell whether it was.
+
+        A preemption that was announced is called off by any change.
+        """
         update = (
-            "UPDATE nodes SET state = ?, wanted = coalesce(?, wanted), trouble = ? "
-            "WHERE uid = ? AND state IN (SELECT value FROM json_each(?))"
+            "UPDATE nodes SET state = ?, wanted = coalesce(?, wanted), trouble = ?, "
+            "preempt_at = NULL WHERE uid = ? AND state IN (SELECT value FROM json_each(?))"
         )
         values = (to, wanted, trouble, uid, json.dumps(list(states)))
         with self._database.transaction() as connection:
             return connection.execute(update, values).rowcount == 1
+
+    def change_body(self, uid: int, body: Mapping[str, Any]) -> None:
+        """Replace what was asked for."""
+        self._set(uid, "body", json.dumps(body))
+
+    def set_condition(self, uid: int, condition: Mapping[str, Any]) -> None:
+        """Replace what is said of a node's health: ``{health, healthDescription, symptoms}``."""
+        self._set(uid, "condition", json.dumps(condition))
+
+    def announce_preemption(self, uid: int, moment: float) -> None:
+        """Write down when a node will be preempted, in seconds since 1970."""
+        self._set(uid, "preempt_at", moment)
+
+    def move_outside(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
+        """Give a worker another external address; it keeps its own if no other is free."""
+        free = self._free(pool)
+        if free:
+            with self._database.transaction() as connection:
+                connection.execute(
+                    "UPDATE workers SET external = ? WHERE uid = ? AND worker = ?",
+                    (str(free[-1]), uid, index),
+                )
+
+    def _set(self, uid: int, column: str, value: object) -> None:
+        with self._database.transaction() as connection:
+            query = f"UPDATE nodes SET {column} = ? WHERE uid = ?"  # noqa: S608 - ours, no input
+            connection.execute(query, (value, uid))
 
     def release_workers(self, uid: int) -> None:
         """Forget a node's machines, which are gone, and free their addresses."""
@@ -171,16 +225,24 @@ class NodeTable:
                 *values,
             )
             workers = self._workers([row[0] for row in nodes])
-        return [Node(*row[:-1], json.loads(row[-1]), workers.get(row[0], ())) for row in nodes]
+        return [
+            Node(*row[:-2], json.loads(row[-2]), json.loads(row[-1]), workers.get(row[0], ()))
+            for row in nodes
+        ]
 
     def _workers(self, uids: Sequence[int]) -> dict[int, tuple[Worker, ...]]:
         rows = self._database.rows(
-            "SELECT uid, worker, machine, address FROM workers "
+            "SELECT uid, worker, machine, address, external FROM workers "
             "WHERE uid IN (SELECT value FROM json_each(?)) ORDER BY uid, worker",
             json.dumps(uids),
         )
         found: dict[int, tuple[Worker, ...]] = {}
-        for uid, index, machine, address in rows:
-            worker = Worker(index, machine, IPv4Address(address))
+        for uid, index, machine, address, external in rows:
+            worker = Worker(index, machine, IPv4Address(address), IPv4Address(external or address))
             found[uid] = (*found.get(uid, ()), worker)
         return found
+
+
+def new_uid() -> int:
+    """Choose a number as Google's nodes have them: 19 digits, positive as a signed integer."""
+    return secrets.randbits(62) | 1 << 61

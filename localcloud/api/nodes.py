@@ -1,10 +1,8 @@
 """The methods of ``projects.locations.nodes``."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from localcloud.api import catalog
 from localcloud.api.clock import timestamp
 from localcloud.api.database import Database
 from localcloud.api.errors import (
@@ -15,7 +13,8 @@ from localcloud.api.errors import (
     not_found,
 )
 from localcloud.api.lifecycle import Lifecycle
-from localcloud.api.node_message import read, write
+from localcloud.api.node_message import write
+from localcloud.api.node_request import checked_id, requested
 from localcloud.api.node_table import GONE, NoCapacityError, Node, NodeTable, Worker
 from localcloud.api.operation_table import OperationTable
 from localcloud.api.operations import write as write_operation
@@ -24,8 +23,10 @@ from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route
 from localcloud.machines.seam import Machines
 
-_NODE_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
-_DELETABLE = ("CREATING", "READY", "RESTARTING", "PREEMPTED", "TERMINATED", "STOPPED")
+DELETABLE = (
+    *("CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING", "STOPPING", "STOPPED"),
+    *("PREEMPTED", "TERMINATED"),
+)
 
 
 class Nodes:
@@ -74,20 +75,14 @@ class Nodes:
     def create(self, call: Call) -> Mapping[str, Any]:
         """Store a node and begin to make its machines; answers the operation."""
         zone = self._project.one(call.names)
-        node_id = call.query.get("nodeId", "")
-        if not _NODE_ID.fullmatch(node_id):
-            raise invalid("nodeId", f"nodeId '{node_id}' does not match {_NODE_ID.pattern}")
-        said = read(call.json())
-        accelerator = _accelerator(said, zone)
-        body = _with_defaults(said, accelerator, self._project.parent, zone)
-        _check_runtime(body, zone)
-        _check_disks(body)
+        node_id = checked_id("nodeId", call.query.get("nodeId", ""))
+        wanted = requested(call.json(), self._project.parent, zone)
         name = f"{self._project.parent}/locations/{zone}/nodes/{node_id}"
         pool = self._machines.addresses()
         with self._database.transaction():
             try:
-                count = accelerator.workers
-                node = self._nodes.add(name, zone, node_id, timestamp(), body, count, pool)
+                count = wanted.accelerator.workers
+                node = self._nodes.add(name, zone, node_id, timestamp(), wanted.body, count, pool)
             except NoCapacityError as error:
                 node, shortage = None, str(error)
             operation = self._operations.add(zone, node.uid if node else 0, "create", name)
@@ -96,21 +91,21 @@ class Nodes:
                     operation,
                     RPC_RESOURCE_EXHAUSTED,
                     f'There is no more capacity in the zone "{zone}": '
-                    f"for {accelerator.name} {shortage}",
+                    f"for {wanted.accelerator.name} {shortage}",
                 )
         if node is not None:
-            self._lifecycle.create(operation)
+            self._lifecycle.begin(operation)
         return write_operation(operation, self._project.parent)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
         """Begin to remove a node and its machines; answers the operation."""
         with self._database.transaction():
             node = self._find(call)
-            if not self._nodes.move(node.uid, _DELETABLE, "DELETING", wanted=GONE):
+            if not self._nodes.move(node.uid, DELETABLE, "DELETING", wanted=GONE):
                 raise failed_precondition(f"{node.node_id} is {node.state}: wait for that to end")
             name = f"{self._project.parent}/locations/{node.zone}/nodes/{node.node_id}"
             operation = self._operations.add(node.zone, node.uid, "delete", name)
-        self._lifecycle.delete(operation)
+        self._lifecycle.begin(operation)
         return write_operation(operation, self._project.parent)
 
     def guest_attributes(self, call: Call) -> Mapping[str, Any]:
@@ -146,71 +141,6 @@ class Nodes:
         if node is None:
             raise not_found(f"{self._project.parent}/locations/{zone}/nodes/{node_id}")
         return node
-
-
-def _accelerator(said: Mapping[str, Any], zone: str) -> catalog.Accelerator:
-    name, config = said.get("acceleratorType", ""), said.get("acceleratorConfig", {})
-    if not name and not config:
-        raise invalid("node.acceleratorType", "acceleratorType or acceleratorConfig must be given")
-    described = catalog.by_config(config.get("type", ""), config.get("topology", ""))
-    found = catalog.ACCELERATORS.get(name) if name else described
-    if found is None:
-        asked = name or f"{config.get('type')} {config.get('topology')}"
-        known = ", ".join(catalog.ACCELERATORS)
-        raise invalid(
-            "node.acceleratorType",
-            f'The accelerator "{asked}" was not found in the zone {zone}; there are {known}',
-        )
-    if config and described != found:
-        raise invalid("node.acceleratorConfig", f"acceleratorConfig does not describe {name}")
-    return found
-
-
-def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
-    version = body.get("runtimeVersion", "")
-    if version not in catalog.RUNTIME_VERSIONS:
-        known = ", ".join(catalog.RUNTIME_VERSIONS)
-        raise invalid(
-            "node.runtimeVersion",
-            f'The runtime version "{version}" was not found in the zone {zone}; there are {known}',
-        )
-
-
-def _check_disks(body: Mapping[str, Any]) -> None:
-    """Refuse data disks by name: the cloud has no disks yet, so none can be attached."""
-    for disk in body.get("dataDisks", ()):
-        raise not_found(disk.get("sourceDisk", ""))
-
-
-def _with_defaults(
-    said: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str, zone: str
-) -> dict[str, Any]:
-    """Give a node's stored body: what the caller said, and what Google fills in."""
-    if "networkConfig" in said and "networkConfigs" in said:
-        raise invalid("node.networkConfigs", "networkConfig and networkConfigs exclude each other")
-    project, region = parent.partition("/")[2], zone.rpartition("-")[0]
-    network = {
-        "network": f"{parent}/global/networks/default",
-        "subnetwork": f"{parent}/regions/{region}/subnetworks/default",
-    }
-    account = {
-        "email": f"compute@{project}.iam.gserviceaccount.com",
-        "scope": ["https://www.googleapis.com/auth/cloud-platform"],
-    }
-    body = {
-        **said,
-        "acceleratorType": accelerator.name,
-        "acceleratorConfig": {
-            "type": accelerator.config_type,
-            "topology": accelerator.topology,
-        },
-        "schedulingConfig": said.get("schedulingConfig", {}),
-        "serviceAccount": {**account, **said.get("serviceAccount", {})},
-        "shieldedInstanceConfig": said.get("shieldedInstanceConfig", {}),
-    }
-    if "networkConfigs" not in said:
-        body["networkConfig"] = {**network, **said.get("networkConfig", {})}
-    return body
 
 
 def _chosen(node: Node, ids: Any) -> tuple[Worker, ...]:

@@ -3,18 +3,24 @@
 import json
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from localcloud.api.clock import timestamp
 from localcloud.api.database import Database
 
-_COLUMNS = "zone, operation_id, uid, verb, target, create_time, end_time, response, error"
+_COLUMNS = (
+    "zone, operation_id, uid, verb, target, create_time, end_time, cancel_requested, "
+    "detail, response, error"
+)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation; it is under way while ``end_time`` is empty. ``uid`` is its node's."""
+    """One operation; it is under way while ``end_time`` is empty.
+
+    ``uid`` is its node's or queued resource's; ``detail`` what else it needs to go on.
+    """
 
     zone: str
     operation_id: str
@@ -23,8 +29,15 @@ class Operation:
     target: str
     create_time: str
     end_time: str = ""
+    cancel_requested: bool = False
+    detail: Mapping[str, Any] = field(default_factory=dict)
     response: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
+
+    @property
+    def collection(self) -> str:
+        """Tell what it is about: ``nodes`` or ``queuedResources``."""
+        return self.target.split("/")[-2]
 
 
 class OperationTable:
@@ -33,18 +46,18 @@ class OperationTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, zone: str, uid: int, verb: str, target: str) -> Operation:
+    def add(
+        self, zone: str, uid: int, verb: str, target: str, detail: Mapping[str, Any] | None = None
+    ) -> Operation:
         """Store a new operation, under way."""
-        now = timestamp()
-        operation = Operation(zone, f"operation-{secrets.token_hex(12)}", uid, verb, target, now)
-        values = (zone, operation.operation_id, uid, verb, target, now)
+        values = (zone, f"operation-{secrets.token_hex(12)}", uid, verb, target, timestamp())
         with self._database.transaction() as connection:
             connection.execute(
-                "INSERT INTO operations (zone, operation_id, uid, verb, target, create_time) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                values,
+                "INSERT INTO operations (zone, operation_id, uid, verb, target, create_time, "
+                "detail) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*values, json.dumps(detail or {})),
             )
-        return operation
+        return Operation(*values, detail=detail or {})
 
     def succeed(self, operation: Operation, response: Mapping[str, Any]) -> None:
         """End an operation with its answer."""
@@ -63,6 +76,19 @@ class OperationTable:
         with self._database.transaction() as connection:
             connection.execute(update, (timestamp(), response, error, *key))
 
+    def cancel(self, operation: Operation) -> None:
+        """Note that whoever asked for an operation would rather not have it."""
+        self._change("UPDATE operations SET cancel_requested = 1", operation)
+
+    def forget(self, operation: Operation) -> None:
+        """Remove an operation."""
+        self._change("DELETE FROM operations", operation)
+
+    def _change(self, change: str, operation: Operation) -> None:
+        with self._database.transaction() as connection:
+            key = (operation.zone, operation.operation_id)
+            connection.execute(f"{change} WHERE zone = ? AND operation_id = ?", key)
+
     def get(self, zone: str, operation_id: str) -> Operation | None:
         """Give the operation of this name, None without one."""
         found = self._some("zone = ? AND operation_id = ?", zone, operation_id)
@@ -79,6 +105,12 @@ class OperationTable:
         )
         return self._some(where, *zones, *(after or ("", "")), size)
 
+    def of(self, uid: int, verb: str) -> Operation | None:
+        """Give the newest operation of this verb on a node or queued resource."""
+        where = "uid = ? AND verb = ? ORDER BY create_time DESC, rowid DESC LIMIT 1"
+        found = self._some(where, uid, verb)
+        return found[0] if found else None
+
     def under_way(self) -> list[Operation]:
         """Give the operations that have not ended, oldest first."""
         return self._some("end_time = '' ORDER BY create_time, rowid")
@@ -88,7 +120,10 @@ class OperationTable:
             f"SELECT {_COLUMNS} FROM operations WHERE {where}",  # noqa: S608 - ours, no input
             *values,
         )
-        return [Operation(*row[:7], _json(row[7]), _json(row[8])) for row in rows]
+        return [
+            Operation(*row[:7], bool(row[7]), json.loads(row[8]), _json(row[9]), _json(row[10]))
+            for row in rows
+        ]
 
 
 def _json(text: str | None) -> Mapping[str, Any] | None:

@@ -16,12 +16,14 @@ from localcloud.api.database import Database
 from localcloud.api.errors import ApiError
 from localcloud.api.faults import Faults
 from localcloud.api.http_front import Answer, Front, Request
+from localcloud.api.jobs import Jobs
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.locations import Locations
 from localcloud.api.nodes import Nodes
 from localcloud.api.oauth import Accounts, GrantError, token_route
 from localcloud.api.operations import Operations
 from localcloud.api.project import Project
+from localcloud.api.pulse import Pulse
 from localcloud.api.routing import Call, Route, Router, no_such_method, query_of
 from localcloud.machines.seam import Machines
 
@@ -45,6 +47,8 @@ class ApiServer:
         front: Front,
         database: Database,
         lifecycle: Lifecycle,
+        jobs: Jobs,
+        pulse: Pulse,
         service: "_ApiService",
         lock: int,
         log: logging.Logger,
@@ -52,6 +56,8 @@ class ApiServer:
         self._front = front
         self._database = database
         self._lifecycle = lifecycle
+        self._jobs = jobs
+        self._pulse = pulse
         self._lock = lock
         self._log = log
         self.routes = service.routes
@@ -66,6 +72,7 @@ class ApiServer:
     def recover(self) -> None:
         """Take up what an earlier server left; call once, before ``serve``."""
         self._lifecycle.recover()
+        self._pulse.start()
 
     def serve(self, patience: float = 8.0) -> None:
         """Serve until ``stop``; then let work under way end (``patience`` s) and close.
@@ -85,7 +92,8 @@ class ApiServer:
     def close(self, patience: float = 8.0) -> None:
         """Close a server that isn't served (any more): port, work under way, state, log."""
         self._front.server_close()
-        ended = self._lifecycle.stop(patience)
+        self._pulse.stop()
+        ended = self._jobs.stop(patience)
         self._log.info("stopped%s", "" if ended else "; work under way goes on at the next start")
         self._database.close()
         os.close(self._lock)
@@ -179,7 +187,8 @@ def create_server(
         accounts = Accounts(database)
         accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, project, f"{endpoint}/token")
     parent = f"projects/{project}"
-    lifecycle = Lifecycle(database, machines, parent, log, hands)
+    jobs = Jobs(log, hands)
+    lifecycle = Lifecycle(database, machines, parent, jobs, log)
     faults = Faults(zones)
     served = Project(project, sorted(zones), faults)
     routes = (
@@ -189,9 +198,11 @@ def create_server(
         *Locations(served).routes(),
         *Admin(database, served, lifecycle, machines, faults).routes(),
     )
+    pulse = Pulse((lifecycle.preempt_the_due,), log)
+    jobs.changed = pulse.wake
     faults.methods = frozenset(route.name for route in routes)
     service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)
-    return ApiServer(front, database, lifecycle, service, lock, log)
+    return ApiServer(front, database, lifecycle, jobs, pulse, service, lock, log)
 
 
 @contextmanager

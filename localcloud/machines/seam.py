@@ -36,6 +36,9 @@ class Machines(Protocol):
     def delete(self, name: str) -> None:
         """Power the machine off and remove all that it has: process, file system, mounts, link."""
 
+    def power_off(self, name: str) -> None:
+        """End the machine at once and keep its files: a start boots it again as it was."""
+
     def alive(self, name: str) -> bool:
         """Tell whether the machine is running now."""
 

@@ -29,6 +29,9 @@ class MachinesOnDisk:
         time.sleep(self._delay)
         (home / "booted").write_text(str(spec.address))
 
+    def power_off(self, name: str) -> None:
+        (self._directory / name / "booted").unlink(missing_ok=True)
+
     def delete(self, name: str) -> None:
         home = self._directory / name
         time.sleep(self._delay)

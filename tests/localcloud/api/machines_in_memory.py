@@ -12,8 +12,8 @@ KEY_TYPE = "ssh-ed25519"
 class MachinesInMemory:
     """Keeps machines as a dictionary of specs; fails and waits where a test says so.
 
-    ``hold`` makes every start wait until it is set; ``refuse`` maps ``start`` and ``delete`` to
-    the number of times that verb still fails.
+    ``hold`` makes every start wait until it is set; ``refuse`` maps ``start``, ``power_off``
+    and ``delete`` to the number of times that verb still fails.
     """
 
     def __init__(self, subnet: str = "10.77.0.0/24") -> None:
@@ -21,6 +21,7 @@ class MachinesInMemory:
         self.specs: dict[str, MachineSpec] = {}
         self.running: set[str] = set()
         self.starts: list[str] = []
+        self.offs: list[str] = []
         self.hold: threading.Event | None = None
         self.reached_hold = threading.Event()
         self.refuse: dict[str, int] = {}
@@ -47,6 +48,12 @@ class MachinesInMemory:
         finally:
             with self._lock:
                 self.at_once -= 1
+
+    def power_off(self, name: str) -> None:
+        self._maybe_refuse("power_off", name)
+        with self._lock:
+            self.offs.append(name)
+            self.running.discard(name)
 
     def delete(self, name: str) -> None:
         self._maybe_refuse("delete", name)

@@ -102,7 +102,7 @@ def test_a_stop_in_the_middle_of_a_creation_leaves_it_to_the_next_start(local_ap
     operation = local_api.create("one", acceleratorType="v4-64")
     assert local_api.machines.reached_hold.wait(20)
     local_api.server.stop()
-    wait_for(lambda: local_api.server._lifecycle._stopping.is_set() or None)
+    wait_for(lambda: local_api.server._jobs._stopping.is_set() or None)
     local_api.machines.hold.set()
     local_api.halt()
     begun = len(local_api.machines.starts)

@@ -1,0 +1,113 @@
+"""What a caller asks a node to be: checked against what the cloud offers, its gaps filled in."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api import catalog
+from localcloud.api.errors import invalid, not_found
+from localcloud.api.node_message import read
+
+_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """A node that may be made: its accelerator, and its body as it will be stored."""
+
+    accelerator: catalog.Accelerator
+    body: Mapping[str, Any]
+
+    @property
+    def spot(self) -> bool:
+        """Tell whether it may be preempted at any time."""
+        return is_spot(self.body)
+
+
+def is_spot(body: Mapping[str, Any]) -> bool:
+    """Tell whether a node's body is of a spot or preemptible TPU."""
+    scheduling = body.get("schedulingConfig", {})
+    return bool(scheduling.get("spot") or scheduling.get("preemptible"))
+
+
+def requested(value: Any, parent: str, zone: str, path: str = "node") -> NodeRequest:
+    """Read and check the Node message of a request; raises a 400, or a 404 for a data disk."""
+    said = read(value, path=path)
+    accelerator = _accelerator(said, zone)
+    body = _with_defaults(said, accelerator, parent, zone)
+    _check_runtime(body, zone)
+    _check_disks(body)
+    return NodeRequest(accelerator, body)
+
+
+def checked_id(field: str, text: str) -> str:
+    """Give the id of a new resource, or raise a 400 that names the query parameter or field."""
+    if not _ID.fullmatch(text):
+        raise invalid(field, f"{field} '{text}' does not match {_ID.pattern}")
+    return text
+
+
+def _accelerator(said: Mapping[str, Any], zone: str) -> catalog.Accelerator:
+    name, config = said.get("acceleratorType", ""), said.get("acceleratorConfig", {})
+    if not name and not config:
+        raise invalid("node.acceleratorType", "acceleratorType or acceleratorConfig must be given")
+    described = catalog.by_config(config.get("type", ""), config.get("topology", ""))
+    found = catalog.ACCELERATORS.get(name) if name else described
+    if found is None:
+        asked = name or f"{config.get('type')} {config.get('topology')}"
+        known = ", ".join(catalog.ACCELERATORS)
+        raise invalid(
+            "node.acceleratorType",
+            f'The accelerator "{asked}" was not found in the zone {zone}; there are {known}',
+        )
+    if config and described != found:
+        raise invalid("node.acceleratorConfig", f"acceleratorConfig does not describe {name}")
+    return found
+
+
+def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
+    version = body.get("runtimeVersion", "")
+    if version not in catalog.RUNTIME_VERSIONS:
+        known = ", ".join(catalog.RUNTIME_VERSIONS)
+        raise invalid(
+            "node.runtimeVersion",
+            f'The runtime version "{version}" was not found in the zone {zone}; there are {known}',
+        )
+
+
+def _check_disks(body: Mapping[str, Any]) -> None:
+    """Refuse data disks by name: the cloud has no disks yet, so none can be attached."""
+    for disk in body.get("dataDisks", ()):
+        raise not_found(disk.get("sourceDisk", ""))
+
+
+def _with_defaults(
+    said: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str, zone: str
+) -> dict[str, Any]:
+    """Give a node's stored body: what the caller said, and what Google fills in."""
+    if "networkConfig" in said and "networkConfigs" in said:
+        raise invalid("node.networkConfigs", "networkConfig and networkConfigs exclude each other")
+    project, region = parent.partition("/")[2], zone.rpartition("-")[0]
+    network = {
+        "network": f"{parent}/global/networks/default",
+        "subnetwork": f"{parent}/regions/{region}/subnetworks/default",
+    }
+    account = {
+        "email": f"compute@{project}.iam.gserviceaccount.com",
+        "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+    }
+    body = {
+        **said,
+        "acceleratorType": accelerator.name,
+        "acceleratorConfig": {
+            "type": accelerator.config_type,
+            "topology": accelerator.topology,
+        },
+        "schedulingConfig": said.get("schedulingConfig", {}),
+        "serviceAccount": {**account, **said.get("serviceAccount", {})},
+        "shieldedInstanceConfig": said.get("shieldedInstanceConfig", {}),
+    }
+    if "networkConfigs" not in said:
+        body["networkConfig"] = {**network, **said.get("networkConfig", {})}
+    return body
