@@ -158,6 +158,30 @@ def test_constructed_groups_names_and_variables_work_as_ansible_users_know_them(
     assert inventory["_meta"]["hostvars"][names[0]]["twice"] == 4
 
 
+def test_filters_leave_out_tpus_before_their_keys_are_asked_for(listed, scripted):
+    mine, other = node(labels={"owner": "ada"}), node("old", id="2", labels={"owner": "bob"})
+    scripted.answerer = answering(mine, other)
+    inventory = the_inventory(
+        listed(filters=["tpu_labels.owner == 'ada'", "tpu_chips is undefined"])
+    )
+    assert sorted(inventory["_meta"]["hostvars"]) == ["demo-w0", "demo-w1"]
+    assert [asked.path for asked in scripted.asked if "old" in asked.path] == []
+
+
+def test_a_filter_that_cant_be_evaluated_leaves_the_tpu_out_with_a_warning(listed, scripted):
+    scripted.answerer = answering(node(), node("mine", id="2", labels={"owner": "ada"}))
+    result = listed(filters=["tpu_labels.owner == 'ada'"])
+    assert sorted(the_inventory(result)["_meta"]["hostvars"]) == ["mine-w0", "mine-w1"]
+    said = " ".join(result.stderr.split())
+    assert "can't be evaluated for TPU demo (us-central2-b)" in said
+
+
+@pytest.mark.parametrize("filters", [["tpu_labels.owner == 'ada'"], ["tpu_name"]])
+def test_a_strict_filter_and_one_that_is_no_condition_are_one_line(listed, scripted, filters):
+    scripted.answerer = answering(node())
+    assert "filters: " in the_line(listed(strict=True, filters=filters))
+
+
 def test_a_cached_list_is_not_asked_for_again(listed, scripted, tmp_path):
     scripted.answerer = answering(node(metadata={"startup-script": "s3cret"}))
     caching = {

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.collections.scripted_api import node
+from tests.localcloud.api.google_schema import document
 
 
 def hosts_of(*nodes, known=(), **options):
@@ -61,8 +62,61 @@ def test_a_worker_knows_itself_and_its_leader():
         "tpu_device_glob": "/dev/accel*",
         "tpu_labels": {"a": "b"},
         "tpu_queued_resource": "",
+        "tpu_multislice": "",
+        "tpu_slice_id": 0,
+        "tpu_slice_count": 1,
+        "tpu_slice_leader_ip": "10.0.0.2",
         "ansible_host": "203.0.113.3",
     }
+
+
+def sliced(name, zone="us-central2-b", resource="big", **fields):
+    resource = f"projects/p/locations/{zone}/queuedResources/{resource}"
+    more = {"id": f"{name}{zone}", "multisliceNode": True, "queuedResource": resource}
+    return node(name, zone, **(more | fields))
+
+
+def facts(built, *names):
+    return [tuple(host.variables[name] for name in names) for host in built.hosts]
+
+
+def test_the_slices_of_one_queued_resource_know_each_other():
+    others = [{"ipAddress": "10.0.0.9", "accessConfig": {"externalIp": "203.0.113.9"}}]
+    built = hosts_of(
+        sliced("big-1", networkEndpoints=others, acceleratorType="v4-8"), sliced("big-0")
+    )
+    names = ("tpu_multislice", "tpu_slice_id", "tpu_slice_count", "tpu_slice_leader_ip")
+    assert facts(built, "tpu_name", *names) == [
+        ("big-1", "big", 1, 2, "10.0.0.2"),
+        ("big-0", "big", 0, 2, "10.0.0.2"),
+        ("big-0", "big", 0, 2, "10.0.0.2"),
+    ]
+    assert all("multislice_big" in host.groups for host in built.hosts)
+
+
+def test_a_missing_slice_keeps_its_number_free():
+    built = hosts_of(sliced("big-2", state="PREEMPTED"), sliced("big-0", acceleratorType="v4-16"))
+    assert facts(built, "tpu_slice_id", "tpu_slice_count") == [(2, 3), (0, 3), (0, 3)]
+
+
+def test_slices_that_are_not_numbered_stand_in_the_order_of_their_names():
+    built = hosts_of(sliced("right"), sliced("left"))
+    assert facts(built, "tpu_name", "tpu_slice_id")[::2] == [("right", 1), ("left", 0)]
+
+
+def test_queued_resources_of_one_name_in_two_zones_are_two_runs():
+    built = hosts_of(sliced("big-0"), sliced("big-0", "us-east1-d"))
+    assert facts(built, "tpu_slice_count") == [(1,)] * 4
+    assert {host.groups[-1] for host in built.hosts} == {
+        "multislice_big_us-central2-b",
+        "multislice_big_us-east1-d",
+    }
+
+
+def test_tpus_made_one_by_one_are_never_one_run():
+    resource = "projects/p/locations/us-central2-b/queuedResources/sweep-0"
+    built = hosts_of(node("sweep-0", id="1", queuedResource=resource), node("sweep-1", id="2"))
+    assert set(facts(built, "tpu_multislice", "tpu_slice_count")) == {("", 1)}
 
 
 @pytest.mark.parametrize("state", ["CREATING", "PREEMPTED", "REPAIRING", "STOPPED"])
@@ -194,40 +248,35 @@ def test_a_config_with_topology_is_a_type(config, topology, kind):
 
 TEXTS = st.text(max_size=8) | st.sampled_from(["10.0.0.2", "::1", "READY", "v4-16", "V4", "2x2x2"])
 NAMES = st.from_regex(r"projects/[a-z0-9-]{3,9}/locations/[a-z0-9-]{3,9}/nodes/[a-z0-9-]{1,9}")
-ENDPOINTS = st.fixed_dictionaries(
-    {},
-    optional={
-        "ipAddress": TEXTS,
-        "port": st.integers(0, 65535),
-        "accessConfig": st.fixed_dictionaries({}, optional={"externalIp": TEXTS}),
-    },
-)
-NETWORKS = st.fixed_dictionaries(
-    {}, optional={"network": TEXTS, "subnetwork": TEXTS, "enableExternalIps": st.booleans()}
-)
-FLAGS = st.fixed_dictionaries({}, optional={"spot": st.booleans(), "preemptible": st.booleans()})
-CONFIGS = st.fixed_dictionaries({}, optional={"type": TEXTS, "topology": TEXTS})
-SCHEMA_NODES = st.fixed_dictionaries(
-    {},
-    optional={
-        "name": NAMES | TEXTS,
-        "id": st.integers(0, 2**63 - 1).map(str) | TEXTS,
-        "state": st.sampled_from(["READY", "CREATING", "PREEMPTED"]) | TEXTS,
-        "health": TEXTS,
-        "healthDescription": TEXTS,
-        "acceleratorType": TEXTS,
-        "acceleratorConfig": CONFIGS,
-        "runtimeVersion": TEXTS,
-        "networkConfig": NETWORKS,
-        "networkConfigs": st.lists(NETWORKS, max_size=2),
-        "networkEndpoints": st.lists(ENDPOINTS, max_size=3),
-        "schedulingConfig": FLAGS,
-        "queuedResource": TEXTS,
-        "multisliceNode": st.booleans(),
-        "labels": st.dictionaries(TEXTS, TEXTS, max_size=2),
-        "tags": st.lists(TEXTS, max_size=2),
-        "metadata": st.dictionaries(TEXTS, TEXTS, max_size=2),
-    },
+IDS = st.integers(0, 2**63 - 1).map(str)
+
+
+def values_of(schema: dict, schemas: dict) -> st.SearchStrategy:
+    """Make whatever Google's discovery document allows; an enum may gain members any day."""
+    if "$ref" in schema:
+        return values_of(schemas[schema["$ref"]], schemas)
+    if schema["type"] == "array":
+        return st.lists(values_of(schema["items"], schemas), max_size=3)
+    if "additionalProperties" in schema:
+        inner = values_of(schema["additionalProperties"], schemas)
+        return st.dictionaries(TEXTS, inner, max_size=2)
+    if schema["type"] == "object":
+        fields = schema.get("properties", {}).items()
+        return st.fixed_dictionaries(
+            {}, optional={name: values_of(field, schemas) for name, field in fields}
+        )
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"]) | TEXTS
+    if schema.get("format") == "int64":
+        return IDS | TEXTS
+    return {"string": TEXTS, "boolean": st.booleans(), "integer": st.integers(0, 2**31)}[
+        schema["type"]
+    ]
+
+
+GOOGLES = document("v2")["schemas"]
+SCHEMA_NODES = st.tuples(values_of(GOOGLES["Node"], GOOGLES), NAMES | TEXTS).map(
+    lambda made: made[0] | {"name": made[1]}
 )
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -23,109 +23,22 @@ description:
     O(tpufleet.core.tpu_node#module:api)), C(tpu_ssh) (C(user), C(private_key_file),
     C(known_hosts_file), C(address)), C(tpu_partial), and all of O(vars).
   - A partial answer, which lacks some zones, is an error unless O(allow_partial=true).
-  - A second source of workers, such as Compute Engine's TPU machine types, has its place beside
-    the listing of nodes. Whatever makes C(Node) objects (C(module_utils/tpu_nodes.py)) gets hosts,
-    groups and variables alike.
+  - The TPUs that one queued resource made together (multislice) are slices of one run. They stand
+    in C(multislice_<queued resource>), their workers know C(tpu_multislice) (the queued resource,
+    empty for a TPU of its own), C(tpu_slice_id), C(tpu_slice_count) and C(tpu_slice_leader_ip) (of
+    the slice number 0). TPUs made one by one are never one run, whatever they are called.
+  - A second source of workers, such as Compute Engine's TPU machine types, has its place in
+    C(module_utils/tpu_sources.py). Whatever lists, reads and vouches for host keys as C(TpuNodes)
+    does there gets hosts, groups, variables, filters and the cache alike.
 author: tpufleet maintainers
 requirements: [google-auth, requests]
 extends_documentation_fragment:
+  - tpufleet.core.tpu_inventory
   - constructed
   - inventory_cache
 notes:
   - The options of type string may be templates. They see C(inventory_dir), C(inventory_file),
     extra variables and what O(vars) defines. What the API says is never taken as a template.
-options:
-  plugin:
-    description: Says that this file is for this plugin.
-    type: string
-    required: true
-    choices: [tpufleet.core.tpu]
-  project:
-    description: The Google Cloud project's id.
-    type: string
-    env: [{name: TPUFLEET_PROJECT}]
-  zones:
-    description: The zones to list, V(-) for all.
-    type: list
-    elements: string
-    default: ["-"]
-    env: [{name: TPUFLEET_ZONES}]
-  endpoint:
-    description: The API's address, C(http(s)://host[:port]). Empty for Google's.
-    type: string
-    default: ""
-    env: [{name: TPUFLEET_ENDPOINT}]
-  credentials_file:
-    description:
-      - A service account's key file or an C(authorized_user) file.
-      - If empty, Google's application-default credentials are used (GOOGLE_APPLICATION_CREDENTIALS,
-        C(gcloud auth application-default login), the metadata server).
-    type: string
-    default: ""
-    env: [{name: TPUFLEET_CREDENTIALS_FILE}]
-  address:
-    description:
-      - How workers are reached, by their external or internal address, or by Google's
-        Identity-Aware Proxy (C(gcloud compute start-iap-tunnel); the guests' host names come from
-        their attributes).
-    type: string
-    choices: [external, internal, iap]
-    default: external
-    env: [{name: TPUFLEET_ADDRESS}]
-  ssh_user:
-    description: The user on the workers. Empty for Ansible's default.
-    type: string
-    default: ""
-    env: [{name: TPUFLEET_SSH_USER}]
-  ssh_private_key_file:
-    description: The private key for ssh. Empty for ssh's default.
-    type: string
-    default: ""
-    env: [{name: TPUFLEET_SSH_PRIVATE_KEY_FILE}]
-  known_hosts_file:
-    description:
-      - The fleet's own known_hosts file. The keys of a TPU that is met for the first time are
-        read from its guest attributes and written there, under an alias of TPU id and worker
-        number.
-    type: string
-    default: ~/.config/tpufleet/known_hosts
-    env: [{name: TPUFLEET_KNOWN_HOSTS_FILE}]
-  host_keys:
-    description:
-      - What ssh does about a worker that published no host keys. V(strict) refuses it,
-        V(accept-new) believes the first answer and keeps to it. Either way there is a warning
-        that names the worker.
-    type: string
-    choices: [strict, accept-new]
-    default: strict
-    env: [{name: TPUFLEET_HOST_KEYS}]
-  allow_partial:
-    description:
-      - Go on when some zones don't answer. The group C(all) then has C(tpu_partial=true) and
-        C(tpu_unreachable), the zones, and there is a warning.
-    type: bool
-    default: false
-    env: [{name: TPUFLEET_ALLOW_PARTIAL}]
-  hostnames:
-    description:
-      - Expressions for the hosts' names; the first that gives a text counts. They see the host's
-        variables, and its default name as C(inventory_hostname), which is the name if none does.
-    type: list
-    elements: string
-    default: []
-    env: [{name: TPUFLEET_HOSTNAMES}]
-  vars:
-    description:
-      - Variables for the templates in this file, each seeing those before it, and for everything
-        else, as variables of the group C(all).
-    type: dict
-    default: {}
-    env: [{name: TPUFLEET_VARS}]
-  down_hint:
-    description: What to say where the endpoint can't be found out or nobody answers there.
-    type: string
-    default: ""
-    env: [{name: TPUFLEET_DOWN_HINT}]
 """
 
 EXAMPLES = r"""
@@ -143,6 +56,7 @@ address: internal
 ssh_user: tpu
 ssh_private_key_file: ~/.ssh/tpu
 hostnames: ["inventory_hostname ~ '-' ~ tpu_zone"]
+filters: ["tpu_labels.owner | default('') == 'ada'"]
 compose:
   ansible_port: "2222 if tpu_labels.sshd | default('') == 'high' else 22"
 groups:
@@ -168,11 +82,20 @@ from ansible import constants
 from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 
-from ..module_utils.host_keys import KnownHost, KnownHostsFile, alias_of, published_keys
-from ..module_utils.tpu_api import ApiSettings, Listing, TpuApi
-from ..module_utils.tpu_errors import NoAnswer, TpuApiError, one_line
-from ..module_utils.tpu_hosts import Host, HostOptions, build_hosts, is_reachable, refuse_clashes
-from ..module_utils.tpu_nodes import Node, parse_node
+from ..module_utils.host_keys import KnownHost, KnownHostsFile, alias_of
+from ..module_utils.tpu_api import ApiSettings, Listing
+from ..module_utils.tpu_errors import NoAnswer, NotConfigured, TpuApiError, one_line
+from ..module_utils.tpu_hosts import (
+    Host,
+    HostOptions,
+    build_hosts,
+    is_reachable,
+    node_variables,
+    refuse_clashes,
+)
+from ..module_utils.tpu_nodes import Node
+from ..module_utils.tpu_slices import Slice, slices_of
+from ..module_utils.tpu_sources import Source, TpuNodes
 from ..plugin_utils.inert_text import plain
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
@@ -229,14 +152,17 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             known_hosts_file=self._text["known_hosts_file"],
             accept_new=self.get_option("host_keys") == "accept-new",
         )
+        source = TpuNodes(settings)
         try:
-            listing, api = self._listing(path, settings, use_cache=use_cache)
+            listing = self._listing(path, settings, source, use_cache=use_cache)
         except NoAnswer as error:
             hint = self._text["down_hint"]
             raise NoAnswer(f"{error}: {hint}" if hint else error) from None
-        nodes = [parse_node(node) for node in listing.nodes]
-        known = self._known_hosts(nodes, options, settings, api)
-        built = build_hosts(nodes, options, known)
+        nodes = [source.node_of(node) for node in listing.nodes]
+        slices = slices_of(nodes)
+        kept = self._kept(nodes, slices)
+        known = self._known_hosts(kept, options, source)
+        built = build_hosts(kept, options, known, slices)
         for warning in built.warnings:
             self.display.warning(warning)
         self._set_shared_variables(settings, listing, hints)
@@ -280,8 +206,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- listing ---------------------------------------------------------------------------------
 
     def _listing(
-        self, path: str, settings: ApiSettings, *, use_cache: bool
-    ) -> tuple[Listing, TpuApi | None]:
+        self, path: str, settings: ApiSettings, source: Source, *, use_cache: bool
+    ) -> Listing:
         zones = [str(zone) for zone in self.get_option("zones")]
         asked = {"endpoint": settings.address, "project": settings.project, "zones": zones}
         caching = bool(self.get_option("cache"))
@@ -289,20 +215,47 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if caching and use_cache:
             stored = self._cache.get(key)
             if isinstance(stored, Mapping) and stored.get("asked") == asked:
-                return Listing(list(stored["nodes"])), None
-        api = TpuApi(settings)
-        listing = api.list_nodes(zones, allow_partial=self.get_option("allow_partial"))
+                return Listing(list(stored["nodes"]))
+        listing = source.listed(zones, allow_partial=self.get_option("allow_partial"))
         if caching and not listing.unreachable:
-            # Metadata may hold start scripts with secrets, and no host variable comes from it.
-            nodes = [
-                {name: part for name, part in node.items() if name != "metadata"}
-                for node in listing.nodes
-            ]
-            self._cache[key] = {"asked": asked, "nodes": nodes}
-        return listing, api
+            self._cache[key] = {"asked": asked, "nodes": [dict(node) for node in listing.nodes]}
+        return listing
+
+    def _kept(self, nodes: list[Node], slices: Mapping[str, Slice]) -> list[Node]:
+        """Leave out the TPUs for which a filter is not true."""
+        kept = nodes
+        for expression in self.get_option("filters"):
+            undecided = []
+            met = []
+            for node in kept:
+                self.templar.available_variables = node_variables(node, slices[node.key])
+                try:
+                    value = self.templar.evaluate_expression(expression)
+                except AnsibleError as error:
+                    undecided.append((node, one_line(error.message)))
+                    continue
+                if not isinstance(value, bool):
+                    raise NotConfigured(
+                        f"filters: {expression!r} gives {value!r:.60} for TPU {node.where}, "
+                        "wanted is true or false"
+                    )
+                if value:
+                    met.append(node)
+            if undecided:
+                self._tell_undecided(expression, undecided)
+            kept = met
+        return kept
+
+    def _tell_undecided(self, expression: str, undecided: list[tuple[Node, str]]) -> None:
+        node, reason = undecided[0]
+        others = f" and {len(undecided) - 1} others" if len(undecided) > 1 else ""
+        text = f"filters: {expression!r} can't be evaluated for TPU {node.where}{others}: {reason}"
+        if self.get_option("strict"):
+            raise NotConfigured(text)
+        self.display.warning(f"{text}; left out")
 
     def _known_hosts(
-        self, nodes: list[Node], options: HostOptions, settings: ApiSettings, api: TpuApi | None
+        self, nodes: list[Node], options: HostOptions, source: Source
     ) -> dict[str, KnownHost]:
         """Give the workers' keys; those met for the first time are asked for and written down."""
         if not options.known_hosts_file:
@@ -317,31 +270,20 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         ]
         if not new:
             return known
-        api = api or TpuApi(settings)
+        with_names = options.address == "iap"
         with ThreadPoolExecutor(max_workers=min(8, len(new))) as pool:
-            met = [
-                host
-                for hosts in pool.map(lambda node: self._keys_of(api, node, options), new)
-                for host in hosts
-            ]
+            answers = pool.map(lambda node: self._keys_of(source, node, with_names), new)
+            met = [host for hosts in answers for host in hosts]
         file.add(met)
         return {host.alias: host for host in met} | known
 
-    def _keys_of(self, api: TpuApi, node: Node, options: HostOptions) -> list[KnownHost]:
+    def _keys_of(self, source: Source, node: Node, with_names: bool) -> list[KnownHost]:
         try:
-            found = published_keys(
-                api,
-                node.zone,
-                node.name,
-                node.key,
-                len(node.endpoints),
-                with_names=options.address == "iap",
-            )
+            return source.host_keys(node, with_names=with_names)
         except TpuApiError as error:
             # The missing keys are warned about by name; strict ssh refuses these workers anyway.
             self.display.warning(str(error))
             return []
-        return list(found.values())
 
     # --- Ansible's inventory ---------------------------------------------------------------------
 

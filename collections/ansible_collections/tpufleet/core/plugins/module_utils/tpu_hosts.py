@@ -16,6 +16,7 @@ from .host_keys import KnownHost, alias_of, ssh_options
 from .tpu_errors import TpuApiError
 from .tpu_nodes import Node
 from .tpu_shapes import device_glob_of, generation_of, shape_of
+from .tpu_slices import Slice, slices_of
 
 Address = Literal["external", "internal", "iap"]
 
@@ -65,10 +66,17 @@ def is_reachable(node: Node) -> bool:
 
 
 def build_hosts(
-    nodes: Iterable[Node], options: HostOptions, known: Mapping[str, KnownHost]
+    nodes: Iterable[Node],
+    options: HostOptions,
+    known: Mapping[str, KnownHost],
+    slices: Mapping[str, Slice] | None = None,
 ) -> Hosts:
-    """Make the hosts of the TPUs; ``known`` are the entries of the known_hosts file, by alias."""
+    """Make the hosts of the TPUs; ``known`` are the entries of the known_hosts file, by alias.
+
+    ``slices`` (slices_of) are of all TPUs that exist, where ``nodes`` are but a choice of them.
+    """
     nodes = list(nodes)
+    slices = slices_of(nodes) if slices is None else slices
     named = Counter(node.name for node in nodes)
     hosts: list[Host] = []
     warnings: list[str] = []
@@ -79,12 +87,12 @@ def build_hosts(
                 f"TPU {node.where} is READY but {lack}; until then it is not in the group tpu"
             )
         if lack or not is_reachable(node):
-            hosts.append(_node_host(node))
+            hosts.append(_node_host(node, slices[node.key]))
             continue
         warnings += _doubts(node, options, known)
         group = f"tpu_{node.name}" if named[node.name] == 1 else f"tpu_{node.name}_{node.zone}"
         hosts += [
-            _worker_host(node, worker, group, options, known)
+            _worker_host(node, worker, group, slices[node.key], options, known)
             for worker in range(len(node.endpoints))
         ]
     return Hosts(tuple(hosts), tuple(warnings))
@@ -138,7 +146,8 @@ def _doubts(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) ->
     return doubts
 
 
-def _node_variables(node: Node) -> dict[str, Any]:
+def node_variables(node: Node, place: Slice) -> dict[str, Any]:
+    """Give what all hosts of a TPU have in common."""
     shape = shape_of(node.accelerator_type)
     return {
         "tpu_name": node.name,
@@ -154,28 +163,37 @@ def _node_variables(node: Node) -> dict[str, Any]:
         "tpu_device_glob": device_glob_of(node.accelerator_type),
         "tpu_labels": dict(node.labels),
         "tpu_queued_resource": node.queued_resource.rsplit("/", 1)[-1],
+        "tpu_multislice": place.multislice,
+        "tpu_slice_id": place.id,
+        "tpu_slice_count": place.count,
     }
 
 
-def _node_host(node: Node) -> Host:
+def _node_host(node: Node, place: Slice) -> Host:
     shape = shape_of(node.accelerator_type)
     name = f"{node.name}-{node.zone}" if node.name in _GROUP_NAMES else node.name
-    variables = _node_variables(node) | {"tpu_chips": shape.chips if shape else 0}
+    variables = node_variables(node, place) | {"tpu_chips": shape.chips if shape else 0}
     return Host(name, node, (f"state_{node.state}",), variables)
 
 
 def _worker_host(
-    node: Node, worker: int, group: str, options: HostOptions, known: Mapping[str, KnownHost]
+    node: Node,
+    worker: int,
+    group: str,
+    place: Slice,
+    options: HostOptions,
+    known: Mapping[str, KnownHost],
 ) -> Host:
     shape = shape_of(node.accelerator_type)
     end = node.endpoints[worker]
     alias = alias_of(node.key, worker)
-    variables = _node_variables(node) | {
+    variables = node_variables(node, place) | {
         "tpu_worker_id": worker,
         "tpu_chips": shape.chips_per_worker if shape else 0,
         "tpu_internal_ip": end.internal_ip,
         "tpu_external_ip": end.external_ip,
         "tpu_leader_ip": node.endpoints[0].internal_ip,
+        "tpu_slice_leader_ip": place.leader_ip,
         "ansible_host": end.external_ip if options.address == "external" else end.internal_ip,
     }
     if options.ssh_user:
@@ -202,5 +220,6 @@ def _worker_host(
         f"zone_{node.zone}",
         f"type_{node.accelerator_type}",
         f"state_{node.state}",
+        *((place.group,) if place.group else ()),
     )
     return Host(f"{node.name}-w{worker}", node, groups, variables)

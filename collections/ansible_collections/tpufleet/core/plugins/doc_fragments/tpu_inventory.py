@@ -1,0 +1,113 @@
+"""The options of the inventory plugin tpufleet.core.tpu."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """Read by Ansible, which takes an inventory plugin's options from its documentation."""
+
+    DOCUMENTATION = r"""
+options:
+  plugin:
+    description: Says that this file is for this plugin.
+    type: string
+    required: true
+    choices: [tpufleet.core.tpu]
+  project:
+    description: The Google Cloud project's id.
+    type: string
+    env: [{name: TPUFLEET_PROJECT}]
+  zones:
+    description: The zones to list, V(-) for all.
+    type: list
+    elements: string
+    default: ["-"]
+    env: [{name: TPUFLEET_ZONES}]
+  endpoint:
+    description: The API's address, C(http(s)://host[:port]). Empty for Google's.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_ENDPOINT}]
+  credentials_file:
+    description:
+      - A service account's key file or an C(authorized_user) file.
+      - If empty, Google's application-default credentials are used (GOOGLE_APPLICATION_CREDENTIALS,
+        C(gcloud auth application-default login), the metadata server).
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_CREDENTIALS_FILE}]
+  address:
+    description:
+      - How workers are reached, by their external or internal address, or by Google's
+        Identity-Aware Proxy (C(gcloud compute start-iap-tunnel); the guests' host names come from
+        their attributes).
+    type: string
+    choices: [external, internal, iap]
+    default: external
+    env: [{name: TPUFLEET_ADDRESS}]
+  ssh_user:
+    description: The user on the workers. Empty for Ansible's default.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_SSH_USER}]
+  ssh_private_key_file:
+    description: The private key for ssh. Empty for ssh's default.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_SSH_PRIVATE_KEY_FILE}]
+  known_hosts_file:
+    description:
+      - The fleet's own known_hosts file. The keys of a TPU that is met for the first time are
+        read from its guest attributes and written there, under an alias of TPU id and worker
+        number.
+    type: string
+    default: ~/.config/tpufleet/known_hosts
+    env: [{name: TPUFLEET_KNOWN_HOSTS_FILE}]
+  host_keys:
+    description:
+      - What ssh does about a worker that published no host keys. V(strict) refuses it,
+        V(accept-new) believes the first answer and keeps to it. Either way there is a warning
+        that names the worker.
+    type: string
+    choices: [strict, accept-new]
+    default: strict
+    env: [{name: TPUFLEET_HOST_KEYS}]
+  allow_partial:
+    description:
+      - Go on when some zones don't answer. The group C(all) then has C(tpu_partial=true) and
+        C(tpu_unreachable), the zones, and there is a warning.
+    type: bool
+    default: false
+    env: [{name: TPUFLEET_ALLOW_PARTIAL}]
+  hostnames:
+    description:
+      - Expressions for the hosts' names; the first that gives a text counts. They see the host's
+        variables, and its default name as C(inventory_hostname), which is the name if none does.
+    type: list
+    elements: string
+    default: []
+    env: [{name: TPUFLEET_HOSTNAMES}]
+  filters:
+    description:
+      - Expressions that must all be true for a TPU to be listed. They see its variables, such as
+        C(tpu_labels) and C(tpu_zone), without those of its workers. What is left out is in no
+        group, and its host keys are not asked for.
+      - One that can't be evaluated for a TPU leaves it out, with a warning; with O(strict=true) it
+        is an error.
+    type: list
+    elements: string
+    default: []
+    env: [{name: TPUFLEET_FILTERS}]
+  vars:
+    description:
+      - Variables for the templates in this file, each seeing those before it, and for everything
+        else, as variables of the group C(all).
+    type: dict
+    default: {}
+    env: [{name: TPUFLEET_VARS}]
+  down_hint:
+    description: What to say where the endpoint can't be found out or nobody answers there.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_DOWN_HINT}]
+"""
