@@ -78,6 +78,10 @@ class Faults:
         with self._lock:
             return self._unreachable
 
+    def shortage(self, zone: str, accelerator: str) -> str:
+        """Say why a zone has no capacity for an accelerator type now; "" if it has."""
+        return ""
+
     def strike(self, method: str, zone: str) -> None:
         """Raise the error that is due for this call, if one is, and count it."""
         with self._lock:

@@ -67,9 +67,11 @@ class Lifecycle:
         Raises ApiError (400) if it isn't READY, MachineError if a machine can't be removed.
         """
         self._mark_preempted(node)
-        self._jobs.changed()
-        with self._jobs.alone(node.uid):
-            self._remove_machines(node.uid)
+        try:
+            with self._jobs.alone(node.uid):
+                self._remove_machines(node.uid)
+        finally:
+            self._jobs.changed()
 
     def preempt_later(self, node: Node) -> None:
         """Take a running node away: PREEMPTED at once, its machines go in the background."""

@@ -111,6 +111,15 @@ class OperationTable:
         found = self._some(where, uid, verb)
         return found[0] if found else None
 
+    def last_error(self, zone: str, target: str) -> str:
+        """Give the message of the newest operation on ``target`` that failed, "" if none did."""
+        where = (
+            "zone = ? AND target = ? AND error IS NOT NULL ORDER BY end_time DESC, rowid DESC "
+            "LIMIT 1"
+        )
+        found = self._some(where, zone, target)
+        return str(found[0].error["message"]) if found and found[0].error else ""
+
     def under_way(self) -> list[Operation]:
         """Give the operations that have not ended, oldest first."""
         return self._some("end_time = '' ORDER BY create_time, rowid")

@@ -24,6 +24,8 @@ from localcloud.api.oauth import Accounts, GrantError, token_route
 from localcloud.api.operations import Operations
 from localcloud.api.project import Project
 from localcloud.api.pulse import Pulse
+from localcloud.api.queue import Queue
+from localcloud.api.queued_resources import QueuedResources
 from localcloud.api.routing import Call, Route, Router, no_such_method, query_of
 from localcloud.machines.seam import Machines
 
@@ -190,16 +192,18 @@ def create_server(
     jobs = Jobs(log, hands)
     lifecycle = Lifecycle(database, machines, parent, jobs, log)
     faults = Faults(zones)
+    queue = Queue(database, machines, parent, lifecycle, faults.shortage)
+    pulse = Pulse((lifecycle.preempt_the_due, queue.look), log)
+    jobs.changed = pulse.wake
     served = Project(project, sorted(zones), faults)
     routes = (
         token_route(accounts, f"{endpoint}/token"),
         *Nodes(database, served, lifecycle, machines).routes(),
+        *QueuedResources(database, served, lifecycle, pulse.wake).routes(),
         *Operations(database, served).routes(),
         *Locations(served).routes(),
         *Admin(database, served, lifecycle, machines, faults).routes(),
     )
-    pulse = Pulse((lifecycle.preempt_the_due,), log)
-    jobs.changed = pulse.wake
     faults.methods = frozenset(route.name for route in routes)
     service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)
     return ApiServer(front, database, lifecycle, jobs, pulse, service, lock, log)

@@ -103,14 +103,19 @@ def check(method: Method, code: int, answer: Any) -> None:
         _check_error(answer, method.version)
 
 
-def check_message(value: Any, schema: str, version: str, path: str) -> None:
-    """Check a JSON value against a schema by name; raises SchemaError naming the field."""
+def check_message(
+    value: Any, schema: str, version: str, path: str, *, as_asked: bool = False
+) -> None:
+    """Check a JSON value against a schema by name; raises SchemaError naming the field.
+
+    ``as_asked``: it repeats what a caller said, who need not say everything.
+    """
     properties = document(version)["schemas"][schema].get("properties", {})
     if not isinstance(value, dict):
         raise SchemaError(f"{path} is {value!r}, not a {schema}")
     if unknown := set(value) - set(properties):
         raise SchemaError(f"{path}: {schema} has no {', '.join(sorted(unknown))}")
-    if missing := _ALWAYS.get(schema, set()) - set(value):
+    if not as_asked and (missing := _ALWAYS.get(schema, set()) - set(value)):
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
     if schema == "Operation" and value.get("done", False) != ("response" in value) ^ (
         "error" in value
@@ -122,7 +127,7 @@ def check_message(value: Any, schema: str, version: str, path: str) -> None:
 
 def _check_value(value: Any, kind: Mapping[str, Any], version: str, path: str) -> None:
     if "$ref" in kind:
-        check_message(value, kind["$ref"], version, path)
+        check_message(value, kind["$ref"], version, path, as_asked=".nodeSpec[" in path)
     elif kind["type"] == "array":
         _want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
         for index, item in enumerate(value):

@@ -28,7 +28,6 @@ NOT_YET = {
     "nodes.stop",
     "operations.cancel",
     "operations.delete",
-    *(f"queuedResources.{verb}" for verb in ("create", "delete", "get", "list", "reset")),
 }
 
 

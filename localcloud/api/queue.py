@@ -1,0 +1,251 @@
+"""The queue: gives each queued resource its nodes when it can, and follows what becomes of them.
+
+It looks at everything again whenever something changes, and does the one next thing that each
+request needs. So a server that was killed has nothing to remember but the tables.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from localcloud.api.clock import timestamp
+from localcloud.api.database import Database
+from localcloud.api.errors import (
+    RPC_ALREADY_EXISTS,
+    RPC_DEADLINE_EXCEEDED,
+    RPC_INTERNAL,
+    ApiError,
+)
+from localcloud.api.lifecycle import EMPTY, Lifecycle
+from localcloud.api.node_table import GONE, NoCapacityError, Node, NodeTable
+from localcloud.api.nodes import DELETABLE
+from localcloud.api.operation_table import OperationTable
+from localcloud.api.queued_resource_message import WantedNode, wanted_nodes, write
+from localcloud.api.queued_resource_table import (
+    SERVICE,
+    USER,
+    QueuedResource,
+    QueuedResourceTable,
+)
+from localcloud.machines.seam import Machines
+
+TYPE = "type.googleapis.com/google.cloud.tpu.v2.QueuedResource"
+# Capacity also comes back without a change in the tables: when a fault runs out.
+PATIENCE_S = 1.0
+
+
+class Queue:
+    """Does what queued resources need next; one thread calls ``look``.
+
+    ``shortage`` says why a zone has no capacity for an accelerator type now, "" if it has.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        machines: Machines,
+        parent: str,
+        lifecycle: Lifecycle,
+        shortage: Callable[[str, str], str],
+    ) -> None:
+        self._database = database
+        self._requests = QueuedResourceTable(database)
+        self._nodes = NodeTable(database)
+        self._operations = OperationTable(database)
+        self._machines = machines
+        self._parent = parent
+        self._lifecycle = lifecycle
+        self._shortage = shortage
+        self._steps: Mapping[str, Callable[[QueuedResource], bool]] = {
+            "CREATING": self._enqueue,
+            "ACCEPTED": self._await_start,
+            "WAITING_FOR_RESOURCES": self._allocate,
+            "PROVISIONING": self._follow_creation,
+            "ACTIVE": self._follow_nodes,
+            "SUSPENDING": self._suspend,
+            "DELETING": self._delete,
+        }
+
+    def look(self) -> float | None:
+        """Do all that can be done now; give the seconds after which to look again."""
+        waits = []
+        for request in self._requests.everything():
+            now: QueuedResource | None = request
+            while now is not None and (step := self._steps.get(now.state)) and step(now):
+                now = self._requests.find(request.uid)
+            if now is not None:
+                waits += self._wait(now)
+        return min(waits, default=None)
+
+    @staticmethod
+    def _wait(request: QueuedResource) -> list[float]:
+        if request.state == "ACCEPTED" and request.valid_from:
+            return [max(0.0, request.valid_from - time.time())]
+        if request.state == "WAITING_FOR_RESOURCES":
+            until = request.valid_until
+            return [min(PATIENCE_S, max(0.0, until - time.time()) if until else PATIENCE_S)]
+        return []
+
+    def _enqueue(self, request: QueuedResource) -> bool:
+        early = request.valid_from is not None and request.valid_from > time.time()
+        with self._database.transaction():
+            self._requests.move(request, "ACCEPTED" if early else "WAITING_FOR_RESOURCES")
+            self._end_well(request, "create")
+        return True
+
+    def _await_start(self, request: QueuedResource) -> bool:
+        if self._expired(request):
+            return True
+        if request.valid_from is not None and request.valid_from > time.time():
+            return False
+        return self._requests.move(request, "WAITING_FOR_RESOURCES")
+
+    def _expired(self, request: QueuedResource) -> bool:
+        if request.valid_until is None or request.valid_until > time.time():
+            return False
+        until = timestamp(request.valid_until)
+        message = f"no capacity came before {until}, until when the request was valid"
+        return self._fail(request, RPC_DEADLINE_EXCEEDED, message)
+
+    def _fail(self, request: QueuedResource, code: int, message: str) -> bool:
+        return self._requests.move(request, "FAILED", error={"code": code, "message": message})
+
+    def _allocate(self, request: QueuedResource) -> bool:
+        if self._expired(request):
+            return True
+        wanted = wanted_nodes(request.body, self._parent, request.zone, request.request_name)
+        if any(self._shortage(request.zone, it.request.accelerator.name) for it in wanted):
+            return False
+        begun = []
+        try:
+            with self._database.transaction():
+                for node in wanted:
+                    begun.append(self._add(request, node))
+                self._requests.move(request, "PROVISIONING")
+        except NoCapacityError:
+            return False
+        except ApiError as error:
+            return self._fail(request, RPC_ALREADY_EXISTS, error.message)
+        for operation in begun:
+            self._lifecycle.begin(operation)
+        return True
+
+    def _add(self, request: QueuedResource, wanted: WantedNode) -> Any:
+        name = f"{self._parent}/locations/{request.zone}/nodes/{wanted.node_id}"
+        body = {
+            **wanted.request.body,
+            "queuedResource": (
+                f"{self._parent}/locations/{request.zone}/queuedResources/{request.request_name}"
+            ),
+            **({"multisliceNode": True} if wanted.multislice else {}),
+        }
+        node = self._nodes.add(
+            name,
+            request.zone,
+            wanted.node_id,
+            timestamp(),
+            body,
+            wanted.request.accelerator.workers,
+            self._machines.addresses(),
+            request.uid,
+        )
+        return self._operations.add(request.zone, node.uid, "create", name)
+
+    def _follow_creation(self, request: QueuedResource) -> bool:
+        nodes = self._nodes.of_queued_resource(request.uid)
+        if request.error is not None:
+            self._delete_nodes(nodes, since=request.create_time)
+            over = all(self._stuck(node, request.create_time) for node in nodes)
+            return over and self._requests.move(request, "FAILED", error=request.error)
+        wanted = wanted_nodes(request.body, self._parent, request.zone, request.request_name)
+        lost = {node.node_id for node in wanted} - {
+            node.node_id for node in nodes if node.wanted != GONE
+        }
+        if any(node.state == "PREEMPTED" for node in nodes):
+            return self._requests.move(request, "SUSPENDING")
+        if lost:
+            message = f"not all nodes could be made: {self._reason(request.zone, min(lost))}"
+            error = {"code": RPC_INTERNAL, "message": message}
+            return self._requests.move(request, "PROVISIONING", error=error)
+        if all(node.state == "READY" for node in nodes):
+            return self._requests.move(request, "ACTIVE")
+        return False
+
+    def _reason(self, zone: str, node_id: str) -> str:
+        name = f"{self._parent}/locations/{zone}/nodes/{node_id}"
+        error = self._operations.last_error(zone, name)
+        return error or f"{node_id} was deleted"
+
+    def _follow_nodes(self, request: QueuedResource) -> bool:
+        nodes = self._nodes.of_queued_resource(request.uid)
+        states = {node.state for node in nodes}
+        if "RESTARTING" not in states:
+            self._end_well(request, "reset")
+        if "PREEMPTED" in states:
+            return self._requests.move(request, "SUSPENDING", SERVICE)
+        if states <= {"DELETING"}:
+            return self._requests.move(request, "SUSPENDING", USER)
+        return False
+
+    def _suspend(self, request: QueuedResource) -> bool:
+        """Wait until no node lives; where one was preempted, the other slices go with it."""
+        nodes = self._nodes.of_queued_resource(request.uid)
+        if request.initiator == SERVICE:
+            for node in nodes:
+                with suppress(ApiError):  # it is not READY: what is under way ends first
+                    if node.state in ("READY", "RESTARTING"):
+                        self._lifecycle.preempt_later(node)
+        over = not any(node.workers or node.state == "DELETING" for node in nodes)
+        self._end_badly(request, "reset", "the nodes are gone")
+        return over and self._requests.move(request, "SUSPENDED", request.initiator)
+
+    def _delete(self, request: QueuedResource) -> bool:
+        operation = self._operations.of(request.uid, "delete")
+        nodes = self._nodes.of_queued_resource(request.uid)
+        if operation is None:
+            return False
+        self._end_badly(request, "create", "the request was deleted")
+        self._end_badly(request, "reset", "the request was deleted")
+        for node in nodes:
+            if trouble := self._stuck(node, operation.create_time):
+                with self._database.transaction():
+                    self._operations.fail(operation, RPC_INTERNAL, trouble)
+                    return self._requests.move(request, "SUSPENDED", SERVICE)
+        self._delete_nodes(nodes, since=operation.create_time)
+        if nodes:
+            return False
+        with self._database.transaction():
+            self._requests.remove(request.uid)
+            self._operations.succeed(operation, EMPTY)
+        return True
+
+    def _stuck(self, node: Node, since: str) -> str:
+        """Say why a node's deletion, tried since then, failed; "" if it was not, or did not."""
+        tried = self._operations.of(node.uid, "delete")
+        error = tried.error if tried and tried.create_time > since else None
+        return str(error["message"]) if error else ""
+
+    def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
+        """Delete the nodes that can be, each once."""
+        for node in nodes:
+            name = f"{self._parent}/locations/{node.zone}/nodes/{node.node_id}"
+            with self._database.transaction():
+                if self._stuck(node, since):
+                    continue
+                if not self._nodes.move(node.uid, DELETABLE, "DELETING", wanted=GONE):
+                    continue
+                operation = self._operations.add(node.zone, node.uid, "delete", name)
+            self._lifecycle.begin(operation)
+
+    def _end_well(self, request: QueuedResource, verb: str) -> None:
+        operation = self._operations.of(request.uid, verb)
+        now = self._requests.find(request.uid)
+        if operation and now and not operation.end_time:
+            message = write(now, self._parent)
+            self._operations.succeed(operation, {"@type": TYPE, **message})
+
+    def _end_badly(self, request: QueuedResource, verb: str, message: str) -> None:
+        operation = self._operations.of(request.uid, verb)
+        if operation and not operation.end_time:
+            self._operations.fail(operation, RPC_INTERNAL, message)

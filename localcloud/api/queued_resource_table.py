@@ -1,0 +1,130 @@
+"""The queued resources that were asked for, and what became of each."""
+
+import json
+import sqlite3
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api.database import Database
+from localcloud.api.errors import already_exists
+from localcloud.api.node_table import new_uid
+
+USER = "USER"
+SERVICE = "SERVICE"
+
+_COLUMNS = (
+    "uid, zone, request_name, state, initiator, create_time, valid_from, valid_until, error, body"
+)
+
+
+@dataclass(frozen=True)
+class QueuedResource:
+    """A request for nodes. ``body`` is the caller's, in the API's words.
+
+    Its nodes may be made from ``valid_from`` and not after ``valid_until`` (seconds since 1970;
+    None: no bound). ``error`` is the google.rpc.Status for which it FAILED, or is about to.
+    """
+
+    uid: int
+    zone: str
+    request_name: str
+    state: str
+    initiator: str
+    create_time: str
+    valid_from: float | None
+    valid_until: float | None
+    error: Mapping[str, Any] | None
+    body: Mapping[str, Any]
+
+
+class QueuedResourceTable:
+    """Reads and writes queued resources."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(
+        self,
+        name: str,
+        zone: str,
+        request_name: str,
+        create_time: str,
+        valid: tuple[float | None, float | None],
+        body: Mapping[str, Any],
+    ) -> QueuedResource:
+        """Store a new request in CREATING; raises ApiError (409) if the zone has its name."""
+        uid = new_uid()
+        row = (uid, zone, request_name, "CREATING", USER, create_time, *valid, json.dumps(body))
+        with self._database.transaction() as connection:
+            try:
+                connection.execute(
+                    "INSERT INTO queued_resources (uid, zone, request_name, state, initiator, "
+                    "create_time, valid_from, valid_until, body) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    row,
+                )
+            except sqlite3.IntegrityError:
+                raise already_exists(name) from None
+        found = self.find(uid)
+        assert found is not None  # noqa: S101 - inside the same transaction or process
+        return found
+
+    def get(self, zone: str, request_name: str) -> QueuedResource | None:
+        """Give the request of this name, None without one."""
+        return self._one("zone = ? AND request_name = ?", zone, request_name)
+
+    def find(self, uid: int) -> QueuedResource | None:
+        """Give the request with this number, None when it is gone."""
+        return self._one("uid = ?", uid)
+
+    def everything(self) -> list[QueuedResource]:
+        """Give all requests, oldest first."""
+        return self._some("TRUE ORDER BY create_time, rowid")
+
+    def page(
+        self, zones: Collection[str], after: tuple[str, str] | None, size: int
+    ) -> list[QueuedResource]:
+        """Give up to ``size`` requests of these zones behind the key ``(zone, name)``."""
+        marks = ", ".join("?" * len(zones))
+        where = (
+            f"zone IN ({marks}) AND (zone, request_name) > (?, ?) "
+            "ORDER BY zone, request_name LIMIT ?"
+        )
+        return self._some(where, *zones, *(after or ("", "")), size)
+
+    def move(
+        self,
+        request: QueuedResource,
+        to: str,
+        initiator: str = SERVICE,
+        error: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Change the state if it is still what ``request`` has; tell whether it was."""
+        update = (
+            "UPDATE queued_resources SET state = ?, initiator = ?, error = ? "
+            "WHERE uid = ? AND state = ?"
+        )
+        told = None if error is None else json.dumps(error)
+        values = (to, initiator, told, request.uid, request.state)
+        with self._database.transaction() as connection:
+            return connection.execute(update, values).rowcount == 1
+
+    def remove(self, uid: int) -> None:
+        """Forget a request whose nodes are gone."""
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM queued_resources WHERE uid = ?", (uid,))
+
+    def _one(self, where: str, *values: object) -> QueuedResource | None:
+        found = self._some(where, *values)
+        return found[0] if found else None
+
+    def _some(self, where: str, *values: object) -> list[QueuedResource]:
+        rows = self._database.rows(
+            f"SELECT {_COLUMNS} FROM queued_resources WHERE {where}",  # noqa: S608 - ours, no input
+            *values,
+        )
+        return [
+            QueuedResource(*row[:8], row[8] and json.loads(row[8]), json.loads(row[9]))
+            for row in rows
+        ]

@@ -1,0 +1,160 @@
+"""The methods of ``projects.locations.queuedResources``."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from localcloud.api.clock import timestamp
+from localcloud.api.database import Database
+from localcloud.api.errors import already_exists, failed_precondition, invalid, not_found
+from localcloud.api.lifecycle import Lifecycle
+from localcloud.api.node_request import checked_id
+from localcloud.api.node_table import Node, NodeTable
+from localcloud.api.operation_table import OperationTable
+from localcloud.api.operations import write as write_operation
+from localcloud.api.paging import requested_page
+from localcloud.api.project import LOCATION, Project
+from localcloud.api.queued_resource_message import read_request, validity, wanted_nodes, write
+from localcloud.api.queued_resource_table import USER, QueuedResource, QueuedResourceTable
+from localcloud.api.request_ids import RequestIds
+from localcloud.api.routing import Call, Route
+
+# A delete without force works in these states, and wherever no node is left.
+DEAD = ("ACCEPTED", "FAILED", "SUSPENDED")
+
+
+class QueuedResources:
+    """Answers what is asked of queued resources; the queue makes their nodes.
+
+    ``changed`` is called when there is something for the queue to look at.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        project: Project,
+        lifecycle: Lifecycle,
+        changed: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._requests = QueuedResourceTable(database)
+        self._nodes = NodeTable(database)
+        self._operations = OperationTable(database)
+        self._ids = RequestIds(database)
+        self._project = project
+        self._lifecycle = lifecycle
+        self._changed = changed
+
+    def routes(self) -> tuple[Route, ...]:
+        """Give the methods with their paths."""
+        all_of_them = f"{LOCATION}/queuedResources"
+        one = f"{all_of_them}/{{request}}"
+        named = ("queuedResourceId", "requestId")
+        page = ("pageSize", "pageToken")
+        return (
+            Route("queuedResources.list", "GET", all_of_them, self.list, page),
+            Route("queuedResources.create", "POST", all_of_them, self.create, named),
+            Route("queuedResources.get", "GET", one, self.get),
+            Route("queuedResources.delete", "DELETE", one, self.delete, ("force", "requestId")),
+            Route("queuedResources.reset", "POST", f"{one}:reset", self.reset),
+        )
+
+    def list(self, call: Call) -> Mapping[str, Any]:
+        """Give a page of the requests of one zone or, for ``-``, of all."""
+        scope = self._project.many(call.names)
+        page = requested_page(f"queuedResources in {call.names['zone']}", call.query)
+        found = self._requests.page(scope.zones, page.after, page.size + 1)
+        shown, more = found[: page.size], found[page.size :]
+        token = page.token((shown[-1].zone, shown[-1].request_name)) if more else ""
+        items = [write(request, self._project.parent) for request in shown]
+        return self._project.answer("queuedResources", items, scope, token)
+
+    def get(self, call: Call) -> Mapping[str, Any]:
+        """Give one request."""
+        return write(self._find(call), self._project.parent)
+
+    def create(self, call: Call) -> Mapping[str, Any]:
+        """Put a request in the queue; answers the operation, which ends when it is there."""
+        zone, parent = self._project.one(call.names), self._project.parent
+        request_name = checked_id("queuedResourceId", call.query.get("queuedResourceId", ""))
+        body = read_request(call.json(), parent, zone)
+        valid = validity(body, time.time())
+        name = self._name(zone, request_name)
+        request_id = call.query.get("requestId", "")
+        with self._database.transaction():
+            operation = self._ids.earlier("create", zone, request_id, name)
+            if operation is not None:
+                return write_operation(operation, parent)
+            for node in wanted_nodes(body, parent, zone, request_name):
+                if self._nodes.get(zone, node.node_id):
+                    raise already_exists(f"{parent}/locations/{zone}/nodes/{node.node_id}")
+            request = self._requests.add(name, zone, request_name, timestamp(), valid, body)
+            operation = self._operations.add(zone, request.uid, "create", name)
+            self._ids.remember("create", request_id, operation)
+        self._changed()
+        return write_operation(operation, parent)
+
+    def delete(self, call: Call) -> Mapping[str, Any]:
+        """Begin to remove a request, with ``force`` its living nodes too; answers the operation."""
+        force = _flag(call, "force")
+        zone = self._project.one(call.names)
+        name, request_id = self._name(zone, call.names["request"]), call.query.get("requestId", "")
+        with self._database.transaction():
+            operation = self._ids.earlier("delete", zone, request_id, name)
+            if operation is not None:
+                return write_operation(operation, self._project.parent)
+            request = self._find(call)
+            if request.state == "DELETING":
+                raise failed_precondition(f"{name} is being deleted already")
+            nodes = self._nodes.of_queued_resource(request.uid)
+            if nodes and request.state not in DEAD and not force:
+                raise failed_precondition(
+                    f"{name} is {request.state} and has nodes ({_names(nodes)}): "
+                    "delete those first, or use force"
+                )
+            self._requests.move(request, "DELETING", USER)
+            operation = self._operations.add(zone, request.uid, "delete", name)
+            self._ids.remember("delete", request_id, operation)
+        self._changed()
+        return write_operation(operation, self._project.parent)
+
+    def reset(self, call: Call) -> Mapping[str, Any]:
+        """Begin to boot the machines of an ACTIVE request anew; answers the operation."""
+        call.json()
+        with self._database.transaction():
+            request = self._find(call)
+            nodes = self._nodes.of_queued_resource(request.uid)
+            name = self._name(request.zone, request.request_name)
+            ready = [node for node in nodes if node.state == "READY"]
+            if request.state != "ACTIVE" or len(ready) < len(nodes):
+                raise failed_precondition(
+                    f"{name} is {request.state} with {_names(nodes) or 'no nodes'}: only a request "
+                    "that is ACTIVE, its nodes READY, can be reset"
+                )
+            for node in nodes:
+                self._nodes.move(node.uid, ["READY"], "RESTARTING")
+            operation = self._operations.add(request.zone, request.uid, "reset", name)
+        for node in nodes:
+            self._lifecycle.restart(node)
+        return write_operation(operation, self._project.parent)
+
+    def _name(self, zone: str, request_name: str) -> str:
+        return f"{self._project.parent}/locations/{zone}/queuedResources/{request_name}"
+
+    def _find(self, call: Call) -> QueuedResource:
+        zone, request_name = self._project.one(call.names), call.names["request"]
+        request = self._requests.get(zone, request_name)
+        if request is None:
+            raise not_found(self._name(zone, request_name))
+        return request
+
+
+def _names(nodes: list[Node]) -> str:
+    return ", ".join(f"{node.node_id} {node.state}" for node in nodes)
+
+
+def _flag(call: Call, name: str) -> bool:
+    text = call.query.get(name, "false").lower()
+    if text not in ("true", "false", "1", "0"):
+        raise invalid(name, f"{name} is '{text}', not true or false")
+    return text in ("true", "1")

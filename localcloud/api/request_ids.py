@@ -1,0 +1,51 @@
+"""Requests that may be said twice: the same id twice is one request (https://google.aip.dev/155)."""
+
+import uuid
+
+from localcloud.api.database import Database
+from localcloud.api.errors import invalid
+from localcloud.api.operation_table import Operation, OperationTable
+
+
+class RequestIds:
+    """Remembers which operation each request id began."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._operations = OperationTable(database)
+
+    def earlier(self, method: str, zone: str, request_id: str, target: str) -> Operation | None:
+        """Give the operation that this request began when it came before; None for a new one.
+
+        Raises a 400 for an id that is no UUID, or that was another request's.
+        """
+        if not request_id:
+            return None
+        _check(request_id)
+        rows = self._database.rows(
+            "SELECT operation_id FROM request_ids WHERE method = ? AND zone = ? AND request_id = ?",
+            *(method, zone, request_id),
+        )
+        operation = self._operations.get(zone, rows[0][0]) if rows else None
+        if operation is not None and operation.target != target:
+            said = f"requestId '{request_id}' was given to the request for {operation.target}"
+            raise invalid("requestId", said)
+        return operation
+
+    def remember(self, method: str, request_id: str, operation: Operation) -> None:
+        """Note what a request began; nothing without an id."""
+        if request_id:
+            with self._database.transaction() as connection:
+                connection.execute(
+                    "INSERT OR REPLACE INTO request_ids VALUES (?, ?, ?, ?)",
+                    (method, operation.zone, request_id, operation.operation_id),
+                )
+
+
+def _check(request_id: str) -> None:
+    try:
+        known = uuid.UUID(request_id).int != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise invalid("requestId", f"requestId '{request_id}' is not a UUID")

@@ -1,0 +1,404 @@
+"""Queued resources: put in the queue, given their nodes, suspended, deleted."""
+
+import threading
+import time
+import uuid
+
+import pytest
+
+from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
+from tests.localcloud.api.machines_in_memory import MachinesInMemory
+
+PATH = f"locations/{ZONE}/queuedResources"
+LOCATION = f"projects/local-fleet/locations/{ZONE}"
+
+
+def spec(node_id="one", **fields):
+    return {"parent": LOCATION, "nodeId": node_id, "node": {**NODE, **fields}}
+
+
+def slices(count=2, **params):
+    params = {"nodeCount": count, **params}
+    node = {**NODE, "acceleratorType": "v4-8"}
+    return {"parent": LOCATION, "multisliceParams": params, "node": node}
+
+
+def post(api, name="qr", *specs, request_id="", **fields):
+    body = {"tpu": {"nodeSpec": list(specs) or [spec()]}, **fields}
+    query = {"requestId": request_id} if request_id else {}
+    return api.call("POST", PATH, body, queuedResourceId=name, **query)
+
+
+def ask(api, name="qr", *specs, **fields):
+    answer = post(api, name, *specs, **fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def state_of(api, name="qr"):
+    return api.get(f"{PATH}/{name}")["state"]["state"]
+
+
+def reaches(api, state, name="qr"):
+    wait_for(lambda: state_of(api, name) == state or None)
+    return api.get(f"{PATH}/{name}")
+
+
+def delete(api, name="qr", **query):
+    return api.call("DELETE", f"{PATH}/{name}", **query)
+
+
+def preempt(api, name="one"):
+    assert api.call("POST", f"/_localcloud/nodes/{name}:preempt").status_code == 200
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A cloud with room for one v4-16, which ``other`` has."""
+    api = LocalApi(tmp_path / "full", MachinesInMemory("10.77.0.0/30"))
+    api.ready("other")
+    yield api
+    api.halt()
+
+
+def test_a_request_becomes_active_with_its_node_ready_and_named(local_api):
+    operation = ask(local_api)
+
+    assert operation["metadata"]["target"] == f"{LOCATION}/queuedResources/qr"
+    response = local_api.ended(operation)["response"]
+    assert response["@type"] == "type.googleapis.com/google.cloud.tpu.v2.QueuedResource"
+    active = reaches(local_api, "ACTIVE")
+    assert active["state"] == {"state": "ACTIVE", "stateInitiator": "SERVICE", "activeData": {}}
+    assert active["tpu"]["nodeSpec"][0]["nodeId"] == "one"
+    node = local_api.node("one")
+    assert (node["state"], node["queuedResource"]) == ("READY", active["name"])
+    assert "multisliceNode" not in node
+    assert len(node["networkEndpoints"]) == 2
+
+
+def test_a_request_whose_node_is_being_made_is_provisioning(local_api):
+    local_api.machines.hold = threading.Event()
+    ask(local_api)
+
+    told = reaches(local_api, "PROVISIONING")
+
+    assert told["state"]["provisioningData"] == {}
+    assert local_api.node("one")["state"] == "CREATING"
+    local_api.machines.hold.set()
+    reaches(local_api, "ACTIVE")
+
+
+def test_several_slices_are_named_by_prefix_and_number_and_marked(local_api):
+    ask(local_api, "qr", slices(3, nodeIdPrefix="s"))
+
+    reaches(local_api, "ACTIVE")
+    nodes = local_api.get("locations/-/nodes")["nodes"]
+
+    assert [node["name"].split("/")[-1] for node in nodes] == ["s-0", "s-1", "s-2"]
+    assert [node["multisliceNode"] for node in nodes] == [True] * 3
+
+
+def test_slices_without_a_prefix_have_the_request_s_name(local_api):
+    ask(local_api, "big", slices(2))
+
+    reaches(local_api, "ACTIVE", "big")
+
+    names = [node["name"].split("/")[-1] for node in local_api.get("locations/-/nodes")["nodes"]]
+    assert names == ["big-0", "big-1"]
+
+
+def test_a_spot_request_makes_a_spot_node_and_a_guaranteed_one_does_not(local_api):
+    ask(local_api, "cheap", spec("a"), spot={})
+    ask(local_api, "dear", spec("b"), guaranteed={"minDuration": "3600s"})
+
+    assert reaches(local_api, "ACTIVE", "cheap")["spot"] == {}
+    assert reaches(local_api, "ACTIVE", "dear")["guaranteed"] == {"minDuration": "3600s"}
+    assert local_api.node("a")["schedulingConfig"] == {"spot": True}
+    assert local_api.node("b")["schedulingConfig"] == {}
+
+
+def test_without_capacity_a_request_waits_until_there_is_some(full):
+    ask(full)
+    assert full.get(f"{PATH}/qr")["state"]["state"] in ("CREATING", "WAITING_FOR_RESOURCES")
+    reaches(full, "WAITING_FOR_RESOURCES")
+
+    full.ended(full.delete("other"))
+
+    reaches(full, "ACTIVE")
+
+
+def test_all_slices_come_or_none(full):
+    full.ended(full.delete("other"))
+    ask(full, "qr", slices(3))
+
+    reaches(full, "WAITING_FOR_RESOURCES")
+
+    assert full.machines.specs == {}
+    assert full.get("locations/-/nodes") == {}
+
+
+@pytest.mark.parametrize("policy", ["validUntilDuration", "validUntilTime", "validInterval"])
+def test_a_request_that_gets_no_capacity_in_time_fails(full, policy):
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
+    value = {"validUntilDuration": "0.3s", "validInterval": {"endTime": soon}}.get(policy, soon)
+    ask(full, queueingPolicy={policy: value})
+
+    told = reaches(full, "FAILED")
+
+    assert told["queueingPolicy"] == {policy: value}
+    assert "no capacity came before" in told["state"]["failedData"]["error"]["message"]
+    full.ended(full.delete("other"))
+    assert full.get("locations/-/nodes") == {}
+    assert state_of(full) == "FAILED"
+
+
+def test_a_request_that_may_not_begin_yet_is_accepted_and_begins_in_time(local_api):
+    ask(local_api, queueingPolicy={"validAfterDuration": "0.4s"})
+
+    assert reaches(local_api, "ACCEPTED")["state"]["acceptedData"] == {}
+    assert local_api.get("locations/-/nodes") == {}
+    reaches(local_api, "ACTIVE")
+
+
+def test_a_preempted_node_suspends_its_request_for_good(local_api):
+    ask(local_api, spot={})
+    reaches(local_api, "ACTIVE")
+    starts = list(local_api.machines.starts)
+
+    preempt(local_api)
+
+    told = reaches(local_api, "SUSPENDED")
+    assert told["state"]["stateInitiator"] == "SERVICE"
+    assert local_api.node("one")["state"] == "PREEMPTED"
+    assert local_api.machines.starts == starts
+
+
+def test_with_one_slice_preempted_the_others_go_too(local_api):
+    ask(local_api, "qr", slices(3, nodeIdPrefix="s"), spot={})
+    reaches(local_api, "ACTIVE")
+
+    preempt(local_api, "s-1")
+
+    reaches(local_api, "SUSPENDED")
+    states = {node["state"] for node in local_api.get("locations/-/nodes")["nodes"]}
+    assert states == {"PREEMPTED"}
+    assert local_api.machines.specs == {}
+
+
+def test_a_request_whose_node_the_user_deletes_is_suspended_by_the_user(local_api):
+    ask(local_api)
+    reaches(local_api, "ACTIVE")
+
+    local_api.ended(local_api.delete("one"))
+
+    assert reaches(local_api, "SUSPENDED")["state"]["stateInitiator"] == "USER"
+
+
+def test_an_active_request_is_deleted_only_by_force(local_api):
+    ask(local_api)
+    reaches(local_api, "ACTIVE")
+
+    plain = delete(local_api)
+    forced = delete(local_api, force="true")
+
+    assert plain.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert "ACTIVE and has nodes (one READY)" in plain.json()["error"]["message"]
+    ended = local_api.ended(forced.json())
+    assert ended["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
+    assert local_api.get("locations/-/nodes") == {}
+    assert local_api.get(PATH) == {}
+    assert local_api.machines.specs == {}
+
+
+def test_a_suspended_request_takes_its_dead_node_along(local_api):
+    ask(local_api)
+    reaches(local_api, "ACTIVE")
+    preempt(local_api)
+    reaches(local_api, "SUSPENDED")
+
+    local_api.ended(delete(local_api).json())
+
+    assert local_api.get("locations/-/nodes") == {}
+    ask(local_api)
+    reaches(local_api, "ACTIVE")
+
+
+def test_a_waiting_request_has_no_nodes_and_can_be_deleted(full):
+    ask(full)
+    reaches(full, "WAITING_FOR_RESOURCES")
+
+    assert "response" in full.ended(delete(full).json())
+    assert full.call("GET", f"{PATH}/qr").status_code == 404
+
+
+def test_a_request_that_is_being_deleted_says_so(local_api):
+    local_api.machines.hold = threading.Event()
+    ask(local_api)
+    reaches(local_api, "PROVISIONING")
+    operation = delete(local_api, force="true").json()
+
+    told = local_api.get(f"{PATH}/qr")["state"]
+    again = delete(local_api, force="true")
+
+    assert told == {"state": "DELETING", "stateInitiator": "USER", "deletingData": {}}
+    assert again.json()["error"]["status"] == "FAILED_PRECONDITION"
+    local_api.machines.hold.set()
+    assert "response" in local_api.ended(operation)
+    assert local_api.machines.specs == {}
+
+
+def test_a_delete_whose_machines_stay_fails_and_can_be_said_again(local_api):
+    ask(local_api)
+    reaches(local_api, "ACTIVE")
+    local_api.machines.refuse = {"delete": 1}
+
+    error = local_api.ended(delete(local_api, force="true").json())["error"]
+
+    assert "would not delete" in error["message"]
+    reaches(local_api, "SUSPENDED")
+    assert "response" in local_api.ended(delete(local_api).json())
+
+
+def test_a_request_with_a_machine_that_does_not_start_fails_and_leaves_no_node(local_api):
+    local_api.machines.refuse = {"start": 1}
+
+    ask(local_api, "qr", slices(2))
+
+    told = reaches(local_api, "FAILED")
+    assert "would not start" in told["state"]["failedData"]["error"]["message"]
+    assert local_api.get("locations/-/nodes") == {}
+    assert local_api.machines.specs == {}
+
+
+def test_a_reset_boots_the_machines_anew(local_api):
+    ask(local_api)
+    reaches(local_api, "ACTIVE")
+    machines = sorted(local_api.machines.specs)
+
+    operation = local_api.call("POST", f"{PATH}/qr:reset", {}).json()
+
+    assert "response" in local_api.ended(operation)
+    assert sorted(local_api.machines.offs) == machines
+    assert local_api.node("one")["state"] == "READY"
+    assert state_of(local_api) == "ACTIVE"
+
+
+def test_only_an_active_request_can_be_reset(full):
+    ask(full)
+
+    answer = full.call("POST", f"{PATH}/qr:reset", {})
+
+    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert full.call("POST", f"{PATH}/none:reset", {}).status_code == 404
+
+
+def test_the_same_request_id_twice_makes_one_request(local_api):
+    request_id = str(uuid.UUID(int=7))
+
+    first = ask(local_api, request_id=request_id)
+    second = ask(local_api, request_id=request_id)
+    other = post(local_api, "other", spec("two"), request_id=request_id)
+
+    assert first["name"] == second["name"]
+    assert len(local_api.get(PATH)["queuedResources"]) == 1
+    assert other.status_code == 400
+    reaches(local_api, "ACTIVE")
+    gone = {"force": "true", "requestId": request_id}
+    assert delete(local_api, **gone).json()["name"] == delete(local_api, **gone).json()["name"]
+
+
+def test_requests_are_listed_in_pages_over_all_zones_with_those_out_of_reach(local_api):
+    for name in ("a", "b", "c"):
+        ask(local_api, name, spec(f"node-{name}"))
+        reaches(local_api, "ACTIVE", name)
+    local_api.call("POST", "/_localcloud/faults", {"unreachable": ["us-central1-a"]})
+
+    first = local_api.get("locations/-/queuedResources", pageSize=2)
+    rest = local_api.get("locations/-/queuedResources", pageToken=first["nextPageToken"])
+
+    listed = [it["name"].split("/")[-1] for it in first["queuedResources"]]
+    assert listed + [it["name"].split("/")[-1] for it in rest["queuedResources"]] == [*"abc"]
+    assert first["unreachable"] == ["projects/local-fleet/locations/us-central1-a"]
+
+
+def test_a_taken_name_of_a_request_or_node_is_refused(local_api):
+    ask(local_api)
+    reaches(local_api, "ACTIVE")
+
+    assert post(local_api, "qr", spec("two")).status_code == 409
+    assert post(local_api, "other", spec("one")).status_code == 409
+
+
+def test_a_node_s_name_taken_while_its_request_waited_fails_the_request(local_api):
+    ask(local_api, queueingPolicy={"validAfterDuration": "0.5s"})
+    local_api.ready("one")
+
+    error = reaches(local_api, "FAILED")["state"]["failedData"]["error"]
+
+    assert error["code"] == 6
+    assert local_api.node("one")["state"] == "READY"
+
+
+def test_requests_go_on_where_a_stopped_server_left_them(local_api):
+    local_api.machines.hold = threading.Event()
+    ask(local_api, "qr", slices(2, nodeIdPrefix="s"))
+    ask(local_api, "late", spec("late"), queueingPolicy={"validAfterDuration": "1s"})
+    reaches(local_api, "PROVISIONING")
+    local_api.server.stop()
+    local_api.machines.hold.set()
+    local_api.halt()
+    local_api.machines.hold = None
+
+    local_api.boot()
+
+    reaches(local_api, "ACTIVE")
+    reaches(local_api, "ACTIVE", "late")
+    assert len(local_api.machines.specs) == 4
+
+
+NODE_SPEC = "queuedResource.tpu.nodeSpec"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, NODE_SPEC),
+        ({"tpu": {"nodeSpec": [spec()]}, "colour": "red"}, "queuedResource"),
+        ({"tpu": {"nodeSpec": [{**spec(), "parent": "projects/p"}]}}, f"{NODE_SPEC}[0].parent"),
+        ({"tpu": {"nodeSpec": [spec("")]}}, f"{NODE_SPEC}[0].nodeId"),
+        ({"tpu": {"nodeSpec": [spec(), spec()]}}, NODE_SPEC),
+        (
+            {"tpu": {"nodeSpec": [slices(1)]}},
+            f"{NODE_SPEC}[0].multisliceParams.nodeCount",
+        ),
+        ({"tpu": {"nodeSpec": [{**slices(2), "nodeId": "one"}]}}, f"{NODE_SPEC}[0].nodeId"),
+        ({"tpu": {"nodeSpec": [spec(acceleratorType="v4-7")]}}, "node.acceleratorType"),
+        ({"tpu": {"nodeSpec": [spec()]}, "spot": {}, "guaranteed": {}}, "queuedResource.spot"),
+        (
+            {"tpu": {"nodeSpec": [spec()]}, "queueingPolicy": {"validUntilDuration": "1h"}},
+            "queuedResource.queueingPolicy.validUntilDuration",
+        ),
+        (
+            {
+                "tpu": {"nodeSpec": [spec()]},
+                "queueingPolicy": {"validUntilDuration": "1s", "validAfterDuration": "1s"},
+            },
+            "queuedResource.queueingPolicy",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named(local_api, body, field):
+    answer = local_api.call("POST", PATH, body, queuedResourceId="qr")
+
+    assert answer.status_code == 400
+    violations = answer.json()["error"]["details"][0]["fieldViolations"]
+    assert violations[0]["field"] == field
+    assert local_api.get(PATH) == {}
+
+
+@pytest.mark.parametrize("query", [{}, {"queuedResourceId": "qr", "requestId": "again"}])
+def test_a_request_without_a_name_or_with_an_id_that_is_no_uuid_is_refused(local_api, query):
+    body = {"tpu": {"nodeSpec": [spec()]}}
+
+    assert local_api.call("POST", PATH, body, **query).status_code == 400
+    assert local_api.get(PATH) == {}
