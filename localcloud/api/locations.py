@@ -8,6 +8,17 @@ from localcloud.api.errors import ApiError, not_found
 from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project, Scope
 from localcloud.api.routing import Call, Handler, Route
+from localcloud.api.selection import chosen, ordered
+
+FIELDS = {
+    "acceleratorTypes": (
+        "name",
+        "type",
+        "acceleratorConfigs.type",
+        "acceleratorConfigs.topology",
+    ),
+    "runtimeVersions": ("name", "version"),
+}
 
 
 class Locations:
@@ -34,6 +45,12 @@ class Locations:
                 (*page, "filter", "extraLocationTypes"),
             ),
             Route("locations.get", "GET", LOCATION, self.get),
+            Route(
+                "generateServiceIdentity",
+                "POST",
+                f"{LOCATION}:generateServiceIdentity",
+                self.service_identity,
+            ),
         ]
         for collection, ids, write in offers:
             path = f"{LOCATION}/{collection}"
@@ -45,13 +62,17 @@ class Locations:
 
     def list(self, call: Call) -> Mapping[str, Any]:
         """Give a page of the cloud's zones, reachable or not."""
-        _refuse_selection(call)
-        page = requested_page("locations", call.query)
-        names = [zone for zone in self._project.zones if page.after is None or (zone,) > page.after]
-        shown = names[: page.size]
-        token = page.token((shown[-1],)) if len(names) > len(shown) else ""
-        items = [self._location(zone) for zone in shown]
-        return self._project.answer("locations", items, Scope((), ()), token)
+        if call.query.get("extraLocationTypes"):
+            raise ApiError(501, "extraLocationTypes is not taken here: there are zones alone")
+        items = [self._location(zone) for zone in sorted(self._project.zones)]
+        return self._page("locations", call, items, ("name", "locationId"), Scope((), ()))
+
+    def service_identity(self, call: Call) -> Mapping[str, Any]:
+        """Give the account by which the cloud itself acts in the project."""
+        call.json()
+        self._project.one(call.names)
+        project = self._project.parent.partition("/")[2]
+        return {"identity": {"email": f"service-{project}@cloud-tpu.iam.gserviceaccount.com"}}
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Give one zone."""
@@ -79,17 +100,31 @@ class Locations:
         self, collection: str, ids: Sequence[str], write: Callable[[str, str], dict[str, Any]]
     ) -> Handler:
         def lister(call: Call) -> Mapping[str, Any]:
-            _refuse_selection(call)
             scope = self._project.many(call.names)
-            page = requested_page(f"{collection} in {call.names['zone']}", call.query)
-            keys = sorted((zone, name) for zone in scope.zones for name in ids)
-            rest = [key for key in keys if page.after is None or key > page.after]
-            shown = rest[: page.size]
-            token = page.token(shown[-1]) if len(rest) > len(shown) else ""
-            items = [write(zone, name) for zone, name in shown]
-            return self._project.answer(collection, items, scope, token)
+            items = [write(zone, name) for zone in scope.zones for name in sorted(ids)]
+            fields = FIELDS[collection]
+            return self._page(collection, call, items, fields, scope)
 
         return lister
+
+    def _page(
+        self,
+        collection: str,
+        call: Call,
+        items: Sequence[Mapping[str, Any]],
+        fields: Sequence[str],
+        scope: Scope,
+    ) -> Mapping[str, Any]:
+        """Give the page that is asked for of a list that never changes."""
+        wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
+        page = requested_page(f"{collection} {call.names} {wanted} {order}", call.query)
+        rest = ordered([it for it in items if chosen(wanted, fields)(it)], order, fields)
+        if page.after is not None:
+            names = [it["name"] for it in rest]
+            rest = rest[names.index(page.after[0]) + 1 :] if page.after[0] in names else []
+        shown = rest[: page.size]
+        token = page.token((shown[-1]["name"],)) if len(rest) > len(shown) else ""
+        return self._project.answer(collection, shown, scope, token)
 
     def _getter(
         self, collection: str, ids: Sequence[str], write: Callable[[str, str], dict[str, Any]]
@@ -101,10 +136,3 @@ class Locations:
             return write(zone, name)
 
         return getter
-
-
-def _refuse_selection(call: Call) -> None:
-    """Refuse what would be wrong to pass over in silence: a list that isn't what was asked for."""
-    for parameter in ("filter", "orderBy", "extraLocationTypes"):
-        if call.query.get(parameter):
-            raise ApiError(501, f"{parameter} is not taken here yet")

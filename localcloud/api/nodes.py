@@ -70,7 +70,7 @@ class Nodes:
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Give one node."""
-        return write(self._find(call), self._project.parent)
+        return write(find_node(call, self._nodes, self._project), self._project.parent)
 
     def create(self, call: Call) -> Mapping[str, Any]:
         """Store a node and begin to make its machines; answers the operation."""
@@ -100,7 +100,7 @@ class Nodes:
     def delete(self, call: Call) -> Mapping[str, Any]:
         """Begin to remove a node and its machines; answers the operation."""
         with self._database.transaction():
-            node = self._find(call)
+            node = find_node(call, self._nodes, self._project)
             if not self._nodes.move(node.uid, DELETABLE, "DELETING", wanted=GONE):
                 raise failed_precondition(f"{node.node_id} is {node.state}: wait for that to end")
             name = f"{self._project.parent}/locations/{node.zone}/nodes/{node.node_id}"
@@ -114,14 +114,14 @@ class Nodes:
         Body ``{queryPath, workerIds[]}``: a path is "", a namespace ("hostkeys/") or a key
         ("hostkeys/ssh-ed25519"); no ids mean all workers.
         """
-        node = self._find(call)
+        node = find_node(call, self._nodes, self._project)
         body = call.json()
         path, ids = body.get("queryPath", ""), body.get("workerIds", [])
         if not isinstance(path, str):
             raise invalid("queryPath", f"queryPath is {path!r}, not a string")
         if node.state != "READY":
             raise failed_precondition(f"{node.node_id} is {node.state}, not READY")
-        entries = [self._attributes(worker, path) for worker in _chosen(node, ids)]
+        entries = [self._attributes(worker, path) for worker in chosen_workers(node, ids)]
         return {"guestAttributes": entries}
 
     def _attributes(self, worker: Worker, path: str) -> dict[str, Any]:
@@ -135,15 +135,18 @@ class Nodes:
         entry: dict[str, Any] = {"queryPath": path} if path else {}
         return {**entry, "queryValue": {"items": items} if items else {}}
 
-    def _find(self, call: Call) -> Node:
-        zone, node_id = self._project.one(call.names), call.names["node"]
-        node = self._nodes.get(zone, node_id)
-        if node is None:
-            raise not_found(f"{self._project.parent}/locations/{zone}/nodes/{node_id}")
-        return node
+
+def find_node(call: Call, nodes: NodeTable, project: Project) -> Node:
+    """Give the node that a call names; raise a 404."""
+    zone, node_id = project.one(call.names), call.names["node"]
+    node = nodes.get(zone, node_id)
+    if node is None:
+        raise not_found(f"{project.parent}/locations/{zone}/nodes/{node_id}")
+    return node
 
 
-def _chosen(node: Node, ids: Any) -> tuple[Worker, ...]:
+def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
+    """Give the workers with these ids, all of them for none; raise a 400."""
     if not isinstance(ids, list):
         raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
     if not ids:

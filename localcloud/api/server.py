@@ -19,6 +19,7 @@ from localcloud.api.http_front import Answer, Front, Request
 from localcloud.api.jobs import Jobs
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.locations import Locations
+from localcloud.api.node_changes import NodeChanges
 from localcloud.api.nodes import Nodes
 from localcloud.api.oauth import Accounts, GrantError, token_route
 from localcloud.api.operations import Operations
@@ -199,6 +200,7 @@ def create_server(
     routes = (
         token_route(accounts, f"{endpoint}/token"),
         *Nodes(database, served, lifecycle, machines).routes(),
+        *NodeChanges(database, served, lifecycle, machines).routes(),
         *QueuedResources(database, served, lifecycle, pulse.wake).routes(),
         *Operations(database, served).routes(),
         *Locations(served).routes(),

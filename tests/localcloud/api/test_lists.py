@@ -162,10 +162,59 @@ def test_runtime_versions_are_listed_and_given_one_by_one(local_api):
     assert local_api.call("GET", f"{path}/dos").status_code == 404
 
 
-def test_a_filter_that_is_not_understood_is_refused_rather_than_passed_over(local_api):
-    answer = local_api.call("GET", f"locations/{ZONE}/acceleratorTypes", filter="type:v4")
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("type=v4-8", ["v4-8"]),
+        ("type=v2-*", ["v2-128", "v2-256", "v2-32", "v2-512", "v2-8"]),
+        ('type="v4-8" AND accelerator_configs.topology=2x2x2', []),
+        ("acceleratorConfigs.topology=2x2x1 AND type!=v5p-8", ["v4-8"]),
+        ("type:6e-25", ["v6e-256"]),
+    ],
+)
+def test_accelerator_types_are_chosen_by_a_filter(local_api, text, found):
+    told = local_api.get(f"locations/{ZONE}/acceleratorTypes", filter=text)
 
-    assert (answer.status_code, answer.json()["error"]["status"]) == (501, "UNIMPLEMENTED")
+    assert [entry["type"] for entry in told.get("acceleratorTypes", [])] == found
+
+
+def test_an_ordered_list_has_its_order_over_all_pages(local_api):
+    path = f"locations/{ZONE}/acceleratorTypes"
+
+    found = list(
+        itertools.chain(
+            *pages(local_api, path, "acceleratorTypes", pageSize=9, orderBy="type desc")
+        )
+    )
+
+    assert [entry["type"] for entry in found] == sorted(ACCELERATORS, reverse=True)
+
+
+def test_operations_and_locations_are_chosen_by_a_filter(local_api):
+    local_api.ready("one")
+    local_api.ended(local_api.delete("one"))
+
+    done = local_api.get("locations/-/operations", filter="done=true AND metadata.verb=delete")
+    here = local_api.get("locations", filter=f"locationId={ZONE}")
+
+    assert [entry["metadata"]["verb"] for entry in done["operations"]] == ["delete"]
+    assert [entry["locationId"] for entry in here["locations"]] == [ZONE]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"filter": "type"},
+        {"filter": "type=v4-8 OR type=v4-16"},
+        {"filter": "colour=red"},
+        {"orderBy": "type sideways"},
+        {"orderBy": "colour"},
+    ],
+)
+def test_a_selection_that_is_not_understood_is_refused_rather_than_passed_over(local_api, query):
+    answer = local_api.call("GET", f"locations/{ZONE}/acceleratorTypes", **query)
+
+    assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize(

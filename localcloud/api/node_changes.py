@@ -1,0 +1,149 @@
+"""The methods that change a node that is there: patch, start, stop, and its maintenance."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localcloud.api.database import Database
+from localcloud.api.errors import failed_precondition, invalid
+from localcloud.api.lifecycle import NODE_TYPE, Lifecycle
+from localcloud.api.node_message import read, write
+from localcloud.api.node_request import is_spot
+from localcloud.api.node_table import OFF, RUN, Node, NodeTable
+from localcloud.api.nodes import chosen_workers, find_node
+from localcloud.api.operation_table import Operation, OperationTable
+from localcloud.api.operations import write as write_operation
+from localcloud.api.project import LOCATION, Project
+from localcloud.api.routing import Call, Route, camel_case
+from localcloud.machines.seam import Machines
+
+EXTERNAL = "networkConfig.enableExternalIps"
+MUTABLE = ("description", "tags", "labels", "metadata", EXTERNAL)
+
+
+class NodeChanges:
+    """Answers what changes nodes; the lifecycle does what takes time."""
+
+    def __init__(
+        self, database: Database, project: Project, lifecycle: Lifecycle, machines: Machines
+    ) -> None:
+        self._database = database
+        self._nodes = NodeTable(database)
+        self._operations = OperationTable(database)
+        self._project = project
+        self._lifecycle = lifecycle
+        self._machines = machines
+
+    def routes(self) -> tuple[Route, ...]:
+        """Give the methods with their paths."""
+        node = f"{LOCATION}/nodes/{{node}}"
+        alpha = node.replace("/v2/", "/v2alpha1/")
+        simulate = "simulateMaintenanceEvent"
+        return (
+            Route("nodes.patch", "PATCH", node, self.patch, ("updateMask",)),
+            Route("nodes.start", "POST", f"{node}:start", self.start),
+            Route("nodes.stop", "POST", f"{node}:stop", self.stop),
+            Route(f"nodes.{simulate}", "POST", f"{alpha}:{simulate}", self.simulate_maintenance),
+        )
+
+    def patch(self, call: Call) -> Mapping[str, Any]:
+        """Change the fields that the mask names; the operation has ended when it is answered."""
+        said = read(call.json())
+        fields = _mask(call.query.get("updateMask", ""))
+        with self._database.transaction():
+            node = find_node(call, self._nodes, self._project)
+            if node.state not in ("READY", "STOPPED"):
+                raise failed_precondition(f"{node.node_id} is {node.state}, not READY or STOPPED")
+            self._nodes.change_body(node.uid, _patched(node, said, fields))
+            operation = self._add(node, "update")
+            message = write(self._nodes.by_uid(node.uid), self._project.parent)
+            self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
+            ended = self._operations.get(operation.zone, operation.operation_id) or operation
+        return write_operation(ended, self._project.parent)
+
+    def stop(self, call: Call) -> Mapping[str, Any]:
+        """Begin to switch a node of one worker off; answers the operation."""
+        return self._switch(call, "stop", ("READY",), "STOPPING", OFF)
+
+    def start(self, call: Call) -> Mapping[str, Any]:
+        """Begin to switch a stopped node on; answers the operation."""
+        return self._switch(call, "start", ("STOPPED",), "STARTING", RUN)
+
+    def _switch(
+        self, call: Call, verb: str, states: Sequence[str], to: str, wanted: str
+    ) -> Mapping[str, Any]:
+        call.json()
+        with self._database.transaction():
+            node = find_node(call, self._nodes, self._project)
+            if len(node.workers) > 1:
+                raise failed_precondition(
+                    f"{node.node_id} has {len(node.workers)} workers: only a TPU of one can "
+                    f"{verb}; delete it and create it again"
+                )
+            if is_spot(node.body):
+                raise failed_precondition(
+                    f"{node.node_id} is spot or preemptible and cannot {verb}: "
+                    "delete it and create it again"
+                )
+            self._move(node, states, to, wanted)
+            operation = self._add(node, verb)
+        return self._begin(operation)
+
+    def simulate_maintenance(self, call: Call) -> Mapping[str, Any]:
+        """Begin a maintenance of one worker: its machine reboots, its external address changes.
+
+        Body ``{workerIds[]}``: the first one counts, worker 0 without any.
+        """
+        ids = call.json().get("workerIds", [])
+        with self._database.transaction():
+            node = find_node(call, self._nodes, self._project)
+            worker = chosen_workers(node, ids)[:1]
+            self._move(node, ("READY",), "REPAIRING", RUN)
+            pool = self._machines.addresses()
+            for it in worker:
+                self._nodes.move_outside(node.uid, it.index, pool)
+            detail = {"workers": [it.index for it in worker]}
+            operation = self._add(node, "simulateMaintenanceEvent", detail)
+        return self._begin(operation)
+
+    def _move(self, node: Node, states: Sequence[str], to: str, wanted: str) -> None:
+        if not self._nodes.move(node.uid, states, to, wanted=wanted):
+            raise failed_precondition(f"{node.node_id} is {node.state}, not {' or '.join(states)}")
+
+    def _add(self, node: Node, verb: str, detail: Mapping[str, Any] | None = None) -> Operation:
+        name = f"{self._project.parent}/locations/{node.zone}/nodes/{node.node_id}"
+        return self._operations.add(node.zone, node.uid, verb, name, detail)
+
+    def _begin(self, operation: Operation) -> Mapping[str, Any]:
+        self._lifecycle.begin(operation)
+        return write_operation(operation, self._project.parent)
+
+
+def _mask(text: str) -> list[str]:
+    """Read a field mask; raise a 400 for an empty one or a field that cannot be changed."""
+    fields = [".".join(map(camel_case, name.split("."))) for name in text.split(",") if name]
+    known = ", ".join(MUTABLE)
+    if not fields:
+        raise invalid("updateMask", f"updateMask must name the fields to change: {known}")
+    for field in fields:
+        if field not in MUTABLE:
+            raise invalid("updateMask", f"{field} cannot be changed; {known} can")
+    return fields
+
+
+def _patched(node: Node, said: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Give the node's body with the named fields as said, or away where nothing was said."""
+    body = dict(node.body)
+    for field in fields:
+        if field == EXTERNAL:
+            if "networkConfig" not in body:
+                raise invalid("updateMask", f"{node.node_id} has networkConfigs: no {EXTERNAL}")
+            network = dict(body["networkConfig"])
+            network.pop("enableExternalIps", None)
+            if said.get("networkConfig", {}).get("enableExternalIps"):
+                network["enableExternalIps"] = True
+            body["networkConfig"] = network
+        else:
+            body.pop(field, None)
+            if field in said:
+                body[field] = said[field]
+    return body

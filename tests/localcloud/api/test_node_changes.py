@@ -1,0 +1,263 @@
+"""Nodes that are there: patched, switched off and on, maintained; operations cancelled."""
+
+import threading
+
+import pytest
+
+from tests.localcloud.api.local_api import ZONE, LocalApi, wait_for
+from tests.localcloud.api.machines_in_memory import MachinesInMemory
+
+NODES = f"locations/{ZONE}/nodes"
+SMALL = {"acceleratorType": "v4-8"}
+
+
+def patch(api, body, mask, name="one"):
+    return api.call("PATCH", f"{NODES}/{name}", body, updateMask=mask)
+
+
+def post(api, verb, body=None, version="v2"):
+    return api.call("POST", f"/{version}/projects/local-fleet/{NODES}/one:{verb}", body or {})
+
+
+def maintain(api, **body):
+    return post(api, "simulateMaintenanceEvent", body, "v2alpha1")
+
+
+def status(answer):
+    return answer.status_code, answer.json().get("error", {}).get("status")
+
+
+def test_a_patch_changes_the_fields_of_its_mask_and_no_others(local_api):
+    local_api.ready("one", labels={"a": "1"}, description="old", tags=["x"])
+
+    answer = patch(local_api, {"labels": {"b": "2"}, "tags": ["y"]}, "labels,description")
+
+    operation = local_api.ended(answer.json())
+    node = local_api.node("one")
+    assert operation["metadata"]["verb"] == "update"
+    assert operation["response"] == {
+        "@type": "type.googleapis.com/google.cloud.tpu.v2.Node",
+        **node,
+    }
+    assert (node["labels"], node["tags"]) == ({"b": "2"}, ["x"])
+    assert "description" not in node
+
+
+@pytest.mark.parametrize(
+    "mask", ["network_config.enable_external_ips", "networkConfig.enableExternalIps"]
+)
+def test_external_addresses_are_given_and_taken_by_a_patch(local_api, mask):
+    local_api.ready("one")
+
+    patch(local_api, {"networkConfig": {"enableExternalIps": True}}, mask)
+    given = local_api.node("one")
+    patch(local_api, {}, mask)
+    taken = local_api.node("one")
+
+    assert [len(point["accessConfig"]) for point in given["networkEndpoints"]] == [1, 1]
+    assert given["networkConfig"]["network"] == taken["networkConfig"]["network"]
+    assert all("accessConfig" not in point for point in taken["networkEndpoints"])
+
+
+@pytest.mark.parametrize("mask", ["", "acceleratorType", "labels,runtimeVersion", "labels.a", "*"])
+def test_a_mask_that_is_empty_or_names_what_cannot_change_is_refused(local_api, mask):
+    node = local_api.ready("one")
+
+    answer = patch(local_api, {"labels": {"a": "1"}, "acceleratorType": "v4-8"}, mask)
+
+    assert status(answer) == (400, "INVALID_ARGUMENT")
+    assert "network" in answer.json()["error"]["message"]
+    assert local_api.node("one") == node
+
+
+def test_a_node_that_is_being_made_cannot_be_patched(local_api):
+    local_api.machines.hold = threading.Event()
+    operation = local_api.create("one")
+
+    assert status(patch(local_api, {}, "labels")) == (400, "FAILED_PRECONDITION")
+    local_api.machines.hold.set()
+    local_api.ended(operation)
+
+
+def test_a_stopped_node_has_its_machine_off_and_its_files_kept_until_it_is_started(local_api):
+    local_api.ready("one", **SMALL)
+    (machine,) = local_api.machines.specs
+
+    stopped = local_api.ended(post(local_api, "stop").json())["response"]
+
+    assert stopped["state"] == "STOPPED"
+    assert "networkEndpoints" not in stopped
+    assert (set(local_api.machines.specs), local_api.machines.running) == ({machine}, set())
+    started = local_api.ended(post(local_api, "start").json())["response"]
+    assert started["state"] == "READY"
+    assert local_api.machines.running == {machine}
+
+
+def test_a_stopped_node_stays_stopped_when_the_server_comes_back(local_api):
+    local_api.ready("one", **SMALL)
+    local_api.ended(post(local_api, "stop").json())
+    local_api.halt()
+
+    local_api.boot()
+
+    assert local_api.node("one")["state"] == "STOPPED"
+    assert local_api.machines.running == set()
+
+
+def test_a_start_that_a_stopped_server_left_goes_on(local_api):
+    local_api.ready("one", **SMALL)
+    local_api.ended(post(local_api, "stop").json())
+    local_api.machines.hold = threading.Event()
+    local_api.machines.reached_hold.clear()
+    operation = post(local_api, "start").json()
+    assert local_api.machines.reached_hold.wait(20)
+    assert local_api.node("one")["state"] == "STARTING"
+    local_api.server.stop()
+    local_api.machines.hold.set()
+    local_api.halt()
+
+    local_api.boot()
+
+    assert local_api.ended(operation)["response"]["state"] == "READY"
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"acceleratorType": "v4-16"}, "2 workers"),
+        ({**SMALL, "schedulingConfig": {"spot": True}}, "spot"),
+        ({**SMALL, "schedulingConfig": {"preemptible": True}}, "preemptible"),
+    ],
+)
+def test_a_pod_and_a_spot_node_cannot_be_stopped(local_api, fields, word):
+    local_api.ready("one", **fields)
+
+    answer = post(local_api, "stop")
+
+    assert status(answer) == (400, "FAILED_PRECONDITION")
+    assert word in answer.json()["error"]["message"]
+    assert local_api.node("one")["state"] == "READY"
+
+
+def test_a_node_that_runs_cannot_be_started(local_api):
+    local_api.ready("one", **SMALL)
+
+    assert status(post(local_api, "start")) == (400, "FAILED_PRECONDITION")
+
+
+def test_a_node_whose_machine_does_not_go_off_says_so(local_api):
+    local_api.ready("one", **SMALL)
+    local_api.machines.refuse = {"power_off": 1}
+
+    error = local_api.ended(post(local_api, "stop").json())["error"]
+
+    assert "would not power_off" in error["message"]
+    assert local_api.node("one")["state"] == "TERMINATED"
+
+
+def test_a_maintenance_reboots_one_worker_and_moves_it_to_another_outer_address(local_api):
+    before = local_api.ready("one", networkConfig={"enableExternalIps": True})
+    machines = sorted(local_api.machines.specs)
+
+    operation = maintain(local_api, workerIds=["1"]).json()
+
+    after = local_api.ended(operation)["response"]
+    assert after["state"] == "READY"
+    assert local_api.machines.offs == machines[1:]
+    assert local_api.machines.running == set(machines)
+    inside = [
+        [point["ipAddress"] for point in node["networkEndpoints"]] for node in (before, after)
+    ]
+    assert inside[0] == inside[1]
+    outside = [
+        [point["accessConfig"]["externalIp"] for point in node["networkEndpoints"]]
+        for node in (before, after)
+    ]
+    assert outside[0][0] == outside[1][0]
+    assert outside[0][1] != outside[1][1]
+    assert outside[1][1] not in inside[0]
+
+
+def test_a_node_under_maintenance_is_being_repaired_and_unhealthy(local_api):
+    local_api.ready("one")
+    local_api.machines.hold = threading.Event()
+
+    operation = maintain(local_api).json()
+
+    node = local_api.node("one")
+    assert (node["state"], node["health"]) == ("REPAIRING", "UNHEALTHY_MAINTENANCE")
+    assert status(maintain(local_api)) == (400, "FAILED_PRECONDITION")
+    local_api.machines.hold.set()
+    path = f"/v2alpha1/{operation['name']}"
+    wait_for(lambda: local_api.get(path).get("done"))
+    assert local_api.node("one")["health"] == "HEALTHY"
+
+
+def test_a_maintenance_of_a_worker_that_is_not_there_is_refused(local_api):
+    local_api.ready("one")
+
+    assert status(maintain(local_api, workerIds=["2"])) == (400, "INVALID_ARGUMENT")
+    assert local_api.node("one")["state"] == "READY"
+
+
+def test_with_no_address_left_a_maintained_worker_keeps_its_own(tmp_path):
+    api = LocalApi(tmp_path / "cloud", MachinesInMemory("10.77.0.0/30"))
+    node = api.ready("one", networkConfig={"enableExternalIps": True})
+
+    after = api.ended(maintain(api).json())["response"]
+    api.halt()
+
+    assert after["networkEndpoints"] == node["networkEndpoints"]
+
+
+def test_a_node_deleted_while_it_is_maintained_is_gone(local_api):
+    local_api.ready("one")
+    local_api.machines.hold = threading.Event()
+    maintenance = maintain(local_api).json()
+    deletion = local_api.delete("one")
+    local_api.machines.hold.set()
+
+    assert "response" in local_api.ended(deletion)
+    assert local_api.ended(maintenance)["error"]["code"] == 10
+    assert local_api.machines.specs == {}
+
+
+def cancel(api, operation):
+    return api.call("POST", f"/v2/{operation['name']}:cancel", {})
+
+
+def test_a_cancelled_creation_ends_as_cancelled_and_leaves_nothing(local_api):
+    local_api.machines.hold = threading.Event()
+    operation = local_api.create("one")
+    assert local_api.machines.reached_hold.wait(20)
+
+    assert cancel(local_api, operation).json() == {}
+
+    assert local_api.get(f"/v2/{operation['name']}")["metadata"]["cancelRequested"] is True
+    local_api.machines.hold.set()
+    assert local_api.ended(operation)["error"]["code"] == 1
+    assert local_api.call("GET", f"{NODES}/one").status_code == 404
+    assert local_api.machines.specs == {}
+
+
+def test_an_operation_that_has_ended_is_not_changed_by_a_cancel_and_can_be_forgotten(local_api):
+    local_api.ready("one")
+    (operation,) = local_api.get("locations/-/operations")["operations"]
+
+    cancel(local_api, operation)
+
+    assert local_api.get(f"/v2/{operation['name']}") == operation
+    assert local_api.call("DELETE", f"/v2/{operation['name']}").json() == {}
+    assert local_api.call("GET", f"/v2/{operation['name']}").status_code == 404
+    assert local_api.node("one")["state"] == "READY"
+
+
+def test_an_operation_under_way_cannot_be_forgotten(local_api):
+    local_api.machines.hold = threading.Event()
+    operation = local_api.create("one")
+
+    answer = local_api.call("DELETE", f"/v2/{operation['name']}")
+
+    assert status(answer) == (400, "FAILED_PRECONDITION")
+    local_api.machines.hold.set()
+    assert "response" in local_api.ended(operation)
