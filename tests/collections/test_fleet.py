@@ -12,7 +12,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import (
     sort_nodes,
     survey,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import Disk, parse_node
 
 from tests.collections.scripted_api import Say, error, node
 from tests.localcloud.api.local_api import LocalApi
@@ -58,6 +58,8 @@ def test_zones_are_tried_in_the_order_they_are_written():
         ({"spot": True, "preemptible": True}, "choose one"),
         ({"labels": {"n": 1}}, "put numbers, true and false in quotes"),
         ({"tags": "ssh"}, "tags is 'ssh'"),
+        ({"data_disks": [{"name": "d", "mode": "rw"}]}, "data_disks has {'name': 'd'"),
+        ({"data_disks": [1]}, "data_disks has 1"),
         ({"runtime_version": None}, "needs runtime_version"),
     ],
 )
@@ -71,6 +73,19 @@ def test_a_mistake_in_the_fleet_file_is_named(change, what):
 def test_a_fleet_of_another_shape_is_refused(fleet):
     with pytest.raises(NotConfigured, match="tpu_fleet"):
         expand(fleet)
+
+
+def test_data_disks_are_names_to_read_only_unless_said_otherwise():
+    disks = ["corpus", {"name": "scratch", "mode": "read-write"}]
+    (tpu,) = expand([DEMO | {"accelerator_type": "v4-8", "data_disks": disks}])
+    assert tpu.choices[0].data_disks == (Disk("corpus"), Disk("scratch", writable=True))
+
+
+def test_a_tpu_remade_after_the_question_stays_and_is_named(client, scripted):
+    scripted.answerer = lambda _: Say(node(id="4712"))
+    options = Options(agreed=frozenset({"4711"}))
+    (done,) = delete(client, [parse_node(node(id="4712"))], options, quiet)
+    assert (done.reason, set(scripted.methods())) == ("different", {"GET"})
 
 
 def test_two_tpus_of_one_name_are_refused():

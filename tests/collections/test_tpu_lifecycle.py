@@ -6,11 +6,12 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_lifecycle import (
-    Different,
-    Wanted,
     ensure_absent,
+    ensure_power,
     ensure_present,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import Disk
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_wanted import Different, Wanted
 
 from tests.collections.scripted_api import ZONE, Drop, Say, error, node
 from tests.localcloud.api.local_api import LocalApi
@@ -184,3 +185,107 @@ def test_metadata_is_never_shown(client, scripted):
     scripted.script = [Say(node(metadata={"startup-script": "export TOKEN=s3cret"}))] * 2
     done = ensure_present(client, DEMO, timeout=600)
     assert "s3cret" not in str((done.before, done.after))
+
+
+def test_a_tpu_is_stopped_and_started_again(cloud, local_api):
+    ensure_present(cloud, replace(DEMO, accelerator_type="v4-8"), timeout=20)
+    assert ensure_power(cloud, ZONE, "demo", started=False, timeout=20, check=True).changed
+    assert local_api.node("demo")["state"] == "READY"
+    seen = [
+        ensure_power(cloud, ZONE, "demo", started=started, timeout=20)
+        for started in (False, False, True, True)
+    ]
+    assert [done.changed for done in seen] == [True, False, True, False]
+    assert [done.node.state for done in seen] == ["STOPPED", "STOPPED", "READY", "READY"]
+
+
+def test_a_lost_answer_to_a_stop_is_looked_after_and_not_asked_again(client, scripted):
+    scripted.script = [Say(node()), Drop(), Say(node(state="STOPPING")), Say(node(state="STOPPED"))]
+    assert ensure_power(client, ZONE, "demo", started=False, timeout=600).changed
+    assert scripted.methods() == ["GET", "POST", "GET", "GET"]
+
+
+def test_starting_what_is_not_there_says_how_to_make_it(client, scripted):
+    scripted.script = [GONE]
+    with pytest.raises(errors.NotFound, match="make it with state: present"):
+        ensure_power(client, ZONE, "demo", started=True, timeout=600)
+
+
+def test_a_preempted_tpu_can_t_be_started(client, scripted):
+    scripted.script = [Say(node(state="PREEMPTED"))]
+    with pytest.raises(Different, match="can only be made anew"):
+        ensure_power(client, ZONE, "demo", started=True, timeout=600)
+
+
+RICH = replace(
+    DEMO,
+    accelerator_type="",
+    config_type="V4",
+    topology="2x2x2",
+    reserved=True,
+    service_account="me@example.iam",
+    scopes=("https://www.googleapis.com/auth/cloud-platform",),
+    secure_boot=True,
+    data_disks=(Disk("corpus"),),
+)
+
+
+def test_all_that_may_be_said_of_a_tpu_is_said_in_the_apis_words():
+    body = RICH.body("p")
+    assert body == {
+        "acceleratorConfig": {"type": "V4", "topology": "2x2x2"},
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "schedulingConfig": {"reserved": True},
+        "serviceAccount": {
+            "email": "me@example.iam",
+            "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+        },
+        "shieldedInstanceConfig": {"enableSecureBoot": True},
+        "dataDisks": [{"sourceDisk": f"projects/p/zones/{ZONE}/disks/corpus", "mode": "READ_ONLY"}],
+    }
+
+
+def test_a_tpu_of_that_body_is_as_wanted(client, scripted):
+    scripted.answerer = lambda _: Say(node() | RICH.body("p"))
+    assert not ensure_present(client, RICH, timeout=600).changed
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"topology": "2x2x4"}, "accelerator_type is v4-16, wanted v4-32"),
+        ({"reserved": False}, "reserved is true, wanted false"),
+        ({"service_account": "you@example.iam"}, "service_account is me@example.iam"),
+        ({"scopes": ("email",)}, "scopes is https://"),
+        ({"secure_boot": False}, "secure_boot is true, wanted false"),
+        ({"data_disks": ()}, "data_disks is corpus \\(read-only\\), wanted nothing"),
+    ],
+)
+def test_none_of_that_can_be_changed(client, scripted, change, what):
+    scripted.answerer = lambda _: Say(node() | RICH.body("p"))
+    with pytest.raises(Different, match=what):
+        ensure_present(client, replace(RICH, **change), timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"data_disks": (Disk("corpus", True),)}, "only to read: say mode: read-only"),
+        ({"accelerator_type": "v4-16"}, "either accelerator_type or accelerator_config"),
+        ({"config_type": ""}, "type and topology go together"),
+        ({"spot": True}, "choose one"),
+    ],
+)
+def test_what_can_t_be_is_refused_before_asking(client, scripted, change, what):
+    with pytest.raises(errors.NotConfigured, match=what):
+        ensure_present(client, replace(RICH, **change), timeout=20)
+    assert scripted.asked == []
+
+
+def test_a_tpu_that_was_made_after_the_question_is_not_deleted(client, scripted):
+    scripted.answerer = lambda _: Say(node(id="4712", acceleratorType="v4-8"))
+    with pytest.raises(Different, match="made after the question"):
+        ensure_absent(client, ZONE, "demo", timeout=600, agreed={"4711"})
+    with pytest.raises(Different, match="made after the question"):
+        ensure_present(client, DEMO, timeout=600, recreate=True, agreed={"4711"})
+    assert set(scripted.methods()) == {"GET"}

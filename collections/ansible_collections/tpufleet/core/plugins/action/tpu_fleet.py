@@ -16,8 +16,8 @@ from ..module_utils import tpu_fleet
 from ..module_utils.fleet import FleetTpu, choose, expand
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError
-from ..module_utils.tpu_lifecycle import KEYS_ENTRY, Wanted
 from ..module_utils.tpu_nodes import parse_node
+from ..module_utils.tpu_wanted import KEYS_ENTRY, Wanted
 
 #: How long a state may go on before it is said again, seconds.
 SAY_AGAIN = 10.0
@@ -31,6 +31,7 @@ _SPEC: dict[str, Any] = {
     "ssh_public_key_file": {"type": "path", "default": ""},
     "known_hosts_file": {"type": "path", "default": ""},
     "external_ip": {"type": "bool"},
+    "agreed": {"type": "list", "elements": "str"},
     "recreate": {"type": "bool", "default": False},
     "replace_dead": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 1800},
@@ -94,6 +95,7 @@ class ActionModule(ActionBase):
             timeout=given["timeout"],
             wait_for_capacity=given["wait_for_capacity"],
             known_hosts_file=given["known_hosts_file"],
+            agreed=None if given["agreed"] is None else frozenset(given["agreed"]),
         )
 
     def _public_key(self, path: str) -> str:

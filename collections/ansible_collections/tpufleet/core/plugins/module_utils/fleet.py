@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from .tpu_errors import NotConfigured
-from .tpu_lifecycle import Wanted
+from .tpu_nodes import Disk
+from .tpu_wanted import Wanted
 
-_TEXTS = ("accelerator_type", "runtime_version", "network", "subnetwork", "description")
-_FLAGS = ("spot", "preemptible", "external_ip")
+_TEXTS = (
+    *("accelerator_type", "runtime_version", "network", "subnetwork", "description"),
+    "service_account",
+)
+_FLAGS = ("spot", "preemptible", "reserved", "external_ip", "secure_boot")
 _PAIRS = ("labels", "metadata")
-_KEYS = ("name", "count", "zone", "zones", "tags", *_TEXTS, *_FLAGS, *_PAIRS)
+_LISTS = ("tags", "scopes")
+_KEYS = ("name", "count", "zone", "zones", "data_disks", *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
 
 
 @dataclass(frozen=True)
@@ -118,9 +123,32 @@ def _values(entry: Mapping[str, Any], who: str) -> dict[str, Any]:
                 f"{who}: {key} wants texts by name; put numbers, true and false in quotes"
             )
         values[key] = {str(name): str(value) for name, value in pairs.items()}
-    tags = entry.get("tags")
-    if tags is not None:
-        if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-            raise NotConfigured(f"{who}: tags is {tags!r:.60}, wanted is a list of texts")
-        values["tags"] = tuple(str(tag) for tag in tags)
+    for key in _LISTS:
+        items = entry.get(key)
+        if items is None:
+            continue
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise NotConfigured(f"{who}: {key} is {items!r:.60}, wanted is a list of texts")
+        values[key] = tuple(str(item) for item in items)
+    if entry.get("data_disks") is not None:
+        values["data_disks"] = _disks(entry["data_disks"], who)
     return values
+
+
+def _disks(disks: object, who: str) -> tuple[Disk, ...]:
+    modes = ("read-only", "read-write")
+    found = []
+    for disk in disks if isinstance(disks, list) else [disks]:
+        said = {"name": disk} if isinstance(disk, str) else disk
+        if (
+            not isinstance(said, Mapping)
+            or not isinstance(said.get("name"), str)
+            or said.get("mode", modes[0]) not in modes
+            or set(said) - {"name", "mode"}
+        ):
+            raise NotConfigured(
+                f"{who}: data_disks has {disk!r:.60}, wanted is a disk's name, or its name and "
+                "mode (read-only, which is the default, or read-write)"
+            )
+        found.append(Disk(str(said["name"]), said.get("mode") == "read-write"))
+    return tuple(found)

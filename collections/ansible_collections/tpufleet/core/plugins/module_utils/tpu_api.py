@@ -170,6 +170,16 @@ class TpuApi:
         except errors.NotFound:
             return None
 
+    def power_node(self, zone: str, name: str, verb: str) -> Mapping[str, Any]:
+        """Have a node ``start`` or ``stop``; give the operation.
+
+        A lost answer is NoAnswer at once: a second request would meet a node on its way, which the
+        API refuses.
+        """
+        what = f"{verb} TPU {name} ({zone})"
+        path = f"{self._node_path(zone, name)}:{verb}"
+        return self._http.ask("POST", path, what, body={}, repeatable=False)
+
     def guest_attributes(
         self, zone: str, name: str, query_path: str, workers: Sequence[int] = ()
     ) -> list[dict[str, str]]:

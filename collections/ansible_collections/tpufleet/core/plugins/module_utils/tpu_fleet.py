@@ -11,8 +11,9 @@ from . import tpu_errors as errors
 from .fleet import FleetTpu
 from .host_keys import KnownHostsFile, remember_host_keys
 from .tpu_api import TpuApi
-from .tpu_lifecycle import Outcome, Wanted, ensure_absent, ensure_present, facts_of, status_of
+from .tpu_lifecycle import ensure_absent, ensure_present
 from .tpu_nodes import DEAD_STATES, Node, parse_node
+from .tpu_wanted import Outcome, Wanted, facts_of, status_of
 
 AT_ONCE = 16
 Tell = Callable[[str, str], None]
@@ -36,6 +37,8 @@ class Options:
     timeout: float = 1800.0
     wait_for_capacity: float = 0.0
     known_hosts_file: str = ""
+    #: The living TPUs that may be deleted, by Node.key, as a person agreed to; None: any.
+    agreed: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ def _delete_one(api: TpuApi, node: Node, options: Options, tell: Tell) -> Done:
         node.name,
         timeout=options.timeout,
         check=options.check,
+        agreed=frozenset({node.key}) if options.agreed is None else options.agreed,
         progress=lambda state: tell(node.name, state),
     )
     _forget(node, options)
@@ -166,6 +170,7 @@ def _create_one(
                     check=options.check,
                     recreate=options.recreate,
                     replace_dead=options.replace_dead,
+                    agreed=options.agreed,
                     progress=tell,
                 )
             except errors.CapacityError as none_free:
@@ -235,6 +240,7 @@ def described(node: Node) -> dict[str, Any]:
     workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
     return {
         **{key: facts[key] for key in ("name", "zone", "accelerator_type", "spot")},
+        "id": node.key,
         "state": node.state,
         "workers": len(node.endpoints),
         "words": f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})",

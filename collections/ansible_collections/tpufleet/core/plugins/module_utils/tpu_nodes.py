@@ -40,6 +40,35 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class Disk:
+    """A data disk: its name, or the API's whole path of it. Not ``writable``: to read only."""
+
+    source: str
+    writable: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name alone."""
+        return self.source.rsplit("/", 1)[-1]
+
+    @property
+    def mode(self) -> str:
+        """The API's word for it."""
+        return "READ_WRITE" if self.writable else "READ_ONLY"
+
+    @property
+    def words(self) -> str:
+        """Say it for people: ``corpus (read-only)``."""
+        return f"{self.name} ({'read-write' if self.writable else 'read-only'})"
+
+    def path(self, project: str, zone: str) -> str:
+        """Give the API's whole path; a name alone is a disk of the TPU's own project and zone."""
+        if "/" in self.source:
+            return self.source
+        return f"projects/{project}/zones/{zone}/disks/{self.source}"
+
+
+@dataclass(frozen=True)
 class Node:
     """One TPU: a slice of one worker or more. Absent texts are empty."""
 
@@ -55,6 +84,7 @@ class Node:
     runtime_version: str
     spot: bool
     preemptible: bool
+    reserved: bool
     network: str
     subnetwork: str
     external_ips: bool
@@ -64,6 +94,10 @@ class Node:
     description: str
     labels: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    service_account: str = ""
+    scopes: tuple[str, ...] = ()
+    secure_boot: bool = False
+    data_disks: tuple[Disk, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -149,6 +183,7 @@ def parse_node(data: object) -> Node:
     scheduling = read.part("schedulingConfig")
     networks = read.parts("networkConfigs")
     network = networks[0] if networks else read.part("networkConfig")
+    account = read.part("serviceAccount")
     node_id = read.data.get("id")
     return Node(
         project=project,
@@ -166,6 +201,7 @@ def parse_node(data: object) -> Node:
         runtime_version=read.text("runtimeVersion"),
         spot=scheduling.flag("spot"),
         preemptible=scheduling.flag("preemptible"),
+        reserved=scheduling.flag("reserved"),
         network=network.text("network"),
         subnetwork=network.text("subnetwork"),
         external_ips=network.flag("enableExternalIps"),
@@ -178,5 +214,12 @@ def parse_node(data: object) -> Node:
         description=read.text("description"),
         labels=read.texts("labels"),
         tags=read.words("tags"),
+        service_account=account.text("email"),
+        scopes=account.words("scope"),
+        secure_boot=read.part("shieldedInstanceConfig").flag("enableSecureBoot"),
+        data_disks=tuple(
+            Disk(disk.text("sourceDisk"), disk.text("mode") != "READ_ONLY")
+            for disk in read.parts("dataDisks")
+        ),
         metadata=read.texts("metadata"),
     )

@@ -28,9 +28,10 @@ options:
     description:
       - The TPUs that are wanted, the variable C(tpu_fleet). Each has C(name), C(zone) or C(zones)
         (tried in this order), C(accelerator_type), C(runtime_version), and may have C(count) (V(3)
-        of V(sweep) are V(sweep-0) to V(sweep-2)), C(spot), C(preemptible), C(network),
-        C(subnetwork), C(external_ip), C(description), C(labels), C(tags) and C(metadata), as in
-        M(tpufleet.core.tpu_node).
+        of V(sweep) are V(sweep-0) to V(sweep-2)), C(spot), C(preemptible), C(reserved),
+        C(network), C(subnetwork), C(external_ip), C(service_account), C(scopes), C(secure_boot),
+        C(data_disks) (names, or each with C(name) and C(mode)), C(description), C(labels), C(tags)
+        and C(metadata), as in M(tpufleet.core.tpu_node).
     type: list
     elements: raw
     required: true
@@ -65,6 +66,12 @@ options:
       Whether workers have external addresses, for the TPUs that don't say; by default what the API
       does, which is none.
     type: bool
+  agreed:
+    description:
+      - The ids of the living TPUs that may be deleted, out of RV(doomed) of an earlier run in check
+        mode; others stay, and are an error. Without it any may be.
+    type: list
+    elements: str
   recreate:
     description: Delete a TPU that differs in what can't be changed, and make it anew.
     type: bool

@@ -12,7 +12,7 @@ description:
   - A lost answer never makes a second TPU, for the name is part of the request, and what came of
     it is read back.
 author: tpufleet maintainers
-requirements: [google-auth, requests]
+extends_documentation_fragment: [tpufleet.core.tpu_api]
 attributes:
   check_mode:
     description: Makes no request that changes anything, and foretells the same as the real run.
@@ -21,28 +21,6 @@ attributes:
     description: Shows the TPU before and after; metadata only by length and digest.
     support: full
 options:
-  api:
-    description: Which API, whose project, which key; the inventory's variable C(tpu_api).
-    type: dict
-    required: true
-    suboptions:
-      project:
-        description: The Google Cloud project's id.
-        type: str
-        required: true
-      endpoint:
-        description: The API's address. Empty for Google's.
-        type: str
-        default: ""
-      credentials_file:
-        description: A key file. Empty for Google's application-default credentials.
-        type: str
-        default: ""
-      zones:
-        description: The zones that the inventory lists; of no matter here.
-        type: list
-        elements: str
-        default: ["-"]
   name:
     description: The TPU's name.
     type: str
@@ -52,14 +30,33 @@ options:
     type: str
     required: true
   state:
-    description: Whether it should be there (and READY) or not.
+    description:
+      - Whether it should be there (and READY) or not.
+      - V(started) and V(stopped) are for a TPU that exists, and look at nothing but its state. One
+        that stands still keeps its disks and costs no chips. Google stops only TPUs of one worker,
+        and starts no spot TPU again.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, started, stopped]
     default: present
   accelerator_type:
-    description: What it is, such as V(v4-16); needed to make one. It can't be changed later.
+    description:
+      - What it is, such as V(v4-16). To make one, either this or O(accelerator_config) is needed.
+        It can't be changed later.
     type: str
     default: ""
+  accelerator_config:
+    description: What it is, by its topology. It can't be changed later.
+    type: dict
+    suboptions:
+      type:
+        description: The generation, in the API's words.
+        type: str
+        choices: [V2, V3, V4, V5LITE_POD, V5P, V6E]
+        required: true
+      topology:
+        description: The chips' arrangement, such as V(2x2x4).
+        type: str
+        required: true
   runtime_version:
     description:
       The workers' image, such as V(tpu-ubuntu2204-base); needed to make one. It can't be changed
@@ -74,6 +71,36 @@ options:
     description: The older kind of spot, which ends after 24 hours. It can't be changed later.
     type: bool
     default: false
+  reserved:
+    description: Taken out of the project's reservation. It can't be changed later.
+    type: bool
+    default: false
+  service_account:
+    description:
+      - The service account's address, which programs on the workers act as. It can't be changed
+        later. Google's default is the project's Compute Engine account.
+    type: str
+  scopes:
+    description: What the service account's tokens are good for. It can't be changed later.
+    type: list
+    elements: str
+  secure_boot:
+    description: Shielded workers, which boot signed software only. It can't be changed later.
+    type: bool
+  data_disks:
+    description: Disks that exist, attached to all workers. They can't be changed later.
+    type: list
+    elements: dict
+    suboptions:
+      name:
+        description: A disk of the same project and zone, or the API's whole path of one.
+        type: str
+        required: true
+      mode:
+        description: Several workers can share a disk only V(read-only).
+        type: str
+        choices: [read-only, read-write]
+        default: read-only
   network:
     description: The VPC network. It can't be changed later.
     type: str
@@ -129,6 +156,13 @@ EXAMPLES = r"""
       ssh-keys: "tpu:{{ lookup('ansible.builtin.file', '~/.ssh/id_ed25519.pub') }}"
     known_hosts_file: "{{ tpu_ssh.known_hosts_file }}"
 
+- name: Let a TPU of one worker stand still over the weekend
+  tpufleet.core.tpu_node:
+    api: "{{ tpu_api }}"
+    name: bench
+    zone: us-central2-b
+    state: stopped
+
 - name: Have it no more
   tpufleet.core.tpu_node:
     api: "{{ tpu_api }}"
@@ -164,19 +198,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.host_keys import KnownHostsFile, remember_host_keys
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import TpuApiError
-from ..module_utils.tpu_lifecycle import (
-    Wanted,
-    ensure_absent,
-    ensure_present,
-    status_of,
-)
-
-API_OPTIONS: dict[str, Any] = {
-    "project": {"type": "str", "required": True},
-    "endpoint": {"type": "str", "default": ""},
-    "credentials_file": {"type": "str", "default": ""},
-    "zones": {"type": "list", "elements": "str", "default": ["-"]},
-}
+from ..module_utils.tpu_lifecycle import ensure_absent, ensure_power, ensure_present
+from ..module_utils.tpu_wanted import status_of
+from ..module_utils.wanted_options import API_OPTIONS, NODE_OPTIONS, wanted_of
 
 
 def _run(module: AnsibleModule) -> dict[str, Any]:
@@ -189,17 +213,17 @@ def _run(module: AnsibleModule) -> dict[str, Any]:
         )
         if keys and done.node and not module.check_mode:
             KnownHostsFile(keys).forget(done.node.key)
-    else:
-        wanted = Wanted(
-            **{
-                key: given[key]
-                for key in Wanted.__dataclass_fields__
-                if key not in ("tags", "labels", "metadata")
-            },
-            tags=None if given["tags"] is None else tuple(given["tags"]),
-            labels=_texts(given["labels"]),
-            metadata=_texts(given["metadata"]),
+    elif given["state"] in ("started", "stopped"):
+        done = ensure_power(
+            api,
+            given["zone"],
+            given["name"],
+            started=given["state"] == "started",
+            timeout=given["timeout"],
+            check=module.check_mode,
         )
+    else:
+        wanted = wanted_of(given)
         done = ensure_present(
             api,
             wanted,
@@ -216,40 +240,30 @@ def _run(module: AnsibleModule) -> dict[str, Any]:
         "msg": done.msg,
         "diff": {"before": done.before, "after": done.after},
     }
-    if done.node and given["state"] == "present":
+    if done.node and given["state"] != "absent":
         result["node"] = status_of(done.node)
     return result
 
 
-def _texts(pairs: dict[str, Any] | None) -> dict[str, str] | None:
-    return None if pairs is None else {str(key): str(value) for key, value in pairs.items()}
-
-
 def main() -> None:
     """Run as a module."""
-    optional: dict[str, Any] = {
-        key: {"type": "str"} for key in ("network", "subnetwork", "description", "known_hosts_file")
-    }
     module = AnsibleModule(
         argument_spec={
-            **optional,
+            **NODE_OPTIONS,
             "api": {"type": "dict", "required": True, "options": API_OPTIONS},
             "name": {"type": "str", "required": True},
             "zone": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "accelerator_type": {"type": "str", "default": ""},
-            "runtime_version": {"type": "str", "default": ""},
-            "spot": {"type": "bool", "default": False},
-            "preemptible": {"type": "bool", "default": False},
-            "external_ip": {"type": "bool"},
-            "labels": {"type": "dict"},
-            "tags": {"type": "list", "elements": "str"},
-            "metadata": {"type": "dict"},
+            "state": {
+                "type": "str",
+                "choices": ["present", "absent", "started", "stopped"],
+                "default": "present",
+            },
             "recreate": {"type": "bool", "default": False},
             "replace_dead": {"type": "bool", "default": False},
+            "known_hosts_file": {"type": "str"},
             "timeout": {"type": "int", "default": 1800},
         },
-        required_if=[("state", "present", ["accelerator_type", "runtime_version"])],
+        required_if=[("state", "present", ["runtime_version"])],
         supports_check_mode=True,
     )
     try:
