@@ -11,11 +11,9 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from train.config import CheckpointConfig, Config, ConfigError
+from train.config import CheckpointConfig, Config, ConfigError, ModelConfig
 from train.corpus import Meta
-
-type State = dict[str, Any]
-"""``params`` (model.Params), ``opt_state`` (optax's) and ``step`` (int32 scalar)."""
+from train.step import State
 
 
 class Checkpoints:
@@ -59,7 +57,9 @@ class Checkpoints:
         Raises ConfigError, naming the first thing that differs, for a checkpoint of another model
         or corpus.
         """
-        found = self._orbax.metadata(step).custom_metadata or {}
+        found = dict(self._orbax.metadata(step).custom_metadata or {})
+        # An option that a later release added is at its default in what was saved before.
+        found["model"] = asdict(ModelConfig()) | found.get("model", {})
         if difference := _difference(found, self._identity):
             raise ConfigError(
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
@@ -73,8 +73,14 @@ class Checkpoints:
 
 
 def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
-    """Say what a checkpoint belongs to: two that differ here must not be mixed."""
-    return {"model": asdict(cfg.model), "corpus": corpus.fingerprint}
+    """Say what a checkpoint belongs to: two that differ here must not be mixed.
+
+    Dropout may: it is a matter of training, and shapes nothing.
+    """
+    return {
+        "model": {k: v for k, v in asdict(cfg.model).items() if k != "dropout"},
+        "corpus": corpus.fingerprint,
+    }
 
 
 def abstract(shapes: State, sharding: jax.sharding.Sharding) -> State:

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 
@@ -45,23 +45,66 @@ type Fraction = Annotated[float, Bound(least=0, most=1)]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of the model: what a checkpoint must agree with."""
+    """What the model is. A checkpoint must agree with all of it but ``dropout``."""
 
     layers: Count = 2
     heads: Count = 4
+    kv_heads: Count | None = None
+    """Heads of keys and values, each shared by a group of heads; null is one each."""
     width: Count = 128
-    feedforward: Annotated[int, Bound(least=0)] = 0
-    """Width of the feed-forward layer; 0 means four times ``width``."""
+    feedforward: Annotated[int | None, Bound(least=0)] = None
+    """Width of the feed-forward layer; null is four times ``width``, 0 leaves it out."""
     context: Count = 64
     """Tokens that the model sees at once."""
     vocabulary: Count = 128
+    norm: Literal["layer", "rms"] = "layer"
+    activation: Literal["gelu", "relu", "swiglu"] = "gelu"
+    positions: Literal["learned", "rotary"] = "learned"
     tied: bool = False
     """Whether the output layer is the token embedding's transpose."""
+    attention_bias: bool = True
+    """Whether queries, keys and values have biases, and the attention's output."""
+    feedforward_bias: bool = True
+    head_bias: bool = False
+    attention_output: bool = True
+    """Whether the heads' outputs are mixed by a matrix before they are added."""
+    double_residual: bool = False
+    """Whether a layer's input is added once more to its output."""
+    dropout: Annotated[float, Bound(least=0, most=0.99)] = 0.0
+    """Share of the embedding, and of what each layer adds, that a training step leaves out."""
 
     @property
     def feedforward_width(self) -> int:
         """Width of the feed-forward layer, with the default filled in."""
-        return self.feedforward or 4 * self.width
+        return 4 * self.width if self.feedforward is None else self.feedforward
+
+    @property
+    def head_width(self) -> int:
+        """Width of one head."""
+        return self.width // self.heads
+
+    @property
+    def groups(self) -> int:
+        """Heads of keys and values, with the default filled in."""
+        return self.kv_heads or self.heads
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """How the model is computed: nothing here changes what it learns, up to rounding."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of activations and matrix products; parameters, norms, loss and optimizer stay float32."""
+    attention: Literal["auto", "plain", "blocks"] = "auto"
+    """``auto`` takes what is fastest on the device (attention.py says which)."""
+    remat: Literal["none", "dots", "all"] = "none"
+    """What a layer computes again for its gradient: nothing, all but matrix products, or all."""
+    scan_layers: bool = False
+    """One compiled layer for all: quick to compile, a little slower to run."""
+    accumulate: Count = 1
+    """Parts that a batch is worked through in, one after the other, to save memory."""
+    steps_per_call: Count = 1
+    """Steps that the device takes by itself, for models so small that calls take longer."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +131,8 @@ class OptimizerConfig:
     beta1: Fraction = 0.9
     beta2: Fraction = 0.98
     weight_decay: NotNegative = 0.1
-    clip: Positive = 1.0
-    """Greatest global norm of a gradient."""
+    clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0
+    """Greatest global norm of a gradient; null lets any pass."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +146,24 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class EvaluateConfig:
+    """How the held-out text is tried: the mean loss of windows spread evenly over it."""
+
+    every: Annotated[int, Bound(least=0)] = 0
+    """Steps between two evaluations; 0 makes none."""
+    batches: Count = 4
+    """Windows, counted in batches of ``batch``."""
+
+
+@dataclass(frozen=True)
 class SampleConfig:
-    """The passage that the model writes at the end of a run."""
+    """The passage that the model writes at the end of a run, and on the way."""
 
     prompt: str = "\n"
     length: Annotated[int, Bound(least=0)] = 400
     """Tokens to write; 0 writes none."""
+    every: Annotated[int, Bound(least=0)] = 0
+    """Steps between two passages into the log; 0 writes only the one at the end."""
     temperature: NotNegative = 0.8
     """0 always takes the likeliest token."""
 
@@ -124,9 +179,11 @@ class Config:
     log_every: Count = 10
     """Steps between two lines of the log."""
     model: ModelConfig = field(default_factory=ModelConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
 
     @property
@@ -147,21 +204,41 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 def build(tree: Mapping[str, Any], source: str = "config") -> Config:
     """Make a Config of nested mappings; raises ConfigError as ``load`` does."""
     cfg = _section(Config, tree, source, prefix="")
-    if cfg.model.width % cfg.model.heads:
+    for key, value, of, divisor in _multiples(cfg):
+        if value % divisor:
+            raise ConfigError(
+                f"{source}: {key}: must be a multiple of {of} ({divisor}), not {value}"
+            )
+    if cfg.model.positions == "rotary" and cfg.model.head_width % 2:
         raise ConfigError(
-            f"{source}: model.width: must be a multiple of model.heads ({cfg.model.heads}), "
-            f"not {cfg.model.width}"
+            f"{source}: model.positions: rotary turns pairs: it needs heads of an even width, "
+            f"not {cfg.model.head_width} (model.width / model.heads)"
         )
     if not cfg.sample.prompt:
         raise ConfigError(f"{source}: sample.prompt: must not be empty; a line end will do")
     return cfg
 
 
+def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:
+    """Say which value must be a multiple of which other: key, value, the other's key and value."""
+    call = ("compute.steps_per_call", cfg.compute.steps_per_call)
+    return [
+        ("model.width", cfg.model.width, "model.heads", cfg.model.heads),
+        ("model.heads", cfg.model.heads, "model.kv_heads", cfg.model.groups),
+        ("batch", cfg.batch, "compute.accumulate", cfg.compute.accumulate),
+        ("checkpoint.every", cfg.checkpoint.every, *call),
+        ("evaluate.every", cfg.evaluate.every, *call),
+        ("sample.every", cfg.sample.every, *call),
+    ]
+
+
 def check_share(cfg: Config, parts: int, what: str) -> None:
     """Raise ConfigError unless ``parts`` processes or devices can share the batch evenly."""
-    if cfg.batch % parts:
+    if cfg.batch % (cfg.compute.accumulate * parts):
+        times = f"compute.accumulate ({cfg.compute.accumulate}) times "
         raise ConfigError(
-            f"batch: must be a multiple of the number of {what} ({parts}), not {cfg.batch}"
+            f"batch: must be a multiple of {times if cfg.compute.accumulate > 1 else ''}"
+            f"the number of {what} ({parts}), not {cfg.batch}"
         )
 
 
@@ -227,15 +304,14 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
     """Check one value against its type and bound; YAML 1.1 reads ``1e-3`` as text, so take it."""
-    hint = getattr(hint, "__value__", hint)
-    bound = Bound()
-    if typing.get_origin(hint) is Annotated:
-        hint, bound = typing.get_args(hint)
-    optional = isinstance(hint, types.UnionType)
-    if optional:
-        if value is None:
-            return None
-        hint = typing.get_args(hint)[0]
+    hint, bound, optional = _read_hint(hint)
+    if value is None and optional:
+        return None
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ConfigError(f"{where}: must be {' or '.join(choices)}, not {_seen(value)}")
+        return value
     allowed = _NOUNS[hint] + (f" {bound}" if bound != Bound() else "") + " or null" * optional
     if hint is float and not isinstance(value, bool):
         try:
@@ -246,6 +322,19 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if not fits or value == math.inf:
         raise ConfigError(f"{where}: must be {allowed}, not {_seen(value)}")
     return value
+
+
+def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
+    """Take an annotation apart: the plain type, its bound, and whether it may be null."""
+    bound, optional = Bound(), False
+    while True:
+        hint = getattr(hint, "__value__", hint)
+        if typing.get_origin(hint) is Annotated:
+            hint, bound = typing.get_args(hint)
+        elif typing.get_origin(hint) in (types.UnionType, typing.Union):
+            hint, optional = typing.get_args(hint)[0], True
+        else:
+            return hint, bound, optional
 
 
 def _name(key: Any) -> str:

@@ -13,7 +13,7 @@ from train.corpus import Meta, read_meta
 
 
 class Corpus:
-    """The training tokens of a prepared corpus, mapped into memory."""
+    """The tokens of a prepared corpus, mapped into memory."""
 
     def __init__(self, directory: Path, cfg: Config) -> None:
         """Open a prepared corpus.
@@ -34,7 +34,14 @@ class Corpus:
                 f"data: {self.meta.name} has {self.meta.train} tokens to train on, fewer than one "
                 f"window of {self.window} (model.context and the next token)"
             )
+        if cfg.evaluate.every and self.meta.heldout < self.window:
+            raise ConfigError(
+                f"data.heldout: {self.meta.name} has {self.meta.heldout} tokens held out, fewer "
+                f"than one window of {self.window} to evaluate; hold out more, or set "
+                "evaluate.every=0"
+            )
         self.tokens = np.memmap(directory / "train.bin", np.uint8, mode="r")
+        self._heldout = directory / "heldout.bin"
         self.seed, self.batch = cfg.seed, cfg.batch
 
     def rows(self, step: int, rows: slice = slice(None)) -> np.ndarray:
@@ -47,3 +54,12 @@ class Corpus:
         generator = np.random.Generator(np.random.Philox(key=[self.seed, step]))
         starts_b = generator.integers(len(self.tokens) - self.window + 1, size=self.batch)[rows]
         return self.tokens[starts_b[:, None] + np.arange(self.window)].astype(np.int32)
+
+    def heldout_rows(self, count: int, rows: slice = slice(None)) -> np.ndarray:
+        """Return rows of ``count`` windows spread evenly over the held-out text, always the same.
+
+        int32 of shape (rows, context + 1); where there is little text they overlap.
+        """
+        tokens = np.memmap(self._heldout, np.uint8, mode="r")
+        starts_b = np.linspace(0, len(tokens) - self.window, count).astype(np.int64)[rows]
+        return tokens[starts_b[:, None] + np.arange(self.window)].astype(np.int32)

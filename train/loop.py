@@ -1,5 +1,6 @@
 """The training loop: what a run does from its first step to its exit code."""
 
+import itertools
 import logging
 from dataclasses import replace
 from functools import partial
@@ -8,10 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from train import mesh, model, optimizer
-from train.checkpoint import Checkpoints, State, abstract, identity
+from train import mesh, model
+from train.checkpoint import Checkpoints, abstract, identity
 from train.config import Config, ConfigError, DataConfig
 from train.contract import (
     DONE,
@@ -24,18 +24,20 @@ from train.contract import (
 from train.data import Corpus
 from train.metrics import InFlight, Metrics, MetricsLog
 from train.sample import passage
+from train.step import (
+    SPLIT,
+    State,
+    evaluate,
+    fresh_state,
+    heldout_windows,
+    training_windows,
+    update,
+)
 
 log = logging.getLogger(__name__)
 
 SAMPLE = "sample.txt"
 """The passage of a run that is done, in the run directory of process 0."""
-
-
-def fresh_state(cfg: Config) -> State:
-    """Make the state of step 0, drawn from the seed alone."""
-    params = model.init_params(jax.random.key(cfg.seed), cfg.model)
-    opt_state = optimizer.make(cfg).init(params)
-    return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 
 
 def load_state(checkpoints: Checkpoints, cfg: Config, sharding: jax.sharding.Sharding) -> State:
@@ -44,34 +46,6 @@ def load_state(checkpoints: Checkpoints, cfg: Config, sharding: jax.sharding.Sha
         return jax.jit(fresh_state, static_argnums=0, out_shardings=sharding)(cfg)
     shapes = jax.eval_shape(partial(fresh_state, cfg))
     return checkpoints.restore(checkpoints.latest, abstract(shapes, sharding))
-
-
-@partial(jax.jit, static_argnums=2, donate_argnums=0)
-def update(state: State, windows_bt: jax.Array, cfg: Config) -> tuple[State, dict[str, jax.Array]]:
-    """Learn from one batch: (b, context + 1) integers, split over the mesh's ``data`` axis.
-
-    Gives the next state and the scalars of this step (Metrics says which), the same everywhere.
-    """
-    loss, grads = jax.value_and_grad(model.loss)(state["params"], windows_bt, cfg.model)
-    updates, opt_state = optimizer.make(cfg).update(grads, state["opt_state"], state["params"])
-    params = optax.apply_updates(state["params"], updates)
-    values = {
-        "loss": loss,
-        "grad_norm": optax.tree.norm(grads),
-        "param_norm": optax.tree.norm(params),
-        "lr": optimizer.learning_rate(state["step"], cfg),
-    }
-    return {"params": params, "opt_state": opt_state, "step": state["step"] + 1}, values
-
-
-def global_batch(corpus: Corpus, step: int, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Make a step's batch as one array over all processes; each reads only its devices' rows."""
-    shape = (corpus.batch, corpus.window)
-
-    def rows(index: tuple[slice, ...]) -> np.ndarray:
-        return corpus.rows(step, index[0])
-
-    return jax.make_array_from_callback(shape, sharding, rows)
 
 
 class Run:
@@ -83,7 +57,7 @@ class Run:
         """Join in: raises ConfigError where config, corpus, devices or checkpoint don't fit."""
         self.cfg, self.contract, self.corpus, self.heartbeat = cfg, contract, corpus, heartbeat
         devices = mesh.make(cfg)
-        self.split = jax.NamedSharding(devices, jax.P("data"))
+        self.split = jax.NamedSharding(devices, SPLIT)
         self.whole = jax.NamedSharding(devices, jax.P())
         self.first = jax.process_index() == 0
         what = identity(cfg, corpus.meta)
@@ -100,6 +74,8 @@ class Run:
         )
         self.step = self.checkpoints.latest or 0
         self.state = load_state(self.checkpoints, cfg, self.whole)
+        self.heldout = heldout_windows(corpus, cfg, self.split) if cfg.evaluate.every else None
+        self.started = self.step
         heartbeat.step = self.step
         self.in_flight = InFlight(cfg.tokens_per_step)
         self.metrics = (
@@ -108,27 +84,47 @@ class Run:
 
     def go(self) -> int:
         """Train until done, interrupted or not a number, and return the exit code."""
-        steps, every = self.cfg.steps, self.cfg.checkpoint.every
-        if self.step >= steps:
-            self.say("step %d of %d was reached before: nothing to do", self.step, steps)
+        if self.step >= self.cfg.steps:
+            self.say("step %d of %d was reached before: nothing to do", self.step, self.cfg.steps)
             if not (self.contract.run_dir / SAMPLE).exists():  # killed between save and passage
                 self.write_sample()
             return self.end("done", DONE)
         self.say_start()
-        while self.step < steps:
-            if mesh.interrupted(self.step):
+        for call in itertools.count():
+            if self.step == self.cfg.steps:
+                self.write_sample()
+                return self.end("done", DONE)
+            if mesh.interrupted(call):
                 return self.leave()
-            windows_bt = global_batch(self.corpus, self.step, self.split)
-            self.state, values = update(self.state, windows_bt, self.cfg)
-            self.step += 1
-            self.in_flight.add(self.step, values)
-            saving = self.step % every == 0 or self.step == steps
-            if not self.report(wait=saving):
+            if not self.advance():
                 return self.stop()
-            if saving:
-                self.checkpoints.save(self.step, self.state, wait=self.step == steps)
-        self.write_sample()
-        return self.end("done", DONE)
+
+    def advance(self) -> bool:
+        """Take the steps of one call, and do what is due behind them; False if not a number.
+
+        Calls end at the same steps in every attempt, so that a resumed run makes the same ones.
+        """
+        cfg, n = self.cfg, self.cfg.compute.steps_per_call
+        last = min(self.step - self.step % n + n, cfg.steps)
+        windows = training_windows(self.corpus, self.step, last, cfg, self.split)
+        self.state, values = update(self.state, windows, cfg)
+        self.step = last
+        heldout_loss = None
+        if self.due(cfg.evaluate.every):
+            heldout_loss = evaluate(self.state["params"], self.heldout, cfg)
+        self.in_flight.add(self.step, values, heldout_loss)
+        saving = self.due(cfg.checkpoint.every) or self.step == cfg.steps
+        if not self.report(wait=saving):
+            return False
+        if saving:
+            self.checkpoints.save(self.step, self.state, wait=self.step == cfg.steps)
+        if self.due(cfg.sample.every) and self.step < cfg.steps:
+            self.log_sample()
+        return True
+
+    def due(self, every: int) -> bool:
+        """Whether what is done every n steps, and with n = 0 never, is to be done now."""
+        return every > 0 and self.step % every == 0
 
     def report(self, wait: bool = False) -> bool:
         """Log the steps that are finished; False at the first that is not a number.
@@ -169,9 +165,16 @@ class Run:
         """Let process 0 write a passage to the log and to its run directory."""
         if not self.first or not self.cfg.sample.length:
             return
-        text = passage(own_copy(self.state["params"]), self.cfg)
+        text = self.log_sample()
         write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
-        log.info("sample:\n%s", text)
+
+    def log_sample(self) -> str:
+        """Let process 0 write a passage to the log, and give it."""
+        if not self.first or not self.cfg.sample.length:
+            return ""
+        text = passage(own_copy(self.state["params"]), self.cfg)
+        log.info("step %d writes:\n%s", self.step, text)
+        return text
 
     def say(self, message: str, *values: Any) -> None:
         """Log a line in the name of the run and of this process."""
@@ -194,10 +197,20 @@ class Run:
 
     def say_step(self, metrics: Metrics) -> None:
         """Log every n-th step, the attempt's first and the last."""
-        first = metrics.tokens_per_second is None
+        first = metrics.step == self.started + 1
         if first or metrics.step % self.cfg.log_every == 0 or metrics.step == self.cfg.steps:
-            rate = "" if first else f" tokens/s {metrics.tokens_per_second:.0f}"
-            log.info("step %d/%d loss %.4f%s", metrics.step, self.cfg.steps, metrics.loss, rate)
+            rate = metrics.tokens_per_second
+            log.info(
+                "step %d/%d loss %.4f%s",
+                metrics.step,
+                self.cfg.steps,
+                metrics.loss,
+                f" tokens/s {rate:.0f}" if rate else "",
+            )
+        if metrics.heldout_loss is not None:
+            log.info(
+                "step %d/%d held-out loss %.4f", metrics.step, self.cfg.steps, metrics.heldout_loss
+            )
 
 
 def own_copy(params: model.Params) -> model.Params:

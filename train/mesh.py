@@ -69,12 +69,13 @@ def check_alike(described: str, what: str) -> None:
         raise ConfigError(f"processes {', '.join(map(str, others))} {what}")
 
 
-def interrupted(step: int) -> bool:
-    """Whether a process got SIGTERM, told to all processes at one and the same step.
+def interrupted(call: int) -> bool:
+    """Whether a process got SIGTERM, told to all processes at one and the same call.
 
-    To be asked by every process before every step.
+    To be asked by every process before every call, with numbers that leave none out: the others
+    are told to stop at a number that none has reached yet, and only there.
     """
-    return multihost_utils.reached_preemption_sync_point(step)
+    return multihost_utils.reached_preemption_sync_point(call)
 
 
 def free_port() -> int:

@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from train.contract import finite_or_none, write_atomically
 
 MAX_IN_FLIGHT = 8
-"""Steps that may be dispatched before the oldest one's loss is there."""
+"""Calls that may be dispatched before the oldest one's losses are there."""
 
-RATE_STEPS = 20
-"""Steps that the rate of tokens is a mean over."""
+RATE_CALLS = 20
+"""Calls that the rate of tokens is a mean over."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Metrics:
     """A finished step: ``loss`` in nats a token, ``time`` in unix seconds.
 
     ``loss`` and ``grad_norm`` are those before the step's update, ``param_norm`` is the one after
-    it. ``tokens_per_second`` counts all processes; the first step of an attempt has none.
+    it, as is ``heldout_loss``, where one was asked for. ``tokens_per_second`` counts all
+    processes; the steps of an attempt's first call have none.
     """
 
     step: int
@@ -33,6 +35,7 @@ class Metrics:
     lr: float
     grad_norm: float
     param_norm: float
+    heldout_loss: float | None = None
 
     @property
     def finite(self) -> bool:
@@ -45,12 +48,17 @@ class InFlight:
 
     def __init__(self, tokens_per_step: int) -> None:
         self._tokens_per_step = tokens_per_step
-        self._pending: deque[tuple[int, dict[str, jax.Array]]] = deque()
-        self._finished: deque[float] = deque(maxlen=RATE_STEPS + 1)
+        self._pending: deque[tuple[int, dict[str, jax.Array], jax.Array | None]] = deque()
+        self._finished: deque[tuple[float, int]] = deque(maxlen=RATE_CALLS + 1)
 
-    def add(self, step: int, values: dict[str, jax.Array]) -> None:
-        """Take a dispatched step's scalars, which are the same on all processes."""
-        self._pending.append((step, values))
+    def add(
+        self, step: int, values: dict[str, jax.Array], heldout_loss: jax.Array | None = None
+    ) -> None:
+        """Take a dispatched call's scalars, an array (n,) each, the same on all processes.
+
+        ``step`` is the last of its n steps, and ``heldout_loss`` belongs to that one.
+        """
+        self._pending.append((step, values, heldout_loss))
 
     def finished(self, wait: bool = False) -> list[Metrics]:
         """Return the steps that are done, oldest first; with ``wait``, all of them."""
@@ -59,16 +67,26 @@ class InFlight:
         while self._pending and (
             len(self._pending) > allowed or self._pending[0][1]["loss"].is_ready()
         ):
-            step, values = self._pending.popleft()
-            numbers = {name: float(value) for name, value in values.items()}
-            done.append(self._measure(step, numbers))
+            step, values, heldout_loss = self._pending.popleft()
+            columns = {name: np.asarray(array).tolist() for name, array in values.items()}
+            rows = [
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ]
+            if heldout_loss is not None:
+                rows[-1]["heldout_loss"] = float(heldout_loss)
+            done += self._measure(step, rows)
         return done
 
-    def _measure(self, step: int, numbers: dict[str, float]) -> Metrics:
-        self._finished.append(time.monotonic())
-        steps, seconds = len(self._finished) - 1, self._finished[-1] - self._finished[0]
+    def _measure(self, last: int, rows: list[dict[str, float]]) -> list[Metrics]:
+        self._finished.append((time.monotonic(), len(rows)))
+        seconds = self._finished[-1][0] - self._finished[0][0]
+        steps = sum(n for _, n in self._finished) - self._finished[0][1]
         rate = steps * self._tokens_per_step / seconds if seconds > 0 else None
-        return Metrics(step=step, time=time.time(), tokens_per_second=rate, **numbers)
+        first = last - len(rows) + 1
+        return [
+            Metrics(step=step, time=time.time(), tokens_per_second=rate, **row)
+            for step, row in enumerate(rows, start=first)
+        ]
 
 
 class MetricsLog:
@@ -89,6 +107,8 @@ class MetricsLog:
         JSON knows no not-a-number: it is written as null.
         """
         record = {name: finite_or_none(value) for name, value in asdict(metrics).items()}
+        if metrics.heldout_loss is None:
+            del record["heldout_loss"]
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 

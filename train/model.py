@@ -1,27 +1,36 @@
-"""A decoder-only transformer (GPT-2's layout) as pure functions over a dictionary of arrays.
+"""A decoder-only transformer as pure functions over a dictionary of arrays.
 
 Names end in their dimensions, one letter each::
 
-    b  windows of a batch       t  positions of a window (q, k: the two sides of attention)
+    b  windows of a batch       t  positions of a window
     v  vocabulary               d  width of the residual stream
-    h  heads                    e  width of one head, d / h
+    h  heads                    g  heads of keys and values
+    e  width of one head        p  queries, keys and values packed: (h + 2 g) e
     f  width of the feed-forward layer            l  layers, stacked into one array
 
-Layout: learned positions, LayerNorm before attention and before the feed-forward layer and once
-at the end, GELU, biases everywhere (Radford et al. 2019, "Language Models are Unsupervised
-Multitask Learners"; pre-norm: Xiong et al. 2020, arXiv:2002.04745).
+The layout is GPT-2's: a norm before attention, before the feed-forward layer and at the end
+(Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; pre-norm: Xiong et
+al. 2020, arXiv:2002.04745). ModelConfig's options turn it into others; a parameter that an option
+leaves out is not there.
 """
 
 import jax
 import jax.numpy as jnp
 
-from train.config import ModelConfig
+from train.attention import causal
+from train.config import ComputeConfig, ModelConfig
 
 type Params = dict[str, jax.Array]
 """Arrays by name; the names of those that every layer has begin with ``l_`` and axis 0 is l."""
 
 INIT_STD = 0.02
-LAYER_NORM_EPSILON = 1e-5
+NORM_EPSILON = 1e-5
+ROTARY_BASE = 10_000.0
+ONE_HOT_VOCABULARY = 1024
+"""Up to this size a product with one-hot rows beats a look-up, whose gradient is a scatter."""
+
+PLAIN = ComputeConfig()
+"""How it is computed where nobody says."""
 
 
 def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
@@ -31,88 +40,193 @@ def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
     stream are scaled by 1/sqrt(2 layers), as GPT-2's are, so that depth doesn't widen it.
     """
     d, f, v, t, n = cfg.width, cfg.feedforward_width, cfg.vocabulary, cfg.context, cfg.layers
-    shapes = {
-        "tokens_vd": (v, d),
-        "positions_td": (t, d),
-        "l_qkv_d3d": (n, d, 3 * d),
-        "l_out_dd": (n, d, d),
-        "l_up_df": (n, d, f),
-        "l_down_fd": (n, f, d),
-    }
+    p = (cfg.heads + 2 * cfg.groups) * cfg.head_width
+    shapes = {"tokens_vd": (v, d), "l_qkv_dp": (n, d, p)}
+    biases, norms = {}, {"l_norm1": (n, d), "norm": (d,)}
+    if cfg.positions == "learned":
+        shapes["positions_td"] = (t, d)
+    if cfg.attention_output:
+        shapes["l_out_dd"] = (n, d, d)
+    if f:
+        shapes |= {"l_up_df": (n, d, f), "l_down_fd": (n, f, d)}
+        norms["l_norm2"] = (n, d)
+    if f and cfg.activation == "swiglu":
+        shapes["l_gate_df"] = (n, d, f)
     if not cfg.tied:
         shapes["head_dv"] = (d, v)
+    if cfg.attention_bias:
+        biases["l_qkv_p"] = (n, p)
+    if cfg.attention_bias and cfg.attention_output:
+        biases["l_out_d"] = (n, d)
+    if f and cfg.feedforward_bias:
+        biases |= {"l_up_f": (n, f), "l_down_d": (n, d)}
+    if cfg.head_bias:
+        biases["head_v"] = (v,)
     keys = dict(zip(sorted(shapes), jax.random.split(key, len(shapes)), strict=True))
     params = {
         name: INIT_STD * jax.random.normal(keys[name], shape) for name, shape in shapes.items()
     }
-    for name in ("l_out_dd", "l_down_fd"):
+    for name in params.keys() & {"l_out_dd", "l_down_fd"}:
         params[name] *= (2 * n) ** -0.5
-    zeros = {"l_qkv_3d": (n, 3 * d), "l_out_d": (n, d), "l_up_f": (n, f), "l_down_d": (n, d)}
-    params |= {name: jnp.zeros(shape) for name, shape in zeros.items()}
-    for name, shape in {"l_norm1": (n, d), "l_norm2": (n, d), "norm": (d,)}.items():
-        params |= {f"{name}_scale_d": jnp.ones(shape), f"{name}_bias_d": jnp.zeros(shape)}
+    params |= {name: jnp.zeros(shape) for name, shape in biases.items()}
+    for name, shape in norms.items():
+        params[f"{name}_scale_d"] = jnp.ones(shape)
+        if cfg.norm == "layer":
+            params[f"{name}_bias_d"] = jnp.zeros(shape)
     return params
 
 
-def layer_norm(x_btd: jax.Array, scale_d: jax.Array, bias_d: jax.Array) -> jax.Array:
-    """Normalize the last axis to mean 0 and variance 1 (Ba et al. 2016, arXiv:1607.06450)."""
-    x_btd -= jnp.mean(x_btd, axis=-1, keepdims=True)
-    variance_bt1 = jnp.mean(jnp.square(x_btd), axis=-1, keepdims=True)
-    return x_btd * jax.lax.rsqrt(variance_bt1 + LAYER_NORM_EPSILON) * scale_d + bias_d
+def norm(params: Params, name: str, x_btd: jax.Array, cfg: ModelConfig) -> jax.Array:
+    """Normalize the last axis, in float32, by the norm of this name.
 
-
-def causal_attention(q_bqhe: jax.Array, k_bkhe: jax.Array, v_bkhe: jax.Array) -> jax.Array:
-    """Attend from each position to itself and those before it, scaled by 1/sqrt(e).
-
-    Three arrays of shape (b, t, h, e) give one of the same shape (Vaswani et al. 2017,
-    arXiv:1706.03762, section 3.2.1).
+    ``layer``: to mean 0 and variance 1, then scale and bias (Ba et al. 2016, arXiv:1607.06450).
+    ``rms``: to mean square 1, then scale (Zhang and Sennrich 2019, arXiv:1910.07467).
     """
-    t, e = q_bqhe.shape[1], q_bqhe.shape[3]
-    scores_bhqk = jnp.einsum("bqhe,bkhe->bhqk", q_bqhe * e**-0.5, k_bkhe)
-    mask_qk = jnp.tril(jnp.ones((t, t), bool))
-    weights_bhqk = jax.nn.softmax(jnp.where(mask_qk, scores_bhqk, -jnp.inf), axis=-1)
-    return jnp.einsum("bhqk,bkhe->bqhe", weights_bhqk, v_bkhe)
+    y_btd = x_btd.astype(jnp.float32)
+    if cfg.norm == "layer":
+        y_btd -= jnp.mean(y_btd, axis=-1, keepdims=True)
+    y_btd *= jax.lax.rsqrt(jnp.mean(jnp.square(y_btd), axis=-1, keepdims=True) + NORM_EPSILON)
+    y_btd *= params[f"{name}_scale_d"]
+    if cfg.norm == "layer":
+        y_btd += params[f"{name}_bias_d"]
+    return y_btd.astype(x_btd.dtype)
 
 
-def block(layer: Params, x_btd: jax.Array, cfg: ModelConfig) -> jax.Array:
-    """Add one layer's attention and feed-forward to the residual stream."""
+def linear(params: Params, matrix: str, bias: str, x: jax.Array) -> jax.Array:
+    """Multiply the last axis by a matrix, and add the bias if the model has it."""
+    y = x @ params[matrix]
+    return y + params[bias] if bias in params else y
+
+
+def rotate(x_bthe: jax.Array) -> jax.Array:
+    """Turn each head's pairs by angles that grow with the position (arXiv:2104.09864).
+
+    Su et al. 2021, "RoFormer". A pair is one number of the first half of e and its like of the
+    second, as in Llama; the i-th turns by t / 10000^(2i / e).
+    """
+    t, e = x_bthe.shape[1], x_bthe.shape[3]
+    turns = ROTARY_BASE ** (-jnp.arange(0, e, 2) / e)
+    angles_t1e = (jnp.arange(t)[:, None] * turns)[:, None]
+    sin, cos = jnp.sin(angles_t1e), jnp.cos(angles_t1e)
+    a, b = jnp.split(x_bthe.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1).astype(x_bthe.dtype)
+
+
+def attention(layer: Params, x_btd: jax.Array, cfg: ModelConfig, how: ComputeConfig) -> jax.Array:
+    """Let each position read from itself and those before it."""
     b, t, d = x_btd.shape
-    y_btd = layer_norm(x_btd, layer["l_norm1_scale_d"], layer["l_norm1_bias_d"])
-    qkv_bt3d = y_btd @ layer["l_qkv_d3d"] + layer["l_qkv_3d"]
-    q, k, v = (
-        a_btd.reshape(b, t, cfg.heads, d // cfg.heads) for a_btd in jnp.split(qkv_bt3d, 3, axis=-1)
-    )
-    y_btd = causal_attention(q, k, v).reshape(b, t, d)
-    x_btd += y_btd @ layer["l_out_dd"] + layer["l_out_d"]
-    y_btd = layer_norm(x_btd, layer["l_norm2_scale_d"], layer["l_norm2_bias_d"])
-    y_btf = jax.nn.gelu(y_btd @ layer["l_up_df"] + layer["l_up_f"])
-    return x_btd + y_btf @ layer["l_down_fd"] + layer["l_down_d"]
+    h, g, e = cfg.heads, cfg.groups, cfg.head_width
+    qkv_btp = linear(layer, "l_qkv_dp", "l_qkv_p", x_btd)
+    packed = jnp.split(qkv_btp, [h * e, (h + g) * e], axis=-1)
+    q_bthe, k_btge, v_btge = (a.reshape(b, t, -1, e) for a in packed)
+    if cfg.positions == "rotary":
+        q_bthe, k_btge = rotate(q_bthe), rotate(k_btge)
+    y_btd = causal(q_bthe, k_btge, v_btge, how.attention).reshape(b, t, d)
+    return linear(layer, "l_out_dd", "l_out_d", y_btd) if cfg.attention_output else y_btd
 
 
-def logits(params: Params, tokens_bt: jax.Array, cfg: ModelConfig) -> jax.Array:
+def feedforward(layer: Params, x_btd: jax.Array, cfg: ModelConfig) -> jax.Array:
+    """Work on each position by itself; swiglu: Shazeer 2020, arXiv:2002.05202."""
+    y_btf = linear(layer, "l_up_df", "l_up_f", x_btd)
+    if cfg.activation == "swiglu":
+        y_btf *= jax.nn.silu(x_btd @ layer["l_gate_df"])
+    else:
+        y_btf = {"gelu": jax.nn.gelu, "relu": jax.nn.relu}[cfg.activation](y_btf)
+    return linear(layer, "l_down_fd", "l_down_d", y_btf)
+
+
+def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
+    """Leave out a share of the numbers and scale up the rest (arXiv:1207.0580); no key, none."""
+    if key is None or not rate:
+        return x
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
+
+
+def block(
+    layer: Params, x_btd: jax.Array, key: jax.Array | None, cfg: ModelConfig, how: ComputeConfig
+) -> jax.Array:
+    """Add one layer's attention and feed-forward to the residual stream."""
+    keys = (None, None) if key is None else jax.random.split(key)
+    y_btd = attention(layer, norm(layer, "l_norm1", x_btd, cfg), cfg, how)
+    y_btd = x_btd + dropout(y_btd, keys[0], cfg.dropout)
+    if cfg.feedforward_width:
+        z_btd = feedforward(layer, norm(layer, "l_norm2", y_btd, cfg), cfg)
+        y_btd += dropout(z_btd, keys[1], cfg.dropout)
+    return x_btd + y_btd if cfg.double_residual else y_btd
+
+
+def layers(
+    params: Params, x_btd: jax.Array, key: jax.Array | None, cfg: ModelConfig, how: ComputeConfig
+) -> jax.Array:
+    """Go through all layers, scanned or unrolled, keeping for the gradient what ``remat`` says."""
+    stacked = {name: a for name, a in params.items() if name.startswith("l_")}
+    keys_l = None if key is None else jax.random.split(key, cfg.layers)
+
+    def step(x_btd: jax.Array, here: tuple[Params, jax.Array | None]) -> tuple[jax.Array, None]:
+        return block(here[0], x_btd, here[1], cfg, how), None
+
+    if how.remat != "none":
+        dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        step = jax.checkpoint(step, policy=dots if how.remat == "dots" else None)
+    if how.scan_layers:
+        return jax.lax.scan(step, x_btd, (stacked, keys_l))[0]
+    for i in range(cfg.layers):
+        x_btd, _ = step(x_btd, jax.tree.map(lambda a, i=i: a[i], (stacked, keys_l)))
+    return x_btd
+
+
+def embed(tokens_vd: jax.Array, tokens_bt: jax.Array) -> jax.Array:
+    """Take each token's row."""
+    v = tokens_vd.shape[0]
+    if v <= ONE_HOT_VOCABULARY:
+        return jax.nn.one_hot(tokens_bt, v, dtype=tokens_vd.dtype) @ tokens_vd
+    spec = jax.typeof(tokens_bt).sharding.spec
+    return tokens_vd.at[tokens_bt].get(out_sharding=jax.P(*spec, None))
+
+
+def logits(
+    params: Params,
+    tokens_bt: jax.Array,
+    cfg: ModelConfig,
+    how: ComputeConfig = PLAIN,
+    key: jax.Array | None = None,
+) -> jax.Array:
     """Score every next token: (b, t) integers below ``vocabulary`` to (b, t, v) float32.
 
-    t may be shorter than the model's context, never longer.
+    t may be shorter than the model's context, never longer. With a key, dropout is drawn from it.
     """
-    t = tokens_bt.shape[1]
-    onehot_btv = jax.nn.one_hot(tokens_bt, cfg.vocabulary, dtype=jnp.float32)
-    x_btd = onehot_btv @ params["tokens_vd"] + params["positions_td"][:t]
-    for i in range(cfg.layers):
-        layer = {name: a[i] for name, a in params.items() if name.startswith("l_")}
-        x_btd = block(layer, x_btd, cfg)
-    x_btd = layer_norm(x_btd, params["norm_scale_d"], params["norm_bias_d"])
+    params = {name: a if "norm" in name else a.astype(how.dtype) for name, a in params.items()}
+    keys = (None, None) if key is None else jax.random.split(key)
+    x_btd = embed(params["tokens_vd"], tokens_bt)
+    if cfg.positions == "learned":
+        x_btd += params["positions_td"][: tokens_bt.shape[1]]
+    x_btd = layers(params, dropout(x_btd, keys[0], cfg.dropout), keys[1], cfg, how)
+    x_btd = norm(params, "norm", x_btd, cfg)
     head_dv = params["tokens_vd"].T if cfg.tied else params["head_dv"]
-    return x_btd @ head_dv
+    logits_btv = jnp.matmul(x_btd, head_dv, preferred_element_type=jnp.float32)
+    return logits_btv + params["head_v"] if cfg.head_bias else logits_btv
 
 
-def loss(params: Params, windows_bt: jax.Array, cfg: ModelConfig) -> jax.Array:
+def loss(
+    params: Params,
+    windows_bt: jax.Array,
+    cfg: ModelConfig,
+    how: ComputeConfig = PLAIN,
+    key: jax.Array | None = None,
+) -> jax.Array:
     """Mean cross-entropy in nats of each window's next tokens: (b, t + 1) integers to a scalar."""
-    inputs_bt, targets_bt = windows_bt[:, :-1], windows_bt[:, 1:]
-    logprobs_btv = jax.nn.log_softmax(logits(params, inputs_bt, cfg))
-    onehot_btv = jax.nn.one_hot(targets_bt, cfg.vocabulary, dtype=jnp.float32)
-    return -jnp.mean(jnp.sum(logprobs_btv * onehot_btv, axis=-1))
+    logits_btv = logits(params, windows_bt[:, :-1], cfg, how, key)
+    onehot_btv = jax.nn.one_hot(windows_bt[:, 1:], cfg.vocabulary, dtype=jnp.float32)
+    target_bt = jnp.sum(logits_btv * onehot_btv, axis=-1)
+    return jnp.mean(jax.nn.logsumexp(logits_btv, axis=-1) - target_bt)
 
 
 def is_matrix(name: str, array: jax.Array) -> bool:
     """Whether a parameter is a matrix in each layer that it belongs to, not a bias or a norm's."""
     return array.ndim - name.startswith("l_") >= 2
+
+
+def count(cfg: ModelConfig) -> int:
+    """Count the parameters of a model, without making it."""
+    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
+    return sum(a.size for a in shapes.values())

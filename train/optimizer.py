@@ -28,7 +28,7 @@ def make(cfg: Config) -> optax.GradientTransformation:
     """
     opt = cfg.optimizer
     return optax.chain(
-        optax.clip_by_global_norm(opt.clip),
+        optax.identity() if opt.clip is None else optax.clip_by_global_norm(opt.clip),
         optax.adamw(
             lambda step: learning_rate(step, cfg),
             b1=opt.beta1,

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from train import model
+from train import attention, model
 from train.config import ModelConfig
 
 SMALL = ModelConfig(layers=1, heads=2, width=32, context=16, vocabulary=128)
@@ -83,7 +83,7 @@ def test_attention_equals_a_plain_one_in_float64():
         scores = q[b, i, h].astype(np.float64) @ k[b, : i + 1, h].T / math.sqrt(4)
         weights = np.exp(scores) / np.exp(scores).sum()
         expected[b, i, h] = weights @ v[b, : i + 1, h]
-    np.testing.assert_allclose(model.causal_attention(q, k, v), expected, atol=1e-5)
+    np.testing.assert_allclose(attention.plain(q, k, v), expected, atol=1e-5)
 
 
 def test_a_tied_model_has_no_output_layer_of_its_own():
@@ -98,7 +98,7 @@ def test_biases_and_norms_are_no_matrices(params, cfg):
     assert matrices - {"head_dv"} == {
         "tokens_vd",
         "positions_td",
-        "l_qkv_d3d",
+        "l_qkv_dp",
         "l_out_dd",
         "l_up_df",
         "l_down_fd",

@@ -147,7 +147,7 @@ def test_finished_steps_come_in_order_and_all_when_waited_for():
     in_flight = InFlight(tokens_per_step=7)
     for step in range(1, 3 * MAX_IN_FLIGHT):
         in_flight.add(
-            step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), jnp.float32(step))
+            step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), jnp.full(1, step, "f"))
         )
     seen = in_flight.finished(wait=True)
     assert [m.step for m in seen] == [m.loss for m in seen] == list(range(1, 3 * MAX_IN_FLIGHT))

@@ -51,7 +51,10 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
         ({"model": {"tied": 1}}, "model.tied: must be true or false, not int '1'"),
         ({"data": {"text": 3}}, "data.text: must be text or null, not int '3'"),
         ({"data": {"heldout": 1}}, "data.heldout: must be a number at least 0 and at most 0.9"),
-        ({"optimizer": {"clip": 0}}, "optimizer.clip: must be a number above 0, not float '0.0'"),
+        (
+            {"optimizer": {"clip": 0}},
+            "optimizer.clip: must be a number above 0 or null, not float '0.0'",
+        ),
         ({"optimizer": {"clip": float("nan")}}, "optimizer.clip: must be a number above 0"),
         ({"optimizer": {"clip": float("inf")}}, "optimizer.clip: must be a number above 0"),
         ({"sample": {"prompt": ""}}, "sample.prompt: must not be empty"),

@@ -1,0 +1,75 @@
+"""Every form of attention against one plain loop in float64: outputs and gradients."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train import attention
+
+
+def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Attend one query at a time, in float64; keys and values may have fewer heads."""
+    shared = q.shape[2] // k.shape[2]
+    y = np.zeros(q.shape)
+    for b, i, h in np.ndindex(q.shape[:3]):
+        scores = k[b, : i + 1, h // shared] @ q[b, i, h] / math.sqrt(q.shape[3])
+        weights = np.exp(scores - scores.max())
+        y[b, i, h] = weights / weights.sum() @ v[b, : i + 1, h // shared]
+    return y
+
+
+def inputs(t: int, heads: int = 2, kv_heads: int = 2, scale: float = 1.0) -> list[np.ndarray]:
+    draw = np.random.default_rng(0)
+    return [scale * draw.normal(size=(2, t, n, 4)) for n in (heads, kv_heads, kv_heads)]
+
+
+@pytest.mark.parametrize("t", [1, 5, attention.BLOCK, attention.BLOCK + 1, 2 * attention.BLOCK])
+@pytest.mark.parametrize("kind", ["plain", "blocks", "auto"])
+def test_it_equals_the_reference(kind: str, t: int):
+    q, k, v = inputs(t)
+    y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
+    np.testing.assert_allclose(y, reference(q, k, v), atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["plain", "blocks"])
+def test_heads_share_keys_in_groups(kind: str):
+    q, k, v = inputs(attention.BLOCK + 5, heads=6, kv_heads=2)
+    y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
+    np.testing.assert_allclose(y, reference(q, k, v), atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["plain", "blocks"])
+def test_great_scores_do_not_overflow(kind: str):
+    q, k, v = inputs(attention.BLOCK + 5, scale=30.0)
+    y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
+    np.testing.assert_allclose(y, reference(q, k, v), atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["plain", "blocks"])
+def test_its_gradient_is_the_reference_s_slope(kind: str):
+    arrays, draw = inputs(attention.BLOCK + 5), np.random.default_rng(1)
+    weights = draw.normal(size=arrays[0].shape)
+    moves = [draw.normal(size=a.shape) for a in arrays]
+
+    @jax.jit
+    def gradients(arrays: list[jax.Array]) -> list[jax.Array]:
+        return jax.grad(lambda a: jnp.sum(attention.causal(*a, kind) * weights))(arrays)
+
+    def moved(by: float) -> float:
+        return np.sum(
+            reference(*(a + by * m for a, m in zip(arrays, moves, strict=True))) * weights
+        )
+
+    grads = gradients([jnp.float32(a) for a in arrays])
+    along = sum(np.vdot(g, m) for g, m in zip(grads, moves, strict=True))
+    assert along == pytest.approx((moved(1e-5) - moved(-1e-5)) / 2e-5, rel=1e-4)
+
+
+def test_in_bfloat16_only_the_inputs_and_the_result_are_coarse():
+    q, k, v = (np.asarray(jnp.bfloat16(a), np.float64) for a in inputs(attention.BLOCK + 5))
+    y = attention.causal(*(jnp.bfloat16(a) for a in (q, k, v)), "blocks")
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(y, np.float64), reference(q, k, v), atol=0.03)
