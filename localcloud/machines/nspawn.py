@@ -65,7 +65,11 @@ class NspawnMachines:
             control_groups.remove(self.place.unit_prefix, name)
         processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
         mounts.unmount_below(self._directory(name))
-        shutil.rmtree(Path("/run/systemd/nspawn/propagate") / name, ignore_errors=True)
+        # A killed nspawn leaves these; systemd 257 refuses to start over them.
+        for part in ("propagate", "unix-export"):
+            left = Path("/run/systemd/nspawn") / part / name
+            mounts.unmount_below(left)
+            shutil.rmtree(left, ignore_errors=True)
 
     def delete(self, name: str) -> None:
         """End the machine and remove its file system."""
