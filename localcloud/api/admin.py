@@ -3,20 +3,30 @@
 Not part of Google's API, hence under ``/_localcloud``; a token is needed as everywhere.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from localcloud.api.clock import timestamp
 from localcloud.api.database import Database
-from localcloud.api.errors import ApiError, failed_precondition, not_found
+from localcloud.api.errors import ApiError, failed_precondition, invalid, not_found
 from localcloud.api.faults import Faults
 from localcloud.api.lifecycle import Lifecycle
-from localcloud.api.node_message import write
+from localcloud.api.node_message import HEALTHS, SYMPTOMS, Choice, Message, Repeated, read, write
 from localcloud.api.node_table import Node, NodeTable
+from localcloud.api.nodes import chosen_workers
 from localcloud.api.operation_table import OperationTable
 from localcloud.api.operations import write as write_operation
 from localcloud.api.project import Project
+from localcloud.api.queued_resource_table import QueuedResourceTable
 from localcloud.api.routing import Call, Route
 from localcloud.machines.seam import MachineError, Machines
+
+LONGEST_WARNING_S = 86400
+_SYMPTOM = Message({"symptomType": Choice(SYMPTOMS), "workerId": str, "details": str})
+CONDITION = Message(
+    {"health": Choice(HEALTHS), "healthDescription": str, "symptoms": Repeated(_SYMPTOM)}
+)
 
 
 class Admin:
@@ -29,7 +39,11 @@ class Admin:
         lifecycle: Lifecycle,
         machines: Machines,
         faults: Faults,
+        changed: Callable[[], None],
     ) -> None:
+        self._database = database
+        self._requests = QueuedResourceTable(database)
+        self._changed = changed
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
         self._project = project
@@ -39,23 +53,19 @@ class Admin:
 
     def routes(self) -> tuple[Route, ...]:
         """Give the methods with their paths."""
-        preempt = ":preempt"
+        here = "/_localcloud"
+        one = "nodes/{node}"
+        in_zone = f"locations/{{zone}}/{one}"
+        preempt, health = self.preempt, self.set_health
         return (
-            Route("localcloud.status", "GET", "/_localcloud/status", self.status),
-            Route("localcloud.faults.get", "GET", "/_localcloud/faults", self.show_faults),
-            Route("localcloud.faults.set", "POST", "/_localcloud/faults", self.set_faults),
-            Route(
-                "localcloud.preempt",
-                "POST",
-                f"/_localcloud/nodes/{{node}}{preempt}",
-                self.preempt,
-            ),
-            Route(
-                "localcloud.preemptInZone",
-                "POST",
-                f"/_localcloud/locations/{{zone}}/nodes/{{node}}{preempt}",
-                self.preempt,
-            ),
+            Route("localcloud.status", "GET", f"{here}/status", self.status),
+            Route("localcloud.faults.get", "GET", f"{here}/faults", self.show_faults),
+            Route("localcloud.faults.set", "POST", f"{here}/faults", self.set_faults),
+            Route("localcloud.faults.add", "POST", f"{here}/faults:add", self.add_faults),
+            Route("localcloud.preempt", "POST", f"{here}/{one}:preempt", preempt),
+            Route("localcloud.preemptInZone", "POST", f"{here}/{in_zone}:preempt", preempt),
+            Route("localcloud.setHealth", "POST", f"{here}/{one}:setHealth", health),
+            Route("localcloud.setHealthInZone", "POST", f"{here}/{in_zone}:setHealth", health),
         )
 
     def status(self, call: Call) -> Mapping[str, Any]:
@@ -67,6 +77,10 @@ class Admin:
         return {
             "project": self._project.parent.partition("/")[2],
             "nodes": [self._describe(node) for node in nodes],
+            "queuedResources": [
+                {"name": it.request_name, "zone": it.zone, "state": it.state}
+                for it in self._requests.everything()
+            ],
             "operations": [write_operation(it, self._project.parent) for it in under_way],
             "addresses": {"total": total, "free": total - used},
             "faults": self._faults.show(),
@@ -78,6 +92,7 @@ class Admin:
             "zone": node.zone,
             "state": node.state,
             "trouble": node.trouble,
+            **({"preemptTime": timestamp(node.preempt_at)} if node.preempt_at else {}),
             "acceleratorType": node.body["acceleratorType"],
             "workers": [
                 {
@@ -96,10 +111,58 @@ class Admin:
     def set_faults(self, call: Call) -> Mapping[str, Any]:
         """Put faults in force; answers those in force now. See Faults.change for the body."""
         self._faults.change(call.json())
+        self._changed()
+        return self._faults.show()
+
+    def add_faults(self, call: Call) -> Mapping[str, Any]:
+        """Put faults in force besides those that are; answers those in force now."""
+        self._faults.change(call.json(), add=True)
+        self._changed()
         return self._faults.show()
 
     def preempt(self, call: Call) -> Mapping[str, Any]:
-        """Take a node away as Google takes a spot TPU; answers the node, PREEMPTED."""
+        """Take a node away as Google takes a spot TPU; answers the node, PREEMPTED.
+
+        Body ``{warningSeconds}``: so much later, which is announced in its status and answered
+        with the node as it is. An announced preemption may be brought forward.
+        """
+        warning = call.json().get("warningSeconds", 0)
+        if type(warning) not in (int, float) or not 0 <= warning <= LONGEST_WARNING_S:
+            said = f"warningSeconds is {warning!r}, not 0 to {LONGEST_WARNING_S}"
+            raise invalid("warningSeconds", said)
+        node = self._one(call)
+        if warning:
+            with self._database.transaction():
+                node = self._one(call)
+                if node.state != "READY":
+                    raise failed_precondition(f"{node.node_id} is {node.state}, not READY")
+                self._nodes.announce_preemption(node.uid, time.time() + warning)
+            self._changed()
+            return write(node, self._project.parent)
+        try:
+            self._lifecycle.preempt(node)
+        except MachineError as error:
+            raise ApiError(500, f"{node.node_id} is preempted, but {error}") from error
+        now = self._nodes.find(node.uid)
+        return write(now, self._project.parent) if now else {}
+
+    def set_health(self, call: Call) -> Mapping[str, Any]:
+        """Say what a READY node's health is; answers the node.
+
+        Body ``{health, healthDescription, symptoms[]{symptomType, workerId, details}}``; an empty
+        one makes it HEALTHY again.
+        """
+        said = read(call.json(), CONDITION, "condition")
+        with self._database.transaction():
+            node = self._one(call)
+            for symptom in said.get("symptoms", ()):
+                chosen_workers(node, [symptom.setdefault("workerId", "0")])
+                symptom["createTime"] = timestamp()
+            self._nodes.set_condition(node.uid, said)
+            return write(self._nodes.by_uid(node.uid), self._project.parent)
+
+    def _one(self, call: Call) -> Node:
+        """Find the node of a name, of all zones unless one was said."""
         node_id, zone = call.names["node"], call.names.get("zone")
         found = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]
         if not found:
@@ -109,9 +172,4 @@ class Admin:
             raise failed_precondition(
                 f"{node_id} is in {zones}: say which by /_localcloud/locations/ZONE/nodes/{node_id}"
             )
-        try:
-            self._lifecycle.preempt(found[0])
-        except MachineError as error:
-            raise ApiError(500, f"{node_id} is preempted, but {error}") from error
-        now = self._nodes.find(found[0].uid)
-        return write(now, self._project.parent) if now else {}
+        return found[0]

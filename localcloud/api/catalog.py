@@ -5,6 +5,7 @@ Sizes and topologies are those of Cloud TPU's public documentation
 zone here; at Google each zone has a few.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,11 @@ class Accelerator:
     config_type: str
     topology: str
     workers: int
+
+    @property
+    def chips(self) -> int:
+        """Count its chips: the product of the topology's sides."""
+        return math.prod(int(side) for side in self.topology.split("x"))
 
 
 def _workers(prefix: str, size: int) -> int:

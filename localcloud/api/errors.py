@@ -110,3 +110,35 @@ def unauthenticated(reason: str, message: str) -> ApiError:
         "metadata": {"service": "tpu.googleapis.com"},
     }
     return ApiError(401, message, details=[detail])
+
+
+def rate_limited(message: str) -> ApiError:
+    """Refuse a caller who asks too often: the same call may work soon."""
+    detail = {
+        "@type": f"{_TYPE}ErrorInfo",
+        "reason": "RATE_LIMIT_EXCEEDED",
+        "domain": "googleapis.com",
+        "metadata": {"service": "tpu.googleapis.com"},
+    }
+    return ApiError(429, message, details=[detail])
+
+
+def quota_exceeded(limit: str, consumer: str, message: str) -> ApiError:
+    """Refuse what is beyond a quota: it works only when something else is given back."""
+    failure = {
+        "@type": f"{_TYPE}QuotaFailure",
+        "violations": [
+            {"subject": consumer.replace("projects/", "project:"), "description": message}
+        ],
+    }
+    info = {
+        "@type": f"{_TYPE}ErrorInfo",
+        "reason": "RESOURCE_QUOTA_EXCEEDED",
+        "domain": "googleapis.com",
+        "metadata": {
+            "service": "tpu.googleapis.com",
+            "consumer": consumer,
+            "quota_limit": limit,
+        },
+    }
+    return ApiError(429, message, details=[failure, info])

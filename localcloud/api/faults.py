@@ -1,25 +1,50 @@
-"""Faults on demand: what the cloud is told to get wrong. They end with the server."""
+"""Faults on demand: what the cloud is told to get wrong. They end with the server.
 
+Whether and how a fault strikes depends on nothing but what was asked for and the number of calls
+since then: the same calls in the same order meet the same faults.
+"""
+
+import random
 import threading
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
-from localcloud.api.errors import HTTP_STATUS, ApiError, invalid
+from localcloud.api.errors import ApiError, rate_limited
+from localcloud.api.fault_message import KINDS, Fault, read_faults
+
+# What a mix does to a call besides the codes it was given.
+DROP_BEFORE, DROP_AFTER = "before", "after"
 
 
 @dataclass(frozen=True)
-class ErrorFault:
-    """The next ``times`` calls of ``method`` (in ``zone``, or in any) answer ``code``."""
+class Stroke:
+    """What a call meets: a delay in seconds, an error, a connection that drops."""
 
-    method: str
-    code: int
-    times: int
-    zone: str = ""
+    delay: float = 0.0
+    error: ApiError | None = None
+    drop: str = ""
 
-    def hits(self, method: str, zone: str) -> bool:
-        """Tell whether a call is one that this fault means."""
-        return self.times > 0 and self.method == method and self.zone in ("", zone)
+
+@dataclass
+class _Standing:
+    """A fault in force, with what is left of it and the calls it has seen, by method."""
+
+    fault: Fault
+    left: int | None
+    ends: float | None
+    seen: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def over(self) -> bool:
+        return self.left == 0 or (self.ends is not None and time.monotonic() >= self.ends)
+
+    def use(self) -> None:
+        if self.left is not None:
+            self.left -= 1
 
 
 class Faults:
@@ -30,80 +55,108 @@ class Faults:
         self._zones = frozenset(zones)
         self._lock = threading.Lock()
         self._unreachable: frozenset[str] = frozenset()
-        self._errors: tuple[ErrorFault, ...] = ()
+        self._standing: dict[str, list[_Standing]] = {kind: [] for kind in KINDS}
 
-    def change(self, wanted: Mapping[str, Any]) -> None:
-        """Put faults in force: each key given replaces what stood under it.
+    def change(self, wanted: Mapping[str, Any], *, add: bool = False) -> None:
+        """Put faults in force: each key given replaces what stood under it, or adds to it.
 
-        ``{"unreachable": [zone, …], "errors": [{"method", "code", "times", "zone"}, …]}``;
-        an empty list clears. Raises a 400, and changes nothing, for what it doesn't know.
+        ``{"unreachable": [zone, …]}`` and the kinds of ``fault_message``; an empty list clears.
+        Raises a 400, and changes nothing, for what it doesn't know.
         """
-        for key in wanted:
-            if key not in ("unreachable", "errors"):
-                raise invalid(key, f'Unknown fault "{key}": there are unreachable, errors')
-        zones = _list(wanted, "unreachable")
-        for zone in zones:
-            self._known_zone(zone)
-        errors = tuple(self._error(entry) for entry in _list(wanted, "errors"))
+        unreachable, faults = read_faults(wanted, self._zones, self.methods)
+        now = time.monotonic()
         with self._lock:
-            if "unreachable" in wanted:
-                self._unreachable = frozenset(zones)
-            if "errors" in wanted:
-                self._errors = errors
-
-    def _error(self, entry: Any) -> ErrorFault:
-        try:
-            fault = ErrorFault(**entry)
-        except TypeError:
-            raise invalid("errors", f"{entry!r} is not {{method, code, times[, zone]}}") from None
-        if str(fault.method) not in self.methods:
-            known = ", ".join(sorted(self.methods))
-            raise invalid("errors", f'Unknown method "{fault.method}": there are {known}')
-        if not isinstance(fault.code, int) or fault.code not in HTTP_STATUS:
-            known = ", ".join(map(str, HTTP_STATUS))
-            raise invalid("errors", f"code {fault.code!r} is none of {known}")
-        if not isinstance(fault.times, int) or fault.times < 0:
-            raise invalid("errors", f"times is {fault.times!r}, not a number of calls")
-        if fault.zone:
-            self._known_zone(fault.zone)
-        return fault
-
-    def _known_zone(self, zone: Any) -> None:
-        if str(zone) not in self._zones:
-            known = ", ".join(sorted(self._zones))
-            raise invalid("zone", f'Unknown zone "{zone}": there are {known}')
+            if unreachable is not None:
+                self._unreachable = frozenset(unreachable) | (self._unreachable if add else set())
+            for kind, entries in faults.items():
+                standing = [
+                    _Standing(it, it.times, now + it.for_seconds if it.for_seconds else None)
+                    for it in entries
+                ]
+                self._standing[kind] = [*(self._standing[kind] if add else ()), *standing]
 
     def unreachable(self) -> frozenset[str]:
         """Give the zones that cannot be reached now."""
         with self._lock:
             return self._unreachable
 
-    def shortage(self, zone: str, accelerator: str) -> str:
-        """Say why a zone has no capacity for an accelerator type now; "" if it has."""
+    def strike(self, method: str, zone: str) -> Stroke:
+        """Tell what this call meets, and count it."""
+        with self._lock:
+            slow = [self._take(it) for it in self._hit("latency", method, zone)]
+            delay = sum(float(fault.details["delaySeconds"]) for fault in slow)
+            for standing in self._hit("errors", method, zone)[:1]:
+                return Stroke(delay, _error(method, self._take(standing).details["code"]))
+            for standing in self._hit("drops", method, zone)[:1]:
+                return Stroke(delay, drop=self._take(standing).details["when"])
+            for standing in self._hit("mix", method, zone)[:1]:
+                return replace(_drawn(standing, method), delay=delay)
+            return Stroke(delay)
+
+    def _hit(self, kind: str, method: str, zone: str) -> list[_Standing]:
+        """Give the faults of a kind that mean this call; the local cloud's own only by name."""
+        return [
+            it
+            for it in self._standing[kind]
+            if not it.over
+            and it.fault.zone in ("", zone)
+            and (it.fault.method == method or (meant_by_star(method) and it.fault.means(method)))
+        ]
+
+    @staticmethod
+    def _take(standing: _Standing) -> Fault:
+        standing.use()
+        return standing.fault
+
+    def shortage(self, zone: str, accelerator: str, *, count: bool = False) -> str:
+        """Say why a zone has no capacity for an accelerator type now; "" if it has.
+
+        With ``count`` this is one of the times that the fault was asked for.
+        """
+        with self._lock:
+            for standing in self._standing["capacity"]:
+                fault = standing.fault
+                meant = fnmatchcase(accelerator, fault.details["acceleratorType"])
+                if meant and fault.zone in ("", zone) and not standing.over:
+                    if count:
+                        standing.use()
+                    return f"a shortage of {accelerator} was asked for"
         return ""
 
-    def strike(self, method: str, zone: str) -> None:
-        """Raise the error that is due for this call, if one is, and count it."""
+    def quotas(self) -> Sequence[Fault]:
+        """Give the limits in force: ``chips``, and whose they are."""
         with self._lock:
-            for index, fault in enumerate(self._errors):
-                if fault.hits(method, zone):
-                    rest = ErrorFault(fault.method, fault.code, fault.times - 1, fault.zone)
-                    self._errors = (*self._errors[:index], rest, *self._errors[index + 1 :])
-                    raise ApiError(
-                        fault.code, f"A fault was asked for: {method} answers {fault.code}"
-                    )
+            return [it.fault for it in self._standing["quota"] if not it.over]
 
     def show(self) -> dict[str, Any]:
         """Give what is in force, in the words of ``change``."""
         with self._lock:
-            return {
-                "unreachable": sorted(self._unreachable),
-                "errors": [vars(fault) for fault in self._errors if fault.times],
+            shown = {
+                kind: [it.fault.show(it.left) for it in standing if not it.over]
+                for kind, standing in self._standing.items()
             }
+            return {"unreachable": sorted(self._unreachable), **shown}
 
 
-def _list(wanted: Mapping[str, Any], key: str) -> list[Any]:
-    value = wanted.get(key, [])
-    if not isinstance(value, list):
-        raise invalid(key, f"{key} is {value!r}, not a list")
-    return value
+def meant_by_star(method: str) -> bool:
+    """Tell whether a method is Google's: a pattern never means the local cloud's own."""
+    return not method.startswith(("localcloud.", "oauth2."))
+
+
+def _error(method: str, code: int) -> ApiError:
+    message = f"A fault was asked for: {method} answers {code}"
+    return rate_limited(message) if code == 429 else ApiError(code, message)
+
+
+def _drawn(standing: _Standing, method: str) -> Stroke:
+    """Draw what the next call of a method meets, by the mix's seed."""
+    details = standing.fault.details
+    number = standing.seen[method]
+    standing.seen[method] += 1
+    standing.use()
+    chance = random.Random(f"{details['seed']}/{method}/{number}")  # noqa: S311 - reproducible
+    if chance.random() >= details["share"]:
+        return Stroke()
+    drops = [DROP_BEFORE, DROP_AFTER] if details["drops"] else []
+    lot = chance.choice([*details["codes"], *drops])
+    return Stroke(drop=lot) if isinstance(lot, str) else Stroke(error=_error(method, lot))

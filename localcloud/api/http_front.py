@@ -25,11 +25,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP answer: code, JSON, further headers."""
+    """One HTTP answer: code, JSON, further headers; or ``dropped``, the connection's end."""
 
     code: int
     body: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
+    dropped: bool = False
 
 
 class Service(Protocol):
@@ -95,6 +96,9 @@ class _Connection(BaseHTTPRequestHandler):
         return content
 
     def _send(self, answer: Answer) -> None:
+        if answer.dropped:
+            self.close_connection = True
+            return
         content = json.dumps(answer.body, separators=(",", ":")).encode()
         self.send_response(answer.code)
         self.send_header("Content-Type", "application/json; charset=UTF-8")

@@ -8,10 +8,12 @@ from localcloud.api.database import Database
 from localcloud.api.errors import (
     RPC_RESOURCE_EXHAUSTED,
     ApiError,
+    already_exists,
     failed_precondition,
     invalid,
     not_found,
 )
+from localcloud.api.faults import Faults
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.node_message import write
 from localcloud.api.node_request import checked_id, requested
@@ -20,6 +22,7 @@ from localcloud.api.operation_table import OperationTable
 from localcloud.api.operations import write as write_operation
 from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project
+from localcloud.api.quota import Quota
 from localcloud.api.routing import Call, Route
 from localcloud.machines.seam import Machines
 
@@ -33,7 +36,13 @@ class Nodes:
     """Answers what is asked of nodes; the lifecycle does what takes time."""
 
     def __init__(
-        self, database: Database, project: Project, lifecycle: Lifecycle, machines: Machines
+        self,
+        database: Database,
+        project: Project,
+        lifecycle: Lifecycle,
+        machines: Machines,
+        quota: Quota,
+        faults: Faults,
     ) -> None:
         self._database = database
         self._nodes = NodeTable(database)
@@ -41,6 +50,8 @@ class Nodes:
         self._project = project
         self._lifecycle = lifecycle
         self._machines = machines
+        self._quota = quota
+        self._faults = faults
 
     def routes(self) -> tuple[Route, ...]:
         """Give the methods with their paths."""
@@ -80,18 +91,24 @@ class Nodes:
         name = f"{self._project.parent}/locations/{zone}/nodes/{node_id}"
         pool = self._machines.addresses()
         with self._database.transaction():
+            if self._nodes.get(zone, node_id):
+                raise already_exists(name)
+            self._quota.check(zone, [wanted])
+            count, node = wanted.accelerator.workers, None
+            shortage = self._faults.shortage(zone, wanted.accelerator.name, count=True)
             try:
-                count = wanted.accelerator.workers
-                node = self._nodes.add(name, zone, node_id, timestamp(), wanted.body, count, pool)
+                if not shortage:
+                    node = self._nodes.add(
+                        name, zone, node_id, timestamp(), wanted.body, count, pool
+                    )
             except NoCapacityError as error:
-                node, shortage = None, str(error)
+                shortage = f"for {wanted.accelerator.name} {error}"
             operation = self._operations.add(zone, node.uid if node else 0, "create", name)
             if node is None:
                 self._operations.fail(
                     operation,
                     RPC_RESOURCE_EXHAUSTED,
-                    f'There is no more capacity in the zone "{zone}": '
-                    f"for {wanted.accelerator.name} {shortage}",
+                    f'There is no more capacity in the zone "{zone}": {shortage}',
                 )
         if node is not None:
             self._lifecycle.begin(operation)

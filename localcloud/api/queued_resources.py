@@ -16,6 +16,7 @@ from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.queued_resource_message import read_request, validity, wanted_nodes, write
 from localcloud.api.queued_resource_table import USER, QueuedResource, QueuedResourceTable
+from localcloud.api.quota import Quota
 from localcloud.api.request_ids import RequestIds
 from localcloud.api.routing import Call, Route
 
@@ -34,6 +35,7 @@ class QueuedResources:
         database: Database,
         project: Project,
         lifecycle: Lifecycle,
+        quota: Quota,
         changed: Callable[[], None],
     ) -> None:
         self._database = database
@@ -43,6 +45,7 @@ class QueuedResources:
         self._ids = RequestIds(database)
         self._project = project
         self._lifecycle = lifecycle
+        self._quota = quota
         self._changed = changed
 
     def routes(self) -> tuple[Route, ...]:
@@ -85,9 +88,13 @@ class QueuedResources:
             operation = self._ids.earlier("create", zone, request_id, name)
             if operation is not None:
                 return write_operation(operation, parent)
-            for node in wanted_nodes(body, parent, zone, request_name):
+            if self._requests.get(zone, request_name):
+                raise already_exists(name)
+            wanted = wanted_nodes(body, parent, zone, request_name)
+            for node in wanted:
                 if self._nodes.get(zone, node.node_id):
                     raise already_exists(f"{parent}/locations/{zone}/nodes/{node.node_id}")
+            self._quota.check(zone, [node.request for node in wanted])
             request = self._requests.add(name, zone, request_name, timestamp(), valid, body)
             operation = self._operations.add(zone, request.uid, "create", name)
             self._ids.remember("create", request_id, operation)

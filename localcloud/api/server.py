@@ -4,17 +4,17 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from localcloud.api import catalog
 from localcloud.api.admin import Admin
 from localcloud.api.database import Database
 from localcloud.api.errors import ApiError
-from localcloud.api.faults import Faults
+from localcloud.api.faults import DROP_AFTER, DROP_BEFORE, Faults
 from localcloud.api.http_front import Answer, Front, Request
 from localcloud.api.jobs import Jobs
 from localcloud.api.lifecycle import Lifecycle
@@ -27,6 +27,7 @@ from localcloud.api.project import Project
 from localcloud.api.pulse import Pulse
 from localcloud.api.queue import Queue
 from localcloud.api.queued_resources import QueuedResources
+from localcloud.api.quota import Quota
 from localcloud.api.routing import Call, Route, Router, no_such_method, query_of
 from localcloud.machines.seam import Machines
 
@@ -136,7 +137,7 @@ class _ApiService:
 
     def _guarded(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
         try:
-            return Answer(200, self._body(request, found))
+            return self._answered(request, found)
         except GrantError as error:
             return Answer(400, {"error": error.code, "error_description": str(error)})
         except ApiError as error:
@@ -147,18 +148,23 @@ class _ApiService:
             error = ApiError(500, "Internal error; the cloud's server.log says what it is")
             return Answer(500, error.body())
 
-    def _body(
-        self, request: Request, found: tuple[Route, Mapping[str, str]] | None
-    ) -> Mapping[str, Any]:
+    def _answered(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
         if found is None or not found[0].public:
             self._accounts.check(request.authorization, (self._audience,))
         if found is None:
             raise no_such_method(request.verb, request.target)
         route, names = found
         self._project.check_project(route.name, names)
-        self._faults.strike(route.name, names.get("zone", ""))
+        stroke = self._faults.strike(route.name, names.get("zone", ""))
+        if stroke.delay:
+            time.sleep(stroke.delay)
+        if stroke.error is not None:
+            raise stroke.error
+        if stroke.drop == DROP_BEFORE:
+            return Answer(0, {}, dropped=True)
         query = query_of(route, request.target)
-        return route.handler(Call(names, query, request.content))
+        body = route.handler(Call(names, query, request.content))
+        return Answer(200, body, dropped=stroke.drop == DROP_AFTER)
 
 
 def create_server(
@@ -193,18 +199,19 @@ def create_server(
     jobs = Jobs(log, hands)
     lifecycle = Lifecycle(database, machines, parent, jobs, log)
     faults = Faults(zones)
+    quota = Quota(database, parent, faults)
     queue = Queue(database, machines, parent, lifecycle, faults.shortage)
     pulse = Pulse((lifecycle.preempt_the_due, queue.look), log)
     jobs.changed = pulse.wake
     served = Project(project, sorted(zones), faults)
     routes = (
         token_route(accounts, f"{endpoint}/token"),
-        *Nodes(database, served, lifecycle, machines).routes(),
+        *Nodes(database, served, lifecycle, machines, quota, faults).routes(),
         *NodeChanges(database, served, lifecycle, machines).routes(),
-        *QueuedResources(database, served, lifecycle, pulse.wake).routes(),
+        *QueuedResources(database, served, lifecycle, quota, pulse.wake).routes(),
         *Operations(database, served).routes(),
         *Locations(served).routes(),
-        *Admin(database, served, lifecycle, machines, faults).routes(),
+        *Admin(database, served, lifecycle, machines, faults, pulse.wake).routes(),
     )
     faults.methods = frozenset(route.name for route in routes)
     service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)

@@ -1,0 +1,167 @@
+"""What a fault may say: its kinds with their fields, and how far each reaches.
+
+Every fault has ``zone`` (or all), ``times`` (how many calls) and ``forSeconds`` (how long), both
+without a bound if they are left out. Those that strike calls have ``method``, such as
+``nodes.create``, ``nodes.*`` or ``*``.
+
+========  ============================================================================
+errors    ``code``: the call answers it
+latency   ``delaySeconds``: the call is answered so much later
+drops     ``when``: the connection ends "before" the call is done, or "after", unanswered
+mix       ``share`` of the calls (0.3) draw one of ``codes``, or a drop if ``drops``, by ``seed``
+capacity  ``acceleratorType`` (``v4-*``) has no more capacity
+quota     ``chips``: the limit of a ``generation`` (``v4``), of ``tier`` "spot" or "on-demand"
+========  ============================================================================
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from localcloud.api import catalog
+from localcloud.api.errors import HTTP_STATUS, invalid
+
+LONGEST_DELAY_S = 60.0
+TIERS = ("spot", "on-demand")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault as it was asked for; ``details`` are the fields of its kind."""
+
+    kind: str
+    method: str
+    zone: str
+    times: int | None
+    for_seconds: float | None
+    details: Mapping[str, Any]
+
+    def means(self, method: str) -> bool:
+        """Tell whether its pattern means a method."""
+        return fnmatchcase(method, self.method)
+
+    def show(self, left: int | None) -> dict[str, Any]:
+        """Give it in the words of its request, with the number of times that are left."""
+        told = {"method": self.method, "zone": self.zone, "times": left}
+        return {
+            **{key: value for key, value in told.items() if value not in ("", None)},
+            **({"forSeconds": self.for_seconds} if self.for_seconds else {}),
+            **self.details,
+        }
+
+
+def _code(value: Any) -> bool:
+    return type(value) is int and value in HTTP_STATUS
+
+
+def _number(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and least <= value <= most
+
+
+def _generation(value: Any) -> bool:
+    return any(name.startswith(f"{value}-") for name in catalog.ACCELERATORS)
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A field of a fault: what it must be, in words and as a test; its default, None without."""
+
+    words: str
+    allows: Callable[[Any], bool]
+    default: Any = None
+
+
+_CODES = ", ".join(map(str, HTTP_STATUS))
+_SEED = _Field("a whole number", lambda value: type(value) is int, 0)
+_FIELDS: Mapping[str, Mapping[str, _Field]] = {
+    "errors": {"code": _Field(f"one of {_CODES}", _code)},
+    "latency": {"delaySeconds": _Field(f"0 to {LONGEST_DELAY_S:.0f}", _number(0, LONGEST_DELAY_S))},
+    "drops": {"when": _Field("before or after", ("before", "after").__contains__, "before")},
+    "mix": {
+        "seed": _SEED,
+        "share": _Field("0 to 1", _number(0, 1)),
+        "codes": _Field(
+            f"a list of {_CODES}",
+            lambda value: isinstance(value, list) and bool(value) and all(map(_code, value)),
+            [429, 503],
+        ),
+        "drops": _Field("true or false", lambda value: isinstance(value, bool), True),
+    },
+    "capacity": {
+        "acceleratorType": _Field(
+            f"one of {', '.join(catalog.ACCELERATORS)} or a pattern such as v4-*",
+            lambda value: any(fnmatchcase(name, str(value)) for name in catalog.ACCELERATORS),
+            "*",
+        )
+    },
+    "quota": {
+        "chips": _Field("a number of chips", lambda value: type(value) is int and value >= 0),
+        "generation": _Field("a generation such as v4", _generation, ""),
+        "tier": _Field("spot or on-demand", TIERS.__contains__, ""),
+    },
+}
+KINDS = tuple(_FIELDS)
+_OF_CALLS = ("errors", "latency", "drops", "mix")
+
+
+def read_faults(
+    wanted: Mapping[str, Any], zones: Collection[str], methods: Collection[str]
+) -> tuple[list[str] | None, dict[str, list[Fault]]]:
+    """Read a request for faults: the zones out of reach (None: not said), faults by kind.
+
+    Raises a 400 that says what there is.
+    """
+    for key in wanted:
+        if key not in ("unreachable", *KINDS):
+            known = ", ".join(("unreachable", *KINDS))
+            raise invalid(key, f'Unknown fault "{key}": there are {known}')
+    unreachable = _list(wanted, "unreachable") if "unreachable" in wanted else None
+    for zone in unreachable or ():
+        _known_zone(zone, zones)
+    faults = {
+        kind: [_fault(kind, entry, zones, methods) for entry in _list(wanted, kind)]
+        for kind in KINDS
+        if kind in wanted
+    }
+    return unreachable, faults
+
+
+def _fault(kind: str, entry: Any, zones: Collection[str], methods: Collection[str]) -> Fault:
+    fields = _FIELDS[kind]
+    common = ("zone", "times", "forSeconds", *(("method",) if kind in _OF_CALLS else ()))
+    if not isinstance(entry, dict) or not entry.keys() <= {*fields, *common}:
+        raise invalid(kind, f"{entry!r} is not {{{', '.join([*fields, *common])}}}")
+    details = {name: _read(kind, name, it, entry) for name, it in fields.items()}
+    method = entry.get("method", "*") if kind in _OF_CALLS else ""
+    if kind in _OF_CALLS and not any(fnmatchcase(name, str(method)) for name in methods):
+        raise invalid(kind, f'Unknown method "{method}": there are {", ".join(sorted(methods))}')
+    if zone := entry.get("zone", ""):
+        _known_zone(zone, zones)
+    times, seconds = entry.get("times"), entry.get("forSeconds")
+    if times is not None and (type(times) is not int or times < 0):
+        raise invalid(kind, f"times is {times!r}, not a number of calls")
+    if seconds is not None and not _number(0.001, 1e9)(seconds):
+        raise invalid(kind, f"forSeconds is {seconds!r}, not a number of seconds")
+    return Fault(kind, method, zone, times, seconds, details)
+
+
+def _read(kind: str, name: str, field: _Field, entry: Mapping[str, Any]) -> Any:
+    value = entry.get(name, field.default)
+    if name not in entry and field.default is not None:
+        return value
+    if not field.allows(value):
+        raise invalid(kind, f"{name} is {value!r}, not {field.words}")
+    return value
+
+
+def _known_zone(zone: Any, zones: Collection[str]) -> None:
+    if str(zone) not in zones:
+        raise invalid("zone", f'Unknown zone "{zone}": there are {", ".join(sorted(zones))}')
+
+
+def _list(wanted: Mapping[str, Any], key: str) -> list[Any]:
+    value = wanted[key]
+    if not isinstance(value, list):
+        raise invalid(key, f"{key} is {value!r}, not a list")
+    return value

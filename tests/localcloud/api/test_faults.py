@@ -1,0 +1,324 @@
+"""Faults on demand: each kind does what it says, where and as often as it was asked to."""
+
+import threading
+
+import pytest
+import requests
+
+from tests.localcloud.api.local_api import NODE, ZONE, wait_for
+
+OTHER = "us-central1-a"
+NODES = f"locations/{ZONE}/nodes"
+QUEUE = f"locations/{ZONE}/queuedResources"
+SMALL = {**NODE, "acceleratorType": "v4-8"}
+
+
+def faults(api, verb="", **wanted):
+    answer = api.call("POST", f"/_localcloud/faults{verb}", wanted)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def create(api, name, zone=ZONE, **fields):
+    return api.call("POST", f"locations/{zone}/nodes", {**SMALL, **fields}, nodeId=name)
+
+
+def queue(api, name, **fields):
+    parent = f"projects/local-fleet/locations/{ZONE}"
+    spec = {"parent": parent, "nodeId": f"{name}-node", "node": SMALL}
+    body = {"tpu": {"nodeSpec": [spec]}, **fields}
+    return api.call("POST", QUEUE, body, queuedResourceId=name)
+
+
+def queue_state(api, name):
+    return api.get(f"{QUEUE}/{name}")["state"]["state"]
+
+
+def outcome(api, path=NODES):
+    """Tell what a listing met: its code, or that the connection dropped."""
+    try:
+        return api.call("GET", path).status_code
+    except requests.ConnectionError:
+        return "dropped"
+
+
+def test_an_error_is_answered_on_a_method_and_zone_for_a_number_of_calls(local_api):
+    faults(local_api, errors=[{"method": "nodes.list", "code": 503, "zone": ZONE, "times": 2}])
+
+    there = f"locations/{OTHER}/nodes"
+    assert [outcome(local_api, path) for path in (there, NODES, NODES, NODES)] == [
+        200,
+        503,
+        503,
+        200,
+    ]
+
+
+def test_a_pattern_means_all_methods_of_google_s_and_none_of_the_cloud_s_own(local_api):
+    faults(local_api, errors=[{"code": 500}])
+
+    assert outcome(local_api) == 500
+    assert outcome(local_api, "locations") == 500
+    assert faults(local_api, errors=[])["errors"] == []
+    assert outcome(local_api) == 200
+
+
+def test_an_error_for_a_time_ends_by_itself(local_api):
+    told = faults(local_api, errors=[{"method": "nodes.*", "code": 403, "forSeconds": 0.4}])
+
+    assert told["errors"] == [{"method": "nodes.*", "forSeconds": 0.4, "code": 403}]
+    wait_for(lambda: outcome(local_api) == 200 or None)
+    assert local_api.get("/_localcloud/faults")["errors"] == []
+
+
+def test_a_429_that_was_asked_for_is_a_rate_limit_and_no_quota(local_api):
+    faults(local_api, errors=[{"method": "nodes.list", "code": 429}])
+
+    error = local_api.call("GET", NODES).json()["error"]
+
+    assert error["status"] == "RESOURCE_EXHAUSTED"
+    assert error["details"][0]["reason"] == "RATE_LIMIT_EXCEEDED"
+
+
+def test_a_delayed_call_is_overtaken_by_one_that_began_later(local_api):
+    faults(local_api, latency=[{"method": "nodes.list", "delaySeconds": 1.5, "times": 1}])
+    ended = []
+    slow_session, began = local_api.new_session(), threading.Event()
+    url = f"{local_api.endpoint}/v2/projects/local-fleet/{NODES}"
+
+    def slow():
+        began.set()
+        slow_session.get(url, timeout=20)
+        ended.append("slow")
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    wait_for(lambda: local_api.get("/_localcloud/faults")["latency"] == [] or None)
+    local_api.get(NODES)
+    ended.append("quick")
+    thread.join(20)
+
+    assert ended == ["quick", "slow"]
+
+
+@pytest.mark.parametrize(("when", "made"), [("before", 404), ("after", 200)])
+def test_a_connection_drops_before_or_after_the_call_is_done(local_api, when, made):
+    faults(local_api, drops=[{"method": "nodes.create", "when": when, "times": 1}])
+
+    with pytest.raises(requests.ConnectionError):
+        create(local_api, "one")
+
+    assert local_api.call("GET", f"{NODES}/one").status_code == made
+
+
+def test_a_mix_meets_the_same_calls_with_the_same_faults_by_its_seed(local_api):
+    def series(seed):
+        faults(local_api, mix=[{"seed": seed, "share": 0.5, "method": "nodes.list"}])
+        return [outcome(local_api) for _ in range(24)]
+
+    first, again, other = series(7), series(7), series(8)
+
+    assert first == again != other
+    assert set(first) == {200, 429, 503, "dropped"}
+
+
+@pytest.mark.parametrize(("share", "codes"), [(0, {200}), (1, {503})])
+def test_a_mix_strikes_the_share_of_calls_that_it_says(local_api, share, codes):
+    faults(local_api, mix=[{"share": share, "codes": [503], "drops": False}])
+
+    assert {outcome(local_api) for _ in range(8)} == codes
+
+
+def test_without_capacity_a_creation_ends_with_code_8_and_leaves_no_node(local_api):
+    faults(local_api, capacity=[{"zone": ZONE, "acceleratorType": "v4-*", "times": 1}])
+
+    error = local_api.ended(create(local_api, "one").json())["error"]
+
+    assert error["code"] == 8
+    assert error["message"].startswith(f'There is no more capacity in the zone "{ZONE}"')
+    assert local_api.get("locations/-/nodes") == {}
+    assert "response" in local_api.ended(create(local_api, "one").json())
+
+
+def test_capacity_is_short_only_in_its_zone_and_of_its_type(local_api):
+    faults(local_api, capacity=[{"zone": ZONE, "acceleratorType": "v4-8"}])
+
+    elsewhere = local_api.ended(create(local_api, "one", OTHER).json())
+    bigger = local_api.ended(create(local_api, "two", acceleratorType="v4-16").json())
+
+    assert "response" in elsewhere
+    assert "response" in bigger
+
+
+def test_a_queued_resource_waits_for_capacity_to_come_back(local_api):
+    faults(local_api, capacity=[{"zone": ZONE}])
+    queue(local_api, "qr", spot={})
+    wait_for(lambda: queue_state(local_api, "qr") == "WAITING_FOR_RESOURCES" or None)
+
+    faults(local_api, capacity=[])
+
+    wait_for(lambda: queue_state(local_api, "qr") == "ACTIVE" or None)
+
+
+def test_a_request_beyond_quota_is_a_429_that_names_the_limit(local_api):
+    faults(local_api, quota=[{"zone": ZONE, "generation": "v4", "chips": 4}])
+    local_api.ready("one", acceleratorType="v4-8")
+
+    answer = create(local_api, "two")
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["status"]) == (429, "RESOURCE_EXHAUSTED")
+    assert "Quota limit 'TPUV4PerProjectPerZoneForTPUAPI' has been exceeded" in error["message"]
+    failure, info = error["details"]
+    assert failure["@type"] == "type.googleapis.com/google.rpc.QuotaFailure"
+    assert failure["violations"][0]["subject"] == "project:local-fleet"
+    assert info["reason"] == "RESOURCE_QUOTA_EXCEEDED"
+    assert local_api.call("GET", f"{NODES}/two").status_code == 404
+
+
+def test_a_quota_counts_only_its_zone_generation_and_tier(local_api):
+    limit = {"zone": ZONE, "generation": "v4", "tier": "spot", "chips": 0}
+    faults(local_api, quota=[limit])
+
+    spot = {"schedulingConfig": {"spot": True}}
+    assert create(local_api, "one", **spot).status_code == 429
+    assert create(local_api, "one").status_code == 200
+    assert create(local_api, "two", OTHER, **spot).status_code == 200
+    assert create(local_api, "three", acceleratorType="v5p-8", **spot).status_code == 200
+
+
+def test_a_dead_queued_resource_holds_its_quota_until_it_is_deleted(local_api):
+    faults(local_api, quota=[{"generation": "v4", "chips": 4}])
+    queue(local_api, "qr", spot={})
+    wait_for(lambda: queue_state(local_api, "qr") == "ACTIVE" or None)
+    local_api.call("POST", "/_localcloud/nodes/qr-node:preempt")
+    wait_for(lambda: queue_state(local_api, "qr") == "SUSPENDED" or None)
+
+    assert queue(local_api, "again").status_code == 429
+    local_api.ended(local_api.call("DELETE", f"{QUEUE}/qr").json())
+
+    assert queue(local_api, "again").status_code == 200
+
+
+def test_faults_are_added_to_those_in_force_or_take_their_place(local_api):
+    first = {"code": 503, "method": "nodes.list", "times": 1}
+    faults(local_api, errors=[first], unreachable=[OTHER])
+
+    told = faults(local_api, ":add", errors=[{**first, "code": 500}], unreachable=[ZONE])
+
+    assert told["unreachable"] == [OTHER, ZONE]
+    assert [fault["code"] for fault in told["errors"]] == [503, 500]
+    assert faults(local_api, errors=[], unreachable=[])["errors"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"weather": []},
+        {"unreachable": ["us-moon1-a"]},
+        {"unreachable": "all"},
+        {"unreachable": [{}]},
+        {"errors": [{"method": "nodes.lst", "code": 503, "times": 1}]},
+        {"errors": [{"method": "nodes.list", "code": 200, "times": 1}]},
+        {"errors": [{"method": "nodes.list", "code": 503, "times": "often"}]},
+        {"errors": [{"method": "nodes.list", "code": 503, "forSeconds": -1}]},
+        {"errors": [{"method": "nodes.list", "code": 503, "zone": "-"}]},
+        {"errors": [{"method": "nodes.list"}]},
+        {"errors": ["nodes.list"]},
+        {"latency": [{"delaySeconds": 1e6}]},
+        {"drops": [{"when": "sometimes"}]},
+        {"mix": [{"share": 30}]},
+        {"mix": [{"share": 0.3, "codes": []}]},
+        {"capacity": [{"acceleratorType": "v9-8"}]},
+        {"quota": [{"chips": "many"}]},
+        {"quota": [{"chips": 4, "generation": "v9"}]},
+    ],
+)
+def test_a_fault_that_is_not_understood_changes_nothing(local_api, body):
+    before = faults(local_api, unreachable=[ZONE])
+
+    answer = local_api.call("POST", "/_localcloud/faults", {"unreachable": [ZONE], **body})
+
+    assert answer.status_code == 400
+    assert local_api.get("/_localcloud/faults") == before
+
+
+def preempt(api, name="one", **body):
+    return api.call("POST", f"/_localcloud/nodes/{name}:preempt", body)
+
+
+def test_a_warned_node_runs_until_its_time_and_is_preempted_then(local_api):
+    local_api.ready("one", schedulingConfig={"spot": True})
+
+    answer = preempt(local_api, warningSeconds=0.5)
+
+    assert answer.json()["state"] == "READY"
+    (told,) = local_api.get("/_localcloud/status")["nodes"]
+    assert told["preemptTime"].endswith("Z")
+    node = local_api.state_is("one", "PREEMPTED")
+    assert "networkEndpoints" not in node
+    wait_for(lambda: not local_api.machines.specs or None)
+
+
+def test_a_warning_outlives_the_server(local_api):
+    local_api.ready("one")
+    preempt(local_api, warningSeconds=0.5)
+    local_api.halt()
+
+    local_api.boot()
+
+    local_api.state_is("one", "PREEMPTED")
+
+
+def test_a_preemption_that_was_announced_can_be_brought_forward(local_api):
+    local_api.ready("one")
+    preempt(local_api, warningSeconds=3600)
+
+    assert preempt(local_api).json()["state"] == "PREEMPTED"
+
+
+@pytest.mark.parametrize("warning", [-1, "soon", 1e9])
+def test_a_warning_that_is_no_time_is_refused(local_api, warning):
+    local_api.ready("one")
+
+    assert preempt(local_api, warningSeconds=warning).status_code == 400
+    assert local_api.node("one")["state"] == "READY"
+
+
+def set_health(api, **body):
+    return api.call("POST", "/_localcloud/nodes/one:setHealth", body)
+
+
+def test_a_node_has_the_health_and_symptoms_that_it_was_given_until_they_are_taken_back(local_api):
+    local_api.ready("one")
+
+    set_health(
+        local_api,
+        health="UNHEALTHY_TENSORFLOW",
+        healthDescription="asked for",
+        symptoms=[{"symptomType": "OUT_OF_MEMORY", "workerId": "1", "details": "13 GiB"}],
+    )
+
+    node = local_api.node("one")
+    assert (node["health"], node["healthDescription"]) == ("UNHEALTHY_TENSORFLOW", "asked for")
+    (symptom,) = node["symptoms"]
+    assert (symptom["symptomType"], symptom["workerId"]) == ("OUT_OF_MEMORY", "1")
+    assert symptom["createTime"].endswith("Z")
+    assert set_health(local_api).json()["health"] == "HEALTHY"
+    assert "symptoms" not in local_api.node("one")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"health": "SO_SO"},
+        {"mood": "bad"},
+        {"symptoms": [{"symptomType": "COUGH"}]},
+        {"symptoms": [{"symptomType": "LOW_MEMORY", "workerId": "9"}]},
+    ],
+)
+def test_a_health_that_no_node_can_have_is_refused(local_api, body):
+    node = local_api.ready("one")
+
+    assert set_health(local_api, **body).status_code == 400
+    assert local_api.node("one") == node
