@@ -270,6 +270,7 @@ def test_google_cloud_unconfigured_says_what_to_fill_in():
         (("-t", "inventory", "tpufleet.core.tpu"), "allow_partial"),
         (("tpufleet.core.tpu_node",), "accelerator_type"),
         (("tpufleet.core.tpu_fleet",), "wait_for_capacity"),
+        (("tpufleet.core.tpu_queued_resource",), "valid_for"),
         (("tpufleet.core.confirm",), "agreed"),
     ],
 )

@@ -208,3 +208,24 @@ def test_workers_that_are_reached_from_outside_get_external_addresses(environmen
     ]
     assert [done.returncode for done in said] == [0, 0], said
     assert ["external_ip: true" in done.stdout for done in said] == [False, True]
+
+
+def test_the_module_of_queued_resources_is_idempotent_and_removes_by_force(environment, tmp_path):
+    ask = """
+    - tpufleet.core.tpu_queued_resource:
+        api: "{{ tpu_api }}"
+        name: big
+        zone: us-central2-b
+        accelerator_type: v4-8
+        runtime_version: tpu-ubuntu2204-base
+        tier: spot
+        valid_for: 6h
+        node_count: 2
+        force: true
+        state: """
+    task = tmp_path / "task.yml"
+    task.write_text(play_of(*(ask + s for s in ("present", "present", "absent", "absent"))))
+    result = play(environment, task)
+    assert result.returncode == 0, result.stdout + result.stderr
+    seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
+    assert seen == ["changed", "ok", "changed", "ok"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -90,6 +91,13 @@ class TpuApi:
 
     def list_nodes(self, zones: Sequence[str] = ("-",), *, allow_partial: bool = False) -> Listing:
         """List the nodes of the zones (``-``: all), side by side. Raises PartialAnswer."""
+        return self._list("nodes", "TPUs", zones, allow_partial)
+
+    def list_requests(self, zones: Sequence[str] = ("-",)) -> list[Mapping[str, Any]]:
+        """List the queued resources of the zones (``-``: all). Raises PartialAnswer."""
+        return self._list("queuedResources", "queued resources", zones, False).nodes
+
+    def _list(self, key: str, things: str, zones: Sequence[str], allow_partial: bool) -> Listing:
         for zone in zones:
             check_zone(zone)
         wanted = ("-",) if "-" in zones else tuple(dict.fromkeys(zones))
@@ -98,7 +106,7 @@ class TpuApi:
 
         def ask(zone: str) -> Listing:
             try:
-                return self._list_zone(zone)
+                return self._list_zone(key, things, zone)
             except (errors.Unavailable, errors.NoAnswer):
                 if not allow_partial or zone == "-":
                     raise
@@ -112,17 +120,18 @@ class TpuApi:
         unreachable = tuple(sorted({zone for answer in answers for zone in answer.unreachable}))
         if unreachable and not allow_partial:
             raise errors.PartialAnswer(
-                f"the list of TPUs is partial, no answer from {', '.join(unreachable)}: try again, "
-                "list fewer zones, or say allow_partial: true in the inventory and live with a part"
+                f"the list of {things} is partial, no answer from {', '.join(unreachable)}: try "
+                "again, list fewer zones, or say allow_partial: true in the inventory and live "
+                "with a part"
             )
         return Listing([node for answer in answers for node in answer.nodes], unreachable)
 
-    def _list_zone(self, zone: str) -> Listing:
-        what = "list the TPUs of " + ("all zones" if zone == "-" else f"zone {zone}")
+    def _list_zone(self, key: str, things: str, zone: str) -> Listing:
+        what = f"list the {things} of " + ("all zones" if zone == "-" else f"zone {zone}")
         nodes: list[Mapping[str, Any]] = []
         unreachable: set[str] = set()
-        for page in self._http.pages(f"{self._zone_path(zone)}/nodes", what):
-            nodes += list_of(page, "nodes", Mapping, what)
+        for page in self._http.pages(f"{self._zone_path(zone)}/{key}", what):
+            nodes += list_of(page, key, Mapping, what)
             unreachable |= {
                 name.rsplit("/", 1)[-1] for name in list_of(page, "unreachable", str, what)
             }
@@ -197,6 +206,40 @@ class TpuApi:
             )
         return published
 
+    # --- queued resources ------------------------------------------------------------------------
+
+    def get_request(self, zone: str, name: str) -> Mapping[str, Any] | None:
+        """Give one queued resource as JSON, None if there is none."""
+        what = f"read queued resource {name} ({zone})"
+        try:
+            return self._http.ask("GET", self._request_path(zone, name), what)
+        except errors.NotFound:
+            return None
+
+    def create_request(self, zone: str, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put a request for TPUs into the queue; give the operation, which ends when it is there.
+
+        All tries carry one request id, so that they make one queued resource; AlreadyExists is
+        another's.
+        """
+        params = {"queuedResourceId": name, "requestId": str(uuid.uuid4())}
+        what = f"create queued resource {name} ({zone})"
+        path = f"{self._zone_path(zone)}/queuedResources"
+        return self._http.ask("POST", path, what, params=params, body=body)
+
+    def delete_request(self, zone: str, name: str, *, force: bool) -> Mapping[str, Any] | None:
+        """Delete a queued resource; give the operation, None if there is none (any more).
+
+        ``force`` deletes its TPUs too. All tries carry one request id, so that none of them means
+        a queued resource of this name that came later.
+        """
+        params = {"force": str(force).lower(), "requestId": str(uuid.uuid4())}
+        what = f"delete queued resource {name} ({zone})"
+        try:
+            return self._http.ask("DELETE", self._request_path(zone, name), what, params=params)
+        except errors.NotFound:
+            return None
+
     # --- operations ------------------------------------------------------------------------------
 
     def wait(
@@ -266,6 +309,9 @@ class TpuApi:
     def _zone_path(self, zone: str) -> str:
         project = quote(self.settings.project, safe=":")
         return f"/v2/projects/{project}/locations/{quote(zone, safe='')}"
+
+    def _request_path(self, zone: str, name: str) -> str:
+        return f"{self._zone_path(zone)}/queuedResources/{quote(name, safe='')}"
 
     def _node_path(self, zone: str, name: str) -> str:
         return f"{self._zone_path(zone)}/nodes/{quote(name, safe='')}"

@@ -12,7 +12,7 @@ description:
   - A lost answer never makes a second TPU, for the name is part of the request, and what came of
     it is read back.
 author: tpufleet maintainers
-extends_documentation_fragment: [tpufleet.core.tpu_api]
+extends_documentation_fragment: [tpufleet.core.tpu_api, tpufleet.core.tpu_node]
 attributes:
   check_mode:
     description: Makes no request that changes anything, and foretells the same as the real run.
@@ -44,19 +44,6 @@ options:
         It can't be changed later.
     type: str
     default: ""
-  accelerator_config:
-    description: What it is, by its topology. It can't be changed later.
-    type: dict
-    suboptions:
-      type:
-        description: The generation, in the API's words.
-        type: str
-        choices: [V2, V3, V4, V5LITE_POD, V5P, V6E]
-        required: true
-      topology:
-        description: The chips' arrangement, such as V(2x2x4).
-        type: str
-        required: true
   runtime_version:
     description:
       The workers' image, such as V(tpu-ubuntu2204-base); needed to make one. It can't be changed
@@ -75,56 +62,6 @@ options:
     description: Taken out of the project's reservation. It can't be changed later.
     type: bool
     default: false
-  service_account:
-    description:
-      - The service account's address, which programs on the workers act as. It can't be changed
-        later. Google's default is the project's Compute Engine account.
-    type: str
-  scopes:
-    description: What the service account's tokens are good for. It can't be changed later.
-    type: list
-    elements: str
-  secure_boot:
-    description: Shielded workers, which boot signed software only. It can't be changed later.
-    type: bool
-  data_disks:
-    description: Disks that exist, attached to all workers. They can't be changed later.
-    type: list
-    elements: dict
-    suboptions:
-      name:
-        description: A disk of the same project and zone, or the API's whole path of one.
-        type: str
-        required: true
-      mode:
-        description: Several workers can share a disk only V(read-only).
-        type: str
-        choices: [read-only, read-write]
-        default: read-only
-  network:
-    description: The VPC network. It can't be changed later.
-    type: str
-  subnetwork:
-    description: The subnetwork. It can't be changed later.
-    type: str
-  external_ip:
-    description: Whether the workers have external addresses.
-    type: bool
-  description:
-    description: A text for people.
-    type: str
-  labels:
-    description: All its labels.
-    type: dict
-  tags:
-    description: All its network tags.
-    type: list
-    elements: str
-  metadata:
-    description:
-      - Entries of its metadata, such as C(ssh-keys) and C(startup-script); others that it has stay.
-      - Everybody who may read the TPU can read them, so put no secret there.
-    type: dict
   recreate:
     description: Delete a TPU that differs in what can't be changed, and make it anew.
     type: bool

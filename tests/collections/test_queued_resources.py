@@ -1,0 +1,204 @@
+"""A queued resource from what is to what is wanted: against the local cloud, and against faults."""
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import BadNode
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_queue import (
+    ensure_not_requested,
+    ensure_requested,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import (
+    WantedRequest,
+    parse_request,
+    seconds_of,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_wanted import Different, Wanted
+
+from tests.collections.scripted_api import PROJECT, ZONE, Drop, Say, error
+from tests.localcloud.api.local_api import LocalApi, wait_for
+
+TPU = Wanted("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")
+DEMO = WantedRequest("demo", TPU, tier="spot")
+GONE = error(404, "not found")
+
+
+@pytest.fixture
+def cloud(local_api: LocalApi) -> TpuApi:
+    """A client of the local cloud's own API."""
+    settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
+    return TpuApi(settings)
+
+
+def request(state="ACTIVE", created="2026-11-21T10:00:00Z", wanted=DEMO, **fields):
+    """Write a queued resource as the API does."""
+    return {
+        "name": f"projects/{PROJECT}/locations/{ZONE}/queuedResources/{wanted.name}",
+        "createTime": created,
+        **wanted.body(PROJECT),
+        "state": {"state": state, "stateInitiator": "SERVICE", **fields},
+    }
+
+
+def changes(local_api: LocalApi) -> list[str]:
+    """The requests that change something, as the server saw them."""
+    lines = [line.split("request ", 1)[-1] for line in local_api.log().splitlines()]
+    return [
+        line
+        for line in lines
+        if line.startswith(("POST", "PATCH", "DELETE")) and "/queuedResources" in line
+    ]
+
+
+def test_a_request_is_put_into_the_queue_and_its_tpu_waited_for(cloud, local_api):
+    done = ensure_requested(cloud, replace(DEMO, valid_for=3600), timeout=20)
+    assert (done.changed, done.request.state, done.request.nodes) == (True, "ACTIVE", ("demo",))
+    assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
+
+
+def test_a_request_that_is_as_wanted_is_not_made_again(cloud, local_api):
+    ensure_requested(cloud, DEMO, timeout=20)
+    before = changes(local_api)
+    assert not ensure_requested(cloud, DEMO, timeout=20).changed
+    assert changes(local_api) == before
+
+
+def test_check_mode_foretells_the_request_and_asks_for_none(cloud, local_api):
+    foretold = ensure_requested(cloud, DEMO, timeout=20, check=True)
+    assert (foretold.changed, changes(local_api)) == (True, [])
+    assert foretold.after == ensure_requested(cloud, DEMO, timeout=20).after
+
+
+def test_several_tpus_are_slices_of_one_run(cloud, local_api):
+    done = ensure_requested(cloud, replace(DEMO, count=2), timeout=20)
+    assert done.request.nodes == ("demo-0", "demo-1")
+    assert local_api.node("demo-1")["multisliceNode"] is True
+    assert not ensure_requested(cloud, replace(DEMO, count=2), timeout=20).changed
+
+
+def test_a_request_whose_tpu_was_preempted_is_removed_and_asked_anew(cloud, local_api):
+    first = ensure_requested(cloud, DEMO, timeout=20)
+    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
+    local_api.state_is("demo", "PREEMPTED")
+    wait_for(lambda: parse_request(cloud.get_request(ZONE, "demo")).state == "SUSPENDED" or None)
+    with pytest.raises(Different, match="is SUSPENDED and is never tried again"):
+        ensure_requested(cloud, DEMO, timeout=20, replace_dead=False)
+    again = ensure_requested(cloud, DEMO, timeout=20)
+    assert (again.request.state, again.request.key != first.request.key) == ("ACTIVE", True)
+
+
+def test_a_request_is_only_removed_with_its_living_tpus_by_force(cloud, local_api):
+    ensure_requested(cloud, DEMO, timeout=20)
+    with pytest.raises(errors.InvalidRequest, match=r"force: true deletes its TPUs \(demo\) too"):
+        ensure_not_requested(cloud, ZONE, "demo", timeout=20)
+    assert ensure_not_requested(cloud, ZONE, "demo", timeout=20, force=True, check=True).changed
+    assert local_api.node("demo")["state"] == "READY"
+    assert ensure_not_requested(cloud, ZONE, "demo", timeout=20, force=True).changed
+    assert cloud.list_requests() == []
+    assert cloud.list_nodes().nodes == []
+    assert not ensure_not_requested(cloud, ZONE, "demo", timeout=20).changed
+
+
+def test_a_living_request_that_differs_is_never_touched(cloud, local_api):
+    ensure_requested(cloud, DEMO, timeout=20)
+    before = changes(local_api)
+    with pytest.raises(Different, match="accelerator_type is v4-8, wanted v4-16; tier is spot"):
+        ensure_requested(
+            cloud,
+            replace(DEMO, tier="", tpu=replace(TPU, accelerator_type="v4-16")),
+            timeout=20,
+        )
+    assert changes(local_api) == before
+
+
+def test_without_waiting_it_returns_when_the_request_is_in_the_queue(client, scripted):
+    scripted.script = [GONE, Say({"done": True}), Say(request("WAITING_FOR_RESOURCES"))]
+    done = ensure_requested(client, DEMO, timeout=600, wait=False)
+    assert (done.changed, done.request.state) == (True, "WAITING_FOR_RESOURCES")
+
+
+def test_a_lost_answer_asks_again_under_the_same_request_id(client, scripted):
+    scripted.script = [GONE, Drop(), Say({"done": True}), Say(request())]
+    ensure_requested(client, DEMO, timeout=600)
+    first, second = (asked.query for asked in scripted.asked if asked.method == "POST")
+    assert first == second
+    assert "requestId=" in first
+
+
+def test_the_deadline_says_that_the_request_stays_in_the_queue(client, scripted):
+    scripted.answerer = lambda _: Say(request("WAITING_FOR_RESOURCES"))
+    with pytest.raises(errors.DeadlineExceeded, match=r"still WAITING_FOR_RESOURCES.*goes on"):
+        ensure_requested(client, DEMO, timeout=60)
+    assert set(scripted.methods()) == {"GET"}
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("There is no more capacity in the zone", errors.CapacityError),
+        ("Quota limit 'TPUV4' has been exceeded", errors.QuotaError),
+        ("it was not served in time", errors.OperationFailed),
+    ],
+)
+def test_a_request_that_fails_ends_with_its_own_error(client, scripted, said, kind):
+    failed = request("FAILED", failedData={"error": {"code": 8, "message": said}})
+    scripted.script = [GONE, Say({"done": True}), Say(failed)]
+    with pytest.raises(kind, match=said[:20]):
+        ensure_requested(client, DEMO, timeout=600)
+
+
+def test_a_namesake_that_comes_after_a_deletion_is_not_deleted(client, scripted):
+    later = request(created="2026-11-21T11:00:00Z")
+    scripted.script = [Say(request("FAILED")), Say(request("FAILED")), Drop(), GONE, Say(later)]
+    assert ensure_not_requested(client, ZONE, "demo", timeout=600).changed
+    first, second = (asked.query for asked in scripted.asked if asked.method == "DELETE")
+    assert first == second
+
+
+def test_all_that_may_be_said_of_a_request_is_said_in_the_apis_words():
+    wanted = replace(DEMO, tier="guaranteed", min_duration=3600, valid_until="2026-12-01T00:00:00Z")
+    body = replace(wanted, count=2, reservation="mine").body("p")
+    assert body["guaranteed"] == {"minDuration": "3600s"}
+    assert body["queueingPolicy"] == {"validUntilTime": "2026-12-01T00:00:00Z"}
+    assert body["reservationName"] == f"projects/p/locations/{ZONE}/reservations/mine"
+    (spec,) = body["tpu"]["nodeSpec"]
+    assert spec["multisliceParams"] == {"nodeCount": 2, "nodeIdPrefix": "demo"}
+    assert "nodeId" not in spec
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"name": "Demo"}, "is no name"),
+        ({"count": 0}, "count is 0"),
+        ({"valid_for": 1, "valid_until": "2026-12-01T00:00:00Z"}, "valid_for or valid_until"),
+        ({"min_duration": 60}, "min_duration is for the tier guaranteed"),
+    ],
+)
+def test_what_can_t_be_is_refused_before_asking(client, scripted, change, what):
+    with pytest.raises(errors.NotConfigured, match=what):
+        ensure_requested(client, replace(DEMO, **change), timeout=20)
+    assert scripted.asked == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("6h", 21600), ("2d", 172800)]
+)
+def test_a_time_is_a_number_and_a_unit(text, seconds):
+    assert seconds_of(text, "valid_for") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0h", "six hours", "6 h", True, None])
+def test_what_is_no_time_is_named(text):
+    with pytest.raises(errors.NotConfigured, match="valid_for is"):
+        seconds_of(text, "valid_for")
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "x"}, {"state": "ACTIVE"}, {"tpu": []}, {"tpu": {"nodeSpec": ["x"]}}]
+)
+def test_what_is_no_queued_resource_is_one_line(change):
+    with pytest.raises(BadNode):
+        parse_request(request() | change)
