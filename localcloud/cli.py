@@ -1,4 +1,4 @@
-"""The local cloud's command line: ``python -m localcloud up | down | status | preempt``."""
+"""The local cloud's command line: ``python -m localcloud up | down | status | preempt | fault``."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud import client, cloud, settings
+from localcloud import client, cloud, faults_cli, settings
 from localcloud.failure import CloudError
 from localcloud.machines import image
 from localcloud.machines.seam import MachineError
@@ -85,8 +85,18 @@ def status(place: Place, options: argparse.Namespace) -> None:
 
 def preempt(place: Place, options: argparse.Namespace) -> None:
     """Take a TPU away as Google does: its machines die at once, its state is PREEMPTED."""
-    client.ask(place, "POST", f"/_localcloud/nodes/{options.tpu}:preempt")
-    say(f"{options.tpu} is preempted: its machines are gone")
+    body = {"warningSeconds": options.warning}
+    client.ask(place, "POST", f"/_localcloud/nodes/{options.tpu}:preempt", body)
+    if options.warning:
+        say(f"{options.tpu} will be preempted in {options.warning:g} s")
+    else:
+        say(f"{options.tpu} is preempted: its machines are gone")
+
+
+def fault(place: Place, options: argparse.Namespace) -> None:
+    """Make the cloud get something wrong: errors, no capacity, quota, health, maintenance."""
+    for line in faults_cli.run(place, options):
+        say(line)
 
 
 def serve(_place: Place, options: argparse.Namespace) -> None:
@@ -100,6 +110,7 @@ VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
     "clean": clean,
     "status": status,
     "preempt": preempt,
+    "fault": fault,
     "serve": serve,
 }
 
@@ -130,6 +141,10 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument("--directory", type=Path, required=True, help="the cloud's directory")
         if name == "preempt":
             one.add_argument("tpu", help="the TPU's name")
+            one.add_argument("--warning", type=float, default=0, metavar="SECONDS",
+                             help="so much later (Google warns 30 s before)")  # fmt: skip
+        if name == "fault":
+            faults_cli.describe(one)
     return top
 
 

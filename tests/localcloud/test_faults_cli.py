@@ -1,0 +1,129 @@
+"""``python -m localcloud fault``: what is typed is what comes into force."""
+
+import pytest
+
+from localcloud import cli, settings
+from localcloud.place import Place
+from localcloud.settings import Settings
+from tests.localcloud.api.local_api import ZONE
+
+
+@pytest.fixture
+def typed(local_api, tmp_path, monkeypatch, capsys):
+    """Type a command line at the API of ``local_api``; give its exit code, output and errors."""
+    monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path))
+    here = Place("cloud", local_api.state)
+    settings.write(here, Settings(name="cloud", port=local_api.port, subnet="", image=""))
+
+    def command(*words):
+        code = cli.main(["--name", "cloud", *words])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "fault"),
+    [
+        (
+            ["error", "nodes.create", "429", "--times", "2", "--zone", ZONE],
+            "errors",
+            {"method": "nodes.create", "zone": ZONE, "times": 2, "code": 429},
+        ),
+        (
+            ["latency", "*", "0.5", "--for", "60"],
+            "latency",
+            {"method": "*", "forSeconds": 60.0, "delaySeconds": 0.5},
+        ),
+        (
+            ["drop", "nodes.*", "--when", "after"],
+            "drops",
+            {"method": "nodes.*", "when": "after"},
+        ),
+        (
+            ["mix", "0.3", "--seed", "7", "--codes", "503", "--no-drops"],
+            "mix",
+            {"method": "*", "seed": 7, "share": 0.3, "codes": [503], "drops": False},
+        ),
+        (
+            ["capacity", "--zone", ZONE, "--type", "v4-*"],
+            "capacity",
+            {"zone": ZONE, "acceleratorType": "v4-*"},
+        ),
+        (
+            ["quota", "8", "--generation", "v4", "--tier", "spot"],
+            "quota",
+            {"chips": 8, "generation": "v4", "tier": "spot"},
+        ),
+        (["unreachable", ZONE], "unreachable", ZONE),
+    ],
+)
+def test_a_fault_that_is_typed_is_in_force_and_shown(local_api, typed, words, kind, fault):
+    code, out, _ = typed("fault", *words)
+
+    in_force = local_api.get("/_localcloud/faults")
+    assert code == 0
+    assert in_force.pop(kind) == [fault]
+    assert not any(in_force.values())
+    assert out.startswith(kind)
+    assert typed("fault", "show")[1] == out
+
+
+def test_clear_ends_all_faults(local_api, typed):
+    typed("fault", "error", "*", "503")
+    typed("fault", "unreachable", ZONE)
+
+    assert typed("fault", "clear")[1] == "no faults in force\n"
+    assert not any(local_api.get("/_localcloud/faults").values())
+
+
+def test_a_health_is_given_with_a_symptom_and_taken_back(local_api, typed):
+    local_api.ready("one")
+
+    unwell = ["UNHEALTHY_TENSORFLOW", "--symptom", "LOW_MEMORY", "--worker", "1"]
+    assert typed("fault", "health", "one", *unwell)[0] == 0
+    node = local_api.node("one")
+    typed("fault", "health", "one", "HEALTHY")
+
+    assert node["health"] == "UNHEALTHY_TENSORFLOW"
+    assert node["symptoms"][0]["workerId"] == "1"
+    assert local_api.node("one")["health"] == "HEALTHY"
+    assert "symptoms" not in local_api.node("one")
+
+
+def test_a_maintenance_reboots_the_worker_that_is_named(local_api, typed):
+    local_api.ready("one")
+
+    code, out, _ = typed("fault", "maintenance", "one", "--worker", "1")
+
+    assert (code, out) == (0, "one is REPAIRING: its worker 1 reboots\n")
+    local_api.state_is("one", "READY")
+    assert [name[-4:] for name in local_api.machines.offs] == ["-w-1"]
+
+
+def test_a_preemption_is_announced_or_at_once(local_api, typed):
+    local_api.ready("one")
+
+    _, announced, _ = typed("preempt", "one", "--warning", "3600")
+    state = local_api.node("one")["state"]
+    _, gone, _ = typed("preempt", "one")
+
+    assert (announced, state) == ("one will be preempted in 3600 s\n", "READY")
+    assert gone == "one is preempted: its machines are gone\n"
+    assert local_api.node("one")["state"] == "PREEMPTED"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fault", "error", "nodes.lst", "503"], 'Unknown method "nodes.lst"'),
+        (["fault", "maintenance", "none"], "there is no TPU none"),
+        (["fault", "health", "none", "TIMEOUT"], "nodes/none' was not found"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_code_1(typed, words, said):
+    code, out, errors = typed(*words)
+
+    assert (code, out) == (1, "")
+    assert said in errors
+    assert errors.count("\n") == 1
