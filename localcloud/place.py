@@ -45,6 +45,11 @@ class Place:
         return f"tpufleet_{self.tag}"
 
     @property
+    def nft_outside_table(self) -> str:
+        """The name of the table for machines' external addresses."""
+        return f"{self.nft_table}_outside"
+
+    @property
     def unit_prefix(self) -> str:
         """What the names of this cloud's systemd units and control groups begin with."""
         return f"tpufleet-{self.tag}"

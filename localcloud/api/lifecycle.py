@@ -212,7 +212,9 @@ class Lifecycle:
 
         def start(worker: Worker) -> None:
             if self._is_in(node, while_in) and not (for_the and self._cancelled(for_the)):
-                self._machines.start(MachineSpec(worker.machine, worker.address, metadata))
+                self._machines.start(
+                    MachineSpec(worker.machine, worker.address, metadata, worker.external)
+                )
 
         return self._jobs.each(node.workers, start, give_up=True)
 

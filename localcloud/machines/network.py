@@ -80,8 +80,8 @@ def up(
 def down(place: Place) -> None:
     """Take away what ``up`` made, whether or not it was made whole."""
     processes.end(_hosts_option(place), grace_s=2)
-    subprocess.run(["nft", "delete", "table", "ip", place.nft_table], capture_output=True,
-                   check=False)  # fmt: skip
+    for table in (place.nft_table, place.nft_outside_table):
+        subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
     # The kernel takes a dead machine's link away by itself, but some seconds later.
     ports = [port.name for port in Path(f"/sys/class/net/{place.bridge}/brif").glob("*")]
     for link in [*ports, place.bridge]:
@@ -102,6 +102,28 @@ def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
     for pid in processes.with_argument(_hosts_option(place)):
         with contextlib.suppress(ProcessLookupError):
             _hang_up(pid)
+
+
+def publish_outside(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> None:
+    """Let this host reach machines by their external addresses, which map to their own."""
+    _run("nft", "-f", "-", stdin=outside_rules(place, addresses))
+
+
+def outside_rules(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> str:
+    """Write the table that turns external addresses into machines' own, as Google's NAT does."""
+    table = f"table ip {place.nft_outside_table}"
+    pairs = ", ".join(f"{external} : {own}" for external, own in sorted(addresses.items()))
+    rule = f"dnat to ip daddr map {{ {pairs} }}" if pairs else ""
+    return f"""
+{table}
+delete {table}
+{table} {{
+    chain in {{
+        type nat hook output priority -100;
+        {rule}
+    }}
+}}
+"""
 
 
 def nat_rules(place: Place, subnet: IPv4Network) -> str:

@@ -52,6 +52,7 @@ class NspawnMachines:
                 (directory / "address.partial").write_text(f"{spec.address}\n")
                 (directory / "address.partial").rename(directory / "address")
             self._publish_names()
+            self._publish_outside(spec)
             self._boot(spec.name, root)
         self._wait_for_ssh(spec)
 
@@ -81,6 +82,7 @@ class NspawnMachines:
         if directory.exists():
             shutil.rmtree(directory)
         self._publish_names()
+        self._publish_outside()
 
     def alive(self, name: str) -> bool:
         """Tell whether the machine's nspawn runs."""
@@ -188,6 +190,21 @@ class NspawnMachines:
         console = self._directory(name) / "console.log"
         lines = console.read_text(errors="replace").splitlines() if console.exists() else []
         return f"the last line of {console} is: {lines[-1] if lines else '(empty)'}"
+
+    def _publish_outside(self, spec: MachineSpec | None = None) -> None:
+        """Forward the external addresses that differ from machines' own; ``spec``'s may be new."""
+        with self._names_lock:
+            if spec is not None:
+                there = self._directory(spec.name)
+                (there / "external.partial").write_text(f"{spec.external or spec.address}\n")
+                (there / "external.partial").rename(there / "external")
+            addresses = {}
+            for file in self.place.machines.glob("*/external"):
+                with contextlib.suppress(FileNotFoundError):  # another thread has deleted it since
+                    own = IPv4Address((file.parent / "address").read_text().strip())
+                    if (external := IPv4Address(file.read_text().strip())) != own:
+                        addresses[external] = own
+            network.publish_outside(self.place, addresses)
 
     def _publish_names(self) -> None:
         with self._names_lock:

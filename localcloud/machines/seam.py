@@ -14,6 +14,7 @@ class MachineError(Exception):
 class MachineSpec:
     """One worker's machine: a host name unique in this cloud, its address and the node's metadata.
 
+    This computer reaches the machine by ``external`` as well, until it is started with another.
     ``metadata`` is the node's, as the API took it: ``ssh-keys`` holds lines ``user:public key``
     (https://cloud.google.com/compute/docs/connect/add-ssh-keys).
     """
@@ -21,6 +22,7 @@ class MachineSpec:
     name: str
     address: IPv4Address
     metadata: Mapping[str, str]
+    external: IPv4Address | None = None
 
 
 class Machines(Protocol):

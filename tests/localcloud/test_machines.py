@@ -120,6 +120,20 @@ def test_a_machine_reboots_with_its_files_and_its_address(pod, key):
     assert ssh(key, address, "cat ~/note").stdout == "kept\n"
 
 
+def test_a_maintained_worker_is_reached_by_its_new_external_address(place, pod, key):
+    maintain = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
+    patch = f"{NODES}/pod?updateMask=networkConfig.enableExternalIps"
+    client.ask(place, "PATCH", patch, {"networkConfig": {"enableExternalIps": True}})
+    ssh(key, addresses(pod)[1], "echo kept > ~/maintained; sync")
+
+    client.ask(place, "POST", maintain, {"workerIds": ["1"]})
+
+    endpoint = wait_for_ready(place, "pod")["networkEndpoints"][1]
+    external = endpoint["accessConfig"]["externalIp"]
+    assert external != endpoint["ipAddress"] == addresses(pod)[1]
+    assert ssh(key, external, "cat ~/maintained").stdout == "kept\n"
+
+
 def test_a_killed_server_s_machines_are_known_to_the_next(place, pod, key):
     server = processes.with_argument(f"--directory={place.directory}")
     assert len(server) == 1

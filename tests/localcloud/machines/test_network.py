@@ -1,11 +1,11 @@
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localcloud.failure import CloudError
-from localcloud.machines.network import RANGE, Network, free_subnet
+from localcloud.machines.network import RANGE, Network, free_subnet, outside_rules
 from localcloud.place import Place
 
 subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i])
@@ -31,6 +31,14 @@ def test_another_subnet_is_taken_if_the_wanted_one_is_in_use():
 def test_a_host_that_uses_the_whole_range_is_told_what_to_say():
     with pytest.raises(CloudError, match="--subnet"):
         free_subnet([RANGE])
+
+
+def test_an_external_address_leads_to_its_machine_and_none_to_no_rule(tmp_path):
+    place = Place("x", tmp_path)
+    pair = {IPv4Address("198.18.4.200"): IPv4Address("198.18.4.10")}
+
+    assert "dnat to ip daddr map { 198.18.4.200 : 198.18.4.10 }" in outside_rules(place, pair)
+    assert "dnat" not in outside_rules(place, {})
 
 
 def test_machines_never_get_the_gateway_s_or_the_broadcast_address(tmp_path):
