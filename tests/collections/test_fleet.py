@@ -169,3 +169,68 @@ def test_one_tpu_that_fails_leaves_the_others_alone(local_api: LocalApi):
     good, bad = create(TpuApi(settings), fleet, {}, Options(timeout=20), quiet)
     assert (good.failed, bad.failed) == (False, True)
     assert "v4-17" in bad.msg
+
+
+SPOT = DEMO | {"accelerator_type": "v4-8", "spot": True, "queued": {"valid_for": "6h"}}
+
+
+def cloud_of(local_api: LocalApi) -> TpuApi:
+    return TpuApi(ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file)))
+
+
+def made(api: TpuApi, **options):
+    fleet = expand([SPOT])
+    options = Options(timeout=20, replace_dead=True, **options)
+    (done,) = create(api, fleet, survey(api, fleet, ["-"]).present, options, quiet)
+    assert not done.failed, done.msg
+    return done
+
+
+def test_a_queued_tpu_comes_through_the_queue_once_and_goes_with_its_request(local_api: LocalApi):
+    api = cloud_of(local_api)
+    assert made(api, check=True).changed
+    assert api.list_requests() == []
+    assert [made(api).changed, made(api).changed] == [True, False]
+    (request,) = api.list_requests()
+    assert request["queueingPolicy"] == {"validUntilDuration": "21600s"}
+    seen = survey(api, expand([SPOT]), ["-"]).present
+    (gone,) = delete(api, list(seen.values()), Options(timeout=20), quiet)
+    assert (gone.failed, api.list_nodes().nodes, api.list_requests()) == (False, [], [])
+
+
+def test_a_queued_tpu_that_was_preempted_is_asked_for_anew(local_api: LocalApi):
+    api = cloud_of(local_api)
+    first = made(api)
+    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
+    local_api.state_is("demo", "PREEMPTED")
+    second = made(api)
+    assert second.node["state"] == "READY"
+    assert second.node["id"] != first.node["id"]
+
+
+def test_a_queued_tpu_that_was_deleted_by_itself_is_asked_for_anew(local_api: LocalApi):
+    api = cloud_of(local_api)
+    made(api)
+    local_api.ended(local_api.delete("demo"))
+    assert made(api).node["state"] == "READY"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"queued": True}, "queued is True, wanted is such as {valid_for: 6h}"),
+        ({"queued": {"valid_for": "long"}}, "queued: valid_for is 'long'"),
+        ({"queued": {"until": "6h"}}, "queued is {'until': '6h'}"),
+        ({"queued": {}, "spot": False, "reserved": True}, "queued doesn't go with reserved"),
+    ],
+)
+def test_a_mistake_in_queued_is_named(change, what):
+    with pytest.raises(NotConfigured) as caught:
+        expand([SPOT | change])
+    assert what in str(caught.value)
+
+
+def test_queued_is_for_one_zone():
+    entry = {key: value for key, value in SPOT.items() if key != "zone"}
+    with pytest.raises(NotConfigured, match="queued is for one zone"):
+        expand([entry | {"zones": ["us-central2-b", "us-east1-d"]}])

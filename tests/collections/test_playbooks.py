@@ -229,3 +229,25 @@ def test_the_module_of_queued_resources_is_idempotent_and_removes_by_force(envir
     assert result.returncode == 0, result.stdout + result.stderr
     seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
     assert seen == ["changed", "ok", "changed", "ok"]
+
+
+def later_request(local_api: LocalApi, name: str) -> None:
+    """Put a request into the queue that makes its TPU in an hour."""
+    location = "locations/us-central2-b"
+    node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    spec = {"parent": f"projects/local-fleet/{location}", "nodeId": name, "node": node}
+    body = {
+        "tpu": {"nodeSpec": [spec]},
+        "queueingPolicy": {"validAfterDuration": "3600s"},
+    }
+    path = f"{location}/queuedResources"
+    assert local_api.call("POST", path, body, queuedResourceId=name).status_code == 200
+
+
+def test_a_request_that_waits_for_its_tpu_is_deleted_by_name_too(environment, local_api):
+    later_request(local_api, "soon")
+    result = play(environment, "playbooks/delete.yml", "-e", "tpu=soon")
+    assert "This deletes queued resource soon (us-central2-b, v4-8" in flat(result)
+    result = play(environment, "playbooks/delete.yml", "-e", "tpu=soon", "-e", "yes=true")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert local_api.get("locations/-/queuedResources").get("queuedResources", []) == []

@@ -12,11 +12,12 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils import tpu_fleet
+from ..module_utils import tpu_fleet, tpu_queued
 from ..module_utils.fleet import FleetTpu, choose, expand
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError
 from ..module_utils.tpu_nodes import parse_node
+from ..module_utils.tpu_requests import parse_request
 from ..module_utils.tpu_wanted import KEYS_ENTRY, Wanted
 
 #: How long a state may go on before it is said again, seconds.
@@ -79,13 +80,25 @@ class ActionModule(ActionBase):
 
     def _absent(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
         listed = [parse_node(node) for node in api.list_nodes(_zones(given)).nodes]
-        if given["only"]:
-            nodes = [tpu_fleet.find(listed, given["only"], given["zone"])]
-        else:
-            fleet = expand(given["fleet"])
+        fleet = () if given["only"] else expand(given["fleet"])
+        waiting = tpu_queued.waiting(
+            [parse_request(request) for request in api.list_requests(_zones(given))],
+            listed,
+            {(given["only"], given["zone"])}
+            if given["only"]
+            else {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued},
+        )
+        if not given["only"]:
             nodes = list(tpu_fleet.sort_nodes(fleet, listed, _zones(given)).present.values())
-        done = tpu_fleet.delete(api, nodes, self._options(given), _Teller())
-        return _result(done) | {"doomed": [tpu_fleet.described(node) for node in nodes]}
+        elif waiting and not any(node.name == given["only"] for node in listed):
+            nodes = []
+        else:
+            nodes = [tpu_fleet.find(listed, given["only"], given["zone"])]
+        options, tell = self._options(given), _Teller()
+        done = tpu_fleet.delete_requests(api, waiting, options, tell)
+        done += tpu_fleet.delete(api, nodes, options, tell)
+        doomed = [tpu_queued.described(request) for request in waiting]
+        return _result(done) | {"doomed": [*doomed, *(tpu_fleet.described(node) for node in nodes)]}
 
     def _options(self, given: Mapping[str, Any]) -> tpu_fleet.Options:
         return tpu_fleet.Options(
@@ -136,11 +149,11 @@ def _with_default(tpu: FleetTpu, external_ip: bool | None) -> FleetTpu:
         choice if choice.external_ip is not None else replace(choice, external_ip=external_ip)
         for choice in tpu.choices
     )
-    return FleetTpu(tpu.name, tuple(choices))
+    return replace(tpu, choices=tuple(choices))
 
 
 def _with_key(tpu: FleetTpu, entry: str) -> FleetTpu:
-    return FleetTpu(tpu.name, tuple(_choice_with_key(choice, entry) for choice in tpu.choices))
+    return replace(tpu, choices=tuple(_choice_with_key(choice, entry) for choice in tpu.choices))
 
 
 def _choice_with_key(choice: Wanted, entry: str) -> Wanted:

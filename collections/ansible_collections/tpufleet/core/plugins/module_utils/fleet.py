@@ -9,6 +9,7 @@ from typing import Any
 
 from .tpu_errors import NotConfigured
 from .tpu_nodes import Disk
+from .tpu_requests import seconds_of
 from .tpu_wanted import Wanted
 
 _TEXTS = (
@@ -18,15 +19,27 @@ _TEXTS = (
 _FLAGS = ("spot", "preemptible", "reserved", "external_ip", "secure_boot")
 _PAIRS = ("labels", "metadata")
 _LISTS = ("tags", "scopes")
-_KEYS = ("name", "count", "zone", "zones", "data_disks", *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
+_OTHERS = ("name", "count", "zone", "zones", "data_disks", "queued")
+_KEYS = (*_OTHERS, *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
+
+
+@dataclass(frozen=True)
+class Queued:
+    """How to wait in Google's queue: ``valid_for`` so many seconds; None: as long as it takes."""
+
+    valid_for: int | None = None
 
 
 @dataclass(frozen=True)
 class FleetTpu:
-    """One TPU of the fleet: the same in each of the zones, which are tried in this order."""
+    """One TPU of the fleet: the same in each of the zones, which are tried in this order.
+
+    With ``queued`` it is asked for through Google's queue, in one zone.
+    """
 
     name: str
     choices: tuple[Wanted, ...]
+    queued: Queued | None = None
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -77,18 +90,34 @@ def _expand_entry(entry: object, number: int) -> list[FleetTpu]:
             )
     zones = _zones(entry, who)
     values = _values(entry, who)
+    queued = _queued(entry, zones, who)
     count = entry.get("count")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
         raise NotConfigured(f"{who}: count is {count!r}, wanted is a number from 1 on")
     names = [str(name)] if count is None else [f"{name}-{index}" for index in range(count)]
     tpus = [
-        FleetTpu(each, tuple(Wanted(name=each, zone=zone, **values) for zone in zones))
+        FleetTpu(each, tuple(Wanted(name=each, zone=zone, **values) for zone in zones), queued)
         for each in names
     ]
     for tpu in tpus:
         for choice in tpu.choices:
             choice.check()
     return tpus
+
+
+def _queued(entry: Mapping[str, Any], zones: list[str], who: str) -> Queued | None:
+    said = entry.get("queued")
+    if said is None:
+        return None
+    if not isinstance(said, Mapping) or set(said) - {"valid_for"}:
+        raise NotConfigured(f"{who}: queued is {said!r:.60}, wanted is such as {{valid_for: 6h}}")
+    if len(zones) > 1:
+        raise NotConfigured(f"{who}: queued is for one zone, or every zone's queue would make one")
+    for flag in ("preemptible", "reserved"):
+        if entry.get(flag):
+            raise NotConfigured(f"{who}: queued doesn't go with {flag}")
+    text = said.get("valid_for")
+    return Queued(None if text is None else seconds_of(text, f"{who}: queued: valid_for"))
 
 
 def _zones(entry: Mapping[str, Any], who: str) -> list[str]:

@@ -13,6 +13,9 @@ from .host_keys import KnownHostsFile, remember_host_keys
 from .tpu_api import TpuApi
 from .tpu_lifecycle import ensure_absent, ensure_present
 from .tpu_nodes import DEAD_STATES, Node, parse_node
+from .tpu_queue import ensure_not_requested
+from .tpu_queued import have_queued
+from .tpu_requests import Request
 from .tpu_wanted import Outcome, Wanted, facts_of, status_of
 
 AT_ONCE = 16
@@ -124,6 +127,30 @@ def create(
     return _side_by_side(one, fleet)
 
 
+def delete_requests(
+    api: TpuApi, requests: Sequence[Request], options: Options, tell: Tell
+) -> list[Done]:
+    """Have queued resources without TPUs gone."""
+
+    def gone(request: Request) -> Done:
+        done = ensure_not_requested(
+            api,
+            request.zone,
+            request.name,
+            timeout=options.timeout,
+            check=options.check,
+            agreed=frozenset({request.key}) if options.agreed is None else options.agreed,
+            progress=lambda state: tell(request.name, state),
+        )
+        return Done(
+            request.name, request.zone, done.changed, done.msg, before=done.before, after=done.after
+        )
+
+    return _side_by_side(
+        lambda request: _guarded(request.name, request.zone, lambda: gone(request)), requests
+    )
+
+
 def delete(api: TpuApi, nodes: Sequence[Node], options: Options, tell: Tell) -> list[Done]:
     """Have the TPUs gone, and their host keys forgotten."""
 
@@ -147,6 +174,10 @@ def _delete_one(api: TpuApi, node: Node, options: Options, tell: Tell) -> Done:
         progress=lambda state: tell(node.name, state),
     )
     _forget(node, options)
+    if node.queued_resource and not node.multislice and not options.check:
+        # Without its TPU it makes none, and only holds quota.
+        request = node.queued_resource.rsplit("/", 1)[-1]
+        ensure_not_requested(api, node.zone, request, timeout=options.timeout)
     return _done(node.name, node.zone, outcome)
 
 
@@ -163,16 +194,7 @@ def _create_one(
     while True:
         for choice in _order(tpu.choices, present):
             try:
-                outcome = ensure_present(
-                    api,
-                    choice,
-                    timeout=options.timeout,
-                    check=options.check,
-                    recreate=options.recreate,
-                    replace_dead=options.replace_dead,
-                    agreed=options.agreed,
-                    progress=tell,
-                )
+                outcome = _have(api, tpu, choice, present, options, tell)
             except errors.CapacityError as none_free:
                 full = none_free
                 tell(f"no capacity in {choice.zone}")
@@ -185,6 +207,36 @@ def _create_one(
         except errors.DeadlineExceeded:
             raise full from None
         tried += 1
+
+
+def _have(
+    api: TpuApi,
+    tpu: FleetTpu,
+    choice: Wanted,
+    present: Node | None,
+    options: Options,
+    tell: Callable[[str], None],
+) -> Outcome:
+    if tpu.queued and (present is None or present.state in DEAD_STATES):
+        return have_queued(
+            api,
+            tpu,
+            present,
+            timeout=options.timeout,
+            check=options.check,
+            replace_dead=options.replace_dead,
+            tell=tell,
+        )
+    return ensure_present(
+        api,
+        choice,
+        timeout=options.timeout,
+        check=options.check,
+        recreate=options.recreate,
+        replace_dead=options.replace_dead,
+        agreed=options.agreed,
+        progress=tell,
+    )
 
 
 def _order(choices: Sequence[Wanted], present: Node | None) -> list[Wanted]:

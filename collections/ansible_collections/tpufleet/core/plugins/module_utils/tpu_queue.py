@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,12 +95,21 @@ def ensure_not_requested(
     timeout: float,
     force: bool = False,
     check: bool = False,
+    agreed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> Outcome:
-    """Have the request gone; the one that is there now. ``force`` deletes its living TPUs too."""
+    """Have the request gone; the one that is there now. ``force`` deletes its living TPUs too.
+
+    ``agreed`` are those that may be deleted, by Request.key; None: any. Raises Different.
+    """
     request = _read(api, zone, name)
     if request is None:
         return Outcome(False, f"queued resource {name} ({zone}) is not there", None, {}, {})
+    if agreed is not None and request.key not in agreed:
+        raise Different(
+            f"queued resource {request.where} was made after the question whether to delete it: "
+            "it stays; run this again if it is meant too"
+        )
     if not check:
         _remove(api, request, api.deadline_in(timeout), force, progress)
     msg = f"queued resource {request.where} {'would be' if check else 'is'} deleted"
