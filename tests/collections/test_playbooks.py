@@ -251,3 +251,16 @@ def test_a_request_that_waits_for_its_tpu_is_deleted_by_name_too(environment, lo
     result = play(environment, "playbooks/delete.yml", "-e", "tpu=soon", "-e", "yes=true")
     assert result.returncode == 0, result.stdout + result.stderr
     assert local_api.get("locations/-/queuedResources").get("queuedResources", []) == []
+
+
+def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
+    local_api.ready("old")
+    later_request(local_api, "soon")
+    result = play(environment, "playbooks/plan.yml", "-e", "grant_ends=2020-01-01")
+    assert result.returncode == 0, result.stdout + result.stderr
+    said = flat(result)
+    assert "TPU demo (us-central2-b, v4-16, spot, 8 chips) would be made" in said
+    assert "TPU old (us-central2-b, v4-16, READY, 2 workers) is there and not in the fleet" in said
+    assert "queued resource soon (us-central2-b, v4-8, ACCEPTED) waits in the queue" in said
+    assert "the grant ended" in said
+    assert "changed=0" in said

@@ -30,9 +30,9 @@ options:
         (tried in this order), C(accelerator_type), C(runtime_version), and may have C(count) (V(3)
         of V(sweep) are V(sweep-0) to V(sweep-2)), C(spot), C(preemptible), C(reserved),
         C(network), C(subnetwork), C(external_ip), C(service_account), C(scopes), C(secure_boot),
-        C(data_disks) (names, or each with C(name) and C(mode)), C(queued) (such as
-        C({valid_for: 6h}): asked for through Google's queue, in one zone), C(description),
-        C(labels), C(tags) and C(metadata), as in M(tpufleet.core.tpu_node).
+        C(data_disks) (names, or each with C(name) and C(mode)), C(queued) (asked for through
+        Google's queue, in one zone; with C(valid_for) such as V(6h)), C(description), C(labels),
+        C(tags) and C(metadata), as in M(tpufleet.core.tpu_node).
     type: list
     elements: raw
     required: true

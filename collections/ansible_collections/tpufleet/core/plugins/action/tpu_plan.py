@@ -1,0 +1,60 @@
+"""The controller's side of tpufleet.core.tpu_plan: asks the API and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.fleet import expand
+from ..module_utils.tpu_api import ApiSettings, TpuApi
+from ..module_utils.tpu_errors import TpuApiError
+from ..module_utils.tpu_fleet import survey
+from ..module_utils.tpu_plan import plan, read_date
+from ..module_utils.tpu_requests import parse_request
+
+_SPEC: dict[str, Any] = {
+    "api": {"type": "dict", "required": True},
+    "fleet": {"type": "list", "elements": "raw", "required": True},
+    "grant_ends": {"type": "str", "default": ""},
+}
+
+
+class ActionModule(ActionBase):
+    """Compares a fleet with what is there."""
+
+    _supports_check_mode = True
+    _supports_async = False
+    _requires_connection = False
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Look, and give the plan with its lines for people."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _, given = self.validate_argument_spec(argument_spec=_SPEC)
+        try:
+            ends = read_date(given["grant_ends"])
+            fleet = expand(given["fleet"])
+            api = TpuApi(ApiSettings.of(given["api"]))
+            zones = [str(zone) for zone in given["api"].get("zones") or ["-"]]
+            seen = survey(api, fleet, zones)
+            requests = [parse_request(request) for request in api.list_requests(zones)]
+        except TpuApiError as error:
+            return result | {"failed": True, "msg": str(error), "reason": error.reason}
+        found = plan(fleet, seen, requests, grant_ends=ends, today=datetime.now(UTC).date())
+        lines = list(found.lines())
+        told = {key: value for key, value in asdict(found).items() if key != "warnings"}
+        return (
+            result
+            | told
+            | {
+                "changed": False,
+                "lines": lines,
+                "msg": "\n".join(lines),
+                "warnings": list(found.warnings),
+            }
+        )

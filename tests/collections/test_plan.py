@@ -1,0 +1,91 @@
+"""The plan: what is missing, unwanted, dead, and what it all holds in chips."""
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import sort_nodes
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_plan import plan, read_date
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import parse_request
+
+from tests.collections.scripted_api import node
+from tests.collections.test_fleet import DEMO
+from tests.collections.test_queued_resources import DEMO as WANTED
+from tests.collections.test_queued_resources import TPU, request
+
+TODAY = date(2026, 11, 21)
+
+
+def planned(fleet, nodes=(), requests=(), **more):
+    fleet = expand(fleet)
+    seen = sort_nodes(fleet, [parse_node(each) for each in nodes], ["-"])
+    return plan(fleet, seen, [parse_request(each) for each in requests], today=TODAY, **more)
+
+
+def test_what_is_missing_is_counted_in_chips_by_quota():
+    found = planned([DEMO | {"name": "sweep", "count": 2, "spot": True}])
+    assert [entry["name"] for entry in found.missing] == ["sweep-0", "sweep-1"]
+    assert found.chips == [
+        {"quota": "v4 spot in us-central2-b", "held": 0, "wanted": 16, "dead": 0}
+    ]
+
+
+def test_a_fleet_that_is_there_needs_nothing():
+    found = planned([DEMO], [node()])
+    assert (found.missing, found.unwanted) == ([], [])
+    assert "nothing to do: the fleet is as wanted" in list(found.lines())
+    assert found.chips[0]["held"] == 8
+
+
+def test_a_preempted_tpu_would_be_made_anew_and_holds_no_chips():
+    found = planned([DEMO], [node(state="PREEMPTED")])
+    assert found.missing[0]["why"] == "the one that is there is PREEMPTED"
+    assert (found.chips[0]["held"], found.chips[0]["wanted"]) == (0, 8)
+
+
+def test_what_differs_and_what_is_unwanted_is_named():
+    lines = " ".join(planned([DEMO], [node(acceleratorType="v4-8"), node("old", id="2")]).lines())
+    assert "is there, but not as wanted: accelerator_type is v4-8, wanted v4-16" in lines
+    assert "TPU old (us-central2-b, v4-16, READY, 2 workers) is there and not in the fleet" in lines
+
+
+def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it():
+    failed = request("FAILED", failedData={"error": {"code": 8, "message": "no more capacity"}})
+    found = planned([], [], [failed])
+    assert found.chips == [{"quota": "v4 spot in us-central2-b", "held": 0, "wanted": 0, "dead": 4}]
+    assert found.warnings == (
+        "queued resource demo (us-central2-b) is FAILED and holds the quota of 4 chips: "
+        "ansible-playbook playbooks/delete.yml -e tpu=demo -e zone=us-central2-b",
+    )
+    assert "holds quota for nothing: no more capacity" in " ".join(found.lines())
+
+
+def test_a_request_that_waits_is_said_and_one_with_its_tpu_is_not():
+    wanted = replace(WANTED, name="soon", tpu=replace(TPU, name="soon"))
+    found = planned([], [node()], [request(), request("ACCEPTED", wanted=wanted)])
+    assert [entry["name"] for entry in found.waiting_requests] == ["soon"]
+    assert found.dead_requests == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "left", "warned"),
+    [
+        ("2026-12-31", 40, []),
+        ("2026-11-28", 7, ["ends in 7 days"]),
+        ("2026-11-20", -1, ["ended 1 days ago"]),
+    ],
+)
+def test_the_grants_end_is_counted_and_warned_about_from_seven_days_on(ends, left, warned):
+    found = planned([DEMO], [node()], grant_ends=read_date(ends))
+    assert found.days_left == left
+    assert len(found.warnings) == len(warned)
+    assert all(words in found.warnings[0] for words in warned)
+
+
+def test_what_is_no_day_is_named():
+    with pytest.raises(NotConfigured, match="grant_ends is 'soon'"):
+        read_date("soon")
+    assert read_date("") is None
