@@ -79,6 +79,8 @@ def status(place: Place, options: argparse.Namespace) -> None:
             for worker in node["workers"]
         )
         say(f"{node['name']:<20} {node['acceleratorType']:<12} {node['state']:<10} {workers}")
+    for queued in told["queuedResources"]:
+        say(f"queued resource {queued['name']} in {queued['zone']}: {queued['state']}")
     if not told["nodes"]:
         say("no TPUs yet: ansible-playbook -i inventory/local playbooks/create.yml")
 

@@ -116,13 +116,19 @@ class Lifecycle:
         for node in self._nodes.everything():
             if node.uid in taken_up:
                 continue
-            if node.wanted == RUN and not self._whole(node):
+            if node.state == "RESTARTING" and self._is_being_reset(node):
+                self.restart(node)
+            elif node.wanted == RUN and not self._whole(node):
                 self._nodes.move(node.uid, ["READY", "TERMINATED"], "RESTARTING")
                 self._jobs.begin(self._revive, node)
             elif node.state == "RESTARTING":
                 self._nodes.move(node.uid, ["RESTARTING"], "READY")
             elif node.state == "PREEMPTED" and node.workers:
                 self._jobs.begin(self._finish_preemption, node)
+
+    def _is_being_reset(self, node: Node) -> bool:
+        reset = node.queued_resource and self._operations.of(node.queued_resource, "reset")
+        return bool(reset and not reset.end_time)
 
     def _whole(self, node: Node) -> bool:
         return all(self._machines.alive(worker.machine) for worker in node.workers)

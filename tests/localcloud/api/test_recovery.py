@@ -1,5 +1,6 @@
 """A server that was killed or stopped: the next one knows every machine and loses none."""
 
+import json
 import random
 import signal
 import socket
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 import requests
 
+from localcloud.api import database
 from localcloud.machines.seam import MachineSpec
-from tests.localcloud.api.local_api import LocalApi, wait_for
+from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -111,6 +113,54 @@ def test_a_stop_in_the_middle_of_a_creation_leaves_it_to_the_next_start(local_ap
 
     assert begun == 4
     assert len(local_api.ended(operation)["response"]["networkEndpoints"]) == 8
+
+
+def test_a_reset_that_a_stopped_server_left_boots_every_machine(local_api):
+    path = f"locations/{ZONE}/queuedResources"
+    node = {**NODE, "acceleratorType": "v4-64"}
+    spec = {"parent": f"projects/local-fleet/locations/{ZONE}", "nodeId": "one", "node": node}
+    local_api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="qr")
+    wait_for(lambda: local_api.get(f"{path}/qr")["state"]["state"] == "ACTIVE" or None)
+    local_api.machines.hold = threading.Event()
+    local_api.machines.reached_hold.clear()
+    operation = local_api.call("POST", f"{path}/qr:reset", {}).json()
+    assert local_api.machines.reached_hold.wait(20)
+    local_api.server.stop()
+    wait_for(lambda: local_api.server._jobs._stopping.is_set() or None)
+    local_api.machines.hold.set()
+    local_api.halt()
+    local_api.machines.offs.clear()
+
+    local_api.boot()
+
+    assert "response" in local_api.ended(operation)
+    assert set(local_api.machines.offs) == set(local_api.machines.specs)
+    assert local_api.machines.running == set(local_api.machines.specs)
+
+
+def test_a_state_of_the_first_version_is_brought_up_to_date(local_api):
+    local_api.halt()
+    file = local_api.state / "state.sqlite"
+    for left in local_api.state.glob("state.sqlite*"):
+        left.unlink()
+    address = local_api.machines.pool[0]
+    local_api.machines.start(MachineSpec("t1v-n-old-w-0", address, {}))
+    body = json.dumps({"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-base"})
+    connection = sqlite3.connect(file)
+    connection.executescript(f"""
+        {database._FIRST}
+        INSERT INTO nodes VALUES
+            (7, '{ZONE}', 'old', 'READY', 'run', '', '2026-11-01T00:00:00Z', '{body}');
+        INSERT INTO workers VALUES (7, 0, 't1v-n-old-w-0', '{address}');
+        PRAGMA user_version=1;
+    """)  # noqa: S608 - ours, no input
+    connection.close()
+
+    local_api.boot()
+
+    (told,) = local_api.get("/_localcloud/status")["nodes"]
+    assert (told["name"], told["state"]) == ("old", "READY")
+    assert [worker["alive"] for worker in told["workers"]] == [True]
 
 
 def test_a_state_of_another_version_is_refused_in_words(local_api):
@@ -222,3 +272,42 @@ def test_kills_at_any_moment_lose_and_double_nothing(killable):
     addresses = [point["ipAddress"] for node in nodes for point in node["networkEndpoints"]]
     assert len(set(addresses)) == 6
     assert list(killable.machine_states().values()) == [True] * 6
+
+
+def test_kills_at_any_moment_of_a_queued_resource_s_life_lose_and_double_nothing(killable):
+    moments = random.Random(20261122)  # noqa: S311 - reproducible, not secret
+    path = f"locations/{ZONE}/queuedResources"
+    spec = {
+        "parent": f"projects/local-fleet/locations/{ZONE}",
+        "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"},
+        "node": NODE,
+    }
+    body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
+
+    def kill_a_little_later():
+        threading.Event().wait(moments.uniform(0, 0.4))
+        killable.kill()
+        killable.boot()
+
+    def reaches(state):
+        look = lambda: killable.get(f"{path}/qr")["state"]["state"] == state or None  # noqa: E731
+        wait_for(look)
+
+    killable.call("POST", path, body, queuedResourceId="qr")
+    kill_a_little_later()
+    kill_a_little_later()
+    reaches("ACTIVE")
+    assert list(killable.machine_states().values()) == [True] * 4
+    killable.call("POST", f"{path}/qr:reset", {})
+    kill_a_little_later()
+    killable.state_is("s-0", "READY")
+    killable.state_is("s-1", "READY")
+    killable.call("POST", "/_localcloud/nodes/s-0:preempt", {"warningSeconds": 0.1})
+    kill_a_little_later()
+    reaches("SUSPENDED")
+    deletion = killable.call("DELETE", f"{path}/qr").json()
+    kill_a_little_later()
+
+    assert "response" in killable.ended(deletion)
+    assert killable.get("locations/-/nodes") == {}
+    assert killable.machine_states() == {}

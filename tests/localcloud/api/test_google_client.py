@@ -1,0 +1,96 @@
+"""Google's own Python client, made from the discovery document, as a caller of the local cloud."""
+
+import google_auth_httplib2
+import httplib2
+import pytest
+from googleapiclient.discovery import build
+from googleapiclient.errors import HttpError
+
+from tests.localcloud.api.local_api import NODE, SCOPE, ZONE, LoopbackCredentials, wait_for
+
+HERE = f"projects/local-fleet/locations/{ZONE}"
+
+
+def service(api, version):
+    credentials = LoopbackCredentials.from_service_account_file(
+        api.credentials_file, scopes=[SCOPE]
+    )
+    http = google_auth_httplib2.AuthorizedHttp(
+        credentials, http=httplib2.Http(proxy_info=None, timeout=20)
+    )
+    return build(
+        "tpu",
+        version,
+        http=http,
+        static_discovery=True,
+        client_options={"api_endpoint": api.endpoint},
+    )
+
+
+@pytest.fixture
+def tpu(local_api):
+    return service(local_api, "v2").projects().locations()
+
+
+def done(tpu, operation):
+    def look():
+        now = tpu.operations().get(name=operation["name"]).execute()
+        return now if now.get("done") else None
+
+    return wait_for(look)
+
+
+def test_it_makes_lists_changes_and_deletes_nodes(tpu):
+    small = {**NODE, "acceleratorType": "v4-8"}
+    for name in ("a", "b", "c"):
+        done(tpu, tpu.nodes().create(parent=HERE, nodeId=name, body=small).execute())
+    tpu.nodes().patch(
+        name=f"{HERE}/nodes/a", body={"labels": {"x": "y"}}, updateMask="labels"
+    ).execute()
+    done(tpu, tpu.nodes().stop(name=f"{HERE}/nodes/b", body={}).execute())
+    done(tpu, tpu.nodes().delete(name=f"{HERE}/nodes/c").execute())
+
+    listed, request = [], tpu.nodes().list(parent="projects/local-fleet/locations/-", pageSize=1)
+    while request is not None:
+        answer = request.execute()
+        listed += answer.get("nodes", [])
+        request = tpu.nodes().list_next(request, answer)
+
+    assert [(node["name"][-1], node["state"]) for node in listed] == [
+        ("a", "READY"),
+        ("b", "STOPPED"),
+    ]
+    assert listed[0]["labels"] == {"x": "y"}
+
+
+def test_it_queues_for_slices_and_gives_them_back(tpu):
+    slices = {"nodeCount": 2, "nodeIdPrefix": "s"}
+    spec = {"parent": HERE, "multisliceParams": slices, "node": NODE}
+    body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
+    queue, name = tpu.queuedResources(), f"{HERE}/queuedResources/qr"
+
+    done(tpu, queue.create(parent=HERE, queuedResourceId="qr", body=body).execute())
+    wait_for(lambda: queue.get(name=name).execute()["state"]["state"] == "ACTIVE" or None)
+    deletion = done(tpu, queue.delete(name=name, force=True).execute())
+
+    assert "response" in deletion
+    assert tpu.nodes().list(parent=HERE).execute() == {}
+
+
+def test_it_simulates_maintenance_by_the_alpha_version(local_api, tpu):
+    local_api.ready("one")
+    alpha = service(local_api, "v2alpha1").projects().locations()
+
+    name = f"{HERE}/nodes/one"
+    operation = alpha.nodes().simulateMaintenanceEvent(name=name, body={}).execute()
+
+    assert done(alpha, operation)["response"]["state"] == "READY"
+    assert len(local_api.machines.offs) == 1
+
+
+def test_it_reads_a_refusal_s_reason(tpu):
+    with pytest.raises(HttpError) as refusal:
+        tpu.nodes().get(name=f"{HERE}/nodes/none").execute()
+
+    assert refusal.value.status_code == 404
+    assert f"{HERE}/nodes/none" in refusal.value.reason
