@@ -1,11 +1,13 @@
 """The models that come by name: their sizes, and the first losses of a narrow variant of each."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
+from tests.train.fixed_windows import VOCABULARY, losses
 from tests.train.trainer_processes import PROJECT
 from train import step
 from train.config import Config, load
@@ -42,8 +44,17 @@ def test_with_gpt_2_s_own_vocabulary_it_has_the_published_number(name: str, para
     assert count(replace(preset(name).model, vocabulary=50257)) == parameters
 
 
+@pytest.fixture
+def no_mesh() -> Iterator[None]:
+    """A run that was here before has left its mesh in use: set it aside."""
+    before = jax.sharding.get_mesh()
+    jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ()))
+    yield
+    jax.set_mesh(before)
+
+
 @pytest.mark.parametrize("name", SIZES)
-def test_every_preset_can_be_sharded_over_four_devices(name: str):
+def test_every_preset_can_be_sharded_over_four_devices(name: str, no_mesh: None):
     cfg = preset(name)
     mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     with jax.sharding.use_abstract_mesh(mesh):
@@ -63,3 +74,62 @@ def test_every_preset_can_be_sharded_over_four_devices(name: str):
     assert jax.tree.map(lambda a: a.shape, after) == jax.tree.map(lambda a: a.shape, state)
     assert {v.shape for v in values.values()} == {(n,)}
     assert heldout.shape == ()
+
+
+def narrow(cfg: Config, heads: int) -> Config:
+    """The preset's kind of model, optimizer and computation, small enough to train in a test."""
+    return replace(
+        cfg,
+        batch=8,
+        model=replace(
+            cfg.model,
+            layers=min(cfg.model.layers, 3),
+            heads=heads,
+            kv_heads=cfg.model.kv_heads and heads // 2,
+            width=8 * heads,
+            feedforward=cfg.model.feedforward and 16 * heads,
+            context=72,
+            vocabulary=VOCABULARY,
+        ),
+        compute=replace(cfg.compute, dtype="float32", steps_per_call=1, accumulate=2),
+        optimizer=replace(cfg.optimizer, learning_rate=1e-2, warmup=2),
+    )
+
+
+FIRST_LOSSES = {
+    "bitesized": (
+        4,
+        [3.4497, 3.3173, 3.1609, 3.042, 2.9155, 2.7238, 2.8458, 2.5035, 2.4786, 2.2744],
+    ),
+    "gpt2-124m": (
+        2,
+        [3.4244, 3.3426, 3.336, 3.1579, 3.0658, 2.9228, 2.9171, 2.7347, 2.5931, 2.4639],
+    ),
+    "350m": (
+        4,
+        [3.3344, 3.1658, 3.2171, 2.9635, 2.8201, 2.6069, 2.5442, 2.352, 2.1013, 1.9909],
+    ),
+    "1.5b": (
+        5,
+        [3.3379, 3.1189, 3.2256, 3.0196, 2.8971, 2.5936, 2.6869, 2.5351, 2.2252, 2.0287],
+    ),
+    "modern": (
+        6,
+        [3.4373, 3.1232, 3.0837, 3.0255, 2.9572, 3.3028, 2.9335, 2.4718, 2.2579, 2.1246],
+    ),
+    "shakespeare": (
+        3,
+        [3.4901, 3.3464, 3.2483, 3.2043, 3.0384, 2.8681, 2.9629, 2.6328, 2.5398, 2.3461],
+    ),
+}
+"""Heads of the narrow variant, and its losses: those of this code when it was written."""
+
+
+def test_every_preset_s_first_losses_are_here():
+    assert FIRST_LOSSES.keys() == SIZES.keys()
+
+
+@pytest.mark.parametrize("name", FIRST_LOSSES)
+def test_a_narrow_variant_s_first_ten_losses_are_these(name: str):
+    heads, expected = FIRST_LOSSES[name]
+    np.testing.assert_allclose(losses(narrow(preset(name), heads), 10), expected, rtol=1e-3)

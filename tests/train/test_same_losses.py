@@ -7,29 +7,16 @@ import jax
 import numpy as np
 import pytest
 
+from tests.train.fixed_windows import VOCABULARY, losses
 from train import step
 from train.config import Config, build
 
 STEPS = 4
 TREE = {
     "batch": 8,
-    "model": {"layers": 3, "heads": 2, "width": 16, "context": 80, "vocabulary": 32},
+    "model": {"layers": 3, "heads": 2, "width": 16, "context": 80, "vocabulary": VOCABULARY},
     "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
 }
-
-
-def losses(cfg: Config, steps: int = STEPS) -> np.ndarray:
-    """The losses of the first steps, on windows that depend on nothing but their number."""
-    n, parts = cfg.compute.steps_per_call, cfg.compute.accumulate
-    draw = np.random.default_rng(0)
-    # Each token is near the last one: something to learn.
-    walk = draw.integers(-1, 2, (steps, cfg.batch, cfg.model.context + 1)).cumsum(-1)
-    windows = (walk % 32).reshape(steps, parts, cfg.batch // parts, -1).astype(np.int32)
-    state, seen = jax.jit(step.fresh_state, static_argnums=0)(cfg), []
-    for i in range(0, steps, n):
-        state, values = step.update(state, windows[i : i + n], cfg)
-        seen += np.asarray(values["loss"]).tolist()
-    return np.array(seen)
 
 
 def config(model: dict | None = None, **compute: object) -> Config:
@@ -38,7 +25,7 @@ def config(model: dict | None = None, **compute: object) -> Config:
 
 @cache
 def plain_losses() -> np.ndarray:
-    return losses(config(attention="plain"))
+    return losses(config(attention="plain"), STEPS)
 
 
 def test_the_plain_way_learns():
@@ -60,18 +47,18 @@ def test_the_plain_way_learns():
     ids=lambda compute: " ".join(f"{key}={value}" for key, value in compute.items()),
 )
 def test_it_learns_the_same_to_the_rounding_of_float32(compute: dict[str, object]):
-    np.testing.assert_allclose(losses(config(**compute)), plain_losses(), rtol=2e-5)
+    np.testing.assert_allclose(losses(config(**compute), STEPS), plain_losses(), rtol=2e-5)
 
 
 def test_in_bfloat16_it_learns_nearly_the_same():
-    seen = losses(config(dtype="bfloat16"))
+    seen = losses(config(dtype="bfloat16"), STEPS)
     np.testing.assert_allclose(seen, plain_losses(), rtol=1e-2)
     assert (seen != plain_losses()).any()
 
 
 @pytest.fixture(scope="module")
 def with_dropout() -> Callable[..., np.ndarray]:
-    return cache(lambda **compute: losses(config({"dropout": 0.3}, **compute)))
+    return cache(lambda **compute: losses(config({"dropout": 0.3}, **compute), STEPS))
 
 
 def test_dropout_changes_what_a_step_sees(with_dropout: Callable[..., np.ndarray]):
@@ -86,7 +73,7 @@ def test_what_dropout_leaves_out_follows_from_seed_and_step(
 
 
 def test_an_evaluation_leaves_nothing_out():
-    windows = np.random.default_rng(0).integers(0, 32, (2, 1, 8, 81)).astype(np.int32)
+    windows = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 81)).astype(np.int32)
     cfgs = [config(), config({"dropout": 0.3})]
     params = jax.jit(step.fresh_state, static_argnums=0)(cfgs[0])["params"]
     first, second = (float(step.evaluate(params, windows, cfg)) for cfg in cfgs)

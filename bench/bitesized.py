@@ -1,0 +1,153 @@
+"""The tutorial's model on this CPU: this trainer against PyTorch, in turn, in one run.
+
+    python bench/bitesized.py --torch-python PYTHON      (or TORCH_PYTHON=PYTHON)
+
+PYTHON is one that has torch and NumPy. Both sides train the model of train/configs/bitesized.yml
+from the same parameters on the same batches, with an evaluation on held-out text and a completion
+every 100 steps: 100 uncounted steps to compile and warm up, then 1,000 in turns of 100. The
+PyTorch side (bitesized_torch.py) first tries several ways to compute the model and takes the
+fastest. Ends with 0 if the bar is reached, 1 if not, and 0 with a line that says so if there is
+no PyTorch.
+"""
+
+# ruff: noqa: T201
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).parents[1]
+sys.path.insert(0, str(PROJECT))
+
+TURN = 100
+BAR = 1.2
+TORCH_FLOOR = 20
+"""Steps a second that PyTorch makes on an idle two-core machine; below, the run doesn't count."""
+
+
+def main() -> int:
+    """Run both sides and print what they did."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
+    parser.add_argument("--steps", type=int, default=1000)
+    words = parser.parse_args()
+    if words.steps < 1 or words.steps % TURN:
+        parser.error(f"--steps: must be a multiple of {TURN}, not {words.steps}")
+    if not words.torch_python:
+        print("bitesized: skipped: no PyTorch; give a Python that has it with --torch-python")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="tpufleet-bench-") as directory:
+        ours = Ours(Path(directory), words.steps + TURN)
+        theirs = Theirs(words.torch_python, Path(directory), ours)
+        turns = words.steps // TURN + 1
+        results = [(ours.turn(), theirs.turn()) for _ in range(turns)]
+        theirs.close()
+        return report(results, theirs.way, ours)
+
+
+class Ours:
+    """This trainer, as ``python -m train run`` drives it, a hundred steps at a time."""
+
+    def __init__(self, directory: Path, steps: int) -> None:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        import numpy as np
+
+        from train.config import load
+        from train.contract import Contract, Heartbeat, check_writable
+        from train.corpus import prepare
+        from train.data import Corpus
+        from train.loop import Run, own_copy
+
+        # One step more than there are turns: the end, with its checkpoint, is in no turn.
+        overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
+        cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
+        place = Contract("bitesized", directory / "ours", directory / "ours" / "checkpoints")
+        check_writable(place)
+        self.corpus = prepare(cfg.data)
+        self.cfg, self.metrics = cfg, directory / "ours" / "metrics.jsonl"
+        self.run = Run(cfg, place, Corpus(self.corpus, cfg), Heartbeat(place.run_dir, cfg.steps))
+        params = own_copy(self.run.state["params"])
+        np.savez(directory / "start.npz", **{k: np.asarray(v) for k, v in params.items()})
+
+    def turn(self) -> dict[str, Any]:
+        """Train for one turn, with its evaluation and its completion."""
+        end, start = self.run.step + TURN, time.perf_counter()
+        while self.run.step < end:
+            self.run.advance()
+        self.run.report(wait=True)
+        seconds = time.perf_counter() - start
+        lines = [json.loads(line) for line in self.metrics.read_text().splitlines()][-TURN:]
+        losses = [line["loss"] for line in lines]
+        return {"seconds": seconds, "losses": losses, "heldout": lines[-1]["heldout_loss"]}
+
+
+class Theirs:
+    """PyTorch in a process of its own, which waits while it is not its turn."""
+
+    def __init__(self, python: str, directory: Path, ours: Ours) -> None:
+        cfg = ours.cfg
+        job = {
+            "corpus": str(ours.corpus),
+            "start": str(directory / "start.npz"),
+            "seed": cfg.seed,
+            "batch": cfg.batch,
+            "evaluate_batches": cfg.evaluate.batches,
+            "prompt": cfg.sample.prompt,
+            "length": cfg.sample.length,
+            "temperature": cfg.sample.temperature,
+            "learning_rate": cfg.optimizer.learning_rate,
+        }
+        command = [python, str(Path(__file__).with_name("bitesized_torch.py")), json.dumps(job)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self.way = self._read()["way"]
+
+    def turn(self) -> dict[str, Any]:
+        """The same as Ours.turn."""
+        self.process.stdin.write(f"{TURN}\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def close(self) -> None:
+        """Let it end."""
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _read(self) -> dict[str, Any]:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("bitesized: PyTorch's side ended early; its words are above")
+        return json.loads(line)
+
+
+def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
+    """Print both rates, their ratio and how far the curves lie apart."""
+    counted = results[1:]
+    rates = [TURN * len(counted) / sum(pair[i]["seconds"] for pair in counted) for i in (0, 1)]
+    ratio = rates[0] / rates[1]
+    turns = [theirs["seconds"] / ours_["seconds"] for ours_, theirs in counted]
+    first = zip(*(side["losses"][:10] for side in results[0]), strict=True)
+    start = max(abs(a - b) for a, b in first)
+    ends = [statistics.mean(side["losses"]) for side in results[-1]]
+    heldout = [side["heldout"] for side in results[-1]]
+    print(f"steps/s        ours {rates[0]:.1f}   PyTorch {rates[1]:.1f} ({way})")
+    print(f"ratio          {ratio:.2f}   (turns of {TURN}: {min(turns):.2f} to {max(turns):.2f})")
+    print(f"loss           ours {ends[0]:.4f}   PyTorch {ends[1]:.4f}   (mean of the last turn)")
+    print(f"held-out loss  ours {heldout[0]:.4f}   PyTorch {heldout[1]:.4f}")
+    print(f"first 10 steps apart by at most {start:.1e} nats")
+    if rates[1] < TORCH_FLOOR:
+        print(f"does not count: PyTorch below {TORCH_FLOOR} steps/s: the machine is not idle")
+        return 1
+    reached = ratio >= BAR and start < 1e-3 and abs(ends[0] / ends[1] - 1) < 0.02
+    print(f"bar {BAR}: {'reached' if reached else 'missed'}")
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
