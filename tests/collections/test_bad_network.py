@@ -1,0 +1,36 @@
+"""A fleet is made whole, and once, though three calls in ten fail or lose their answer."""
+
+import re
+import time
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, create, survey
+
+from tests.collections.test_fleet import DEMO, quiet
+from tests.localcloud.api.local_api import LocalApi
+
+SWEEP = DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 8}
+NAMES = [f"sweep-{number}" for number in range(8)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_eight_tpus_are_made_once_each(local_api: LocalApi, seed: int):
+    mix = {"seed": seed, "share": 0.3, "codes": [429, 503], "drops": True}
+    answer = local_api.call("POST", "/_localcloud/faults", {"mix": [mix]})
+    assert answer.status_code == 200, answer.text
+    settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
+    api = TpuApi(settings, sleep=lambda seconds: time.sleep(seconds / 50))
+    fleet = expand([SWEEP])
+    done = create(api, fleet, survey(api, fleet, ["-"]).present, Options(timeout=60), quiet)
+    assert [each.msg for each in done if each.failed] == []
+    local_api.call("POST", "/_localcloud/faults", {"mix": []})
+    assert re.search(r" (429|503|0) nodes\.", local_api.log()), "no call met a fault"
+    nodes = local_api.get("locations/-/nodes")["nodes"]
+    assert sorted(node["name"].rsplit("/", 1)[1] for node in nodes) == NAMES
+    assert {node["state"] for node in nodes} == {"READY"}
+    assert len({node["id"] for node in nodes}) == len(NAMES)
+    assert not re.search(r"request DELETE .*/nodes/", local_api.log())
+    again = create(api, fleet, survey(api, fleet, ["-"]).present, Options(timeout=60), quiet)
+    assert [each.changed for each in again] == [False] * 8
