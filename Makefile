@@ -3,7 +3,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 # Tools of the environment first, whatever shell make was called from.
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 export PYTHONPATH := $(CURDIR)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 LOCALCLOUD := $(PYTHON) -m localcloud

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
@@ -153,6 +154,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; an error is one line and exit code 1."""
     options = parser().parse_args(arguments)
+    # An ordinary user's PATH, kept by sudo, lacks the places of nft and its like.
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     try:
         VERBS[options.verb](Place.of(options.name), options)
     except (CloudError, MachineError) as error:
