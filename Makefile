@@ -10,6 +10,9 @@ LOCALCLOUD := $(PYTHON) -m localcloud
 CLOUDS := $(or $(TPUFLEET_LOCALCLOUD_DIR),.localcloud)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PYTHONPATH,TPUFLEET_LOCALCLOUD_DIR)
 
+MADE = .venv .pytest_cache .ruff_cache .hypothesis .ansible site \
+	$(shell find . -name __pycache__ -type d -prune)
+
 .PHONY: help
 help: ## show this list
 	@awk -F ":.*## " '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +66,5 @@ lock: env-dev ## newest versions into requirements/*.lock
 clean: ## remove everything that was made: machines, mounts, bridges, tables, images, .venv
 	@[ ! -d "$(CLOUDS)" ] || [ ! -x $(PYTHON) ] || $(AS_ROOT) $(LOCALCLOUD) clean --yes
 	@[ ! -d "$(CLOUDS)" ] || { echo '$(CLOUDS) is left: make env, then make clean again'; exit 1; }
-	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .ansible site
-	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf $(MADE) 2>/dev/null || $(AS_ROOT) rm -rf $(MADE)  # what sudo wrote is root's
 	@echo 'clean'
