@@ -35,7 +35,7 @@ test: lint test-unit test-molecule test-journey ## everything that is tested (Li
 
 .PHONY: test-unit
 test-unit: env-dev ## the tests that need no machines
-	@$(PYTHON) -m pytest -m 'not machines' tests
+	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 2 --dist loadfile tests
 
 .PHONY: test-molecule
 test-molecule: env-dev ## the roles on machines: check, converge, idempotence, verify

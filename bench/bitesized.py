@@ -10,7 +10,6 @@ fastest. Ends with 0 if the bar is reached, 1 if not, and 0 with a line that say
 no PyTorch.
 """
 
-# ruff: noqa: T201
 import argparse
 import json
 import os

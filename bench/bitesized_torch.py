@@ -4,7 +4,6 @@ Reads a number of steps a line, trains them, and answers with one line of JSON. 
 come from the trainer, so that both start at the same place.
 """
 
-# ruff: noqa: T201
 import copy
 import json
 import sys
