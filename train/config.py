@@ -1,41 +1,15 @@
 """What a run is: frozen dataclasses read from YAML, with ``dotted.key=value`` on top.
 
 Everything that is wrong here is said in one line that names the key and what it may be, before
-JAX is imported.
+JAX is imported. How YAML becomes dataclasses stands in strict.py.
 """
 
-import dataclasses
-import math
-import types
-import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-
-
-class ConfigError(Exception):
-    """A config that can't be run; the text is one line that names the key and what is allowed."""
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The least and the most that a number may be; ``above`` excludes the least itself."""
-
-    least: float = -math.inf
-    most: float = math.inf
-    above: bool = False
-
-    def holds(self, value: float) -> bool:
-        """Whether ``value`` is inside; not-a-number never is."""
-        return self.least <= value <= self.most and not (self.above and value == self.least)
-
-    def __str__(self) -> str:
-        low = f"above {self.least:g}" if self.above else f"at least {self.least:g}"
-        return low if self.most == math.inf else f"{low} and at most {self.most:g}"
-
+from train.strict import Bound, ConfigError, overlay, read, section
 
 type Count = Annotated[int, Bound(least=1)]
 type Positive = Annotated[float, Bound(least=0, above=True)]
@@ -108,12 +82,33 @@ class ComputeConfig:
 
 
 @dataclass(frozen=True)
+class DatasetConfig:
+    """A dataset of the Hugging Face hub, or a directory in a layout that ``datasets`` reads."""
+
+    id: str | None = None
+    """``owner/name`` on the hub, or a directory; it takes the place of ``data.corpus``."""
+    name: str | None = None
+    """Which of the dataset's configurations, where it has several."""
+    split: str = "train"
+    text_key: str = "text"
+    """The column that holds the text."""
+    cache_dir: str | None = None
+    """Where what is fetched is kept, a directory or gs://; null is a place beside the corpora."""
+
+
+@dataclass(frozen=True)
 class DataConfig:
-    """Where the text comes from: a corpus known by name, or files of one's own."""
+    """Where the text comes from: a corpus known by name, files of one's own, or a dataset."""
 
     corpus: str = "shakespeare"
     text: str | None = None
     """A path or a glob pattern of text files; it takes the place of ``corpus``."""
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    tokenizer: str = "ascii"
+    """``ascii`` (128 tokens, accents dropped), ``bytes`` (256, UTF-8), ``bpe`` (trained on the
+    text), or the path of a tokenizer.json."""
+    vocabulary: Annotated[int, Bound(least=257)] = 8192
+    """Tokens of a ``bpe``."""
     heldout: Annotated[float, Bound(least=0, most=0.9)] = 0.1
     """Share of the text, at its end, that is never trained on."""
     directory: str | None = None
@@ -122,8 +117,10 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with a linear warm-up and a cosine down to ``final`` times the learning rate."""
+    """AdamW or Muon, a linear warm-up and a cosine down to ``final`` times the learning rate."""
 
+    name: Literal["adamw", "muon"] = "adamw"
+    """``muon`` is for the layers' matrices; all else goes to AdamW with the same rate."""
     learning_rate: Positive = 3e-3
     warmup: Annotated[int, Bound(least=0)] = 50
     """Steps over which the learning rate rises from 0."""
@@ -133,6 +130,19 @@ class OptimizerConfig:
     weight_decay: NotNegative = 0.1
     clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0
     """Greatest global norm of a gradient; null lets any pass."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that stay as they are, by name or pattern: ``["tokens_vd", "*norm*"]``."""
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (lora.py): with a ``rank`` they alone are trained, and nothing else."""
+
+    rank: Annotated[int, Bound(least=0)] = 0
+    alpha: Positive = 16.0
+    """What the adapters' product is scaled by, over ``rank``."""
+    targets: tuple[str, ...] = ("l_qkv_dp",)
+    """The layers' matrices that get an adapter, by name or pattern."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +179,27 @@ class SampleConfig:
 
 
 @dataclass(frozen=True)
+class ReportConfig:
+    """Where a run's figures go beside metrics.jsonl. None of it can stop a run."""
+
+    plot: Literal["none", "svg", "png"] = "none"
+    """A picture of the loss in the run directory when the run ends."""
+    tensorboard: str | None = None
+    """A directory of event files; a relative one is in the run directory."""
+    wandb: str | None = None
+    """A project of Weights & Biases; without a key it is recorded offline."""
+
+
+@dataclass(frozen=True)
+class ProfileConfig:
+    """A trace of some steps by jax.profiler, in ``profiles/`` of the run directory."""
+
+    at: Annotated[int, Bound(least=0)] = 0
+    """The step behind which it begins; 0 makes none, but ``touch profile`` there does."""
+    steps: Count = 5
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole run. The batch, the initial parameters and the sample follow from ``seed``."""
 
@@ -177,14 +208,19 @@ class Config:
     """Windows in a step, over all processes together."""
     seed: Annotated[int, Bound(least=0, most=2**63 - 1)] = 0
     log_every: Count = 10
-    """Steps between two lines of the log."""
+    """Steps between two lines of the log, and between two readings of memory."""
+    init_from: str | None = None
+    """A safetensors file (GPT-2's names or ours) whose parameters the run begins with."""
     model: ModelConfig = field(default_factory=ModelConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
 
     @property
     def tokens_per_step(self) -> int:
@@ -198,12 +234,12 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     Raises ConfigError for a file that is missing or is no YAML mapping, for a key that is unknown
     and for a value that is not allowed.
     """
-    return build(_overlay(_read(Path(path)), overrides), source=str(path))
+    return build(overlay(read(Path(path)), overrides), source=str(path))
 
 
 def build(tree: Mapping[str, Any], source: str = "config") -> Config:
     """Make a Config of nested mappings; raises ConfigError as ``load`` does."""
-    cfg = _section(Config, tree, source, prefix="")
+    cfg = section(Config, tree, source, prefix="")
     for key, value, of, divisor in _multiples(cfg):
         if value % divisor:
             raise ConfigError(
@@ -214,6 +250,8 @@ def build(tree: Mapping[str, Any], source: str = "config") -> Config:
             f"{source}: model.positions: rotary turns pairs: it needs heads of an even width, "
             f"not {cfg.model.head_width} (model.width / model.heads)"
         )
+    if cfg.data.text is not None and cfg.data.dataset.id is not None:
+        raise ConfigError(f"{source}: data: text and dataset.id are two sources; take one of them")
     if not cfg.sample.prompt:
         raise ConfigError(f"{source}: sample.prompt: must not be empty; a line end will do")
     return cfg
@@ -240,108 +278,3 @@ def check_share(cfg: Config, parts: int, what: str) -> None:
             f"batch: must be a multiple of {times if cfg.compute.accumulate > 1 else ''}"
             f"the number of {what} ({parts}), not {cfg.batch}"
         )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as err:
-        raise ConfigError(f"{path}: cannot be read: {err.strerror}") from err
-    except (yaml.YAMLError, UnicodeDecodeError) as err:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(err).split())}") from err
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: must be a mapping of keys to values, not {_seen(tree)}")
-    return tree
-
-
-def _overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Lay ``a.b=value`` over a copy of the tree; what lies below is never changed."""
-    tree = dict(tree)
-    for word in overrides:
-        dotted, equals, text = word.partition("=")
-        if not equals or not dotted:
-            raise ConfigError(f"{word}: must be key=value, for example steps=100")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as err:
-            raise ConfigError(f"{dotted}: is not YAML: {text}") from err
-        *sections, key = dotted.split(".")
-        node = tree
-        for section in sections:
-            below = node.get(section)
-            node[section] = dict(below) if isinstance(below, dict) else {}
-            node = node[section]
-        node[key] = value
-    return tree
-
-
-def _section(kind: type, tree: Any, source: str, prefix: str) -> Any:
-    if tree is None:
-        tree = {}
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"{source}: {prefix[:-1]}: must be a mapping, not {_seen(tree)}")
-    hints = typing.get_type_hints(kind, include_extras=True)
-    allowed = [f.name for f in dataclasses.fields(kind)]
-    for key in tree:
-        if key not in allowed:
-            raise ConfigError(
-                f"{source}: {prefix}{_name(key)}: unknown key; allowed here: {', '.join(allowed)}"
-            )
-    return kind(
-        **{
-            key: _section(hints[key], value, source, f"{prefix}{key}.")
-            if dataclasses.is_dataclass(hints[key])
-            else _value(hints[key], value, f"{source}: {prefix}{key}")
-            for key, value in tree.items()
-        }
-    )
-
-
-_NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """Check one value against its type and bound; YAML 1.1 reads ``1e-3`` as text, so take it."""
-    hint, bound, optional = _read_hint(hint)
-    if value is None and optional:
-        return None
-    if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise ConfigError(f"{where}: must be {' or '.join(choices)}, not {_seen(value)}")
-        return value
-    allowed = _NOUNS[hint] + (f" {bound}" if bound != Bound() else "") + " or null" * optional
-    if hint is float and not isinstance(value, bool):
-        try:
-            value = float(value)
-        except (TypeError, ValueError):
-            raise ConfigError(f"{where}: must be {allowed}, not {_seen(value)}") from None
-    fits = type(value) is hint and (hint not in (int, float) or bound.holds(value))
-    if not fits or value == math.inf:
-        raise ConfigError(f"{where}: must be {allowed}, not {_seen(value)}")
-    return value
-
-
-def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
-    """Take an annotation apart: the plain type, its bound, and whether it may be null."""
-    bound, optional = Bound(), False
-    while True:
-        hint = getattr(hint, "__value__", hint)
-        if typing.get_origin(hint) is Annotated:
-            hint, bound = typing.get_args(hint)
-        elif typing.get_origin(hint) in (types.UnionType, typing.Union):
-            hint, optional = typing.get_args(hint)[0], True
-        else:
-            return hint, bound, optional
-
-
-def _name(key: Any) -> str:
-    """A key as it stands in the file, escaped where it would break the line."""
-    return str(key) if str(key).isprintable() else repr(key)
-
-
-def _seen(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return f"{type(value).__name__} {text[:40]!r}"

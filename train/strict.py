@@ -1,0 +1,150 @@
+"""YAML into frozen dataclasses, strictly: each key must be a field, each value of its type.
+
+What is wrong is said in one line that names the key and what is allowed.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+
+
+class ConfigError(Exception):
+    """A config that can't be run; the text is one line that names the key and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least and the most that a number may be; ``above`` excludes the least itself."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether ``value`` is inside; not-a-number never is."""
+        return self.least <= value <= self.most and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        low = f"above {self.least:g}" if self.above else f"at least {self.least:g}"
+        return low if self.most == math.inf else f"{low} and at most {self.most:g}"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a YAML file that is a mapping, or empty."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise ConfigError(f"{path}: cannot be read: {err.strerror}") from err
+    except (yaml.YAMLError, UnicodeDecodeError) as err:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(err).split())}") from err
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: must be a mapping of keys to values, not {_seen(tree)}")
+    return tree
+
+
+def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Lay ``a.b=value`` over a copy of the tree; what lies below is never changed."""
+    tree = dict(tree)
+    for word in overrides:
+        dotted, equals, text = word.partition("=")
+        if not equals or not dotted:
+            raise ConfigError(f"{word}: must be key=value, for example steps=100")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as err:
+            raise ConfigError(f"{dotted}: is not YAML: {text}") from err
+        *sections, key = dotted.split(".")
+        node = tree
+        for name in sections:
+            below = node.get(name)
+            node[name] = dict(below) if isinstance(below, dict) else {}
+            node = node[name]
+        node[key] = value
+    return tree
+
+
+def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
+    """Make a dataclass of a mapping, and those of its fields that are dataclasses with it.
+
+    ``source`` and ``prefix`` ("", "model.") are what an error's line begins with.
+    """
+    if tree is None:
+        tree = {}
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{source}: {prefix[:-1]}: must be a mapping, not {_seen(tree)}")
+    hints = typing.get_type_hints(kind, include_extras=True)
+    allowed = [f.name for f in dataclasses.fields(kind)]
+    for key in tree:
+        if key not in allowed:
+            raise ConfigError(
+                f"{source}: {prefix}{_name(key)}: unknown key; allowed here: {', '.join(allowed)}"
+            )
+    return kind(
+        **{
+            key: section(hints[key], value, source, f"{prefix}{key}.")
+            if dataclasses.is_dataclass(hints[key])
+            else _value(hints[key], value, f"{source}: {prefix}{key}")
+            for key, value in tree.items()
+        }
+    )
+
+
+_NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """Check one value against its type and bound; YAML 1.1 reads ``1e-3`` as text, so take it."""
+    hint, bound, optional = _read_hint(hint)
+    if value is None and optional:
+        return None
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ConfigError(f"{where}: must be {' or '.join(choices)}, not {_seen(value)}")
+        return value
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise ConfigError(f"{where}: must be a list of texts, not {_seen(value)}")
+        return tuple(value)
+    allowed = _NOUNS[hint] + (f" {bound}" if bound != Bound() else "") + " or null" * optional
+    if hint is float and not isinstance(value, bool):
+        try:
+            value = float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{where}: must be {allowed}, not {_seen(value)}") from None
+    fits = type(value) is hint and (hint not in (int, float) or bound.holds(value))
+    if not fits or value == math.inf:
+        raise ConfigError(f"{where}: must be {allowed}, not {_seen(value)}")
+    return value
+
+
+def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
+    """Take an annotation apart: the plain type, its bound, and whether it may be null."""
+    bound, optional = Bound(), False
+    while True:
+        hint = getattr(hint, "__value__", hint)
+        if typing.get_origin(hint) is Annotated:
+            hint, bound = typing.get_args(hint)
+        elif typing.get_origin(hint) in (types.UnionType, typing.Union):
+            hint, optional = typing.get_args(hint)[0], True
+        else:
+            return hint, bound, optional
+
+
+def _name(key: Any) -> str:
+    """A key as it stands in the file, escaped where it would break the line."""
+    return str(key) if str(key).isprintable() else repr(key)
+
+
+def _seen(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return f"{type(value).__name__} {text[:40]!r}"
