@@ -109,25 +109,28 @@ def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
     return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in known]
 
 
-def ensure(say: Callable[[str], None]) -> Path:
+def ensure(say: Callable[[str], None], also: tuple[str, ...] = ()) -> Path:
     """Give the image's directory, making it first if it is not there; ``say`` gets the progress.
 
+    ``also`` names packages that this one has beyond PACKAGES: its own kernel, say.
     Raises CloudError if it cannot be made; a half-made image is never left under its name.
     """
+    packages = PACKAGES + also
     os_release = _os_release()
     suite, lines = base_lines(configured_sources(), os_release)
     options = acquire_options(_output(["apt-config", "dump", "Acquire"]))
     host_pem = CA_BUNDLE.read_text() if CA_BUNDLE.exists() else ""
-    recipe = repr((RECIPE, suite, lines, options, PACKAGES, _MASKED, os.uname().machine, host_pem))
+    recipe = repr((RECIPE, suite, lines, options, packages, _MASKED, os.uname().machine, host_pem))
     name = f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = images_directory() / name
     if not image.is_dir():
-        _build(image, suite, lines, options, host_pem, say)
+        _build(image, packages, suite, lines, options, host_pem, say)
     return image
 
 
 def _build(
     image: Path,
+    packages: tuple[str, ...],
     suite: str,
     lines: list[str],
     options: list[str],
@@ -144,7 +147,7 @@ def _build(
     command = [
         "mmdebstrap",
         "--variant=minbase",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(packages)}",
         *(f"--aptopt={option}" for option in options),
         suite,
         str(partial),

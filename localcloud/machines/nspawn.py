@@ -1,6 +1,5 @@
 """Machines by systemd-nspawn: a booted systemd, an sshd and an address, on the host's kernel."""
 
-import contextlib
 import json
 import re
 import shutil
@@ -15,12 +14,14 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from localcloud.machines import control_groups, mounts, network, processes
+from localcloud.machines.roster import Roster
 from localcloud.machines.seam import MachineError, MachineSpec
 from localcloud.place import Place
 
 BOOT_DEADLINE_S = 90.0
 POWER_OFF_GRACE_S = 0.0  # a cloud does not wait for a guest either when its node is deleted
 _SYSTEMD_HOST = Path("/run/systemd/system")
+LINKS = "host0 eth0"  # what nspawn and what a kernel of its own call the machine's one network link
 _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 # nspawn ends with 133 when the machine asks for a reboot and somebody else keeps the unit
 # (systemd-nspawn(1), "--keep-unit"); a host with systemd has RestartForceExitStatus= for it.
@@ -37,7 +38,10 @@ class NspawnMachines:
     place: Place
     network: network.Network
     image: Path
-    _names_lock: threading.Lock = field(default_factory=threading.Lock)
+    roster: Roster = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(self.place)
 
     def start(self, spec: MachineSpec) -> None:
         """Make and boot the machine; return when its sshd answers. Raises MachineError."""
@@ -46,13 +50,10 @@ class NspawnMachines:
             self.power_off(spec.name)
             directory.mkdir(parents=True, exist_ok=True)
             root = mounts.overlay(self.image, directory)
-            if not (directory / "address").exists():  # later its files are the guest's to write
+            if not self.roster.knows(spec.name):  # later its files are the guest's to write
                 furnish(root, spec, self.network)
-                # In one step: other machines' threads read it, and a kill may come at any moment.
-                (directory / "address.partial").write_text(f"{spec.address}\n")
-                (directory / "address.partial").rename(directory / "address")
-            self._publish_names()
-            self._publish_outside(spec)
+                self.roster.enter(spec)
+            self.roster.publish(spec)
             self._boot(spec.name, root)
         self._wait_for_ssh(spec)
 
@@ -81,8 +82,7 @@ class NspawnMachines:
         shutil.rmtree(directory, ignore_errors=True)
         if directory.exists():
             shutil.rmtree(directory)
-        self._publish_names()
-        self._publish_outside()
+        self.roster.publish()
 
     def alive(self, name: str) -> bool:
         """Tell whether the machine's nspawn runs."""
@@ -104,7 +104,7 @@ class NspawnMachines:
 
     def sweep(self, keep: Collection[str]) -> list[str]:
         """Remove every machine of this cloud that is not in ``keep``, whole or in pieces."""
-        there = {entry.name for entry in self.place.machines.glob("*")}
+        there = self.roster.names()
         if not _SYSTEMD_HOST.is_dir():
             there |= set(control_groups.machines(self.place.unit_prefix))
         strays = sorted(there - set(keep))
@@ -113,7 +113,7 @@ class NspawnMachines:
         return strays
 
     def _directory(self, name: str) -> Path:
-        return self.place.machines / name
+        return self.roster.directory(name)
 
     def _root_option(self, name: str) -> str:
         """The argument by which this machine's nspawn is known."""
@@ -179,48 +179,21 @@ class NspawnMachines:
             if answers_ssh(spec.address):
                 return
             if not self.alive(spec.name):
-                raise MachineError(f"{spec.name}: it does not boot; {self._last_words(spec.name)}")
+                raise MachineError(
+                    f"{spec.name}: it does not boot; {self.roster.last_words(spec.name)}"
+                )
             time.sleep(0.1)
         raise MachineError(
             f"{spec.name}: no ssh on {spec.address} after {BOOT_DEADLINE_S:.0f} s; "
-            f"{self._last_words(spec.name)}"
+            f"{self.roster.last_words(spec.name)}"
         )
 
-    def _last_words(self, name: str) -> str:
-        console = self._directory(name) / "console.log"
-        lines = console.read_text(errors="replace").splitlines() if console.exists() else []
-        return f"the last line of {console} is: {lines[-1] if lines else '(empty)'}"
 
-    def _publish_outside(self, spec: MachineSpec | None = None) -> None:
-        """Forward the external addresses that differ from machines' own; ``spec``'s may be new."""
-        with self._names_lock:
-            if spec is not None:
-                there = self._directory(spec.name)
-                (there / "external.partial").write_text(f"{spec.external or spec.address}\n")
-                (there / "external.partial").rename(there / "external")
-            addresses = {}
-            for file in self.place.machines.glob("*/external"):
-                with contextlib.suppress(FileNotFoundError):  # another thread has deleted it since
-                    own = IPv4Address((file.parent / "address").read_text().strip())
-                    if (external := IPv4Address(file.read_text().strip())) != own:
-                        addresses[external] = own
-            network.publish_outside(self.place, addresses)
-
-    def _publish_names(self) -> None:
-        with self._names_lock:
-            names = {}
-            for file in self.place.machines.glob("*/address"):
-                with contextlib.suppress(FileNotFoundError):  # another thread has deleted it since
-                    names[file.parent.name] = IPv4Address(file.read_text().strip())
-            if self.place.directory.exists():
-                network.publish_names(self.place, names)
-
-
-def answers_ssh(address: IPv4Address) -> bool:
-    """Tell whether an sshd greets on port 22 (RFC 4253, section 4.2)."""
+def answers_ssh(address: IPv4Address, patience_s: float = 2.0) -> bool:
+    """Tell whether an sshd greets on port 22 (RFC 4253, section 4.2) within ``patience_s``."""
     try:
         with socket.create_connection((str(address), 22), timeout=1.0) as connection:
-            connection.settimeout(2.0)
+            connection.settimeout(patience_s)
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False
@@ -248,7 +221,7 @@ def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
     (etc / "systemd/network").mkdir(parents=True, exist_ok=True)
     # nspawn's own 80-container-host0.network would ask for DHCP; the first name in order wins.
     (etc / "systemd/network/10-host0.network").write_text(
-        "[Match]\nName=host0\n\n[Link]\n"
+        f"[Match]\nName={LINKS}\n\n[Link]\n"
         f"MTUBytes={_way_out_mtu()}\n\n[Network]\n"
         f"Address={spec.address}/{net.subnet.prefixlen}\nGateway={net.gateway}\n"
         "LinkLocalAddressing=no\nIPv6AcceptRA=no\n"
