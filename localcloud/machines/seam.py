@@ -3,7 +3,12 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from typing import Protocol
+from typing import Literal, Protocol, get_args
+
+# What a living machine can suffer: it answers nothing any more; its network is dead, itself not;
+# its disk has no byte left.
+Trouble = Literal["hang", "cut", "full-disk"]
+TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 
 
 class MachineError(Exception):
@@ -40,6 +45,24 @@ class Machines(Protocol):
 
     def power_off(self, name: str) -> None:
         """End the machine at once and keep its files: a start boots it again as it was."""
+
+    def shut_down(self, name: str) -> None:
+        """Press the machine's power button, and return: its guest ends its services, then goes off.
+
+        Nothing happens to a machine that is off; one that hangs stays as it is.
+        """
+
+    def afflict(self, name: str, trouble: Trouble) -> None:
+        """Put a living machine into a trouble, until ``relieve`` or its next boot.
+
+        Raises MachineError if it is off, or if this kind of machine can't.
+        """
+
+    def relieve(self, name: str, trouble: Trouble) -> None:
+        """Take a trouble from the machine; its processes and files are as they were."""
+
+    def troubles(self, name: str) -> Collection[Trouble]:
+        """Tell what the machine suffers now, asked of itself: a server's end forgets none."""
 
     def alive(self, name: str) -> bool:
         """Tell whether the machine is running now."""
