@@ -25,6 +25,18 @@ options:
         description: A key file. Empty for Google's application-default credentials.
         type: str
         default: ""
+      compute_endpoint:
+        description:
+          Compute Engine's address, with C(/compute/v1). Empty for Google's, or for the one beside
+          C(endpoint).
+        type: str
+        default: ""
+      storage_endpoint:
+        description:
+          Cloud Storage's address; STORAGE_EMULATOR_HOST comes before it. Empty for Google's, or
+          where C(endpoint) is given for none.
+        type: str
+        default: ""
       zones:
         description: The zones that the inventory lists; of no matter here.
         type: list

@@ -36,6 +36,20 @@ options:
     type: string
     default: ""
     env: [{name: TPUFLEET_CREDENTIALS_FILE}]
+  compute_endpoint:
+    description:
+      Compute Engine's address, for the modules that make firewall rules and disks. Empty for
+      Google's, or for C(/compute/v1) of O(endpoint) where that is given.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_COMPUTE_ENDPOINT}]
+  storage_endpoint:
+    description:
+      Cloud Storage's address, for what looks at a bucket; the environment's STORAGE_EMULATOR_HOST
+      comes before it. Empty for Google's, or where O(endpoint) is given for none.
+    type: string
+    default: ""
+    env: [{name: TPUFLEET_STORAGE_ENDPOINT}]
   address:
     description:
       - How workers are reached, by their external or internal address, or by Google's

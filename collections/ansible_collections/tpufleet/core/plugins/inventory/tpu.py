@@ -105,6 +105,8 @@ _TEMPLATED = (
     "down_hint",
     "project",
     "endpoint",
+    "compute_endpoint",
+    "storage_endpoint",
     "credentials_file",
     "ssh_user",
     "ssh_private_key_file",
@@ -294,6 +296,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             **values,
             "tpu_api": {
                 "endpoint": settings.endpoint,
+                "compute_endpoint": settings.compute_endpoint,
+                "storage_endpoint": settings.storage_endpoint,
                 "project": settings.project,
                 "zones": [str(zone) for zone in self.get_option("zones")],
                 "credentials_file": settings.credentials_file,

@@ -7,6 +7,7 @@ business.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import uuid
@@ -20,6 +21,8 @@ from . import tpu_errors as errors
 from .google_http import GoogleHttp, Patience, list_of
 
 GOOGLE = "https://tpu.googleapis.com"
+GOOGLE_COMPUTE = "https://compute.googleapis.com/compute/v1"
+GOOGLE_STORAGE = "https://storage.googleapis.com"
 _PROJECT = re.compile(r"(?:[a-z0-9.\-]+:)?[a-z][a-z0-9\-]{4,28}[a-z0-9]|[0-9]{1,20}")
 _ZONE = re.compile(r"-|[a-z]+-[a-z]+[0-9]+-[a-z]")
 
@@ -31,6 +34,8 @@ class ApiSettings:
     project: str
     endpoint: str = ""
     credentials_file: str = ""
+    compute_endpoint: str = ""
+    storage_endpoint: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ApiSettings:
@@ -39,23 +44,40 @@ class ApiSettings:
             project=str(given.get("project") or ""),
             endpoint=str(given.get("endpoint") or "").strip().rstrip("/"),
             credentials_file=str(given.get("credentials_file") or ""),
+            compute_endpoint=str(given.get("compute_endpoint") or "").strip().rstrip("/"),
+            storage_endpoint=str(given.get("storage_endpoint") or "").strip().rstrip("/"),
         )
         if not _PROJECT.fullmatch(settings.project):
             raise errors.NotConfigured(
                 f"project is {settings.project!r}, which is no Google Cloud project id: fill in "
                 "yours in inventory/gcp/tpu.yml, or take the local cloud with `-i inventory/local`"
             )
-        parts = urlsplit(settings.endpoint or GOOGLE)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise errors.NotConfigured(
-                f"endpoint is {settings.endpoint!r}, wanted is http(s)://host[:port]"
-            )
+        for option in ("endpoint", "compute_endpoint", "storage_endpoint"):
+            said = getattr(settings, option)
+            parts = urlsplit(said or GOOGLE)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise errors.NotConfigured(f"{option} is {said!r}, wanted is http(s)://host[:port]")
         return settings
 
     @property
     def address(self) -> str:
         """Where requests go."""
         return self.endpoint or GOOGLE
+
+    @property
+    def compute_address(self) -> str:
+        """Where those to Compute Engine go: beside an endpoint of one's own, never to Google."""
+        beside = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
+        return self.compute_endpoint or beside
+
+    @property
+    def storage_address(self) -> str:
+        """Where those to Cloud Storage go; empty where an endpoint of one's own has none."""
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "").strip().rstrip("/")
+        if emulator and "://" not in emulator:
+            emulator = f"http://{emulator}"
+        said = emulator or self.storage_endpoint
+        return said or ("" if self.endpoint else GOOGLE_STORAGE)
 
 
 @dataclass(frozen=True)

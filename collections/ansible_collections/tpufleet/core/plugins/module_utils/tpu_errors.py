@@ -172,7 +172,7 @@ def from_http(status: int, answer: object, what: str) -> TpuApiError:
     if status == 409:
         return AlreadyExists(f"can't {what}: {said}")
     if _names_a_quota(error):
-        return _quota(what, said)
+        return QuotaError(f"can't {what}: {said}")
     if status in TRANSIENT_STATUSES:
         return Unavailable(
             f"can't {what}: the API keeps answering {status} ({said}); try again later"
@@ -185,13 +185,6 @@ def from_operation(error: Mapping[str, Any], what: str) -> TpuApiError:
     said = one_line(error.get("message") or f"error code {error.get('code')}")
     if error.get("code") == 8:
         if _names_a_quota(error):
-            return _quota(what, said)
+            return QuotaError(f"can't {what}: {said}")
         return CapacityError(f"can't {what}: {said} (try another zone, or again later)")
     return OperationFailed(f"can't {what}: {said}")
-
-
-def _quota(what: str, said: str) -> QuotaError:
-    return QuotaError(
-        f"can't {what}: {said} (dead queued resources hold quota too: "
-        "`gcloud compute tpus queued-resources list --zone=ZONE` shows them)"
-    )

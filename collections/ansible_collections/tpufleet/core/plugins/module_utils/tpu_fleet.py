@@ -10,6 +10,7 @@ from typing import Any
 from . import tpu_errors as errors
 from .fleet import FleetTpu
 from .host_keys import KnownHostsFile, remember_host_keys
+from .quota_holders import Explainer, Quota
 from .tpu_api import TpuApi
 from .tpu_lifecycle import ensure_absent, ensure_present
 from .tpu_nodes import DEAD_STATES, Node, parse_node
@@ -111,15 +112,17 @@ def create(
     options: Options,
     tell: Tell,
 ) -> list[Done]:
-    """Have every TPU of the fleet READY. One that fails leaves the others alone."""
+    """Have every TPU of the fleet READY. One that fails leaves the others alone.
+
+    Without capacity a TPU goes on to its next zone; a quota that is used up stops it, and says what
+    holds the quota.
+    """
+    explainer = Explainer(api)
 
     def one(tpu: FleetTpu) -> Done:
         seen = present.get(tpu.name)
-        done = _guarded(
-            tpu.name,
-            tpu.zones[0],
-            lambda: _create_one(api, tpu, seen, options, lambda state: tell(tpu.name, state)),
-        )
+        maker = _Maker(api, tpu, seen, options, lambda state: tell(tpu.name, state), explainer)
+        done = _guarded(tpu.name, tpu.zones[0], maker.create)
         if done.changed and not options.check:
             tell(tpu.name, "READY")
         return done
@@ -186,57 +189,64 @@ def _forget(node: Node, options: Options) -> None:
         KnownHostsFile(options.known_hosts_file).forget(node.key)
 
 
-def _create_one(
-    api: TpuApi, tpu: FleetTpu, present: Node | None, options: Options, tell: Callable[[str], None]
-) -> Done:
-    deadline = api.deadline_in(options.wait_for_capacity)
-    tried = 0
-    while True:
-        for choice in _order(tpu.choices, present):
+@dataclass(frozen=True)
+class _Maker:
+    """One TPU of the fleet in the making."""
+
+    api: TpuApi
+    tpu: FleetTpu
+    present: Node | None
+    options: Options
+    tell: Callable[[str], None]
+    explainer: Explainer
+
+    def create(self) -> Done:
+        """Have it in the first zone that has it, for as long as was said."""
+        deadline = self.api.deadline_in(self.options.wait_for_capacity)
+        tried = 0
+        while True:
+            for choice in _order(self.tpu.choices, self.present):
+                try:
+                    outcome = self._have(choice)
+                except errors.CapacityError as none_free:
+                    full = none_free
+                    self.tell(f"no capacity in {choice.zone}")
+                    continue
+                except errors.QuotaError as refused:
+                    spot = choice.spot or choice.preemptible
+                    quota = Quota.of(choice.kind, spot, choice.zone)
+                    raise self.explainer.explained(refused, quota) from None
+                if self.present and outcome.node and outcome.node.key != self.present.key:
+                    _forget(self.present, self.options)
+                return _with_host_keys(self.api, choice, outcome, self.options, self.tell)
             try:
-                outcome = _have(api, tpu, choice, present, options, tell)
-            except errors.CapacityError as none_free:
-                full = none_free
-                tell(f"no capacity in {choice.zone}")
-                continue
-            if present and outcome.node and outcome.node.key != present.key:
-                _forget(present, options)
-            return _with_host_keys(api, choice, outcome, options, tell)
-        try:
-            api.pause(f"find capacity for TPU {tpu.name}", tried + 12, deadline)
-        except errors.DeadlineExceeded:
-            raise full from None
-        tried += 1
+                self.api.pause(f"find capacity for TPU {self.tpu.name}", tried + 12, deadline)
+            except errors.DeadlineExceeded:
+                raise full from None
+            tried += 1
 
-
-def _have(
-    api: TpuApi,
-    tpu: FleetTpu,
-    choice: Wanted,
-    present: Node | None,
-    options: Options,
-    tell: Callable[[str], None],
-) -> Outcome:
-    if tpu.queued and (present is None or present.state in DEAD_STATES):
-        return have_queued(
-            api,
-            tpu,
-            present,
+    def _have(self, choice: Wanted) -> Outcome:
+        options = self.options
+        if self.tpu.queued and (self.present is None or self.present.state in DEAD_STATES):
+            return have_queued(
+                self.api,
+                self.tpu,
+                self.present,
+                timeout=options.timeout,
+                check=options.check,
+                replace_dead=options.replace_dead,
+                tell=self.tell,
+            )
+        return ensure_present(
+            self.api,
+            choice,
             timeout=options.timeout,
             check=options.check,
+            recreate=options.recreate,
             replace_dead=options.replace_dead,
-            tell=tell,
+            agreed=options.agreed,
+            progress=self.tell,
         )
-    return ensure_present(
-        api,
-        choice,
-        timeout=options.timeout,
-        check=options.check,
-        recreate=options.recreate,
-        replace_dead=options.replace_dead,
-        agreed=options.agreed,
-        progress=tell,
-    )
 
 
 def _order(choices: Sequence[Wanted], present: Node | None) -> list[Wanted]:

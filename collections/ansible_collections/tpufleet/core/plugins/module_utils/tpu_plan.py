@@ -9,12 +9,13 @@ from datetime import date
 from typing import Any
 
 from .fleet import FleetTpu
+from .quota_holders import Quota, mend_words
 from .tpu_errors import NotConfigured
 from .tpu_fleet import Survey, described
 from .tpu_nodes import DEAD_STATES, Node
 from .tpu_queued import described as described_request
 from .tpu_requests import Request
-from .tpu_shapes import generation_of, shape_of
+from .tpu_shapes import shape_of
 from .tpu_wanted import Wanted, compare
 
 #: From so many days before the grant's end on it is a warning.
@@ -92,7 +93,7 @@ def plan(
         different=different,
         unwanted=[described(node) for node in seen.unwanted],
         dead_requests=[
-            described_request(request) | {"why": request.error, "mend": _mend(request)}
+            described_request(request) | {"why": request.error, "mend": mend_words(request)}
             for request in dead
         ],
         waiting_requests=[described_request(each) for each in idle if not each.dead],
@@ -150,7 +151,7 @@ def _chips(
 
 
 def _quota(kind: str, spot: bool, zone: str) -> str:
-    return f"{generation_of(kind)} {'spot' if spot else 'on demand'} in {zone}"
+    return Quota.of(kind, spot, zone).words
 
 
 def _chips_of(kind: str) -> int:
@@ -158,15 +159,11 @@ def _chips_of(kind: str) -> int:
     return shape.chips if shape else 0
 
 
-def _mend(request: Request) -> str:
-    return f"ansible-playbook playbooks/delete.yml -e tpu={request.name} -e zone={request.zone}"
-
-
 def _warnings(dead: Sequence[Request], ends: date | None, days_left: int | None) -> Iterator[str]:
     for request in dead:
         yield (
             f"queued resource {request.where} is {request.state} and holds the quota of "
-            f"{request.chips} chips: {_mend(request)}"
+            f"{request.chips} chips: {mend_words(request)}"
         )
     if ends is not None and days_left is not None and days_left <= WARN_DAYS:
         when = f"ends in {days_left} days" if days_left >= 0 else f"ended {-days_left} days ago"

@@ -11,7 +11,10 @@ from .tpu_wanted import Wanted
 API_OPTIONS: dict[str, Any] = {
     "project": {"type": "str", "required": True},
     "endpoint": {"type": "str", "default": ""},
-    "credentials_file": {"type": "str", "default": ""},
+    **{
+        key: {"type": "str", "default": ""}
+        for key in ("credentials_file", "compute_endpoint", "storage_endpoint")
+    },
     "zones": {"type": "list", "elements": "str", "default": ["-"]},
 }
 NODE_OPTIONS: dict[str, Any] = {

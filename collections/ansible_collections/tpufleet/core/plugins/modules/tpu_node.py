@@ -132,64 +132,67 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.cloud_module import result_of, run_cloud_module
 from ..module_utils.host_keys import KnownHostsFile, remember_host_keys
-from ..module_utils.tpu_api import ApiSettings, TpuApi
-from ..module_utils.tpu_errors import TpuApiError
+from ..module_utils.tpu_api import TpuApi
 from ..module_utils.tpu_lifecycle import ensure_absent, ensure_power, ensure_present
-from ..module_utils.tpu_wanted import status_of
-from ..module_utils.wanted_options import API_OPTIONS, NODE_OPTIONS, wanted_of
+from ..module_utils.tpu_wanted import Outcome, status_of
+from ..module_utils.wanted_options import NODE_OPTIONS, wanted_of
 
 
-def _run(module: AnsibleModule) -> dict[str, Any]:
-    given = module.params
-    api = TpuApi(ApiSettings.of(given["api"]))
-    keys = given["known_hosts_file"]
-    if given["state"] == "absent":
-        done = ensure_absent(
-            api, given["zone"], given["name"], timeout=given["timeout"], check=module.check_mode
-        )
-        if keys and done.node and not module.check_mode:
+def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
+    state, keys = module.params["state"], module.params["known_hosts_file"]
+    work = {"present": _present, "absent": _absent}.get(state, _power)
+    done = work(module, api)
+    if keys and done.node and not module.check_mode:
+        if state == "absent":
             KnownHostsFile(keys).forget(done.node.key)
-    elif given["state"] in ("started", "stopped"):
-        done = ensure_power(
-            api,
-            given["zone"],
-            given["name"],
-            started=given["state"] == "started",
-            timeout=given["timeout"],
-            check=module.check_mode,
-        )
-    else:
-        wanted = wanted_of(given)
-        done = ensure_present(
-            api,
-            wanted,
-            timeout=given["timeout"],
-            check=module.check_mode,
-            recreate=given["recreate"],
-            replace_dead=given["replace_dead"],
-        )
-        if keys and done.node and not module.check_mode:
+        elif state == "present":
             for worker in remember_host_keys(api, done.node, keys, lambda _text: None):
-                module.warn(f"worker {worker} of TPU {wanted.where} published no ssh host keys")
-    result: dict[str, Any] = {
-        "changed": done.changed,
-        "msg": done.msg,
-        "diff": {"before": done.before, "after": done.after},
-    }
-    if done.node and given["state"] != "absent":
+                module.warn(f"worker {worker} of TPU {done.node.where} published no ssh host keys")
+    result = result_of(done)
+    if done.node and state != "absent":
         result["node"] = status_of(done.node)
     return result
 
 
+def _present(module: AnsibleModule, api: TpuApi) -> Outcome:
+    given = module.params
+    return ensure_present(
+        api,
+        wanted_of(given),
+        timeout=given["timeout"],
+        check=module.check_mode,
+        recreate=given["recreate"],
+        replace_dead=given["replace_dead"],
+    )
+
+
+def _absent(module: AnsibleModule, api: TpuApi) -> Outcome:
+    given = module.params
+    return ensure_absent(
+        api, given["zone"], given["name"], timeout=given["timeout"], check=module.check_mode
+    )
+
+
+def _power(module: AnsibleModule, api: TpuApi) -> Outcome:
+    given = module.params
+    return ensure_power(
+        api,
+        given["zone"],
+        given["name"],
+        started=given["state"] == "started",
+        timeout=given["timeout"],
+        check=module.check_mode,
+    )
+
+
 def main() -> None:
     """Run as a module."""
-    module = AnsibleModule(
-        argument_spec={
+    run_cloud_module(
+        _run,
+        {
             **NODE_OPTIONS,
-            "api": {"type": "dict", "required": True, "options": API_OPTIONS},
-            "name": {"type": "str", "required": True},
-            "zone": {"type": "str", "required": True},
             "state": {
                 "type": "str",
                 "choices": ["present", "absent", "started", "stopped"],
@@ -198,16 +201,8 @@ def main() -> None:
             "recreate": {"type": "bool", "default": False},
             "replace_dead": {"type": "bool", "default": False},
             "known_hosts_file": {"type": "str"},
-            "timeout": {"type": "int", "default": 1800},
         },
-        required_if=[("state", "present", ["runtime_version"])],
-        supports_check_mode=True,
     )
-    try:
-        result = _run(module)
-    except TpuApiError as error:
-        module.fail_json(msg=str(error), reason=error.reason)
-    module.exit_json(**result)
 
 
 if __name__ == "__main__":

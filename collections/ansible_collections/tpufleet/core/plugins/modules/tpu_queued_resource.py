@@ -134,42 +134,38 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.tpu_api import ApiSettings, TpuApi
-from ..module_utils.tpu_errors import TpuApiError
+from ..module_utils.cloud_module import result_of, run_cloud_module
+from ..module_utils.tpu_api import TpuApi
 from ..module_utils.tpu_queue import ensure_not_requested, ensure_requested
 from ..module_utils.tpu_requests import WantedRequest, facts_of_request, seconds_of
-from ..module_utils.wanted_options import API_OPTIONS, NODE_OPTIONS, wanted_of
+from ..module_utils.wanted_options import NODE_OPTIONS, wanted_of
 
 _SCHEDULING = ("spot", "preemptible", "reserved")
 
 
-def _run(module: AnsibleModule) -> dict[str, Any]:
+def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
     given = module.params
-    api = TpuApi(ApiSettings.of(given["api"]))
     if given["state"] == "absent":
-        done = ensure_not_requested(
-            api,
-            given["zone"],
-            given["name"],
-            timeout=given["timeout"],
-            force=given["force"],
-            check=module.check_mode,
+        return result_of(
+            ensure_not_requested(
+                api,
+                given["zone"],
+                given["name"],
+                timeout=given["timeout"],
+                force=given["force"],
+                check=module.check_mode,
+            )
         )
-    else:
-        done = ensure_requested(
-            api,
-            _wanted(given),
-            timeout=given["timeout"],
-            wait=given["wait"],
-            check=module.check_mode,
-            replace_dead=given["replace_dead"],
-        )
-    result: dict[str, Any] = {
-        "changed": done.changed,
-        "msg": done.msg,
-        "diff": {"before": done.before, "after": done.after},
-    }
-    if done.request and given["state"] == "present":
+    done = ensure_requested(
+        api,
+        _wanted(given),
+        timeout=given["timeout"],
+        wait=given["wait"],
+        check=module.check_mode,
+        replace_dead=given["replace_dead"],
+    )
+    result = result_of(done)
+    if done.request:
         result["request"] = facts_of_request(done.request) | {
             "state": done.request.state,
             "error": done.request.error,
@@ -203,14 +199,12 @@ def main() -> None:
     """Run as a module."""
     node = {key: option for key, option in NODE_OPTIONS.items() if key not in _SCHEDULING}
     texts = ("node_name", "valid_until", "reservation")
-    module = AnsibleModule(
-        argument_spec={
+    run_cloud_module(
+        _run,
+        {
             **node,
             **{key: {"type": "str", "default": ""} for key in texts},
             **{key: {"type": "str"} for key in ("min_duration", "valid_for")},
-            "api": {"type": "dict", "required": True, "options": API_OPTIONS},
-            "name": {"type": "str", "required": True},
-            "zone": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "node_count": {"type": "int", "default": 1},
             "tier": {
@@ -221,16 +215,8 @@ def main() -> None:
             "wait": {"type": "bool", "default": True},
             "replace_dead": {"type": "bool", "default": True},
             "force": {"type": "bool", "default": False},
-            "timeout": {"type": "int", "default": 1800},
         },
-        required_if=[("state", "present", ["runtime_version"])],
-        supports_check_mode=True,
     )
-    try:
-        result = _run(module)
-    except TpuApiError as error:
-        module.fail_json(msg=str(error), reason=error.reason)
-    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""No capacity, and a used-up quota: told apart, waited out or said, against the local API."""
+
+import re
+import time
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
+from ansible_collections.tpufleet.core.plugins.module_utils.quota_holders import Quota, holders
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, create, survey
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import parse_request
+
+from tests.collections.scripted_api import node
+from tests.collections.test_fleet import cloud_of, quiet
+from tests.collections.test_queued_resources import request
+from tests.localcloud.api.local_api import LocalApi, wait_for
+
+ZONES = ["us-central1-b", "us-central1-c"]
+SWEEP = {
+    "name": "sweep",
+    "zones": ZONES,
+    "accelerator_type": "v2-8",
+    "runtime_version": "tpu-ubuntu2204-base",
+    "spot": True,
+}
+
+
+@pytest.fixture
+def api(local_api: LocalApi) -> TpuApi:
+    return cloud_of(local_api)
+
+
+def fault(local_api: LocalApi, **faults) -> None:
+    assert local_api.call("POST", "/_localcloud/faults", faults).status_code == 200
+
+
+def asked_for(local_api: LocalApi) -> list[str]:
+    """The zones in which TPUs were asked for, in order."""
+    found = r"request POST \S*/locations/([a-z0-9-]+)/nodes\b(?!/)"
+    return [match[1] for match in re.finditer(found, local_api.log())]
+
+
+def make(api: TpuApi, *entries, **options):
+    fleet = expand(list(entries))
+    present = survey(api, fleet, ["-"]).present
+    return create(api, fleet, present, Options(timeout=20, **options), quiet)
+
+
+def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
+    """Leave a queued resource behind whose TPU was preempted."""
+    entry = {key: value for key, value in SWEEP.items() if key != "zones"}
+    (done,) = make(api, entry | {"name": name, "zone": ZONES[0], "queued": {}})
+    assert not done.failed, done.msg
+    assert local_api.call("POST", f"/_localcloud/nodes/{name}:preempt").status_code == 200
+    wait_for(lambda: parse_request(api.get_request(ZONES[0], name)).state == "SUSPENDED" or None)
+
+
+def test_a_zone_without_capacity_is_left_for_the_next(api, local_api):
+    fault(local_api, capacity=[{"acceleratorType": "v2-*", "zone": ZONES[0]}])
+    (done,) = make(api, SWEEP)
+    assert (done.failed, done.zone) == (False, ZONES[1])
+    assert asked_for(local_api) == ZONES
+
+
+def test_capacity_that_comes_back_is_waited_for(local_api):
+    api = TpuApi(cloud_of(local_api).settings, sleep=lambda seconds: time.sleep(seconds / 20))
+    fault(local_api, capacity=[{"acceleratorType": "v2-*", "times": 3}])
+    (done,) = make(api, SWEEP, wait_for_capacity=600)
+    assert not done.failed, done.msg
+    assert len(asked_for(local_api)) > 3
+
+
+def test_a_used_up_quota_stops_create_and_names_the_quota_and_the_dead_that_hold_it(api, local_api):
+    a_dead_request(local_api, api, "old")
+    fault(local_api, quota=[{"generation": "v2", "tier": "spot", "zone": ZONES[0], "chips": 4}])
+    before = asked_for(local_api)
+    (done,) = make(api, SWEEP)
+    assert done.reason == "quota"
+    assert "Quota limit 'TPUV2PreemptiblePerProjectPerZoneForTPUAPI'" in done.msg
+    assert "v2 spot in us-central1-b is held by the dead queued resource old (SUSPENDED" in done.msg
+    assert "playbooks/delete.yml -e tpu=old -e zone=us-central1-b" in done.msg
+    assert asked_for(local_api)[len(before) :] == [ZONES[0]]
+
+
+def test_what_holds_a_quota_is_looked_for_once_however_many_tpus_it_stops(api, local_api):
+    fault(local_api, quota=[{"generation": "v2", "chips": 0}])
+    done = make(api, SWEEP | {"count": 6, "zones": ZONES[:1]})
+    assert {each.reason for each in done} == {"quota"}
+    assert sum("nobody holds any" in each.msg for each in done) == 1
+    assert sum("it is the quota v2 spot in us-central1-b again" in each.msg for each in done) == 5
+
+
+def test_only_what_counts_against_the_quota_is_said_to_hold_it():
+    nodes = [
+        node("mine", id="1", schedulingConfig={"spot": True}),
+        node("gone", id="2", schedulingConfig={"spot": True}, state="PREEMPTED"),
+        node("other", id="3"),
+        node("away", id="4", zone="us-east1-d", schedulingConfig={"spot": True}),
+    ]
+    requests = [request("ACCEPTED"), request("FAILED")]
+    said = holders(
+        Quota("v4", True, "us-central2-b"), map(parse_node, nodes), map(parse_request, requests)
+    )
+    assert "TPU mine (8 chips)" in said
+    assert "queued resource demo (ACCEPTED, 4 chips)" in said
+    assert "the dead queued resource demo (FAILED, 4 chips: ansible-playbook" in said
+    assert not any(name in said for name in ("gone", "other", "away"))
