@@ -1,0 +1,319 @@
+"""The terminal view: one live line a TPU and task, what changed, and failures last and whole."""
+
+from __future__ import annotations
+
+DOCUMENTATION = """
+name: view
+type: stdout
+short_description: Shows a fleet's playbooks as a person reads them
+version_added: 0.1.0
+description:
+  - On a terminal, a live line for each TPU says what it is at and how long it has been; what
+    changed stays, with the workers folded into one word (C(pod-w[0-31])); what was as it should
+    be is only counted.
+  - Without a terminal, or where E(CI) is set, the same in plain lines without control codes. A
+    long step says every ten seconds that it goes on.
+  - A failure stands at the end, whole, with its workers, the cause, and the command that mends it.
+  - With C(-v) and more, and under the strategies C(free) and C(host_pinned), the lines are those
+    of P(ansible.builtin.default#callback).
+  - A log of everything, readable by its owner alone, is written in any case; its path is the last
+    line. Of the logs in its directory the newest hundred are kept.
+extends_documentation_fragment:
+  - ansible.builtin.default_callback
+  - ansible.builtin.result_format_callback
+options:
+  log_dir:
+    description: Where the logs are written.
+    type: path
+    default: ~/.local/state/tpufleet/logs
+    env:
+      - name: TPUFLEET_LOG_DIR
+    ini:
+      - section: callback_view
+        key: log_dir
+requirements:
+  - set as stdout in configuration
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible import constants, context
+from ansible.playbook.task_include import TaskInclude
+from ansible.plugins.callback.default import CallbackModule as Default
+
+from ..plugin_utils import task_tally as tally
+from ..plugin_utils.folded_names import folded
+from ..plugin_utils.full_log import FullLog
+from ..plugin_utils.screen import Screen
+from ..plugin_utils.task_tally import TaskTally
+
+_COLORS = {tally.CHANGED: constants.COLOR_CHANGED, tally.IGNORED: constants.COLOR_WARN}
+_SHORT = 140
+
+
+class CallbackModule(Default):
+    """Listens to core, counts with TaskTally, prints through Screen, writes FullLog."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "tpufleet.core.view"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = time.monotonic()
+        self._check = bool(context.CLIARGS.get("check"))
+        self._tally: TaskTally | None = None
+        self._play_name = ""
+        self._play_said = True
+        self._as_default = self._display.verbosity > 0
+        self._failures: list[tally.Failure] = []
+        self._messages: dict[str, list[str]] = {}
+        self._diffs: dict[str, list[str]] = {}
+        self._log: FullLog | None = None
+        self._screen: Screen | None = None
+
+    # What happens, in the order in which it does.
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """Open the log and the screen."""
+        try:
+            directory = Path(self.get_option("log_dir")).expanduser()
+            self._log = FullLog(directory, Path(playbook._file_name).stem)
+        except OSError as err:
+            self._display.warning(f"no log is written: {err}; TPUFLEET_LOG_DIR says where to")
+        if self._display.verbosity > 0:
+            super().v2_playbook_on_start(playbook)
+        else:
+            self._screen = Screen(self._display, _terminal(), self._live)
+            self._screen.told = self._told
+            if self._check:
+                self._say("check mode: nothing is changed", constants.COLOR_VERBOSE)
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """Keep the play's name for its first line: a play that says nothing needs none."""
+        self._end_task()
+        self._as_default = self._display.verbosity > 0 or play.strategy.rpartition(".")[2] in (
+            "free",
+            "host_pinned",
+        )
+        self._play_name, self._play_said = play.get_name().strip(), False
+        self._write(f"play: {self._play_name}")
+        if self._as_default:
+            super().v2_playbook_on_play_start(play)
+        self._play = play
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        """End the task before, and begin to count."""
+        self._begin_task(task)
+        if self._as_default:
+            super().v2_playbook_on_task_start(task, is_conditional)
+
+    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
+        """End the task before, and begin to count."""
+        self._begin_task(task)
+        if self._as_default:
+            super().v2_playbook_on_handler_task_start(task)
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """Know who is at it."""
+        if self._tally:
+            self._tally.started.append(host.get_name())
+        if self._as_default:
+            super().v2_runner_on_start(host, task)
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        """Count, and keep what a debug task says."""
+        if not isinstance(result.task, TaskInclude):
+            self._answered(result, tally.CHANGED if _changed(result) else tally.OK)
+        if self._as_default:
+            return super().v2_runner_on_ok(result)
+        self._handle_warnings_and_exception(result)
+        if result.task.action in constants._ACTION_DEBUG and not result.task.loop:
+            self._message(result)
+        return None
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        """Count; a skipped task is of no interest on the screen."""
+        self._answered(result, tally.SKIPPED)
+        if self._as_default:
+            super().v2_runner_on_skipped(result)
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        """Say at once that it failed, and keep the whole for the end."""
+        self._answered(result, tally.IGNORED if ignore_errors else tally.FAILED)
+        if not ignore_errors:
+            self._failed(result, tally.FAILED)
+        if self._as_default:
+            super().v2_runner_on_failed(result, ignore_errors)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        """Say at once that it is out of reach, and keep the whole for the end."""
+        ignored = bool(result.task.ignore_unreachable)
+        self._answered(result, tally.IGNORED if ignored else tally.UNREACHABLE)
+        if not ignored:
+            self._failed(result, tally.UNREACHABLE)
+        if self._as_default:
+            super().v2_runner_on_unreachable(result)
+
+    def v2_runner_item_on_ok(self, result: Any) -> None:
+        """Keep which items of a loop changed."""
+        if self._as_default:
+            return super().v2_runner_item_on_ok(result)
+        if self._tally and _changed(result):
+            labels = self._tally.items.setdefault(result.host.get_name(), [])
+            labels.append(str(self._get_item_label(result.result)))
+        if result.task.action in constants._ACTION_DEBUG:
+            self._message(result)
+        return None
+
+    def v2_runner_item_on_failed(self, result: Any) -> None:
+        """Leave it to the failure of the whole loop, which holds its items."""
+        if self._as_default:
+            super().v2_runner_item_on_failed(result)
+
+    def v2_runner_item_on_skipped(self, result: Any) -> None:
+        """Say nothing."""
+        if self._as_default:
+            super().v2_runner_item_on_skipped(result)
+
+    def v2_runner_retry(self, result: Any) -> None:
+        """Show the tries in the live line."""
+        if self._as_default:
+            return super().v2_runner_retry(result)
+        if self._tally:
+            tried, of = result.result.get("attempts"), result.result.get("retries")
+            host = result.host.get_name()
+            self._tally.told[host] = f"{host}: try {tried} of {of} did not do"
+        return None
+
+    def v2_on_file_diff(self, result: Any) -> None:
+        """Keep a diff until all hosts have shown theirs: mostly they are one."""
+        if self._as_default:
+            return super().v2_on_file_diff(result)
+        items = result.result["results"] if result.task.loop and "results" in result.result else ()
+        for one in items or (result.result,):
+            if one.get("diff") and one.get("changed") and (text := self._get_diff(one["diff"])):
+                self._diffs.setdefault(text, []).append(result.host.get_name())
+        return None
+
+    def v2_playbook_on_include(self, included_file: Any) -> None:
+        """Say nothing."""
+        if self._as_default:
+            super().v2_playbook_on_include(included_file)
+
+    def v2_playbook_on_no_hosts_remaining(self) -> None:
+        """Leave it to the failures, which say why."""
+        if self._as_default:
+            super().v2_playbook_on_no_hosts_remaining()
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """Say the failures whole, the recap, and where the log is."""
+        self._end_task()
+        counts = {host: stats.summarize(host) for host in stats.processed}
+        recap = tally.recap_lines(counts)
+        failures = tally.failure_lines(self._failures)
+        for line in (*failures, *recap):
+            self._write(line)
+        if self._display.verbosity > 0:
+            super().v2_playbook_on_stats(stats)
+        else:
+            for line in failures:
+                self._display.display(line, color=constants.COLOR_ERROR)
+            for line in recap:
+                self._display.display(line)
+        spent = f"{time.monotonic() - self._began:.0f} s"
+        if self._log:
+            self._display.display(f"{spent}; everything is in {_short_path(self._log.path)}")
+            self._log.close()
+        if self._screen:
+            self._screen.close()
+
+    # What it takes to show it.
+
+    def _begin_task(self, task: Any) -> None:
+        self._end_task()
+        name = task.get_name().strip()
+        self._write(f"task: {name}")
+        self._tally = TaskTally(name, time.monotonic())
+
+    def _end_task(self) -> None:
+        ended, self._tally = self._tally, None
+        if ended and not self._as_default:
+            for outcome, line in ended.lines(self._check):
+                self._say(f"  {line}", _COLORS[outcome])
+            for text, hosts in self._diffs.items():
+                self._say(f"    {folded(hosts)}:")
+                self._display.display(text.rstrip("\n"))
+            for text, hosts in self._messages.items():
+                behind = "\n" if "\n" in text else " "
+                self._say(f"{folded(hosts)}:{behind}{text}" if len(ended.outcomes) > 1 else text)
+        self._diffs, self._messages = {}, {}
+        if self._log:
+            self._log.flush()
+
+    def _answered(self, result: Any, outcome: str) -> None:
+        host = self.host_label(result)
+        if self._tally:
+            self._tally.answered(result.host.get_name(), outcome)
+            self._tally.told.pop(result.host.get_name(), None)
+        if self._log:
+            self._log.result(host, outcome, result.result)
+
+    def _failed(self, result: Any, outcome: str) -> None:
+        text = tally.failure_text(result.result)
+        host, task = self.host_label(result), result.task.get_name().strip()
+        self._failures.append(tally.Failure(task, host, outcome, text))
+        if not self._as_default:
+            self._handle_warnings(result.result)
+            first = (text.splitlines() or [""])[0]
+            short = first if len(first) <= _SHORT else first[: _SHORT - 1] + "…"
+            self._say(f"  {outcome:<8}  {task}  {host}: {short}", constants.COLOR_ERROR)
+
+    def _message(self, result: Any) -> None:
+        words = result.result.get("msg")
+        if words is None:
+            self._clean_results(result.result, result.task.action)
+            words = self._dump_results(result.result)
+        text = "\n".join(map(str, words)) if isinstance(words, list) else str(words)
+        self._messages.setdefault(text, []).append(result.host.get_name())
+
+    def _say(self, text: str, color: str | None = None) -> None:
+        if not self._play_said and self._play_name:
+            self._display.display(self._play_name, color=constants.COLOR_HIGHLIGHT)
+        self._play_said = True
+        self._display.display(text, color=color)
+
+    def _write(self, text: str) -> None:
+        if self._log:
+            self._log.line(text)
+
+    def _live(self, now: float) -> list[str]:
+        current = self._tally
+        return current.live(now) if current and not self._as_default else []
+
+    def _told(self, text: str) -> bool:
+        """Take progress into the task's live lines: by the name before its colon, if it has one."""
+        if not self._tally:
+            return False
+        self._write(f"progress: {text.strip()}")
+        self._tally.told[text.strip().partition(":")[0]] = text.strip()
+        return True
+
+
+def _changed(result: Any) -> bool:
+    return bool(result.result.get("changed", False))
+
+
+def _terminal() -> Any:
+    """Give standard output if a person sits before it, who can be drawn for."""
+    plain = os.environ.get("CI") or os.environ.get("TERM", "dumb") == "dumb"
+    return sys.stdout if sys.stdout.isatty() and not plain else None
+
+
+def _short_path(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

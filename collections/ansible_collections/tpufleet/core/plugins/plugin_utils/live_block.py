@@ -1,0 +1,55 @@
+"""A few lines at the foot of a terminal that are drawn anew in place, under what is printed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TextIO
+
+_CLEAR_BELOW = "\r\x1b[J"
+_UP = "\x1b[{}A"
+
+
+class LiveBlock:
+    """Lines that stay below everything printed. Not safe by itself for several threads.
+
+    Escape sequences: ECMA-48 (CUU, ED). A line is cut to the terminal's width, which is asked
+    anew each time, so that a line never wraps and the block's height stays known.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        """Draw on a stream, which is a terminal."""
+        self._stream = stream
+        self._drawn = 0
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Draw these lines in place of the last ones."""
+        columns, rows = shutil.get_terminal_size()
+        fitting = fit(lines, columns, rows)
+        self._stream.write(self._cleared() + "\n".join(fitting))
+        self._stream.flush()
+        self._drawn = len(fitting)
+
+    def hide(self) -> None:
+        """Take the block away, so that something can be printed in its place."""
+        if self._drawn:
+            self._stream.write(self._cleared())
+            self._stream.flush()
+            self._drawn = 0
+
+    def _cleared(self) -> str:
+        if not self._drawn:
+            return ""
+        return (_UP.format(self._drawn - 1) if self._drawn > 1 else "") + _CLEAR_BELOW
+
+
+def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
+    """Cut lines to a terminal: one column stays free, and half of the rows at least."""
+    room = max(1, min(rows // 2, rows - 2))
+    shown = list(lines) if len(lines) <= room else [*lines[: room - 1], f"… {len(lines)} in all"]
+    return [_cut(line, max(1, columns - 1)) for line in shown]
+
+
+def _cut(line: str, columns: int) -> str:
+    plain = "".join(char if char.isprintable() else " " for char in line)
+    return plain if len(plain) <= columns else plain[: columns - 1] + "…"

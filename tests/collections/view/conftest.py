@@ -1,0 +1,89 @@
+"""Real playbooks under the view, with nobody at the terminal or on a terminal of the test's own."""
+
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from localcloud.place import PROJECT_ROOT
+
+HOSTS = "pod-w[0:7] ansible_connection=local ansible_python_interpreter={python}\n"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A playbook's exit code, the raw text it printed, and the log it wrote."""
+
+    code: int
+    text: str
+    log: str
+
+
+class Stage:
+    """Runs playbooks of a few tasks on hosts that are this computer."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "hosts.ini").write_text(HOSTS.format(python=sys.executable))
+        self.environment = {
+            **os.environ,
+            "ANSIBLE_CONFIG": str(PROJECT_ROOT / "ansible.cfg"),
+            "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view",
+            "ANSIBLE_INVENTORY": str(directory / "hosts.ini"),
+            "TPUFLEET_LOG_DIR": str(directory / "logs"),
+            "TERM": "xterm",
+        }
+        self.environment.pop("CI", None)
+
+    def play(self, tasks: str, *arguments: str, **environment: str) -> Shown:
+        """Run tasks with nobody at the terminal."""
+        done = subprocess.run(
+            self._command(tasks, arguments),
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return Shown(done.returncode, done.stdout, self._log())
+
+    def play_on_terminal(self, tasks: str, *arguments: str) -> Shown:
+        """Run tasks on a terminal, and give everything that was written to it."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            self._command(tasks, arguments),
+            env=self.environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            close_fds=True,
+        )
+        os.close(theirs)
+        written = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                written += chunk
+        except OSError:  # the other end is closed: the playbook is over
+            pass
+        os.close(ours)
+        return Shown(process.wait(timeout=60), written.decode(), self._log())
+
+    def _command(self, tasks: str, arguments: tuple[str, ...]) -> list[str]:
+        lines = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())
+        play = f"- name: Try it\n  hosts: all\n  gather_facts: false\n  tasks:\n{lines}"
+        (self.directory / "try.yml").write_text(play)
+        return ["ansible-playbook", str(self.directory / "try.yml"), *arguments]
+
+    def _log(self) -> str:
+        return "".join(file.read_text() for file in (self.directory / "logs").glob("*.log"))
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
