@@ -5,7 +5,7 @@ A process killed at any moment leaves the last committed state (WAL, synchronous
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -84,10 +84,14 @@ VERSION = len(_STEPS)
 
 
 class Database:
-    """A connection that threads share: one transaction at a time."""
+    """A connection that threads share: one transaction at a time.
+
+    ``changed`` is called after every transaction that changed something.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the file, make it or bring it up to date; raises RuntimeError for a newer one."""
+        self.changed: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         path.chmod(0o600)
@@ -113,7 +117,8 @@ class Database:
         """
         with self._lock:
             begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
-            if self._connection.in_transaction:
+            before = self._connection.total_changes
+            if inner := self._connection.in_transaction:
                 begin, end = "SAVEPOINT inner_part", "RELEASE inner_part"
                 undo = f"ROLLBACK TO inner_part; {end}"
             self._connection.execute(begin)
@@ -124,6 +129,8 @@ class Database:
                     self._connection.execute(statement)
                 raise
             self._connection.execute(end)
+            if not inner and self._connection.total_changes != before:
+                self.changed()
 
     def rows(self, query: str, *values: object) -> list[tuple]:
         """Read: give all rows of a query, as one committed state has them."""

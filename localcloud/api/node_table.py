@@ -132,6 +132,10 @@ class NodeTable:
         """Give the node with this id, None when it is gone."""
         return self._one("uid = ?", uid)
 
+    def at(self, address: str) -> Node | None:
+        """Give the node that has a worker at this inner address, None without one."""
+        return self._one("uid = (SELECT uid FROM workers WHERE address = ?)", address)
+
     def named(self, node_id: str) -> list[Node]:
         """Give the nodes of this name in all zones."""
         return self._some("node_id = ? ORDER BY zone", node_id)

@@ -19,6 +19,7 @@ from localcloud.api.http_front import Answer, Front, Request
 from localcloud.api.jobs import Jobs
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.locations import Locations
+from localcloud.api.metadata_server import Metadata, MetadataServer
 from localcloud.api.node_changes import NodeChanges
 from localcloud.api.nodes import Nodes
 from localcloud.api.oauth import Accounts, GrantError, token_route
@@ -54,10 +55,12 @@ class ApiServer:
         jobs: Jobs,
         pulse: Pulse,
         service: "_ApiService",
+        metadata: MetadataServer | None,
         lock: int,
         log: logging.Logger,
     ) -> None:
         self._front = front
+        self._metadata = metadata
         self._database = database
         self._lifecycle = lifecycle
         self._jobs = jobs
@@ -73,8 +76,15 @@ class ApiServer:
         """The port that is listened on; connections wait in the queue until it is served."""
         return self._front.server_port
 
+    @property
+    def metadata_port(self) -> int | None:
+        """The port of the machines' metadata server, None without one."""
+        return self._metadata.server_port if self._metadata else None
+
     def recover(self) -> None:
         """Take up what an earlier server left; call once, before ``serve``."""
+        if self._metadata:
+            self._metadata.start()
         self._lifecycle.recover()
         self._pulse.start()
 
@@ -98,6 +108,8 @@ class ApiServer:
         self._front.server_close()
         self._pulse.stop()
         ended = self._jobs.stop(patience)
+        if self._metadata:
+            self._metadata.close()
         self._log.info("stopped%s", "" if ended else "; work under way goes on at the next start")
         self._database.close()
         os.close(self._lock)
@@ -175,11 +187,13 @@ def create_server(
     project: str = PROJECT,
     zones: Sequence[str] = catalog.ZONES,
     hands: int = 4,
+    metadata_at: tuple[str, int] | None = None,
 ) -> ApiServer:
     """Make a server on 127.0.0.1:``port`` (0: any free one) whose state is in ``state_dir``.
 
     Makes or opens ``state.sqlite`` and ``server.log`` there and writes ``service-account.json``
-    (0600) for this endpoint. ``hands`` bounds the machines worked on at once. The port is taken
+    (0600) for this endpoint. ``hands`` bounds the machines worked on at once; ``metadata_at`` is
+    the address and port (0: any free one) of the machines' metadata server. The ports are taken
     on return, but nothing is answered before ``serve``. Raises OSError if the port is in
     use, AlreadyServedError if a process serves this directory, RuntimeError for a state of
     another version.
@@ -195,6 +209,12 @@ def create_server(
         endpoint = f"http://127.0.0.1:{front.server_port}"
         accounts = Accounts(database)
         accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, project, f"{endpoint}/token")
+        metadata = None
+        if metadata_at:
+            known = Metadata(database, project, shared=dict)
+            database.changed = known.changes.tell
+            metadata = MetadataServer(metadata_at, known, log)
+            undo.append(metadata.server_close)
     parent = f"projects/{project}"
     jobs = Jobs(log, hands)
     lifecycle = Lifecycle(database, machines, parent, jobs, log)
@@ -215,7 +235,7 @@ def create_server(
     )
     faults.methods = frozenset(route.name for route in routes)
     service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)
-    return ApiServer(front, database, lifecycle, jobs, pulse, service, lock, log)
+    return ApiServer(front, database, lifecycle, jobs, pulse, service, metadata, lock, log)
 
 
 @contextmanager

@@ -37,6 +37,8 @@ class LoopbackCredentials(service_account.Credentials):
 class LocalApi:
     """The server in a thread, restartable on the same state; ``call`` speaks to it."""
 
+    metadata_at: tuple[str, int] | None = None
+
     def __init__(self, state: Path, machines: MachinesInMemory | None = None) -> None:
         self.state = state
         self.machines = machines or MachinesInMemory()
@@ -46,7 +48,9 @@ class LocalApi:
 
     def boot(self) -> None:
         """Start the server on the state there is, as after its end."""
-        self.server = create_server(self.state, self.machines, self.port)
+        self.server = create_server(
+            self.state, self.machines, self.port, metadata_at=self.metadata_at
+        )
         self.port = self.server.port
         self.server.recover()
         self._thread = threading.Thread(target=self.server.serve, daemon=True)

@@ -1,0 +1,203 @@
+"""What a worker's metadata server knows: the tree below ``computeMetadata/v1`` of a TPU VM.
+
+Paths and values are those of Compute Engine
+(https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys); the attributes of a TPU
+VM beside the node's own metadata are the ones that JAX and libtpu read.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api import catalog
+from localcloud.api.node_message import PORT
+from localcloud.api.node_request import is_spot
+from localcloud.api.node_table import Node, Worker
+
+MEGASCALE_PORT = 8081
+# Machine types by the accelerator type's prefix (https://cloud.google.com/tpu/docs, "TPU machine
+# types"); v2 has no published one and is named alike. {} stands for the chips of a VM.
+_MACHINE_TYPES = {
+    "v2": "ct2-hightpu-{}t",
+    "v3": "ct3-hightpu-{}t",
+    "v4": "ct4p-hightpu-{}t",
+    "v5litepod": "ct5lp-hightpu-{}t",
+    "v5p": "ct5p-hightpu-{}t",
+    "v6e": "ct6e-standard-{}t",
+}
+
+
+class Attributes(dict[str, Any]):
+    """A directory whose keys are a person's own: JSON leaves them as they are."""
+
+
+class Lines(tuple[str, ...]):
+    """A leaf of several values: a line each as text, a list in JSON."""
+
+
+class Token(str):
+    """A leaf that names the account whose token is given: asked for by its path alone."""
+
+
+# A directory by names or by numbers; a leaf is text, a number, lines or a token.
+Tree = Mapping[str, Any] | Sequence[Any] | str | int
+
+
+@dataclass(frozen=True)
+class Guest:
+    """One worker that asks, and what its answers are made from.
+
+    ``slices`` are the nodes of its queued resource where that is a multislice, in their order;
+    ``maintained`` the indices of the workers that a maintenance reboots now; ``shared`` the
+    project's own metadata.
+    """
+
+    project: str
+    node: Node
+    worker: Worker
+    slices: Sequence[Node] = ()
+    maintained: Collection[int] = ()
+    shared: Mapping[str, str] | None = None
+
+
+def project_number(project: str) -> int:
+    """Give a project's number: twelve digits, the same for the same name."""
+    return 10**11 + _number(project) % (9 * 10**11)
+
+
+def tree(guest: Guest) -> dict[str, Any]:
+    """Give all that the guest may read, by the path's segments below ``computeMetadata/v1``."""
+    return {
+        "instance": _instance(guest),
+        "project": {
+            "attributes": Attributes(guest.shared or {}),
+            "numeric-project-id": project_number(guest.project),
+            "project-id": guest.project,
+        },
+    }
+
+
+def _instance(guest: Guest) -> dict[str, Any]:
+    node, worker = guest.node, guest.worker
+    number = project_number(guest.project)
+    accelerator = _accelerator(node)
+    kind = _MACHINE_TYPES[accelerator.name.rpartition("-")[0]].format(_chips(accelerator))
+    maintained = worker.index in guest.maintained
+    return {
+        "attributes": Attributes({**node.body.get("metadata", {}), **_attributes(guest)}),
+        "description": node.body.get("description", ""),
+        "hostname": f"{worker.machine}.{node.zone}.c.{guest.project}.internal",
+        "id": _number(worker.machine),
+        "machine-type": f"projects/{number}/machineTypes/{kind}",
+        "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if maintained else "NONE",
+        "name": worker.machine,
+        "network-interfaces": [_interface(guest)],
+        "preempted": _truth(node.preempt_at is not None or node.state == "PREEMPTED"),
+        "scheduling": {
+            "automatic-restart": _truth(not is_spot(node.body)),
+            "on-host-maintenance": "TERMINATE",
+            "preemptible": _truth(is_spot(node.body)),
+        },
+        "service-accounts": _service_accounts(node),
+        "tags": Lines(node.body.get("tags", ())),
+        "zone": f"projects/{number}/zones/{node.zone}",
+    }
+
+
+def _interface(guest: Guest) -> dict[str, Any]:
+    network = guest.node.body.get("networkConfig", {})
+    outside = [{"external-ip": str(guest.worker.external), "type": "ONE_TO_ONE_NAT"}]
+    return {
+        "access-configs": outside if network.get("enableExternalIps") else [],
+        "ip": str(guest.worker.address),
+    }
+
+
+def _service_accounts(node: Node) -> dict[str, Any]:
+    account = node.body.get("serviceAccount", {})
+    if not (email := account.get("email")):
+        return {}
+    entry = {
+        "aliases": Lines(["default"]),
+        "email": email,
+        "scopes": Lines(account.get("scope", ())),
+        "token": Token(email),
+    }
+    return {"default": entry, email: entry}
+
+
+def _attributes(guest: Guest) -> dict[str, str]:
+    """Give what a TPU VM has beside its node's metadata, which cannot replace it."""
+    node = guest.node
+    endpoints = [f"unknown:unknown:{worker.address}" for worker in node.workers]
+    return {
+        "accelerator-type": node.body["acceleratorType"],
+        "agent-node-name": node.node_id,
+        "agent-worker-number": str(guest.worker.index),
+        "instance-id": node.node_id,
+        "tpu-env": tpu_env(guest),
+        "worker-network-endpoints": ",".join(endpoints),
+    }
+
+
+def tpu_env(guest: Guest) -> str:
+    """Write the attribute ``tpu-env``: a line ``NAME: 'value'`` each, as JAX and libtpu read it."""
+    node = guest.node
+    accelerator = _accelerator(node)
+    chips, hosts = bounds(accelerator)
+    values = {
+        "ACCELERATOR_TYPE": accelerator.name,
+        "CHIPS_PER_HOST_BOUNDS": chips,
+        "CONSUMER_PROJECT_ID": guest.project,
+        "CONSUMER_PROJECT_NUMBER": str(project_number(guest.project)),
+        "HOST_BOUNDS": hosts,
+        "NODE_ID": node.node_id,
+        "RUNTIME_VERSION": node.body["runtimeVersion"],
+        "TOPOLOGY": accelerator.topology,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": chips,
+        "TPU_PROCESS_BOUNDS": hosts,
+        "TPU_PROCESS_PORT": str(PORT),
+        "TYPE": accelerator.config_type,
+        "WORKER_ID": str(guest.worker.index),
+        "ZONE": node.zone,
+        **_megascale(guest),
+    }
+    return "".join(f"{name}: '{value}'\n" for name, value in sorted(values.items()))
+
+
+def _megascale(guest: Guest) -> dict[str, str]:
+    order = [node.uid for node in guest.slices]
+    if guest.node.uid not in order or not guest.slices[0].workers:
+        return {}
+    first = guest.slices[0].workers[0].address
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{first}:{MEGASCALE_PORT}",
+        "MEGASCALE_NUM_SLICES": str(len(order)),
+        "MEGASCALE_SLICE_ID": str(order.index(guest.node.uid)),
+    }
+
+
+def bounds(accelerator: catalog.Accelerator) -> tuple[str, str]:
+    """Give the chips of a VM and the VMs of the slice along x, y and z, such as ``2,2,1``."""
+    sides = [*map(int, accelerator.topology.split("x")), 1][:3]
+    host = sides if accelerator.workers == 1 else [2, 2, 1]
+    grid = [side // own for side, own in zip(sides, host, strict=True)]
+    return ",".join(map(str, host)), ",".join(map(str, grid))
+
+
+def _accelerator(node: Node) -> catalog.Accelerator:
+    return catalog.ACCELERATORS[node.body["acceleratorType"]]
+
+
+def _chips(accelerator: catalog.Accelerator) -> int:
+    return accelerator.chips // accelerator.workers
+
+
+def _number(text: str) -> int:
+    """Give a number of 63 bits that is the same for the same text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+
+
+def _truth(value: bool) -> str:
+    return "TRUE" if value else "FALSE"

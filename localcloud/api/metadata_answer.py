@@ -1,0 +1,117 @@
+"""How the metadata server answers: a path and a query against the tree, as Compute Engine has it.
+
+https://cloud.google.com/compute/docs/metadata/querying-metadata says what the parameters mean.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api.metadata import Attributes, Lines, Token, Tree
+
+ROOT = ("computeMetadata", "v1")
+TEXT, JSON = "application/text", "application/json"
+# Gives the token of a service account, as JSON.
+Tokens = Callable[[str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: its code, body and type; ``location`` where the code sends who asked elsewhere."""
+
+    code: int
+    body: str
+    kind: str = TEXT
+    location: str = ""
+
+    @property
+    def etag(self) -> str:
+        """What stands for this content and no other."""
+        return hashlib.sha256(self.body.encode()).hexdigest()[:16]
+
+
+def answer(tree: Tree, path: str, query: Mapping[str, str], tokens: Tokens) -> Reply:
+    """Answer a GET of ``path``: a directory's names, what is below it, or a leaf's value."""
+    found = _find({ROOT[0]: {ROOT[1]: tree}}, [part for part in path.split("/") if part])
+    if found is None:
+        return Reply(404, f"{path} is not in this machine's metadata\n")
+    recursive = query.get("recursive", "").lower() == "true"
+    kind = query.get("alt", "json" if recursive else "text").lower()
+    if kind not in ("json", "text"):
+        return Reply(400, f"alt is {kind}, not json or text\n")
+    if isinstance(found, Token):
+        return Reply(200, json.dumps(tokens(found)), JSON)
+    if not _is_directory(found):
+        if path.endswith("/"):
+            return Reply(404, f"{path} is not a directory\n")
+        return _leaf(found, kind)
+    if not recursive:
+        if not path.endswith("/"):
+            return Reply(301, "", location=f"{path}/")
+        names = [f"{name}/" if _is_directory(it) else name for name, it in _entries(found)]
+        return Reply(200, "".join(f"{name}\n" for name in names))
+    if kind == "json":
+        return Reply(200, json.dumps(_json(found)), JSON)
+    return Reply(200, "".join(f"{name} {text}\n" for name, text in _flat(found)))
+
+
+def _find(tree: Any, parts: Sequence[str]) -> Any:
+    for part in parts:
+        if not _is_directory(tree):
+            return None
+        tree = dict(_entries(tree)).get(part)
+    return tree
+
+
+def _is_directory(value: Any) -> bool:
+    return isinstance(value, Mapping | list)
+
+
+def _entries(directory: Any) -> list[tuple[str, Any]]:
+    if isinstance(directory, Mapping):
+        return sorted(directory.items())
+    return [(str(index), value) for index, value in enumerate(directory)]
+
+
+def _leaf(value: Any, kind: str) -> Reply:
+    if kind == "json":
+        return Reply(200, json.dumps(_json(value)), JSON)
+    return Reply(200, _text(value))
+
+
+def _text(value: Any) -> str:
+    return "".join(f"{line}\n" for line in value) if isinstance(value, Lines) else str(value)
+
+
+def _flat(directory: Any) -> list[tuple[str, str]]:
+    """Give every leaf below a directory with its path, in order; a token is none of them."""
+    found = []
+    for name, value in _entries(directory):
+        if _is_directory(value):
+            found += [(f"{name}/{below}", text) for below, text in _flat(value)]
+        elif not isinstance(value, Token):
+            found.append((name, _text(value).strip()))
+    return found
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        own = isinstance(value, Attributes)
+        return {
+            name if own else _camel_case(name): _json(it)
+            for name, it in _entries(value)
+            if not isinstance(it, Token)
+        }
+    if isinstance(value, list | Lines):
+        return [_json(it) for it in value]
+    return value
+
+
+def _camel_case(name: str) -> str:
+    """Turn ``machine-type`` into ``machineType``; an account's address stays as it is."""
+    if "@" in name:
+        return name
+    head, *tail = name.split("-")
+    return head + "".join(word.capitalize() for word in tail)
