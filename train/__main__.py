@@ -88,7 +88,7 @@ def _sample(cfg: Config, place: contract.Contract) -> int:
     from train.loop import restored_params
     from train.sample import passage
 
-    print(passage(restored_params(cfg, place, corpus), cfg))
+    print(passage(restored_params(cfg, place, corpus), cfg, corpus.tokenizer))
     return contract.DONE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from train.config import Config, ConfigError
-from train.corpus import Meta, read_meta
+from train.corpus import Meta, read_meta, read_tokenizer
 
 
 class Corpus:
@@ -22,12 +22,13 @@ class Corpus:
         CorpusError where its files are damaged.
         """
         self.meta: Meta = read_meta(directory)
+        self.tokenizer = read_tokenizer(directory, self.meta)
         self.window = cfg.model.context + 1
         """Tokens in a window: what the model sees, and the one after it."""
         if cfg.model.vocabulary < self.meta.vocabulary:
             raise ConfigError(
-                f"model.vocabulary: must be at least the corpus's {self.meta.vocabulary}, "
-                f"not {cfg.model.vocabulary}"
+                f"model.vocabulary: must be at least the corpus's {self.meta.vocabulary} "
+                f"(data.tokenizer: {cfg.data.tokenizer}), not {cfg.model.vocabulary}"
             )
         if self.meta.train < self.window:
             raise ConfigError(
@@ -40,7 +41,12 @@ class Corpus:
                 f"than one window of {self.window} to evaluate; hold out more, or set "
                 "evaluate.every=0"
             )
-        self.tokens = np.memmap(directory / "train.bin", np.uint8, mode="r")
+        if not len(self.tokenizer.encode(cfg.sample.prompt)):
+            raise ConfigError(
+                f"sample.prompt: {cfg.sample.prompt!r} is no token at all by data.tokenizer "
+                f"({cfg.data.tokenizer}); write a word"
+            )
+        self.tokens = np.memmap(directory / "train.bin", self.tokenizer.dtype, mode="r")
         self._heldout = directory / "heldout.bin"
         self.seed, self.batch = cfg.seed, cfg.batch
 
@@ -60,6 +66,6 @@ class Corpus:
 
         int32 of shape (rows, context + 1); where there is little text they overlap.
         """
-        tokens = np.memmap(self._heldout, np.uint8, mode="r")
+        tokens = np.memmap(self._heldout, self.tokenizer.dtype, mode="r")
         starts_b = np.linspace(0, len(tokens) - self.window, count).astype(np.int64)[rows]
         return tokens[starts_b[:, None] + np.arange(self.window)].astype(np.int32)

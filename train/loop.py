@@ -172,7 +172,7 @@ class Run:
         """Let process 0 write a passage to the log, and give it."""
         if not self.first or not self.cfg.sample.length:
             return ""
-        text = passage(own_copy(self.state["params"]), self.cfg)
+        text = passage(own_copy(self.state["params"]), self.cfg, self.corpus.tokenizer)
         log.info("step %d writes:\n%s", self.step, text)
         return text
 

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from train.config import Config, ModelConfig
-from train.corpus import decode, encode
 from train.model import Params, logits
+from train.tokens import Tokenizer
 
 
-def passage(params: Params, cfg: Config) -> str:
+def passage(params: Params, cfg: Config, tokenizer: Tokenizer) -> str:
     """Write ``sample.length`` tokens after the prompt; the text that comes back begins with it.
 
     ``params`` are this process's own, on one device: no other process takes part.
     """
-    prompt = np.frombuffer(encode(cfg.sample.prompt), np.uint8).astype(np.int32)
+    prompt = tokenizer.encode(cfg.sample.prompt).astype(np.int32)
     window_t = np.zeros(cfg.model.context, np.int32)
     recent = prompt[-cfg.model.context :]
     window_t[: len(recent)] = recent
@@ -29,7 +29,7 @@ def passage(params: Params, cfg: Config) -> str:
         cfg.model,
         cfg.sample.length,
     )
-    return decode(bytes(prompt.astype(np.uint8)) + bytes(np.asarray(tokens).astype(np.uint8)))
+    return tokenizer.decode(np.concatenate([prompt, np.asarray(tokens)]))
 
 
 @partial(jax.jit, static_argnums=(5, 6))

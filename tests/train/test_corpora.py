@@ -6,13 +6,13 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from train import corpus
+from train import texts
 from train.config import ConfigError, DataConfig
-from train.corpus import CorpusError, decode, encode, prepare, read_meta
+from train.corpus import prepare, read_meta, read_tokenizer
+from train.texts import CorpusError
 
 
 @pytest.fixture
@@ -76,7 +76,10 @@ def _umask() -> int:
 def test_a_corpus_cut_short_is_refused_with_the_remedy(cfg: DataConfig):
     directory = prepare(cfg)
     (directory / "train.bin").write_bytes(b"fi")
-    with pytest.raises(CorpusError, match=r"train\.bin: 2 bytes where .* remove the directory"):
+    with pytest.raises(
+        CorpusError,
+        match=r"train\.bin: 2 bytes where meta.json says 12 tokens of 1; remove the directory",
+    ):
         read_meta(directory)
 
 
@@ -119,36 +122,43 @@ def test_a_machine_without_uv_is_told_where_it_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(corpus, "UV_PLACES", (tmp_path / "uv",))
+    monkeypatch.setattr(texts, "UV_PLACES", (tmp_path / "uv",))
     with pytest.raises(CorpusError, match=f"uv: not found on PATH, nor as {tmp_path}/uv"):
-        corpus.find_uv()
+        texts.find_uv()
 
 
 def test_the_packaged_corpus_is_pinned_by_hash():
-    for name in corpus.PACKAGED:
-        requirements = (Path(corpus.__file__).parent / "corpora" / f"{name}.txt").read_text()
+    for name in texts.PACKAGED:
+        requirements = (Path(texts.__file__).parent / "corpora" / f"{name}.txt").read_text()
         assert "==" in requirements
         assert "--hash=sha256:" in requirements
 
 
-@given(st.text())
-def test_every_text_becomes_ascii(text: str):
-    assert all(token < corpus.VOCABULARY for token in encode(text))
+def test_a_trained_encoding_is_kept_with_its_corpus_and_is_part_of_its_fingerprint(
+    cfg: DataConfig,
+):
+    large, small = (prepare(replace(cfg, tokenizer="bpe", vocabulary=size)) for size in (270, 258))
+    assert read_meta(large).fingerprint != read_meta(small).fingerprint
+    meta = read_meta(large)
+    tokenizer = read_tokenizer(large, meta)
+    parts = [np.fromfile(large / f"{part}.bin", tokenizer.dtype) for part in ("train", "heldout")]
+    assert [len(part) for part in parts] == [meta.train, meta.heldout]
+    assert tokenizer.decode(np.concatenate(parts)) == "first\n<|endoftext|>second\n"
+    assert meta.heldout_bytes == len(tokenizer.decode(parts[1]))
 
 
-@given(st.text(st.characters(max_codepoint=127, exclude_characters="\r")))
-def test_ascii_comes_back_as_it_went(text: str):
-    assert decode(encode(text)) == text
+def test_a_given_encoding_is_taken_whatever_the_file_is_called(cfg: DataConfig, tmp_path: Path):
+    trained = prepare(replace(cfg, tokenizer="bpe", vocabulary=258))
+    (tmp_path / "mine").write_bytes((trained / "tokenizer.json").read_bytes())
+    given = prepare(replace(cfg, tokenizer=str(tmp_path / "mine")))
+    assert read_meta(given).fingerprint == read_meta(trained).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("caf\u00e9", b"cafe"),
-        ("\u201cAy,\u201d quoth he \u2014 \u2018tis", b'"Ay," quoth he -- \'tis'),
-        ("one\r\ntwo\rthree", b"one\ntwo\nthree"),
-        ("\u4e16", b"?"),
-    ],
-)
-def test_what_is_not_ascii_becomes_its_nearest_likeness(text: str, tokens: bytes):
-    assert encode(text) == tokens
+def test_a_long_file_is_read_in_pieces_and_none_is_lost(
+    cfg: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(texts, "READ_AT_ONCE", 10)
+    text = "".join(f"line {i}\n" for i in range(50))
+    (tmp_path / "a.txt").write_text(text)
+    directory = prepare(replace(cfg, text=str(tmp_path / "a.txt"), heldout=0))
+    assert (directory / "train.bin").read_text() == text

@@ -56,8 +56,9 @@ def test_the_model_writes_a_passage_of_the_length_asked_for(finished: Path, cfg:
 
 def test_the_last_checkpoint_writes_the_same_passage(finished: Path, cfg: Config):
     place = Contract("alone", finished, finished / "checkpoints")
-    params = restored_params(cfg, place, Corpus(prepare(cfg.data), cfg))
-    assert passage(params, cfg) + "\n" == (finished / "sample.txt").read_text()
+    corpus = Corpus(prepare(cfg.data), cfg)
+    params = restored_params(cfg, place, corpus)
+    assert passage(params, cfg, corpus.tokenizer) + "\n" == (finished / "sample.txt").read_text()
 
 
 def test_a_run_that_is_done_stays_as_it_is(finished: Path, cfg: Config):

@@ -1,0 +1,121 @@
+"""Text becomes tokens and comes back; an encoding is trained the same way every time."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.train.conftest import SENTENCE
+from tests.train.trainer_processes import PROJECT
+from train import tokens
+from train.config import ConfigError
+
+TEXTS = [SENTENCE, f"all who come\n{SENTENCE}\n", "not caf\u00e9 nor \u4e16"] * 9
+
+
+@pytest.fixture(scope="module")
+def bpe() -> tokens.Tokenizer:
+    return tokens.from_definition(tokens.train_bpe(TEXTS, 300))
+
+
+@given(st.text())
+def test_every_text_becomes_ascii(text: str):
+    assert all(tokens.ascii_characters().encode(text) < 128)
+
+
+@given(st.text(st.characters(max_codepoint=127, exclude_characters="\r")))
+def test_ascii_comes_back_as_it_went(text: str):
+    tokenizer = tokens.ascii_characters()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("caf\u00e9", "cafe"),
+        ("\u201cAy,\u201d quoth he \u2014 \u2018tis", '"Ay," quoth he -- \'tis'),
+        ("one\r\ntwo\rthree", "one\ntwo\nthree"),
+        ("\u4e16", "?"),
+    ],
+)
+def test_what_is_not_ascii_becomes_its_nearest_likeness(text: str, plain: str):
+    assert tokens.plain_ascii(text) == plain
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back_from_bytes(text: str):
+    tokenizer = tokens.utf8_bytes()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back_from_a_trained_encoding(bpe: tokens.Tokenizer, text: str):
+    assert bpe.decode(bpe.encode(text)) == text
+
+
+def test_a_trained_encoding_shortens_what_it_was_trained_on(bpe: tokens.Tokenizer):
+    assert bpe.vocabulary == 300
+    assert len(bpe.encode(SENTENCE)) < len(SENTENCE) / 2
+
+
+def test_another_process_trains_the_same_encoding():
+    program = "import sys; from tests.train.test_tokens import TEXTS; from train import tokens; "
+    program += "sys.stdout.buffer.write(tokens.train_bpe(TEXTS, 300))"
+    made = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=PROJECT,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert made[0] == made[1] == tokens.train_bpe(TEXTS, 300)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "kind"),
+    [(128, np.uint8), (256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
+)
+def test_a_token_takes_as_few_bytes_as_the_vocabulary_allows(vocabulary: int, kind: type):
+    nothing = tokens.ascii_characters()
+    made = tokens.Tokenizer(vocabulary, nothing.encode, nothing.decode, nothing.between)
+    assert made.dtype is kind
+
+
+def test_the_bytes_of_a_text_are_counted_whatever_its_tokens(bpe: tokens.Tokenizer):
+    text = "".join(TEXTS)
+    assert bpe.bytes_in(bpe.encode(text)) == len(text.encode())
+
+
+def test_rows_of_a_model_beyond_the_encoding_write_nothing(bpe: tokens.Tokenizer):
+    assert bpe.decode([*bpe.encode("come"), bpe.vocabulary + 3]) == "come"
+
+
+def test_texts_are_set_apart_by_the_encoding_s_own_mark_or_an_empty_line(bpe: tokens.Tokenizer):
+    assert bpe.decode(bpe.between) == tokens.END_OF_TEXT
+    assert tokens.utf8_bytes().decode(tokens.utf8_bytes().between) == "\n\n"
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "word", json.dumps({"model": {}})])
+def test_a_file_that_is_no_tokenizer_is_named_in_one_line(tmp_path: Path, content: str):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as error:
+        tokens.read_file(path)
+    assert str(error.value).startswith(f"data.tokenizer: {path} is no tokenizer.json: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_tokenizer_that_is_not_there_is_refused_with_what_is_allowed(tmp_path: Path):
+    with pytest.raises(
+        ConfigError, match=r"must be ascii, bytes, bpe or a tokenizer\.json .*b.json"
+    ):
+        tokens.read_file(tmp_path / "b.json")
