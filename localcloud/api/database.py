@@ -78,8 +78,34 @@ ALTER TABLE operations ADD COLUMN cancel_requested INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX nodes_of_queued_resources ON nodes (queued_resource);
 CREATE INDEX operations_of_subjects ON operations (uid);
 """
+_COMPUTE = """
+CREATE TABLE compute_resources (
+    uid INTEGER PRIMARY KEY,
+    collection TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    name TEXT NOT NULL,
+    create_time TEXT NOT NULL,
+    ready_at REAL NOT NULL,
+    body TEXT NOT NULL,
+    UNIQUE (collection, scope, name)
+);
+CREATE TABLE compute_operations (
+    uid INTEGER PRIMARY KEY,
+    scope TEXT NOT NULL,
+    name TEXT NOT NULL,
+    method TEXT NOT NULL,
+    verb TEXT NOT NULL,
+    target TEXT NOT NULL,
+    target_uid INTEGER NOT NULL,
+    begins REAL NOT NULL,
+    ends REAL NOT NULL,
+    request_id TEXT NOT NULL,
+    UNIQUE (scope, name)
+);
+CREATE INDEX compute_requests ON compute_operations (request_id) WHERE request_id != '';
+"""
 # A file of version n is brought up to date by the steps behind the first n.
-_STEPS = (_FIRST, _QUEUED_RESOURCES)
+_STEPS = (_FIRST, _QUEUED_RESOURCES, _COMPUTE)
 VERSION = len(_STEPS)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api import catalog
-from localcloud.api.errors import invalid, not_found
+from localcloud.api.errors import invalid
 from localcloud.api.node_message import read
 
 _ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
@@ -32,12 +32,11 @@ def is_spot(body: Mapping[str, Any]) -> bool:
 
 
 def requested(value: Any, parent: str, zone: str, path: str = "node") -> NodeRequest:
-    """Read and check the Node message of a request; raises a 400, or a 404 for a data disk."""
+    """Read and check the Node message of a request; raises a 400."""
     said = read(value, path=path)
     accelerator = _accelerator(said, zone)
     body = _with_defaults(said, accelerator, parent, zone)
     _check_runtime(body, zone)
-    _check_disks(body)
     return NodeRequest(accelerator, body)
 
 
@@ -74,12 +73,6 @@ def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
             "node.runtimeVersion",
             f'The runtime version "{version}" was not found in the zone {zone}; there are {known}',
         )
-
-
-def _check_disks(body: Mapping[str, Any]) -> None:
-    """Refuse data disks by name: the cloud has no disks yet, so none can be attached."""
-    for disk in body.get("dataDisks", ()):
-        raise not_found(disk.get("sourceDisk", ""))
 
 
 def _with_defaults(

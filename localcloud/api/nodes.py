@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localcloud.api.clock import timestamp
+from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import (
     RPC_RESOURCE_EXHAUSTED,
@@ -46,6 +47,7 @@ class Nodes:
     ) -> None:
         self._database = database
         self._nodes = NodeTable(database)
+        self._disks = DataDisks(database)
         self._operations = OperationTable(database)
         self._project = project
         self._lifecycle = lifecycle
@@ -93,8 +95,10 @@ class Nodes:
         with self._database.transaction():
             if self._nodes.get(zone, node_id):
                 raise already_exists(name)
-            self._quota.check(zone, [wanted])
             count, node = wanted.accelerator.workers, None
+            disks = wanted.body.get("dataDisks", ())
+            self._disks.check(disks, self._project.parent, zone, count)
+            self._quota.check(zone, [wanted])
             shortage = self._faults.shortage(zone, wanted.accelerator.name, count=True)
             try:
                 if not shortage:

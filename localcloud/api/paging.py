@@ -30,18 +30,21 @@ class Page:
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def requested_page(collection: str, query: Mapping[str, str]) -> Page:
-    """Read ``pageSize`` and ``pageToken``; raise a 400 for what is neither number nor token."""
-    return Page(collection, _size(query.get("pageSize", "")), _after(collection, query))
+def requested_page(collection: str, query: Mapping[str, str], size: str = "pageSize") -> Page:
+    """Read the size, by its parameter's name, and ``pageToken``.
+
+    Raises a 400 for what is neither number nor token.
+    """
+    return Page(collection, _size(size, query.get(size, "")), _after(collection, query))
 
 
-def _size(text: str) -> int:
+def _size(name: str, text: str) -> int:
     try:
         size = int(text or 0)
     except ValueError:
-        raise invalid("pageSize", f"pageSize is '{text}', not a number") from None
+        raise invalid(name, f"{name} is '{text}', not a number") from None
     if size < 0:
-        raise invalid("pageSize", f"pageSize is {size}; it must not be negative")
+        raise invalid(name, f"{name} is {size}; it must not be negative")
     return min(size or DEFAULT_SIZE, LARGEST_SIZE)
 
 

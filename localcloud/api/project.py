@@ -31,7 +31,8 @@ class Project:
         """Refuse a project that isn't the cloud's (403)."""
         if names.get("project", self._id) != self._id:
             resource = f"projects/{names['project']}"
-            raise permission_denied(f"tpu.{method}", resource)
+            service = "" if method.startswith("compute.") else "tpu."
+            raise permission_denied(f"{service}{method}", resource)
 
     def known_zone(self, zone: str) -> str:
         """Give a zone's resource name; raise a 404 that names the zones there are."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from localcloud.api.clock import timestamp
+from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import (
     RPC_ALREADY_EXISTS,
@@ -52,6 +53,7 @@ class Queue:
         self._database = database
         self._requests = QueuedResourceTable(database)
         self._nodes = NodeTable(database)
+        self._disks = DataDisks(database)
         self._operations = OperationTable(database)
         self._machines = machines
         self._parent = parent
@@ -140,13 +142,15 @@ class Queue:
             ),
             **({"multisliceNode": True} if wanted.multislice else {}),
         }
+        disks, workers = body.get("dataDisks", ()), wanted.request.accelerator.workers
+        self._disks.check(disks, self._parent, request.zone, workers)
         node = self._nodes.add(
             name,
             request.zone,
             wanted.node_id,
             timestamp(),
             body,
-            wanted.request.accelerator.workers,
+            workers,
             self._machines.addresses(),
             request.uid,
         )

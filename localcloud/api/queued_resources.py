@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localcloud.api.clock import timestamp
+from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists, failed_precondition, invalid, not_found
 from localcloud.api.lifecycle import Lifecycle
@@ -41,6 +42,7 @@ class QueuedResources:
         self._database = database
         self._requests = QueuedResourceTable(database)
         self._nodes = NodeTable(database)
+        self._disks = DataDisks(database)
         self._operations = OperationTable(database)
         self._ids = RequestIds(database)
         self._project = project
@@ -94,6 +96,8 @@ class QueuedResources:
             for node in wanted:
                 if self._nodes.get(zone, node.node_id):
                     raise already_exists(f"{parent}/locations/{zone}/nodes/{node.node_id}")
+                disks = node.request.body.get("dataDisks", ())
+                self._disks.check(disks, parent, zone, node.request.accelerator.workers)
             self._quota.check(zone, [node.request for node in wanted])
             request = self._requests.add(name, zone, request_name, timestamp(), valid, body)
             operation = self._operations.add(zone, request.uid, "create", name)

@@ -21,7 +21,7 @@ class RequestIds:
         """
         if not request_id:
             return None
-        _check(request_id)
+        check_request_id(request_id)
         rows = self._database.rows(
             "SELECT operation_id FROM request_ids WHERE method = ? AND zone = ? AND request_id = ?",
             *(method, zone, request_id),
@@ -42,7 +42,8 @@ class RequestIds:
                 )
 
 
-def _check(request_id: str) -> None:
+def check_request_id(request_id: str) -> None:
+    """Raise a 400 for an id that is no UUID, or the one of zeroes."""
     try:
         known = uuid.UUID(request_id).int != 0
     except ValueError:

@@ -8,10 +8,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from localcloud.api import catalog
 from localcloud.api.admin import Admin
+from localcloud.api.compute import compute_routes
+from localcloud.api.compute_errors import body_of
+from localcloud.api.compute_frame import PATH as COMPUTE_PATH
 from localcloud.api.database import Database
 from localcloud.api.errors import ApiError
 from localcloud.api.faults import DROP_AFTER, DROP_BEFORE, Faults
@@ -154,11 +158,11 @@ class _ApiService:
             return Answer(400, {"error": error.code, "error_description": str(error)})
         except ApiError as error:
             headers = {"WWW-Authenticate": "Bearer"} if error.code == 401 else {}
-            return Answer(error.code, error.body(), headers)
+            return Answer(error.code, _refusal(request, error), headers)
         except Exception:
             self._log.exception("%s %s failed", request.verb, urlsplit(request.target).path)
             error = ApiError(500, "Internal error; the cloud's server.log says what it is")
-            return Answer(500, error.body())
+            return Answer(500, _refusal(request, error))
 
     def _answered(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
         if found is None or not found[0].public:
@@ -177,6 +181,12 @@ class _ApiService:
         query = query_of(route, request.target)
         body = route.handler(Call(names, query, request.content))
         return Answer(200, body, dropped=stroke.drop == DROP_AFTER)
+
+
+def _refusal(request: Request, error: ApiError) -> dict[str, Any]:
+    """Write an error in the shape of the API that was asked."""
+    asked_compute = request.target.startswith(f"{COMPUTE_PATH}/")
+    return body_of(error) if asked_compute else error.body()
 
 
 def create_server(
@@ -231,6 +241,7 @@ def create_server(
         *QueuedResources(database, served, lifecycle, quota, pulse.wake).routes(),
         *Operations(database, served).routes(),
         *Locations(served).routes(),
+        *compute_routes(database, served, endpoint, machines.addresses, pulse.wake),
         *Admin(database, served, lifecycle, machines, faults, pulse.wake).routes(),
     )
     faults.methods = frozenset(route.name for route in routes)

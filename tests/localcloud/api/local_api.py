@@ -14,7 +14,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
 from localcloud.api import create_server
-from tests.localcloud.api import google_schema
+from tests.localcloud.api import compute_schema, google_schema
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 PROJECT = "local-fleet"
@@ -86,6 +86,10 @@ class LocalApi:
         )
         if method := google_schema.method_of(verb, full):
             google_schema.check(method, answer.status_code, answer.json())
+            if answer.status_code == 200:
+                self.proven.add((method.version, method.name))
+        elif method := compute_schema.method_of(verb, full):
+            compute_schema.check(method, answer.status_code, answer.json())
             if answer.status_code == 200:
                 self.proven.add((method.version, method.name))
         return answer

@@ -11,7 +11,7 @@ from tests.localcloud.api.local_api import NODE, SCOPE, ZONE, LoopbackCredential
 HERE = f"projects/local-fleet/locations/{ZONE}"
 
 
-def service(api, version):
+def service(api, version, name="tpu", path=""):
     credentials = LoopbackCredentials.from_service_account_file(
         api.credentials_file, scopes=[SCOPE]
     )
@@ -19,11 +19,11 @@ def service(api, version):
         credentials, http=httplib2.Http(proxy_info=None, timeout=20)
     )
     return build(
-        "tpu",
+        name,
         version,
         http=http,
         static_discovery=True,
-        client_options={"api_endpoint": api.endpoint},
+        client_options={"api_endpoint": f"{api.endpoint}{path}"},
     )
 
 

@@ -278,13 +278,6 @@ def test_a_wrong_field_is_named(local_api, body, field):
     assert error["details"][0]["fieldViolations"][0]["field"] == field
 
 
-def test_a_data_disk_that_does_not_exist_is_refused_by_name(local_api):
-    code, error = refusal(local_api, {**NODE, "dataDisks": [{"sourceDisk": "disks/data"}]})
-
-    assert (code, error["status"]) == (404, "NOT_FOUND")
-    assert "disks/data" in error["message"]
-
-
 @pytest.mark.parametrize("node_id", ["", "a b", "a/b"])
 def test_a_name_that_no_node_may_have_is_refused(local_api, node_id):
     code, error = refusal(local_api, NODE, node_id=node_id)

@@ -1,0 +1,45 @@
+"""The Compute API v1, as far as TPU clients use it: beside the Cloud TPU API, on the same port.
+
+Firewall rules, networks and disks are records here: rules filter nothing, every network is the
+machines' one, and a disk that a TPU names has no block device. What is kept to is what a client
+sees of them: their checks, their operations, and who uses what.
+"""
+
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address
+
+from localcloud.api.compute_disks import Disks
+from localcloud.api.compute_firewalls import Firewalls
+from localcloud.api.compute_frame import Frame
+from localcloud.api.compute_networks import Networks
+from localcloud.api.compute_operations import ComputeOperations
+from localcloud.api.compute_places import Places
+from localcloud.api.compute_project import ComputeProject
+from localcloud.api.database import Database
+from localcloud.api.project import Project
+from localcloud.api.routing import Route
+
+
+def compute_routes(
+    database: Database,
+    project: Project,
+    endpoint: str,
+    addresses: Callable[[], Sequence[IPv4Address]],
+    changed: Callable[[], None],
+) -> tuple[Route, ...]:
+    """Give the methods of Compute with their paths.
+
+    ``endpoint`` is the server's, ``addresses`` gives the machines', ``changed`` is called after
+    the project's metadata did.
+    """
+    name = project.parent.partition("/")[2]
+    account = f"compute@{name}.iam.gserviceaccount.com"
+    frame = Frame(database, project, endpoint, f"fleet@{name}.iam.gserviceaccount.com")
+    return (
+        *Networks(frame, addresses).routes(),
+        *Firewalls(frame).routes(),
+        *Disks(frame, endpoint).routes(),
+        *ComputeProject(frame, account, changed).routes(),
+        *ComputeOperations(frame).routes(),
+        *Places(frame).routes(),
+    )

@@ -1,0 +1,152 @@
+"""The methods of Compute's zonal ``disks``: records of size and type, with no block behind."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from localcloud.api.compute_disk_message import requested_disk, requested_size
+from localcloud.api.compute_errors import bad_value, in_use, missing
+from localcloud.api.compute_frame import PROJECT, SELECTION, Frame
+from localcloud.api.compute_table import Resource, ResourceTable
+from localcloud.api.data_disks import COLLECTION, DataDisks
+from localcloud.api.node_table import Node
+from localcloud.api.routing import Call, Route
+
+FIELDS = ("type", "sizeGb", "status", "zone", "description", "labels")
+
+
+class Disks:
+    """Answers what is asked of disks."""
+
+    def __init__(self, frame: Frame, endpoint: str) -> None:
+        self._frame = frame
+        self._table = ResourceTable(frame.database)
+        self._attached = DataDisks(frame.database)
+        self._endpoint = endpoint
+
+    def routes(self) -> tuple[Route, ...]:
+        """Give the methods with their paths."""
+        every, ids = f"{PROJECT}/zones/{{zone}}/disks", ("requestId",)
+        one, everywhere = f"{every}/{{disk}}", f"{PROJECT}/aggregated/disks"
+        scopes = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
+        return (
+            Route("compute.disks.list", "GET", every, self.list, SELECTION),
+            Route("compute.disks.aggregatedList", "GET", everywhere, self.list_everywhere, scopes),
+            Route("compute.disks.insert", "POST", every, self.insert, (*ids, "sourceImage")),
+            Route("compute.disks.get", "GET", one, self.get),
+            Route("compute.disks.delete", "DELETE", one, self.delete, ids),
+            Route("compute.disks.resize", "POST", f"{one}/resize", self.resize, ids),
+        )
+
+    def list(self, call: Call) -> Mapping[str, Any]:
+        """Give a page of a zone's disks."""
+        scope = self._frame.zone(call)
+        items = [self._write(it) for it in self._table.all(COLLECTION, scope)]
+        return self._frame.page("diskList", f"{scope}/disks", items, call, FIELDS)
+
+    def list_everywhere(self, call: Call) -> Mapping[str, Any]:
+        """Give a page of all zones' disks, by zone; a zone that is away is named."""
+        scope = self._frame.project.many({"zone": "-"})
+        reached = {f"zones/{zone}" for zone in scope.zones}
+        found = [it for it in self._table.all(COLLECTION) if it.scope in reached]
+        path = "aggregated/disks"
+        items = [self._write(it) for it in found]
+        shown, token = self._frame.selected(path, items, call, FIELDS)
+        by_zone: dict[str, list[Mapping[str, Any]]] = {}
+        for item in shown:
+            by_zone.setdefault(f"zones/{item['zone'].rpartition('/')[2]}", []).append(item)
+        away = [f"zones/{zone}" for zone in scope.unreachable]
+        empty = reached - set(by_zone) if not token else set()
+        return {
+            "kind": "compute#diskAggregatedList",
+            "id": f"{self._frame.project.parent}/{path}",
+            "selfLink": self._frame.link(path),
+            "items": {
+                **{zone: {"disks": disks} for zone, disks in by_zone.items()},
+                **{zone: _warning("NO_RESULTS_ON_PAGE", zone) for zone in sorted(empty)},
+                **{zone: _warning("UNREACHABLE", zone) for zone in away},
+            },
+            **({"unreachables": [self._frame.link(zone) for zone in away]} if away else {}),
+            **({"nextPageToken": token} if token else {}),
+        }
+
+    def get(self, call: Call) -> Mapping[str, Any]:
+        """Give one disk."""
+        return self._write(self._find(call))
+
+    def insert(self, call: Call) -> Mapping[str, Any]:
+        """Make a disk; answers the operation, until whose end the disk is CREATING."""
+        scope = self._frame.zone(call)
+        body = requested_disk(call.json(), self._frame.project.parent, scope)
+        target = f"{scope}/disks/{body['name']}"
+        with self._frame.database.transaction():
+            if found := self._frame.earlier("disks.insert", call, target):
+                return self._frame.write(found)
+            ready_at = self._frame.operations.next_end()
+            made = self._table.add(COLLECTION, scope, body["name"], body, ready_at)
+            return self._begin("insert", call, made)
+
+    def resize(self, call: Call) -> Mapping[str, Any]:
+        """Make a disk larger; answers the operation."""
+        size = requested_size(call.json())
+        with self._frame.database.transaction():
+            disk = self._find(call)
+            if found := self._frame.earlier("disks.resize", call, disk.path):
+                return self._frame.write(found)
+            if size <= int(disk.body["sizeGb"]):
+                why = f"New disk size must be larger than the {disk.body['sizeGb']} GB it has."
+                raise bad_value("sizeGb", size, why)
+            self._table.change(disk.uid, {**disk.body, "sizeGb": str(size)})
+            return self._begin("resize", call, disk)
+
+    def delete(self, call: Call) -> Mapping[str, Any]:
+        """Remove a disk that no TPU has; answers the operation."""
+        with self._frame.database.transaction():
+            target = f"{self._frame.zone(call)}/disks/{call.names['disk']}"
+            if found := self._frame.earlier("disks.delete", call, target):
+                return self._frame.write(found)
+            disk = self._find(call)
+            name = f"{self._frame.project.parent}/{disk.path}"
+            if users := self._attached.users(name):
+                raise in_use(name, ", ".join(self._name(node) for node in users))
+            self._table.remove(disk.uid)
+            return self._begin("delete", call, disk)
+
+    def _begin(self, verb: str, call: Call, disk: Resource) -> Mapping[str, Any]:
+        method = f"disks.{verb}"
+        return self._frame.begin(method, call, disk.scope, verb, disk.path, disk.uid)
+
+    def _find(self, call: Call) -> Resource:
+        scope, name = self._frame.zone(call), call.names["disk"]
+        disk = self._table.get(COLLECTION, scope, name)
+        if disk is None:
+            raise missing(f"{self._frame.project.parent}/{scope}/disks/{name}")
+        return disk
+
+    def _name(self, node: Node) -> str:
+        return f"{self._frame.project.parent}/locations/{node.zone}/nodes/{node.node_id}"
+
+    def _write(self, disk: Resource) -> dict[str, Any]:
+        users = self._attached.users(f"{self._frame.project.parent}/{disk.path}")
+        links = [f"{self._endpoint}/v2/{self._name(node)}" for node in users]
+        return {
+            "kind": "compute#disk",
+            "id": str(disk.uid),
+            "creationTimestamp": disk.create_time,
+            **disk.body,
+            "type": self._frame.absolute(disk.body["type"]),
+            "zone": self._frame.link(disk.scope),
+            "status": "READY" if disk.ready else "CREATING",
+            **({"users": links} if links else {}),
+            "selfLink": self._frame.link(disk.path),
+        }
+
+
+def _warning(code: str, zone: str) -> dict[str, Any]:
+    what = "No results for" if code == "NO_RESULTS_ON_PAGE" else "Cannot reach"
+    return {
+        "warning": {
+            "code": code,
+            "message": f"{what} the scope '{zone}'.",
+            "data": [{"key": "scope", "value": zone}],
+        }
+    }

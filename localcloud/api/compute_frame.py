@@ -1,0 +1,145 @@
+"""What all methods of the Compute API share: addresses of resources, lists, ids of requests."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localcloud.api.compute_errors import ComputeError
+from localcloud.api.compute_operation_table import ComputeOperation, ComputeOperationTable
+from localcloud.api.database import Database
+from localcloud.api.paging import requested_page
+from localcloud.api.project import Project
+from localcloud.api.routing import Call
+from localcloud.api.selection import chosen, ordered
+
+PATH = "/compute/v1"
+PROJECT = f"{PATH}/projects/{{project}}"
+# returnPartialSuccess is on no list of the discovery document, and gcloud sends it on all.
+SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
+
+
+class Frame:
+    """The one project's side of Compute: what its methods have in common."""
+
+    def __init__(self, database: Database, project: Project, endpoint: str, user: str) -> None:
+        """``endpoint`` is the server's; ``user`` whom operations are said to be asked for by."""
+        self.database = database
+        self.project = project
+        self.operations = ComputeOperationTable(database)
+        self._endpoint = endpoint
+        self._user = user
+
+    def link(self, path: str) -> str:
+        """Give the address of what stands at ``path`` below the project."""
+        return self.absolute(f"{self.project.parent}/{path}" if path else self.project.parent)
+
+    def absolute(self, name: str) -> str:
+        """Give the address of a resource's full name, ``projects/P/…``."""
+        return f"{self._endpoint}{PATH}/{name}"
+
+    def name_of(self, reference: str) -> str:
+        """Give the full name of what a caller named by address, full name or ``global/…``."""
+        name = reference.split(f"{PATH}/", 1)[-1]
+        return name if name.startswith("projects/") else f"{self.project.parent}/{name}"
+
+    def zone(self, call: Call) -> str:
+        """Give the scope of a call's zone; raises a 404 for one that is not, a 503 if away."""
+        return f"zones/{self.project.one(call.names)}"
+
+    def region(self, call: Call) -> str:
+        """Give the scope of a call's region; raises a 404."""
+        region = call.names["region"]
+        if region not in self.regions():
+            raise ComputeError(
+                404,
+                "notFound",
+                f"The resource '{self.project.parent}/regions/{region}' was not found; there are "
+                f"{', '.join(self.regions())}",
+            )
+        return f"regions/{region}"
+
+    def regions(self) -> list[str]:
+        """Name the regions of the cloud's zones."""
+        return sorted({zone.rpartition("-")[0] for zone in self.project.zones})
+
+    def page(
+        self,
+        kind: str,
+        path: str,
+        items: Sequence[Mapping[str, Any]],
+        call: Call,
+        fields: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Answer a list (``compute#firewallList``) with the page that is asked for of its items.
+
+        ``filter`` and ``orderBy`` take ``name``, ``id`` and ``fields``.
+        """
+        shown, token = self.selected(path, items, call, fields)
+        return {
+            "kind": f"compute#{kind}",
+            "id": f"{self.project.parent}/{path}",
+            "selfLink": self.link(path),
+            **({"items": shown} if shown else {}),
+            **({"nextPageToken": token} if token else {}),
+        }
+
+    def selected(
+        self,
+        path: str,
+        items: Sequence[Mapping[str, Any]],
+        call: Call,
+        fields: Sequence[str] = (),
+    ) -> tuple[list[Mapping[str, Any]], str]:
+        """Give the page that is asked for of a list, and the token of the next."""
+        known = ("name", "id", *fields)
+        wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
+        page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults")
+        size = min(page.size, 500)
+        kept = [item for item in items if chosen(_without_brackets(wanted), known)(item)]
+        rest = ordered(kept, order, known)
+        if page.after is not None:
+            keys = [item["selfLink"] for item in rest]
+            rest = rest[keys.index(page.after[0]) + 1 :] if page.after[0] in keys else []
+        token = page.token((rest[size - 1]["selfLink"],)) if len(rest) > size else ""
+        return rest[:size], token
+
+    def earlier(self, method: str, call: Call, target: str) -> ComputeOperation | None:
+        """Give the operation that this very request began before; None for a new one."""
+        return self.operations.earlier(method, call.query.get("requestId", ""), target)
+
+    def begin(
+        self, method: str, call: Call, scope: str, verb: str, target: str, uid: int
+    ) -> dict[str, Any]:
+        """Store an operation, under way for a moment, and write it."""
+        request_id = call.query.get("requestId", "")
+        return self.write(self.operations.add(scope, method, verb, target, uid, request_id))
+
+    def write(self, operation: ComputeOperation) -> dict[str, Any]:
+        """Write a stored operation as Compute does."""
+        done = time.time() >= operation.ends
+        kind, _, place = operation.scope.partition("/")
+        message = {
+            "kind": "compute#operation",
+            "id": str(operation.uid),
+            "name": operation.name,
+            "operationType": operation.verb,
+            "targetId": str(operation.target_uid),
+            "targetLink": self.link(operation.target),
+            "status": "DONE" if done else "RUNNING",
+            "progress": 100 if done else 0,
+            "user": self._user,
+            "insertTime": operation.insert_time,
+            "startTime": operation.insert_time,
+            "selfLink": self.link(f"{operation.scope}/operations/{operation.name}"),
+        }
+        if place:
+            message[kind.removesuffix("s")] = self.link(operation.scope)
+        if done:
+            message["endTime"] = operation.end_time
+        return message
+
+
+def _without_brackets(text: str) -> str:
+    """Take off the brackets that clients put around the terms of a filter: ``(name = x)``."""
+    text = text.strip()
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text

@@ -1,0 +1,210 @@
+"""The methods of Compute's ``networks`` and ``subnetworks``: names for what is one network here."""
+
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+from localcloud.api.compute_errors import bad_value, in_use, missing
+from localcloud.api.compute_firewall_message import check_name, checked
+from localcloud.api.compute_frame import PROJECT, SELECTION, Frame
+from localcloud.api.compute_table import Resource, ResourceTable
+from localcloud.api.node_message import Message, read
+from localcloud.api.routing import Call, Route, camel_case
+
+COLLECTION = "networks"
+_NETWORK = Message(
+    {
+        **dict.fromkeys(("creationTimestamp", "id", "kind", "selfLink", "subnetworks")),
+        "autoCreateSubnetworks": bool,
+        "description": str,
+        "mtu": int,
+        "name": str,
+        "routingConfig": Message({"routingMode": str, "bgpBestPathSelectionMode": str}),
+    }
+)
+_SMALLEST_MTU, _LARGEST_MTU = 1300, 8896
+
+
+class Networks:
+    """Answers what is asked of networks; each has one subnetwork a region if it makes them.
+
+    ``default`` comes with its usual rules when a cloud is new
+    (https://cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc).
+    """
+
+    def __init__(self, frame: Frame, addresses: Callable[[], Sequence[IPv4Address]]) -> None:
+        self._frame = frame
+        self._table = ResourceTable(frame.database)
+        self._addresses = addresses
+        with frame.database.transaction():
+            if not self._table.all(COLLECTION):
+                self._make_default()
+
+    def routes(self) -> tuple[Route, ...]:
+        """Give the methods with their paths."""
+        every, ids = f"{PROJECT}/global/networks", ("requestId",)
+        subnets = f"{PROJECT}/regions/{{region}}/subnetworks"
+        one = f"{every}/{{network}}"
+        return (
+            Route("compute.networks.list", "GET", every, self.list, SELECTION),
+            Route("compute.networks.insert", "POST", every, self.insert, ids),
+            Route("compute.networks.get", "GET", one, self.get),
+            Route("compute.networks.delete", "DELETE", one, self.delete, ids),
+            Route(
+                "compute.subnetworks.list", "GET", subnets, self.subnetworks, (*SELECTION, "views")
+            ),
+            Route(
+                "compute.subnetworks.get",
+                "GET",
+                f"{subnets}/{{subnetwork}}",
+                self.subnetwork,
+                ("views",),
+            ),
+        )
+
+    def list(self, call: Call) -> Mapping[str, Any]:
+        """Give a page of the networks."""
+        items = [self._write(it) for it in self._table.all(COLLECTION)]
+        fields = ("description", "autoCreateSubnetworks")
+        return self._frame.page("networkList", "global/networks", items, call, fields)
+
+    def get(self, call: Call) -> Mapping[str, Any]:
+        """Give one network."""
+        return self._write(self._find(call))
+
+    def insert(self, call: Call) -> Mapping[str, Any]:
+        """Make a network; answers the operation."""
+        said = {camel_case(key): it for key, it in call.json().items()}
+        read(said, _NETWORK, "resource")
+        body = {key: it for key, it in said.items() if _NETWORK.fields[key] and it is not None}
+        check_name(body.get("name", ""))
+        if not _SMALLEST_MTU <= body.get("mtu", 1460) <= _LARGEST_MTU:
+            why = f"Must be {_SMALLEST_MTU} to {_LARGEST_MTU}"
+            raise bad_value("mtu", body["mtu"], why)
+        target = f"global/networks/{body['name']}"
+        with self._frame.database.transaction():
+            if found := self._frame.earlier("networks.insert", call, target):
+                return self._frame.write(found)
+            made = self._table.add(COLLECTION, "global", body["name"], _with_defaults(body))
+            return self._begin("insert", call, made)
+
+    def delete(self, call: Call) -> Mapping[str, Any]:
+        """Remove a network that no firewall rule names; answers the operation."""
+        with self._frame.database.transaction():
+            target = f"global/networks/{call.names['network']}"
+            if found := self._frame.earlier("networks.delete", call, target):
+                return self._frame.write(found)
+            network = self._find(call)
+            name = f"{self._frame.project.parent}/{network.path}"
+            for rule in self._table.all("firewalls"):
+                if rule.body["network"] == name:
+                    raise in_use(name, f"{self._frame.project.parent}/{rule.path}")
+            self._table.remove(network.uid)
+            return self._begin("delete", call, network)
+
+    def subnetworks(self, call: Call) -> Mapping[str, Any]:
+        """Give a page of a region's subnetworks."""
+        scope = self._frame.region(call)
+        items = [self._write_subnetwork(it, scope) for it in self._with_subnetworks()]
+        path, fields = f"{scope}/subnetworks", ("network", "ipCidrRange", "region")
+        return self._frame.page("subnetworkList", path, items, call, fields)
+
+    def subnetwork(self, call: Call) -> Mapping[str, Any]:
+        """Give one subnetwork."""
+        scope, name = self._frame.region(call), call.names["subnetwork"]
+        for network in self._with_subnetworks():
+            if network.name == name:
+                return self._write_subnetwork(network, scope)
+        raise missing(f"{self._frame.project.parent}/{scope}/subnetworks/{name}")
+
+    def _with_subnetworks(self) -> Sequence[Resource]:
+        return [it for it in self._table.all(COLLECTION) if it.body["autoCreateSubnetworks"]]
+
+    def _begin(self, verb: str, call: Call, network: Resource) -> Mapping[str, Any]:
+        method = f"networks.{verb}"
+        return self._frame.begin(method, call, "global", verb, network.path, network.uid)
+
+    def _find(self, call: Call) -> Resource:
+        name = call.names["network"]
+        network = self._table.get(COLLECTION, "global", name)
+        if network is None:
+            raise missing(f"{self._frame.project.parent}/global/networks/{name}")
+        return network
+
+    def _write(self, network: Resource) -> dict[str, Any]:
+        made = network.body["autoCreateSubnetworks"]
+        subnets = [
+            self._frame.link(f"regions/{region}/subnetworks/{network.name}")
+            for region in (self._frame.regions() if made else ())
+        ]
+        return {
+            "kind": "compute#network",
+            "id": str(network.uid),
+            "creationTimestamp": network.create_time,
+            **network.body,
+            **({"subnetworks": subnets} if subnets else {}),
+            "selfLink": self._frame.link(network.path),
+        }
+
+    def _write_subnetwork(self, network: Resource, scope: str) -> dict[str, Any]:
+        subnet = _spanned(self._addresses())
+        region = self._frame.regions().index(scope.rpartition("/")[2])
+        return {
+            "kind": "compute#subnetwork",
+            "id": str(network.uid + region + 1),
+            "creationTimestamp": network.create_time,
+            "name": network.name,
+            "network": self._frame.link(network.path),
+            "region": self._frame.link(scope),
+            "ipCidrRange": str(subnet),
+            "gatewayAddress": str(subnet[1]),
+            "purpose": "PRIVATE",
+            "stackType": "IPV4_ONLY",
+            "privateIpGoogleAccess": False,
+            "selfLink": self._frame.link(f"{scope}/subnetworks/{network.name}"),
+        }
+
+    def _make_default(self) -> None:
+        """Make the network ``default`` with the rules that it has in a new project."""
+        default = _with_defaults({"name": "default", "autoCreateSubnetworks": True})
+        network = self._table.add(COLLECTION, "global", "default", default)
+        inside = str(_spanned(self._addresses()))
+        every_port = ["0-65535"]
+        rules = {
+            "internal": (
+                inside,
+                [
+                    {"IPProtocol": "tcp", "ports": every_port},
+                    {"IPProtocol": "udp", "ports": every_port},
+                    {"IPProtocol": "icmp"},
+                ],
+            ),
+            "ssh": ("0.0.0.0/0", [{"IPProtocol": "tcp", "ports": ["22"]}]),
+            "rdp": ("0.0.0.0/0", [{"IPProtocol": "tcp", "ports": ["3389"]}]),
+            "icmp": ("0.0.0.0/0", [{"IPProtocol": "icmp"}]),
+        }
+        for name, (source, allowed) in rules.items():
+            rule = {
+                "name": f"default-allow-{name}",
+                "network": f"{self._frame.project.parent}/{network.path}",
+                "priority": 65534,
+                "sourceRanges": [source],
+                "allowed": allowed,
+            }
+            self._table.add("firewalls", "global", f"default-allow-{name}", checked(rule))
+
+
+def _with_defaults(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "autoCreateSubnetworks": True,
+        "mtu": 1460,
+        "routingConfig": {"routingMode": "REGIONAL"},
+        "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
+        **body,
+    }
+
+
+def _spanned(addresses: Sequence[IPv4Address]) -> IPv4Network:
+    """Give the smallest network that has these addresses."""
+    differing = int(min(addresses)) ^ int(max(addresses))
+    return IPv4Network((int(min(addresses)), 32 - differing.bit_length()), strict=False)

@@ -1,0 +1,72 @@
+"""The methods of Compute's ``globalOperations``, ``zoneOperations`` and ``regionOperations``."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from localcloud.api.compute_errors import ComputeError, missing
+from localcloud.api.compute_frame import PROJECT, SELECTION, Frame
+from localcloud.api.compute_operation_table import ComputeOperation
+from localcloud.api.routing import Call, Route
+
+FIELDS = ("status", "operationType", "targetLink", "user", "insertTime", "progress")
+
+
+class ComputeOperations:
+    """Answers what is asked of operations."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def routes(self) -> tuple[Route, ...]:
+        """Give the methods with their paths."""
+        kinds: tuple[tuple[str, str, Callable[[Call], str]], ...] = (
+            ("global", "global", lambda _call: "global"),
+            ("zone", "zones/{zone}", self._frame.zone),
+            ("region", "regions/{region}", self._frame.region),
+        )
+        return tuple(route for kind in kinds for route in self._routes(*kind))
+
+    def _routes(
+        self, kind: str, place: str, scope: Callable[[Call], str]
+    ) -> tuple[Route, Route, Route, Route]:
+        name = f"compute.{kind}Operations"
+        every = f"{PROJECT}/{place}/operations"
+        one = f"{every}/{{operation}}"
+
+        def listed(call: Call) -> Mapping[str, Any]:
+            here = scope(call)
+            items = [self._frame.write(it) for it in self._frame.operations.all(here)]
+            return self._frame.page("operationList", f"{here}/operations", items, call, FIELDS)
+
+        def get(call: Call) -> Mapping[str, Any]:
+            return self._frame.write(self._find(call, scope(call)))
+
+        def wait(call: Call) -> Mapping[str, Any]:
+            """Answer when it has ended."""
+            call.json()
+            operation = self._find(call, scope(call))
+            time.sleep(max(0.0, operation.ends - time.time()))
+            return self._frame.write(operation)
+
+        def delete(call: Call) -> Mapping[str, Any]:
+            operation = self._find(call, scope(call))
+            if time.time() < operation.ends:
+                said = f"The operation '{operation.name}' is under way: wait for its end"
+                raise ComputeError(400, "resourceNotReady", said)
+            self._frame.operations.forget(operation.uid)
+            return {}
+
+        return (
+            Route(f"{name}.list", "GET", every, listed, SELECTION),
+            Route(f"{name}.get", "GET", one, get),
+            Route(f"{name}.delete", "DELETE", one, delete),
+            Route(f"{name}.wait", "POST", f"{one}/wait", wait),
+        )
+
+    def _find(self, call: Call, scope: str) -> ComputeOperation:
+        name = call.names["operation"]
+        operation = self._frame.operations.get(scope, name)
+        if operation is None:
+            raise missing(f"{self._frame.project.parent}/{scope}/operations/{name}")
+        return operation

@@ -1,0 +1,94 @@
+"""The Compute resources that callers made: firewalls, networks, disks, the project's metadata."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api.clock import timestamp
+from localcloud.api.compute_errors import taken
+from localcloud.api.database import Database
+from localcloud.api.node_table import new_uid
+
+_COLUMNS = "uid, collection, scope, name, create_time, ready_at, body"
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One resource; ``scope`` is ``global``, ``zones/Z`` or ``regions/R``.
+
+    ``ready_at`` is when the operation that made it ends, in seconds since 1970; ``body`` holds
+    what was asked for with its defaults, links to others as ``projects/P/…``.
+    """
+
+    uid: int
+    collection: str
+    scope: str
+    name: str
+    create_time: str
+    ready_at: float
+    body: Mapping[str, Any]
+
+    @property
+    def path(self) -> str:
+        """Its name below its project's."""
+        return f"{self.scope}/{self.collection}/{self.name}"
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether the operation that made it has ended."""
+        return time.time() >= self.ready_at
+
+
+class ResourceTable:
+    """Reads and writes Compute resources."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(
+        self, collection: str, scope: str, name: str, body: Mapping[str, Any], ready_at: float = 0.0
+    ) -> Resource:
+        """Store a new resource; raises ComputeError (409) if the name is taken."""
+        uid = new_uid()
+        row = (uid, collection, scope, name, timestamp(), ready_at)
+        with self._database.transaction() as connection:
+            try:
+                connection.execute(
+                    f"INSERT INTO compute_resources ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - ours, no input
+                    (*row, json.dumps(body)),
+                )
+            except sqlite3.IntegrityError:
+                raise taken(f"{scope}/{collection}/{name}") from None
+        return Resource(*row, body)
+
+    def get(self, collection: str, scope: str, name: str) -> Resource | None:
+        """Give the resource of this name, None without one."""
+        where = "collection = ? AND scope = ? AND name = ?"
+        found = self._some(where, collection, scope, name)
+        return found[0] if found else None
+
+    def all(self, collection: str, scope: str | None = None) -> list[Resource]:
+        """Give the resources of a kind, of one scope or of all, by scope and name."""
+        where = "collection = ? AND coalesce(?, scope) = scope ORDER BY scope, name"
+        return self._some(where, collection, scope)
+
+    def change(self, uid: int, body: Mapping[str, Any]) -> None:
+        """Replace what was asked for."""
+        with self._database.transaction() as connection:
+            update = "UPDATE compute_resources SET body = ? WHERE uid = ?"
+            connection.execute(update, (json.dumps(body), uid))
+
+    def remove(self, uid: int) -> None:
+        """Forget a resource."""
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM compute_resources WHERE uid = ?", (uid,))
+
+    def _some(self, where: str, *values: object) -> list[Resource]:
+        rows = self._database.rows(
+            f"SELECT {_COLUMNS} FROM compute_resources WHERE {where}",  # noqa: S608 - ours, no input
+            *values,
+        )
+        return [Resource(*row[:-1], json.loads(row[-1])) for row in rows]

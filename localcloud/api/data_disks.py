@@ -1,0 +1,77 @@
+"""Which TPUs have which disks: where the Cloud TPU API and the Compute API meet."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localcloud.api.compute_table import ResourceTable
+from localcloud.api.database import Database
+from localcloud.api.errors import failed_precondition, invalid, not_found
+from localcloud.api.node_table import Node, NodeTable
+
+COLLECTION = "disks"
+_NAME = re.compile(r"(projects/[^/]+)/zones/([^/]+)/disks/([^/]+)")
+
+
+class DataDisks:
+    """Knows the disks that nodes have attached; call it inside the transaction that attaches."""
+
+    def __init__(self, database: Database) -> None:
+        self._table = ResourceTable(database)
+        self._nodes = NodeTable(database)
+
+    def users(self, name: str) -> list[Node]:
+        """Give the nodes that have the disk of this full name."""
+        return [node for node in self._nodes.everything() if name in _sources(node.body)]
+
+    def check(
+        self, disks: Sequence[Mapping[str, Any]], parent: str, zone: str, workers: int
+    ) -> None:
+        """Raise a 400 or 404 for disks that a new node of ``zone`` cannot have.
+
+        A disk is in the node's zone and ready. One that is written to is one worker's alone: a
+        TPU of several workers, or several TPUs, share it READ_ONLY
+        (https://cloud.google.com/tpu/docs/attach-durable-block-storage).
+        """
+        for index, disk in enumerate(disks):
+            field, name = f"node.dataDisks[{index}]", disk.get("sourceDisk", "")
+            found = _NAME.fullmatch(name)
+            if found is None or found[1] != parent:
+                said = f"sourceDisk is '{name}', not {parent}/zones/{zone}/disks/NAME"
+                raise invalid(f"{field}.sourceDisk", said)
+            if found[2] != zone:
+                raise invalid(f"{field}.sourceDisk", f"{name} is not in the zone {zone}")
+            self._check_ready(name, zone, found[3])
+            reads = disk.get("mode") == "READ_ONLY"
+            if workers > 1 and not reads:
+                raise invalid(
+                    f"{field}.mode",
+                    f"{name} can only be attached READ_ONLY: the TPU has {workers} workers",
+                )
+            self._check_free(name, reads=reads)
+        names = [disk.get("sourceDisk") for disk in disks]
+        if len(set(names)) < len(names):
+            raise invalid("node.dataDisks", f"a disk is named twice: {', '.join(map(str, names))}")
+
+    def _check_ready(self, name: str, zone: str, disk: str) -> None:
+        found = self._table.get(COLLECTION, f"zones/{zone}", disk)
+        if found is None:
+            raise not_found(name)
+        if not found.ready:
+            raise failed_precondition(f"The resource '{name}' is not ready")
+
+    def _check_free(self, name: str, *, reads: bool) -> None:
+        for node in self.users(name):
+            if not reads or _sources(node.body)[name] != "READ_ONLY":
+                raise failed_precondition(
+                    f"The disk resource '{name}' is already being used by '{node.node_id}': "
+                    "several can only have it READ_ONLY"
+                )
+
+
+def _sources(body: Mapping[str, Any]) -> dict[str, str]:
+    """Give the names of a node's disks and how each is attached."""
+    return {
+        disk.get("sourceDisk", ""): disk.get("mode", "READ_WRITE")
+        for disk in body.get("dataDisks", ())
+    }

@@ -1,0 +1,47 @@
+"""Calls of the Compute API against a local cloud, every answer held against Google's document."""
+
+from typing import Any
+
+from tests.localcloud.api.local_api import PROJECT, LocalApi
+
+HERE = f"/compute/v1/projects/{PROJECT}"
+
+
+class Compute:
+    """A caller; ``done`` waits for an operation's end as Google's clients do."""
+
+    def __init__(self, api: LocalApi) -> None:
+        self.api = api
+
+    def call(self, verb: str, path: str, body: Any = None, **query: Any) -> Any:
+        """Send one request for a path below the project."""
+        return self.api.call(verb, f"{HERE}/{path}".rstrip("/"), body, **query)
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        answer = self.call("GET", path, **query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def done(self, verb: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
+        """Send a request and give its operation, ended."""
+        answer = self.call(verb, path, body, **query)
+        assert answer.status_code == 200, answer.text
+        link = answer.json()["selfLink"].removeprefix(self.api.endpoint)
+        ended = self.api.call("POST", f"{link}/wait")
+        assert ended.json()["status"] == "DONE", ended.text
+        return ended.json()
+
+    def refused(self, verb: str, path: str, body: Any = None, **query: Any) -> tuple[int, str]:
+        """Send a request that is refused; give code and reason."""
+        error = self.call(verb, path, body, **query).json()["error"]
+        return error["code"], error["errors"][0]["reason"]
+
+    def names(self, path: str, **query: Any) -> list[str]:
+        """Name what a list has on its pages, one after the other."""
+        found, token = [], None
+        while token != "":
+            pages = {**query, **({"pageToken": token} if token else {})}
+            answer = self.get(path, **pages)
+            found += [item["name"] for item in answer.get("items", [])]
+            token = answer.get("nextPageToken", "")
+        return found

@@ -1,0 +1,148 @@
+"""Google's word on what the Compute API answers: the discovery document checks every answer.
+
+It is the one that google-api-python-client bundles. Compute writes false and 0 where the Cloud
+TPU API leaves them out; 64-bit integers are strings in both.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from googleapiclient.discovery_cache import get_static_doc
+
+from tests.localcloud.api.google_schema import Method, SchemaError
+
+_ERROR = {"code": int, "message": str, "errors": list}
+_NAMED = {"kind", "id", "name", "selfLink"}
+_MADE = {*_NAMED, "creationTimestamp"}
+# Every answer has these, though the document cannot say so.
+_ALWAYS = {
+    "Disk": {*_MADE, "zone", "type", "sizeGb", "status", "physicalBlockSizeBytes"},
+    "DiskType": {*_NAMED, "zone", "defaultDiskSizeGb", "validDiskSize"},
+    "Firewall": {*_MADE, "network", "priority", "direction", "disabled", "logConfig"},
+    "Metadata": {"kind", "fingerprint"},
+    "Network": {*_MADE, "autoCreateSubnetworks", "routingConfig"},
+    "Operation": {
+        *_NAMED,
+        *("operationType", "targetLink", "targetId", "status", "progress", "user", "insertTime"),
+    },
+    "Project": {*_MADE, "commonInstanceMetadata", "defaultServiceAccount"},
+    "Region": {*_NAMED, "status", "zones"},
+    "Subnetwork": {*_MADE, "network", "region", "ipCidrRange", "gatewayAddress"},
+    "Zone": {*_NAMED, "status", "region"},
+}
+_FORMATS = {
+    "int64": r"-?(0|[1-9][0-9]*)",
+    "uint64": r"0|[1-9][0-9]*",
+    "byte": r"[A-Za-z0-9+/_-]+=*",
+}
+_SIMPLE = {"string": str, "boolean": bool, "integer": int}
+
+
+@cache
+def document() -> Mapping[str, Any]:
+    """Read the discovery document of compute.googleapis.com v1."""
+    return json.loads(get_static_doc("compute", "v1"))
+
+
+@cache
+def methods() -> tuple[Method, ...]:
+    """Give all methods; the names are the document's, such as ``compute.disks.get``."""
+    return tuple(_methods(document()["resources"]))
+
+
+def _methods(resources: Mapping[str, Any]) -> Iterator[Method]:
+    for resource in resources.values():
+        for said in resource.get("methods", {}).values():
+            pieces = re.split(r"\{\w+\}", f"/{document()['servicePath']}{said['flatPath']}")
+            pattern = re.compile("[^/:]+".join(re.escape(piece) for piece in pieces))
+            query = [name for name, it in said["parameters"].items() if it["location"] == "query"]
+            answer = said.get("response", {}).get("$ref", "")
+            yield Method(said["id"], "v1", said["httpMethod"], pattern, frozenset(query), answer)
+
+
+def method_of(verb: str, target: str) -> Method | None:
+    """Find the method that a request is for."""
+    path = urlsplit(target).path
+    if not path.startswith(f"/{document()['servicePath']}"):
+        return None
+    for method in methods():
+        if method.verb == verb and method.pattern.fullmatch(path):
+            return method
+    return None
+
+
+def check(method: Method, code: int, answer: Any) -> None:
+    """Check one answer of a method; raises SchemaError naming the field."""
+    if code != 200:
+        _check_error(answer, code)
+    elif method.answer:
+        check_message(answer, method.answer, method.name)
+    else:
+        _want(answer == {}, method.name, answer, "empty")
+
+
+def check_message(value: Any, schema: str, path: str) -> None:
+    """Check a JSON value against a schema by name; raises SchemaError naming the field."""
+    _check_object(value, document()["schemas"][schema], path)
+    if missing := _ALWAYS.get(schema, set()) - set(value):
+        raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
+    kind = document()["schemas"][schema]["properties"].get("kind", {}).get("default")
+    if kind:
+        _want(value.get("kind") == kind, f"{path}.kind", value.get("kind"), kind)
+    if schema == "Operation":
+        done = value["status"] == "DONE"
+        _want(("endTime" in value) == done, path, value, "with an end as it is DONE")
+        _want((value["progress"] == 100) == done, path, value, "at 100 as it is DONE")
+
+
+def _check_object(value: Any, schema: Mapping[str, Any], path: str) -> None:
+    _want(isinstance(value, dict), path, value, "an object")
+    properties = schema.get("properties", {})
+    if unknown := set(value) - set(properties):
+        raise SchemaError(f"{path}: {schema.get('id')} has no {', '.join(sorted(unknown))}")
+    for name, item in value.items():
+        _check_value(item, properties[name], f"{path}.{name}")
+
+
+def _check_value(value: Any, kind: Mapping[str, Any], path: str) -> None:
+    if "$ref" in kind:
+        check_message(value, kind["$ref"], path)
+    elif kind["type"] == "array":
+        _want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
+        for index, item in enumerate(value):
+            _check_value(item, kind["items"], f"{path}[{index}]")
+    elif "additionalProperties" in kind:
+        _want(isinstance(value, dict) and bool(value), path, value, "an object, not empty")
+        for key, item in value.items():
+            _check_value(item, kind["additionalProperties"], f"{path}.{key}")
+    elif kind["type"] == "object":
+        _check_object(value, kind, path)
+    else:
+        _want(type(value) is _SIMPLE[kind["type"]], path, value, f"a {kind['type']}")
+        _want(value in kind.get("enum", [value]), path, value, "a name of the enum")
+        if pattern := kind.get("pattern") or _FORMATS.get(kind.get("format", "")):
+            _want(bool(re.fullmatch(pattern, value)), path, value, f"a match of {pattern}")
+        if kind.get("format") == "byte":
+            base64.b64decode(value, altchars=b"-_", validate=True)
+
+
+def _check_error(answer: Any, code: int) -> None:
+    _want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
+    error = answer["error"]
+    for name, kind in _ERROR.items():
+        _want(type(error.get(name)) is kind, f"error.{name}", error.get(name), kind.__name__)
+    _want(set(error) <= {*_ERROR, "status"}, "error", error, "of code, message, errors, status")
+    _want(error["code"] == code, "error.code", error["code"], f"the answer's {code}")
+    for entry in error["errors"]:
+        keys = {"domain", "reason", "message"}
+        _want(set(entry) == keys and all(entry.values()), "error.errors", entry, f"of {keys}")
+
+
+def _want(condition: bool, path: str, value: Any, what: str) -> None:
+    if not condition:
+        raise SchemaError(f"{path} is {value!r}, not {what}")

@@ -1,0 +1,176 @@
+"""The Compute API beside the Cloud TPU API: its methods, shapes, operations and refusals."""
+
+import re
+import uuid
+
+import pytest
+import requests
+
+from tests.localcloud.api import compute_schema
+from tests.localcloud.api.compute_caller import HERE, Compute
+from tests.localcloud.api.local_api import ZONE
+from tests.localcloud.api.test_google_client import service
+
+DISKS = f"zones/{ZONE}/disks"
+RULE = {"name": "ssh", "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
+
+
+@pytest.fixture
+def compute(local_api):
+    return Compute(local_api)
+
+
+def routes(api):
+    return [route for route in api.server.routes if route.name.startswith("compute.")]
+
+
+def test_every_method_stands_in_google_s_document_with_its_verb_path_and_parameters(local_api):
+    known = {method.name: method for method in compute_schema.methods()}
+
+    for route in routes(local_api):
+        method = known[route.name]
+        path = re.sub(r"\{\w+\}", "x", route.template)
+        assert method.verb == route.verb and method.pattern.fullmatch(path), route.name
+        # The document has it on no list; Google's API takes it on all, and gcloud sends it.
+        assert frozenset(route.query) - {"returnPartialSuccess"} == method.query, route.name
+
+
+def test_every_method_has_an_answer_that_the_document_allows(local_api, compute):
+    region = "regions/us-central2"
+    compute.done("POST", "global/networks", {"name": "other"})
+    compute.done("POST", "global/firewalls", RULE)
+    compute.done("PATCH", "global/firewalls/ssh", {"priority": 0})
+    compute.done("PUT", "global/firewalls/ssh", RULE)
+    compute.done("POST", DISKS, {"name": "data", "sizeGb": "10"})
+    compute.done("POST", f"{DISKS}/data/resize", {"sizeGb": "20"})
+    mark = compute.get("")["commonInstanceMetadata"]["fingerprint"]
+    compute.done("POST", "setCommonInstanceMetadata", {"fingerprint": mark})
+    for path in (
+        *("global/networks", "global/networks/default", f"{region}/subnetworks", "zones"),
+        *("global/firewalls", "global/firewalls/ssh", f"{region}/subnetworks/default", "regions"),
+        *(DISKS, f"{DISKS}/data", "aggregated/disks", f"zones/{ZONE}", region),
+        *(f"zones/{ZONE}/diskTypes", f"zones/{ZONE}/diskTypes/pd-ssd"),
+        *("global/operations", f"zones/{ZONE}/operations", f"{region}/operations"),
+    ):
+        compute.get(path)
+    compute.done("DELETE", f"{DISKS}/data")
+    compute.done("DELETE", "global/firewalls/ssh")
+    compute.done("DELETE", "global/networks/other")
+    for scope in ("global", f"zones/{ZONE}"):
+        operation = compute.get(f"{scope}/operations")["items"][0]["name"]
+        compute.get(f"{scope}/operations/{operation}")
+        compute.call("DELETE", f"{scope}/operations/{operation}")
+
+    # A region has no operations here: nothing in one changes.
+    regional = {f"compute.regionOperations.{verb}" for verb in ("get", "wait", "delete")}
+    assert {name for _, name in local_api.proven} == {
+        it.name for it in routes(local_api)
+    } - regional
+
+
+def test_an_operation_runs_before_it_is_done_and_its_id_is_a_number_in_a_string(compute):
+    begun = compute.call("POST", "global/firewalls", RULE).json()
+    ended = compute.done("DELETE", "global/firewalls/ssh")
+
+    assert (begun["status"], begun["progress"]) == ("RUNNING", 0)
+    assert (ended["status"], ended["progress"]) == ("DONE", 100)
+    assert begun["targetLink"].endswith("/projects/local-fleet/global/firewalls/ssh")
+    assert int(begun["id"]) != int(ended["id"])
+    assert begun["operationType"] == "insert"
+
+
+def test_an_operation_is_found_again_by_a_new_server(local_api, compute):
+    link = compute.done("POST", "global/firewalls", RULE)["selfLink"]
+    local_api.halt()
+    local_api.boot()
+
+    assert local_api.get(link.removeprefix(local_api.endpoint))["status"] == "DONE"
+    assert compute.get("global/firewalls/ssh")["sourceRanges"] == ["0.0.0.0/0"]
+
+
+def test_the_same_request_id_twice_is_one_request(compute):
+    mark = str(uuid.uuid4())
+
+    first = compute.call("POST", "global/firewalls", RULE, requestId=mark).json()
+    second = compute.call("POST", "global/firewalls", RULE, requestId=mark).json()
+    other = compute.refused("POST", "global/firewalls", {**RULE, "name": "b"}, requestId=mark)
+
+    assert first["name"] == second["name"]
+    assert other == (400, "invalid")
+    assert compute.refused("POST", "global/firewalls", RULE) == (409, "alreadyExists")
+    assert compute.refused("POST", DISKS, {"name": "d"}, requestId="twice") == (400, "invalid")
+
+
+def test_lists_come_by_pages_filtered_and_ordered(compute):
+    for name in ("c", "a", "b"):
+        compute.done("POST", DISKS, {"name": name, "sizeGb": "10"})
+
+    assert compute.names(DISKS, maxResults=2) == ["a", "b", "c"]
+    assert compute.names(DISKS, filter="name=b") == ["b"]
+    assert compute.names(DISKS, filter="(name = c)") == ["c"]
+    assert compute.names(DISKS, orderBy="name desc", maxResults=1) == ["c", "b", "a"]
+    assert compute.refused("GET", DISKS, filter="colour=red") == (400, "invalid")
+    assert compute.refused("GET", DISKS, maxResults="many") == (400, "invalid")
+    assert compute.refused("GET", DISKS, pageToken="nonsense") == (400, "invalid")
+
+
+def test_another_s_project_a_missing_thing_and_a_missing_token_are_refused_as_compute_does(
+    local_api, compute
+):
+    foreign = local_api.call("GET", "/compute/v1/projects/other/global/networks").json()["error"]
+    bare = requests.get(f"{local_api.endpoint}{HERE}", timeout=20).json()["error"]
+
+    assert foreign["errors"][0]["reason"] == "forbidden"
+    assert "compute.networks.list" in foreign["message"]
+    assert compute.refused("GET", "global/networks/none") == (404, "notFound")
+    assert compute.refused("GET", "global/nothing") == (404, "notFound")
+    assert compute.refused("GET", "zones/nowhere-a/disks") == (404, "notFound")
+    assert compute.refused("GET", "regions/nowhere/subnetworks") == (404, "notFound")
+    assert (bare["code"], bare["errors"][0]["reason"]) == (401, "authError")
+
+
+def test_faults_strike_compute_s_methods_and_zones_by_name(local_api, compute):
+    error = {"method": "compute.firewalls.insert", "code": 503, "times": 1}
+    local_api.call("POST", "/_localcloud/faults", {"errors": [error], "unreachable": [ZONE]})
+
+    assert compute.refused("POST", "global/firewalls", RULE) == (503, "backendError")
+    assert compute.refused("GET", DISKS) == (503, "backendError")
+    everywhere = compute.get("aggregated/disks")
+    assert everywhere["unreachables"][0].endswith(f"/zones/{ZONE}")
+    assert everywhere["items"][f"zones/{ZONE}"]["warning"]["code"] == "UNREACHABLE"
+    compute.done("POST", "global/firewalls", RULE)
+
+
+def test_the_project_s_metadata_changes_only_with_its_present_fingerprint(compute):
+    before = compute.get("")["commonInstanceMetadata"]["fingerprint"]
+    items = [{"key": "ssh-keys", "value": "me:ssh-ed25519 AAAA me"}]
+
+    compute.done("POST", "setCommonInstanceMetadata", {"fingerprint": before, "items": items})
+
+    after = compute.get("")["commonInstanceMetadata"]
+    stale = {"fingerprint": before, "items": []}
+    assert compute.refused("POST", "setCommonInstanceMetadata", stale) == (412, "conditionNotMet")
+    assert compute.refused("POST", "setCommonInstanceMetadata", {}) == (412, "conditionNotMet")
+    twice = {"fingerprint": after["fingerprint"], "items": items * 2}
+    assert compute.refused("POST", "setCommonInstanceMetadata", twice) == (400, "invalid")
+    assert after["items"] == items and after["fingerprint"] != before
+
+
+def test_google_s_python_client_makes_finds_changes_and_deletes(local_api):
+    client = service(local_api, "v1", "compute", "/compute/v1/")
+    mine = {"project": "local-fleet"}
+
+    begun = client.firewalls().insert(**mine, body=RULE).execute()
+    ended = client.globalOperations().wait(**mine, operation=begun["name"]).execute()
+    listed, request = [], client.firewalls().list(**mine, maxResults=1)
+    while request is not None:
+        answer = request.execute()
+        listed += [rule["name"] for rule in answer["items"]]
+        request = client.firewalls().list_next(request, answer)
+    where = {**mine, "zone": ZONE}
+    client.disks().insert(**where, body={"name": "d", "sizeGb": 10}).execute()
+
+    assert ended["status"] == "DONE"
+    assert listed[-1] == "ssh" and "default-allow-ssh" in listed
+    assert client.disks().get(**where, disk="d").execute()["sizeGb"] == "10"
+    assert client.projects().get(**mine).execute()["name"] == "local-fleet"

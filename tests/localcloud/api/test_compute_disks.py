@@ -1,0 +1,169 @@
+"""Disks by name, and the TPUs that have them."""
+
+import pytest
+
+from localcloud.api import compute_operation_table
+from tests.localcloud.api.compute_caller import Compute
+from tests.localcloud.api.local_api import NODE, ZONE, wait_for
+
+DISKS = f"zones/{ZONE}/disks"
+NODES = f"locations/{ZONE}/nodes"
+SOURCE = f"projects/local-fleet/{DISKS}/data"
+
+
+@pytest.fixture
+def compute(local_api):
+    return Compute(local_api)
+
+
+def made(compute, **fields):
+    compute.done("POST", DISKS, {"name": "data", **fields})
+
+
+def attached(mode="READ_ONLY", source=SOURCE):
+    return {"dataDisks": [{"sourceDisk": source, "mode": mode}]}
+
+
+def refused(api, node_id, **fields):
+    error = api.call("POST", NODES, {**NODE, **fields}, nodeId=node_id).json()["error"]
+    return error["code"], error["status"]
+
+
+def test_a_disk_has_a_type_and_a_size_in_a_string(compute):
+    made(compute)
+    kind = f"zones/{ZONE}/diskTypes/hyperdisk-balanced"
+    compute.done("POST", DISKS, {"name": "fast", "type": kind, "sizeGb": 4, "labels": {"a": "b"}})
+
+    plain, fast = compute.get(f"{DISKS}/data"), compute.get(f"{DISKS}/fast")
+
+    assert (plain["sizeGb"], plain["type"].rpartition("/")[2]) == ("500", "pd-standard")
+    assert (fast["sizeGb"], fast["type"].rpartition("/")[2]) == ("4", "hyperdisk-balanced")
+    assert fast["labels"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"sizeGb": "9"}, (400, "invalid")),
+        ({"sizeGb": "many"}, (400, "invalid")),
+        ({"sizeGb": 1.5}, (400, "invalid")),
+        ({"name": "-"}, (400, "invalid")),
+        ({"type": f"zones/{ZONE}/diskTypes/floppy"}, (404, "notFound")),
+        ({"type": "zones/us-east1-c/diskTypes/pd-ssd"}, (404, "notFound")),
+    ],
+)
+def test_a_disk_that_cannot_be_is_refused(compute, fields, expected):
+    assert compute.refused("POST", DISKS, {"name": "data", **fields}) == expected
+
+
+def test_a_disk_grows_and_never_shrinks(compute):
+    made(compute, sizeGb="20")
+
+    compute.done("POST", f"{DISKS}/data/resize", {"sizeGb": "40"})
+
+    assert compute.get(f"{DISKS}/data")["sizeGb"] == "40"
+    assert compute.refused("POST", f"{DISKS}/data/resize", {"sizeGb": "40"}) == (400, "invalid")
+    assert compute.refused("POST", f"{DISKS}/data/resize", {}) == (400, "required")
+
+
+def test_all_zones_disks_come_in_one_list_by_zone(compute):
+    made(compute)
+    compute.done("POST", "zones/us-east1-c/disks", {"name": "east"})
+
+    items = compute.get("aggregated/disks", filter="sizeGb=500")["items"]
+
+    assert {zone: it["disks"][0]["name"] for zone, it in items.items() if "disks" in it} == {
+        f"zones/{ZONE}": "data",
+        "zones/us-east1-c": "east",
+    }
+    assert items["zones/us-west4-a"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
+
+
+def test_a_disk_is_a_tpu_s_until_the_tpu_is_gone(local_api, compute):
+    made(compute)
+    local_api.ready("one", **attached())
+
+    users = compute.get(f"{DISKS}/data")["users"]
+    in_use = compute.refused("DELETE", f"{DISKS}/data")
+    local_api.ended(local_api.delete("one"))
+
+    assert [user.rpartition("/v2/")[2] for user in users] == [
+        f"projects/local-fleet/locations/{ZONE}/nodes/one"
+    ]
+    assert in_use == (400, "resourceInUseByAnotherResource")
+    assert "users" not in compute.get(f"{DISKS}/data")
+    compute.done("DELETE", f"{DISKS}/data")
+    assert compute.refused("GET", f"{DISKS}/data") == (404, "notFound")
+
+
+def test_one_worker_may_write_to_its_disk_and_several_only_read_theirs(local_api, compute):
+    made(compute)
+
+    assert refused(local_api, "pod", **attached("READ_WRITE")) == (400, "INVALID_ARGUMENT")
+    local_api.ready("one", acceleratorType="v4-8", **attached("READ_WRITE"))
+    assert refused(local_api, "two", **attached()) == (400, "FAILED_PRECONDITION")
+
+
+def test_several_tpus_share_a_disk_that_none_writes_to(local_api, compute):
+    made(compute)
+
+    local_api.ready("one", **attached())
+    local_api.ready("two", **attached())
+
+    assert len(compute.get(f"{DISKS}/data")["users"]) == 2
+    writer = {"acceleratorType": "v4-8", **attached("READ_WRITE")}
+    assert refused(local_api, "three", **writer) == (400, "FAILED_PRECONDITION")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (SOURCE, (404, "NOT_FOUND")),
+        ("data", (400, "INVALID_ARGUMENT")),
+        (SOURCE.replace(ZONE, "us-east1-c"), (400, "INVALID_ARGUMENT")),
+        (SOURCE.replace("local-fleet", "other"), (400, "INVALID_ARGUMENT")),
+    ],
+)
+def test_a_tpu_gets_no_disk_that_its_zone_doesn_t_have(local_api, source, expected):
+    assert refused(local_api, "one", **attached(source=source)) == expected
+
+
+def test_a_disk_is_not_ready_before_its_operation_has_ended(local_api, compute, monkeypatch):
+    monkeypatch.setattr(compute_operation_table, "LASTS_S", 3600.0)
+    compute.call("POST", DISKS, {"name": "data"})
+    status = compute.get(f"{DISKS}/data")["status"]
+
+    assert status == "CREATING"
+    assert refused(local_api, "one", **attached()) == (400, "FAILED_PRECONDITION")
+
+
+def test_a_queued_request_is_refused_for_a_disk_that_is_not_there(local_api):
+    spec = {
+        "parent": f"projects/local-fleet/locations/{ZONE}",
+        "nodeId": "one",
+        "node": {**NODE, **attached()},
+    }
+    path = f"locations/{ZONE}/queuedResources"
+    answer = local_api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="q")
+
+    assert answer.status_code == 404
+
+
+def test_a_queued_request_whose_disk_went_away_meanwhile_fails_and_says_so(local_api, compute):
+    made(compute)
+    local_api.call("POST", "/_localcloud/faults", {"capacity": [{}]})
+    spec = {
+        "parent": f"projects/local-fleet/locations/{ZONE}",
+        "nodeId": "one",
+        "node": {**NODE, **attached()},
+    }
+    path = f"locations/{ZONE}/queuedResources"
+    local_api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="q")
+    compute.done("DELETE", f"{DISKS}/data")
+    local_api.call("POST", "/_localcloud/faults", {"capacity": []})
+
+    def failure():
+        state = local_api.get(f"{path}/q")["state"]
+        return state if state["state"] == "FAILED" else None
+
+    assert SOURCE in wait_for(failure)["failedData"]["error"]["message"]

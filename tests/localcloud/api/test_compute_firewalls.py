@@ -1,0 +1,140 @@
+"""Firewall rules and networks: what is filled in, what changes, what is refused."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localcloud.api.compute_firewall_message import FIREWALL, checked, said
+from localcloud.api.errors import ApiError
+from tests.localcloud.api.compute_caller import Compute
+
+RULES = "global/firewalls"
+TCP = [{"IPProtocol": "tcp", "ports": ["22"]}]
+RULE = {"name": "ssh", "allowed": TCP}
+NETWORK = "projects/p/global/networks/default"
+
+
+@pytest.fixture
+def compute(local_api):
+    return Compute(local_api)
+
+
+def test_a_new_cloud_has_the_default_network_with_its_usual_rules(compute):
+    assert compute.names("global/networks") == ["default"]
+    assert compute.names(RULES) == [
+        f"default-allow-{what}" for what in ("icmp", "internal", "rdp", "ssh")
+    ]
+    subnet = compute.get("regions/us-central2/subnetworks/default")
+    inside = compute.get(f"{RULES}/default-allow-internal")
+    assert inside["sourceRanges"] == [subnet["ipCidrRange"]] == ["10.77.0.0/24"]
+
+
+def test_what_a_rule_leaves_unsaid_is_filled_in(compute):
+    compute.done("POST", RULES, RULE)
+
+    rule = compute.get(f"{RULES}/ssh")
+    assert (rule["direction"], rule["priority"], rule["disabled"]) == ("INGRESS", 1000, False)
+    assert rule["sourceRanges"] == ["0.0.0.0/0"]
+    assert rule["network"].endswith("/projects/local-fleet/global/networks/default")
+
+
+def test_a_patch_changes_what_it_names_and_an_update_replaces_the_rule(compute):
+    compute.done("POST", RULES, {**RULE, "sourceTags": ["fleet"], "description": "old"})
+
+    compute.done("PATCH", f"{RULES}/ssh", {"priority": 0, "disabled": True, "description": None})
+    patched = compute.get(f"{RULES}/ssh")
+    compute.done("PUT", f"{RULES}/ssh", {**RULE, "sourceRanges": ["10.0.0.0/8"]})
+    updated = compute.get(f"{RULES}/ssh")
+
+    assert (patched["priority"], patched["disabled"]) == (0, True)
+    assert patched["sourceTags"] == ["fleet"] and "description" not in patched
+    assert (updated["priority"], updated["disabled"]) == (1000, False)
+    assert updated["sourceRanges"] == ["10.0.0.0/8"] and "sourceTags" not in updated
+    assert updated["id"] == patched["id"]
+
+
+def test_a_rule_as_it_was_read_may_be_written_back(compute):
+    compute.done("POST", RULES, RULE)
+    rule = compute.get(f"{RULES}/ssh")
+
+    compute.done("PUT", f"{RULES}/ssh", rule)
+
+    assert compute.get(f"{RULES}/ssh") == rule
+
+
+def test_name_and_network_of_a_rule_stay(compute):
+    compute.done("POST", "global/networks", {"name": "other"})
+    compute.done("POST", RULES, RULE)
+
+    moved = {"network": "global/networks/other"}
+    assert compute.refused("PATCH", f"{RULES}/ssh", {"name": "b"}) == (400, "invalid")
+    assert compute.refused("PATCH", f"{RULES}/ssh", moved) == (400, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": "Big"}, "invalid"),
+        ({"name": ""}, "required"),
+        ({"allowed": []}, "required"),
+        ({"denied": TCP}, "invalid"),
+        ({"priority": 65536}, "invalid"),
+        ({"priority": "first"}, "invalid"),
+        ({"sourceRanges": ["10.0.0.1/8"]}, "invalid"),
+        ({"destinationRanges": ["10.0.0.0/8"]}, "invalid"),
+        ({"direction": "EGRESS", "sourceTags": ["a"]}, "invalid"),
+        ({"sourceTags": ["A b"]}, "invalid"),
+        ({"allowed": [{"IPProtocol": "smtp"}]}, "invalid"),
+        ({"allowed": [{"IPProtocol": "icmp", "ports": ["1"]}]}, "invalid"),
+        ({"allowed": [{"IPProtocol": "tcp", "ports": ["90-80"]}]}, "invalid"),
+        ({"allowed": [{"IPProtocol": None}]}, "invalid"),
+        ({"network": "global/networks/none"}, "invalid"),
+        ({"colour": "red"}, "invalid"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_and_not_made(compute, change, reason):
+    assert compute.refused("POST", RULES, {**RULE, **change}) == (400, reason)
+    assert "ssh" not in compute.names(RULES)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 70000) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+ENTRIES = st.lists(st.fixed_dictionaries({"IPProtocol": JSON, "ports": JSON}), max_size=2)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    body=st.dictionaries(st.sampled_from(sorted(FIREWALL.fields)), JSON, max_size=5),
+    entries=ENTRIES,
+)
+def test_whatever_is_said_a_rule_is_whole_or_refused_with_a_reason(body, entries):
+    for allowed in (entries, body.get("allowed")):
+        try:
+            rule = checked({**said({"name": "a", **body, "allowed": allowed}), "network": NETWORK})
+        except ApiError as error:
+            assert error.code == 400
+        else:
+            assert checked(rule) == rule
+
+
+def test_a_network_that_a_rule_names_cannot_be_deleted(compute):
+    compute.done("POST", "global/networks", {"name": "other", "autoCreateSubnetworks": False})
+    compute.done("POST", RULES, {**RULE, "network": "global/networks/other"})
+
+    used = compute.refused("DELETE", "global/networks/other")
+    compute.done("DELETE", f"{RULES}/ssh")
+    compute.done("DELETE", "global/networks/other")
+
+    assert used == (400, "resourceInUseByAnotherResource")
+    assert compute.refused("POST", "global/networks", {"name": "n", "mtu": 9}) == (400, "invalid")
+
+
+def test_a_network_has_a_subnetwork_in_each_region_only_if_it_makes_them(compute):
+    compute.done("POST", "global/networks", {"name": "auto"})
+    compute.done("POST", "global/networks", {"name": "own", "autoCreateSubnetworks": False})
+
+    assert compute.names("regions/us-central2/subnetworks") == ["auto", "default"]
+    assert "subnetworks" not in compute.get("global/networks/own")
