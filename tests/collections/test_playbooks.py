@@ -32,9 +32,8 @@ def play_of(*tasks: str) -> str:
     return "- hosts: localhost\n  tasks:" + "".join(tasks)
 
 
-@pytest.fixture
-def environment(local_api: LocalApi) -> dict[str, str]:
-    """The environment in which inventory/local is this test's cloud."""
+def environment_of(local_api: LocalApi) -> dict[str, str]:
+    """The environment in which inventory/local is this cloud."""
     (local_api.state / "endpoint").write_text(local_api.endpoint)
     return {
         **os.environ,
@@ -43,6 +42,11 @@ def environment(local_api: LocalApi) -> dict[str, str]:
         "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
         "TPUFLEET_LOCALCLOUD": local_api.state.name,
     }
+
+
+@pytest.fixture
+def environment(local_api: LocalApi) -> dict[str, str]:
+    return environment_of(local_api)
 
 
 def command(playbook: str | Path, *words: str, inventory: str = "inventory/local") -> list[str]:

@@ -1,0 +1,105 @@
+"""create.yml is killed at any moment and run again: the fleet, and nothing twice.
+
+Six moments; TPUFLEET_KILLS=40 takes more. A moment is a number of requests that the API has seen.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.collections.test_host_keys import ED25519
+from tests.collections.test_inventory import ROOT
+from tests.collections.test_playbooks import command, environment_of
+from tests.localcloud.api.local_api import LocalApi, wait_for
+from tests.localcloud.api.machines_in_memory import MachinesInMemory
+
+KILLS = int(os.environ.get("TPUFLEET_KILLS", "6"))
+FLEET = [
+    {"name": "pod", "zone": "us-central2-b", "accelerator_type": "v4-16"},
+    {"name": "sweep", "zone": "us-central2-b", "accelerator_type": "v4-8", "count": 2},
+    {"name": "later", "zone": "us-central2-b", "accelerator_type": "v4-8", "queued": {}},
+]
+NODES = ["later", "pod", "sweep-0", "sweep-1"]
+
+
+class KeyedMachines(MachinesInMemory):
+    """Machines whose host keys are keys, as ssh would have them."""
+
+    def host_keys(self, name: str) -> Mapping[str, str]:
+        return {"ssh-ed25519": ED25519}
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A local API, and how to run create.yml against it."""
+
+    api: LocalApi
+    inventory: Path
+    environment: Mapping[str, str]
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start create.yml in a process group of its own."""
+        return subprocess.Popen(
+            command("playbooks/create.yml", inventory=str(self.inventory)),
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def requests(self) -> int:
+        """Count the requests that the API has answered."""
+        return self.api.log().count(" request ")
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
+    api = LocalApi(tmp_path / "cloud", KeyedMachines())
+    inventory = shutil.copytree(ROOT / "inventory/local", tmp_path / "inventory")
+    runtime = {"runtime_version": "tpu-ubuntu2204-base"}
+    fleet = {"tpu_fleet": [entry | runtime for entry in FLEET]}
+    (inventory / "group_vars/all/zz_fleet.yml").write_text(yaml.safe_dump(fleet))
+    # There are no machines behind these addresses, so that the workers' ssh is this computer.
+    (inventory / "group_vars/tpu.yml").write_text("ansible_connection: local\n")
+    yield Cloud(api, inventory, environment_of(api))
+    api.halt()
+
+
+def make_whole(cloud: Cloud) -> None:
+    """Run create.yml to its end and hold what there is against the fleet."""
+    process = cloud.start()
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    nodes = cloud.api.get("locations/-/nodes")["nodes"]
+    assert sorted(node["name"].rsplit("/", 1)[1] for node in nodes) == NODES
+    assert {node["state"] for node in nodes} == {"READY"}
+    assert len({node["id"] for node in nodes}) == len(NODES)
+    requests = cloud.api.get("locations/-/queuedResources")["queuedResources"]
+    assert [request["name"].rsplit("/", 1)[1] for request in requests] == ["later"]
+    assert sorted(cloud.api.machines.running) == sorted(cloud.api.machines.specs)
+    assert len(cloud.api.machines.specs) == 5
+    known = (cloud.api.state / "known_hosts").read_text().splitlines()
+    assert len(known) == len(set(known)) == 5
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_create_killed_at_any_moment_and_run_again_makes_the_fleet_once(cloud: Cloud, seed: int):
+    moment = random.Random(seed).randint(1, 25)  # noqa: S311
+    process = cloud.start()
+    wait_for(
+        lambda: True if cloud.requests() >= moment or process.poll() is not None else None, 120
+    )
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    make_whole(cloud)
