@@ -120,17 +120,21 @@ def reason(complaint: str) -> str:
 
 
 def install_env(
-    env: Path, lock: str, python: Path, uv: Path, cache: Path, extra_env: Mapping[str, str]
+    env: Path, lock: str, python: Path, uv: Path, wheels: Path, extra_env: Mapping[str, str]
 ) -> None:
-    """Make an environment from a lock file. What a broken earlier try left is removed first.
+    """Make an environment from a lock file and its wheels, each held against the lock's hashes.
 
-    The marker is written last, after everything is on the disk. Raises EnvError, OSError.
+    Nothing is asked of any network. What a broken earlier try left is removed first. The marker
+    is written last, after everything is on the disk. Raises EnvError, OSError.
     """
     if env.exists():
         shutil.rmtree(env)
     env.parent.mkdir(parents=True, exist_ok=True)
     variables = network_environment({**os.environ, **extra_env})
-    variables.update(UV_CACHE_DIR=str(cache), UV_COMPILE_BYTECODE="1", UV_NO_PROGRESS="1")
+    variables.update(UV_OFFLINE="1", UV_COMPILE_BYTECODE="1", UV_NO_PROGRESS="1")
+    # On the environment's own file system, so that files are linked, not copied; gone afterwards.
+    unpacked = env.parent / f".{env.name}.cache"
+    variables["UV_CACHE_DIR"] = str(unpacked)
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
         file.write(lock)
         file.flush()
@@ -147,12 +151,16 @@ def install_env(
                 "--python",
                 str(env / "bin/python"),
                 "--require-hashes",
+                "--no-index",
+                "--find-links",
+                str(wheels),
                 "-r",
                 file.name,
             ],
             variables,
             "uv pip install",
         )
+    shutil.rmtree(unpacked, ignore_errors=True)
     (env / "requirements.lock").write_text(lock, encoding="utf-8")
     subprocess.run(["sync", "-f", str(env)], check=False)
     marker = {"packages": packages(lock), "python": str(python.resolve())}

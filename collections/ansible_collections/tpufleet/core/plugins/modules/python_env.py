@@ -12,7 +12,25 @@ description:
     changed. One that an interruption left unfinished is made anew.
   - The proof runs JAX on this worker alone, bounded in time, as the trainer's user, and is kept
     beside the environment. Where a process holds the device it is put off, not forced.
+  - What the lock file pins is downloaded by the TPU's leader, and taken from there by its other
+    workers; each checks it against the lock's hashes.
+  - Environments that nothing uses are removed, but the newest. What a process or a run in being
+    uses never is.
 options:
+  turn:
+    description: With V(leader), only wheels are fetched, and only on a worker that has no leader
+      to take them from; to be run first.
+    type: str
+    choices: [leader, all]
+    default: all
+  keep:
+    description: How many environments to keep beside the current one and those in use.
+    type: int
+    default: 2
+  runs:
+    description: Where units find what they need.
+    type: path
+    default: /etc/tpufleet/runs
   lock:
     description: The lock file's text, in pip's format with hashes.
     type: str
@@ -78,6 +96,10 @@ path:
   description: Where it is.
   returned: success
   type: str
+removed:
+  description: The environments that went, since nothing uses them.
+  returned: success
+  type: list
 proof:
   description: What JAX said of itself and of this worker's devices; empty if the proof was put off.
   returned: success
@@ -85,13 +107,19 @@ proof:
 """
 
 import json
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.devices import holders
+from ..module_utils.env_use import active_runs, prunable, used_by_processes, used_by_runs
+from ..module_utils.from_leader import has_leader
 from ..module_utils.locks import SETUP, one_at_a_time
 from ..module_utils.python_env import (
+    COMPLETE,
     NEEDED_MB,
     EnvError,
     check_room,
@@ -102,7 +130,9 @@ from ..module_utils.python_env import (
     packages,
     prove,
     python_minor,
+    run,
 )
+from ..module_utils.wheels import drop, have, wheels_folder
 
 
 def read_proof(path: Path) -> dict | None:
@@ -126,11 +156,48 @@ def certify(options: dict, env: Path) -> dict:
     return proof
 
 
+def fetch(options: dict, python: Path, folder: Path) -> str:
+    """Have the wheels; give what a person should know. Raises EnvError, OSError."""
+    if folder.is_dir():
+        return ""
+    with tempfile.TemporaryDirectory(prefix="tpufleet-pip-") as scratch:
+        if python_minor(python) == sys.version_info.minor:
+            pip = [str((python.parent / "uv").resolve().parent / "pip")]
+        else:
+            venv = [str(python), "-m", "venv", scratch]
+            run(venv, {"PATH": "/usr/bin:/bin"}, f"{python} -m venv")
+            pip = [f"{scratch}/bin/pip"]
+        return have(folder, options["lock"], pip, options["env"], has_leader())
+
+
+def tidy(options: dict, env: Path) -> list[str]:
+    """Remove what nothing uses any more; name it. Wheels stay where others take them from."""
+    cache = Path(options["root"]) / "cache"
+    used = used_by_processes() | used_by_runs(Path(options["runs"]), active_runs())
+    gone = prunable(env.parent, env.name, used, options["keep"])
+    for old in gone:
+        listed = old / "requirements.lock"
+        if listed.is_file():
+            drop(cache, listed.read_text(encoding="utf-8"))
+        # Unnamed first: a removal that is cut short leaves nothing that looks like one.
+        (old / COMPLETE).unlink(missing_ok=True)
+        shutil.rmtree(old)
+        old.with_name(f"{old.name}.proof.json").unlink(missing_ok=True)
+    if has_leader():
+        drop(cache, options["lock"])
+    for unpacked in env.parent.glob(".*.cache"):
+        shutil.rmtree(unpacked, ignore_errors=True)
+    return [old.name for old in gone]
+
+
 def main() -> None:
     """Make the environment if it isn't there, prove it if that wasn't done."""
     module = AnsibleModule(
         argument_spec={
             "lock": {"type": "str", "required": True},
+            "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
+            "keep": {"type": "int", "default": 2},
+            "runs": {"type": "path", "default": "/etc/tpufleet/runs"},
             "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
             "devices": {"type": "int", "default": 1},
             "chips": {"type": "int", "default": 0},
@@ -144,7 +211,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     options, root = module.params, Path(module.params["root"])
-    python = root / "bin/python"
+    python, gone = root / "bin/python", []
+    if options["turn"] == "leader" and (module.check_mode or has_leader()):
+        module.exit_json(changed=False, id="", path="", proof={})
     if module.check_mode and not python.exists():
         module.exit_json(
             changed=True, id="", path="", proof={}, diff={"before": "", "after": "an environment\n"}
@@ -153,6 +222,14 @@ def main() -> None:
         env = root / "envs" / env_id(lock_digest(options["lock"]), python_minor(python))
         kept = env.with_name(f"{env.name}.proof.json")
         missing, proof = not is_complete(env), read_proof(kept)
+        folder = wheels_folder(root / "cache", options["lock"], python_minor(python))
+        if options["turn"] == "leader":
+            with one_at_a_time(SETUP):
+                fetches = missing and not folder.is_dir()
+                if missing:
+                    check_room(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
+                    fetch(options, python, folder)
+            module.exit_json(changed=fetches, id=env.name, path=str(env), proof={})
         held = holders(options["device_glob"]) if options["device_glob"] else []
         unproven = proof is None and not held
         if held and proof is None:
@@ -162,8 +239,12 @@ def main() -> None:
                 missing = not is_complete(env)
                 if missing:
                     check_room(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
-                    uv, cache = root / "bin/uv", root / "cache"
-                    install_env(env, options["lock"], python, uv, cache, options["env"])
+                    word = fetch(options, python, folder)
+                    if word:
+                        module.warn(word)
+                    uv = root / "bin/uv"
+                    install_env(env, options["lock"], python, uv, folder, options["env"])
+                gone = tidy(options, env)
             if unproven:
                 proof = certify(options, env)
                 kept.write_text(json.dumps(proof) + "\n", encoding="utf-8")
@@ -175,9 +256,12 @@ def main() -> None:
         )
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")
+    if gone:
+        module.log(f"removed environments that nothing uses: {', '.join(gone)}")
     after = f"{env}\n" + "".join(f"{name}\n" for name in packages(options["lock"]))
     module.exit_json(
-        changed=missing or unproven,
+        changed=bool(missing or unproven or gone),
+        removed=gone,
         id=env.name,
         path=str(env),
         proof=proof or {},

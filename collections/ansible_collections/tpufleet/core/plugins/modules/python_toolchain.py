@@ -11,7 +11,18 @@ description:
     names.
   - Takes the system's Python if it is new enough, else lets uv install one. C(ROOT/bin/uv) and
     C(ROOT/bin/python) lead to what was chosen.
+  - What is downloaded comes to the TPU's leader, and from there to its other workers.
 options:
+  turn:
+    description: With V(leader), nothing is done on a worker that has a leader to take from; to be
+      run first.
+    type: str
+    choices: [leader, all]
+    default: all
+  env:
+    description: More environment variables for pip and uv, such as an index of one's own.
+    type: dict
+    default: {}
   lock:
     description: The lock file's text, in pip's format with hashes.
     type: str
@@ -65,6 +76,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.from_leader import FromLeaderError, has_leader, pull
 from ..module_utils.locks import SETUP, one_at_a_time
 from ..module_utils.python_env import (
     EnvError,
@@ -75,6 +87,7 @@ from ..module_utils.python_env import (
     python_minor,
     run,
 )
+from ..module_utils.wheels import drop, have, wheels_folder
 
 UV_MB = 200
 
@@ -92,8 +105,11 @@ def system_python(minimum: int) -> Path | None:
     return None
 
 
-def install_uv(home: Path, lock: str) -> None:
-    """Make uv's own environment with pip, which needs nothing but the system's Python."""
+def install_uv(home: Path, lock: str, cache: Path, env: dict) -> str:
+    """Make uv's own environment with pip, which needs nothing but the system's Python.
+
+    Gives what a person should know.
+    """
     check_room(home, UV_MB)
     if home.exists():
         shutil.rmtree(home)
@@ -106,21 +122,38 @@ def install_uv(home: Path, lock: str) -> None:
     )
     listed = home / "bootstrap.lock"
     listed.write_text(lock, encoding="utf-8")
-    run(
-        [str(home / "bin/pip"), "install", "--quiet", "--require-hashes", "-r", str(listed)],
-        environment,
-        "pip install uv",
-    )
+    pip = str(home / "bin/pip")
+    wheels = wheels_folder(cache, lock, sys.version_info.minor)
+    word = have(wheels, lock, [pip], env, has_leader())
+    words = [pip, "install", "--quiet", "--no-index", "--find-links", str(wheels)]
+    run([*words, "--require-hashes", "-r", str(listed)], environment, "pip install uv")
+    if has_leader():
+        drop(cache, lock)
     (home / "complete").touch()
+    return word
 
 
-def install_python(uv: Path, folder: Path, wanted: str, mirror: str) -> Path:
+def take_python(folder: Path, wanted: str) -> Path | None:
+    """Take the Python that the leader has, if there is a leader and it has one."""
+    if not has_leader():
+        return None
+    try:
+        pull("python", "", folder)
+    except FromLeaderError:
+        return None
+    return installed_python(folder, wanted)
+
+
+def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) -> Path:
     """Let uv install a Python and tell where it is."""
-    environment = network_environment(os.environ)
+    environment = network_environment({**os.environ, **env})
     environment["UV_PYTHON_INSTALL_DIR"] = str(folder)
     if mirror:
         environment["UV_PYTHON_INSTALL_MIRROR"] = mirror
-    hint = "set python_mirror to a place that this worker can reach"
+    hint = (
+        f"the system's Python is too old and {mirror or 'the usual place'} gives none: set "
+        "python_mirror to a place that this worker can reach, then setup.yml --tags python"
+    )
     try:
         run(
             [str(uv), "python", "install", "--no-bin", wanted],
@@ -162,6 +195,8 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "lock": {"type": "str", "required": True},
+            "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
+            "env": {"type": "dict", "default": {}},
             "root": {"type": "path", "default": "/opt/tpufleet"},
             "minimum": {"type": "int", "default": 12},
             "wanted": {"type": "str", "default": "3.12"},
@@ -172,19 +207,26 @@ def main() -> None:
     options, root = module.params, Path(module.params["root"])
     home = root / f"uv-{lock_digest(options['lock'])[:16]}"
     uv = home / "bin/uv"
+    if options["turn"] == "leader" and has_leader():
+        module.exit_json(changed=False, python="", uv="")
     missing_uv = not (home / "complete").exists()
     try:
         if missing_uv and not module.check_mode:
             with one_at_a_time(SETUP):
                 missing_uv = not (home / "complete").exists()
                 if missing_uv:
-                    install_uv(home, options["lock"])
+                    word = install_uv(home, options["lock"], root / "cache", options["env"])
+                    if word:
+                        module.warn(word)
         python = system_python(options["minimum"]) or installed_python(
             root / "python", options["wanted"]
         )
         missing_python = python is None
         if missing_python and not module.check_mode:
-            python = install_python(uv, root / "python", options["wanted"], options["mirror"])
+            folder, wanted = root / "python", options["wanted"]
+            python = take_python(folder, wanted) or install_python(
+                uv, folder, wanted, options["mirror"], options["env"]
+            )
     except EnvError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

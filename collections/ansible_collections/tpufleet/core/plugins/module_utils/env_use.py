@@ -1,0 +1,65 @@
+"""Which environments are in use on a worker, so that none of them is ever removed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+_ENV = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
+
+
+def named(texts: Iterable[str]) -> set[str]:
+    """Find the names of environments in texts."""
+    return {name for text in texts for name in _ENV.findall(text)}
+
+
+def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
+    """Find the environments that a process was started from or has a library of."""
+    return named(
+        text
+        for folder in proc.glob("[0-9]*")
+        for text in (_read(folder / "cmdline"), _read(folder / "maps"))
+    )
+
+
+def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
+    """Find the environments of the runs whose units are ``active``: what they need lies below
+    ``runs``, a directory each."""
+    return named(_read(file) for run in active for file in (runs / run).glob("*") if file.is_file())
+
+
+def active_runs() -> list[str]:
+    """Ask systemd which runs have a unit that is up, coming or going. Without systemd: none."""
+    words = ["systemctl", "list-units", "--plain", "--no-legend", "--all", "tpufleet-run@*"]
+    try:
+        told = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return []
+    units = [line.split() for line in told.splitlines() if line.strip()]
+    up = [unit[0] for unit in units if len(unit) > 2 and unit[2] not in ("inactive", "failed")]
+    return [unit.partition("@")[2].rpartition(".service")[0] for unit in up]
+
+
+def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
+    """Give the environments to remove: not the current one, none in use, not the newest ``keep``
+    others."""
+    known = [
+        path
+        for path in envs.glob("*")
+        if path.is_dir() and re.fullmatch(r"[0-9a-f]{16}", path.name)
+    ]
+    others = sorted(
+        (path for path in known if path.name != current),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    return [path for path in others[max(keep, 0) :] if path.name not in used]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,118 @@
+"""The wheels that a lock file pins, in a directory: downloaded once a TPU, then taken from its
+leader.
+
+Whoever installs from them checks every file against the lock's hashes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from .from_leader import FromLeaderError, pull
+from .python_env import lock_digest, network_environment, run
+
+_WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-]+)-.+\.whl$")
+
+
+def wheels_folder(cache: Path, lock: str, minor: int) -> Path:
+    """Name the directory of a lock file's wheels for Python 3.``minor``."""
+    return cache / "wheels" / f"{lock_digest(lock)[:16]}-3.{minor}"
+
+
+def download(folder: Path, lock: str, pip: list[str], env: Mapping[str, str]) -> None:
+    """Have the wheels of a lock file in ``folder``, which is there afterwards or not at all.
+
+    Wheels of other lock files beside it are taken again if this one pins them, to the hash.
+    ``pip`` are the words that run a pip of the Python that the wheels are for. Raises EnvError
+    with pip's own reason, OSError.
+    """
+    if folder.is_dir():
+        return
+    new = folder.with_name(f".{folder.name}.new")
+    new.mkdir(parents=True, exist_ok=True)
+    keep(new, lock)
+    for other in sorted(folder.parent.glob("[!.]*/*.whl")):
+        if not (new / other.name).exists() and file_digest(other) in lock:
+            os.link(other, new / other.name)
+    listed = new / "lock"
+    listed.write_text(lock, encoding="utf-8")
+    words = [*pip, "download", "--quiet", "--no-deps", "--require-hashes"]
+    # pip prefers what lies there to what it would have to download.
+    words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new)]
+    words += ["-r", str(listed)]
+    run(words, pip_environment(env), "downloading what the lock file pins")
+    new.replace(folder)
+
+
+def take_from_leader(folder: Path) -> None:
+    """Have what the leader has under the same name. Raises FromLeaderError."""
+    if folder.is_dir():
+        return
+    new = folder.with_name(f".{folder.name}.new")
+    new.parent.mkdir(parents=True, exist_ok=True)
+    pull("cache", f"wheels/{folder.name}", new)
+    new.replace(folder)
+
+
+def have(folder: Path, lock: str, pip: list[str], env: Mapping[str, str], leader: bool) -> str:
+    """Have the wheels, from the leader if there is one, else from the registry.
+
+    A leader that doesn't give them stops no worker: what it lacks is downloaded, and said.
+
+    Returns:
+        What a person should know, or nothing.
+
+    Raises:
+        EnvError: they can't be had from anywhere.
+    """
+    word = ""
+    if leader:
+        try:
+            take_from_leader(folder)
+        except FromLeaderError as error:
+            word = f"{error}: this worker downloaded for itself"
+    download(folder, lock, pip, env)
+    return word
+
+
+def keep(folder: Path, lock: str) -> None:
+    """Remove what an interruption left, but whole wheels of this lock."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif not _WHEEL.match(entry.name) or file_digest(entry) not in lock:
+            entry.unlink()
+
+
+def drop(cache: Path, lock: str) -> None:
+    """Remove the wheels of a lock file, whatever Python they are for."""
+    for folder in (cache / "wheels").glob(f"{lock_digest(lock)[:16]}-3.*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pip_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Give pip's variables; an index that is told to uv holds for pip as well."""
+    variables = network_environment({**os.environ, **env})
+    for ours, pips in (
+        ("UV_INDEX_URL", "PIP_INDEX_URL"),
+        ("UV_DEFAULT_INDEX", "PIP_INDEX_URL"),
+        ("UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
+    ):
+        if variables.get(ours):
+            variables.setdefault(pips, variables[ours])
+    variables.setdefault("PIP_NO_CACHE_DIR", "1")
+    return variables
+
+
+def file_digest(path: Path) -> str:
+    """Give a file's SHA-256 in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

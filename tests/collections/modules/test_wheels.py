@@ -1,0 +1,171 @@
+"""What a lock file pins: downloaded once, taken from the leader, checked by its hashes; and which
+environments may go."""
+
+import hashlib
+import os
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import env_use, wheels
+from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
+    EnvError,
+    install_env,
+    is_complete,
+)
+
+ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
+
+
+def make_wheel(folder: Path, name: str, body: str = "") -> str:
+    """Make a wheel of one module, and give the lock's line for it."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", body)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel = "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{info}/WHEEL", wheel)
+        archive.writestr(f"{info}/RECORD", "")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{name}==1.0 --hash=sha256:{digest}\n"
+
+
+@pytest.fixture(scope="module")
+def pip(tmp_path_factory):
+    home = tmp_path_factory.mktemp("pip")
+    venv.create(home, with_pip=True)
+    return [str(home / "bin/pip")]
+
+
+@pytest.fixture
+def index(tmp_path):
+    """A place that pip may take wheels from, without any network."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
+
+
+def test_what_a_lock_file_pins_is_downloaded_whole(tmp_path, pip, index):
+    lock = make_wheel(tmp_path / "index", "apple") + make_wheel(tmp_path / "index", "pear")
+    folder = wheels.wheels_folder(tmp_path, lock, sys.version_info.minor)
+
+    wheels.download(folder, lock, pip, index)
+
+    assert sorted(path.name for path in folder.glob("*.whl")) == [
+        "apple-1.0-py3-none-any.whl",
+        "pear-1.0-py3-none-any.whl",
+    ]
+
+
+def test_a_wheel_with_another_content_is_refused_and_nothing_is_there(tmp_path, pip, index):
+    lock = make_wheel(tmp_path / "index", "apple")
+    make_wheel(tmp_path / "index", "apple", "evil = True")
+    folder = wheels.wheels_folder(tmp_path, lock, 13)
+
+    with pytest.raises(EnvError, match=r"downloading .* apple|DO NOT MATCH|Expected sha256"):
+        wheels.download(folder, lock, pip, index)
+    assert not folder.exists()
+
+
+def test_a_requirement_that_does_not_exist_is_named_in_one_line(tmp_path, pip, index):
+    lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
+
+    with pytest.raises(EnvError, match=r"no-such-thing==1\.0") as refused:
+        wheels.download(wheels.wheels_folder(tmp_path, lock, 13), lock, pip, index)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_an_interruption_left_is_used_as_far_as_it_is_whole(tmp_path, pip):
+    lock = make_wheel(tmp_path / "index", "apple")
+    folder = wheels.wheels_folder(tmp_path, lock, 13)
+    begun = folder.with_name(f".{folder.name}.new")
+    begun.parent.mkdir(parents=True)
+    (tmp_path / "index").rename(begun)
+    (begun / "torn-1.0-py3-none-any.whl").write_text("half")
+    nowhere = {"PIP_NO_INDEX": "1"}
+
+    wheels.download(folder, lock, pip, nowhere)
+
+    assert [path.name for path in folder.glob("*.whl")] == ["apple-1.0-py3-none-any.whl"]
+
+
+def test_a_wheel_that_another_lock_file_pins_too_is_not_downloaded_again(tmp_path, pip, index):
+    apple = make_wheel(tmp_path / "index", "apple")
+    wheels.download(wheels.wheels_folder(tmp_path, apple, 13), apple, pip, index)
+    (tmp_path / "index/apple-1.0-py3-none-any.whl").unlink()
+    both = apple + make_wheel(tmp_path / "index", "pear")
+    folder = wheels.wheels_folder(tmp_path, both, 13)
+
+    wheels.download(folder, both, pip, index)
+
+    assert len(list(folder.glob("*.whl"))) == 2
+
+
+def test_a_worker_whose_leader_gives_nothing_downloads_for_itself_and_says_so(tmp_path, pip, index):
+    lock = make_wheel(tmp_path / "index", "apple")
+    folder = wheels.wheels_folder(tmp_path, lock, 13)
+
+    word = wheels.have(folder, lock, pip, index, leader=True)
+
+    assert "downloaded for itself" in word
+    assert folder.is_dir()
+
+
+def test_an_environment_is_made_from_wheels_alone_and_checks_their_hashes(tmp_path):
+    lock = make_wheel(tmp_path / "index", "apple", "taste = 'sweet'\n")
+    uv, python = Path(sys.prefix) / "bin/uv", Path(sys.executable)
+    env = tmp_path / ENV_A
+
+    install_env(env, lock, python, uv, tmp_path / "index", {})
+
+    assert is_complete(env)
+    make_wheel(tmp_path / "index", "apple", "taste = 'bitter'\n")
+    with pytest.raises(EnvError, match="uv pip install"):
+        install_env(tmp_path / ENV_B, lock, python, uv, tmp_path / "index", {})
+    assert not is_complete(tmp_path / ENV_B)
+
+
+def test_an_index_of_one_s_own_holds_for_pip_as_for_uv():
+    told = wheels.pip_environment({"UV_INDEX_URL": "http://127.0.0.1:9/simple"})
+
+    assert told["PIP_INDEX_URL"] == "http://127.0.0.1:9/simple"
+
+
+def aged(tmp_path, *names):
+    """Make environments, each older than the one before it."""
+    for age, name in enumerate(names):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1_000_000 - age, 1_000_000 - age))
+
+
+def test_old_environments_go_but_the_current_one_and_the_newest(tmp_path):
+    aged(tmp_path, ENV_B, ENV_C, ENV_D, ENV_A)
+
+    gone = env_use.prunable(tmp_path, ENV_A, used=set(), keep=1)
+
+    assert [path.name for path in gone] == [ENV_C, ENV_D]
+
+
+def test_an_environment_in_use_never_goes(tmp_path):
+    aged(tmp_path, ENV_B, ENV_C)
+
+    assert env_use.prunable(tmp_path, ENV_A, used={ENV_C, ENV_B}, keep=0) == []
+
+
+def test_an_environment_that_a_process_was_started_from_is_in_use(tmp_path):
+    (tmp_path / "812").mkdir()
+    (tmp_path / "812/cmdline").write_text(f"/opt/tpufleet/envs/{ENV_A}/bin/python\0-m\0train\0")
+    (tmp_path / "813").mkdir()
+    (tmp_path / "813/maps").write_text(f"7f r-xp /opt/tpufleet/envs/{ENV_B}/lib/x.so\n")
+
+    assert env_use.used_by_processes(tmp_path) == {ENV_A, ENV_B}
+
+
+def test_the_environment_of_a_run_in_being_is_in_use_and_of_an_ended_one_is_not(tmp_path):
+    for run, name in (("up", ENV_A), ("ended", ENV_B)):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "command").write_text(f"/opt/tpufleet/envs/{name}/bin/python")
+
+    assert env_use.used_by_runs(tmp_path, ["up", "gone"]) == {ENV_A}
