@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from train import lora
 from train.config import Config, ModelConfig
 from train.model import Params, logits
 from train.tokens import Tokenizer
@@ -21,7 +22,7 @@ def passage(params: Params, cfg: Config, tokenizer: Tokenizer) -> str:
     recent = prompt[-cfg.model.context :]
     window_t[: len(recent)] = recent
     tokens = complete(
-        params,
+        lora.merged(params, cfg),
         window_t,
         len(recent),
         jax.random.key(cfg.seed),

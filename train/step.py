@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from train import model, optimizer
+from train import lora, model, optimizer
 from train.config import Config
 from train.data import Corpus
 
@@ -28,7 +28,7 @@ DROPOUT_STREAM = 1
 
 def fresh_state(cfg: Config) -> State:
     """Make the state of step 0, drawn from the seed alone."""
-    params = model.init_params(jax.random.key(cfg.seed), cfg.model)
+    params = lora.with_adapters(model.init_params(jax.random.key(cfg.seed), cfg.model), cfg)
     opt_state = optimizer.make(cfg).init(params)
     return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 
@@ -65,23 +65,32 @@ def _step(state: State, windows_abt: jax.Array, cfg: Config) -> tuple[State, dic
 def _loss_and_grads(
     params: model.Params, windows_abt: jax.Array, key: jax.Array | None, cfg: Config
 ) -> tuple[jax.Array, model.Params]:
-    """Mean loss and gradient over all parts, summed in float32."""
+    """Mean loss and gradient over all parts, summed in float32; zero for what doesn't learn."""
+    names = optimizer.learning(params, cfg)
+    learning = {name: a for name, a in params.items() if name in names}
+    still = {name: a for name, a in params.items() if name not in names}
+
+    def of_learning(learning: model.Params, *others: Any) -> jax.Array:
+        return model.loss(lora.merged(still | learning, cfg), *others)
 
     def part(windows_bt: jax.Array, i: jax.Array | int) -> tuple[jax.Array, model.Params]:
         own_key = None if key is None else jax.random.fold_in(key, i)
         how = cfg.compute
-        return jax.value_and_grad(model.loss)(params, windows_bt, cfg.model, how, own_key)
+        return jax.value_and_grad(of_learning)(learning, windows_bt, cfg.model, how, own_key)
 
     parts = windows_abt.shape[0]
+    nothing = jax.tree.map(jnp.zeros_like, still)
     if parts == 1:
-        return part(windows_abt[0], 0)
+        loss, grads = part(windows_abt[0], 0)
+        return loss, grads | nothing
 
     def add(total: Any, here: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, part(*here)), None
 
-    nothing = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    total, _ = jax.lax.scan(add, nothing, (windows_abt, jnp.arange(parts)))
-    return jax.tree.map(lambda a: a / parts, total)
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, learning))
+    total, _ = jax.lax.scan(add, zero, (windows_abt, jnp.arange(parts)))
+    loss, grads = jax.tree.map(lambda a: a / parts, total)
+    return loss, grads | nothing
 
 
 def _dropout_key(state: State, cfg: Config) -> jax.Array | None:
@@ -96,6 +105,7 @@ def _dropout_key(state: State, cfg: Config) -> jax.Array | None:
 def evaluate(params: model.Params, windows_nabt: jax.Array, cfg: Config) -> jax.Array:
     """Mean loss of n batches, without dropout, as a scalar."""
     windows_mbt = windows_nabt.reshape(-1, *windows_nabt.shape[2:])
+    params = lora.merged(params, cfg)
     losses = jax.lax.map(
         lambda windows_bt: model.loss(params, windows_bt, cfg.model, cfg.compute), windows_mbt
     )

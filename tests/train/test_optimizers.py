@@ -1,0 +1,205 @@
+"""Muon for the layers' matrices, parameters that stay, adapters that alone learn."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.train.fixed_windows import VOCABULARY, losses
+from tests.train.trainer_processes import PROJECT, clean_environment
+from train import lora, model, optimizer, step
+from train.config import Config, ConfigError, build
+
+STEPS = 6
+TREE = {
+    "batch": 8,
+    "model": {"layers": 2, "heads": 2, "width": 16, "context": 32, "vocabulary": VOCABULARY},
+    "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
+}
+
+
+def config(**changes: dict) -> Config:
+    return build({**TREE, **{k: {**TREE.get(k, {}), **v} for k, v in changes.items()}})
+
+
+def fresh(cfg: Config) -> step.State:
+    return jax.jit(step.fresh_state, static_argnums=0)(cfg)
+
+
+def after_steps(cfg: Config, state: step.State, steps: int = 2) -> step.State:
+    draw = np.random.default_rng(1)
+    shape = (1, cfg.compute.accumulate, cfg.batch // cfg.compute.accumulate, 33)
+    for _ in range(steps):
+        windows = draw.integers(0, VOCABULARY, shape).astype(np.int32)
+        state, _ = step.update(state, windows, cfg)
+    return state
+
+
+def changed(before: model.Params, after: model.Params) -> set[str]:
+    return {name for name in before if (before[name] != after[name]).any()}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_loss_falls(name: str):
+    seen = losses(config(optimizer={"name": name}), STEPS)
+    assert seen[-1] < seen[0] - 0.1
+
+
+def test_muon_s_updates_of_a_layer_s_matrix_are_nearly_orthogonal():
+    cfg = config(optimizer={"name": "muon", "weight_decay": 0, "learning_rate": 1.0})
+    params = fresh(cfg)["params"]
+    grads = {
+        n: jax.random.normal(jax.random.key(i), a.shape)
+        for i, (n, a) in enumerate(sorted(params.items()))
+    }
+    rule = optimizer.make(cfg)
+    updates = jax.jit(lambda: rule.update(grads, rule.init(params), params)[0])()
+    for matrix in updates["l_up_df"]:
+        singular = np.linalg.svd(np.asarray(matrix), compute_uv=False)
+        assert singular.max() / singular.min() < 2.5
+    of_adam = np.abs(np.asarray(updates["tokens_vd"]))
+    np.testing.assert_allclose(of_adam, 1.0, rtol=1e-2)
+
+
+MESH = """
+import os, sys
+import jax, numpy as np
+from tests.train import fixed_windows, test_optimizers
+from train import mesh
+cfg = test_optimizers.config(**eval(sys.argv[1]))
+mesh.make(cfg)
+print(fixed_windows.losses(cfg, test_optimizers.STEPS).tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": {"name": "muon"}},
+        {"lora": {"rank": 2}, "optimizer": {"name": "muon"}},
+        {"lora": {"rank": 4, "targets": ["l_*"]}, "optimizer": {"frozen": ["l_up*"]}},
+    ],
+    ids=str,
+)
+def test_spread_over_four_devices_it_learns_the_same(changes: dict):
+    spread = changes | {"compute": {"fsdp": 2}}
+    done = subprocess.run(
+        [sys.executable, "-c", MESH, repr(spread)],
+        cwd=PROJECT,
+        env=clean_environment()
+        | {k: v for k, v in os.environ.items() if k == "JAX_DISABLE_MOST_OPTIMIZATIONS"}
+        | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
+    seen = [float(number) for number in done.stdout.strip(" []\n").split(",")]
+    np.testing.assert_allclose(seen, losses(config(**changes), STEPS), rtol=1e-4)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_is_frozen_stays_to_the_bit_and_has_no_moments(accumulate: int):
+    cfg = config(optimizer={"frozen": ["tokens_vd", "*norm*"]}, compute={"accumulate": accumulate})
+    before = fresh(cfg)
+    sizes = sum(a.size for a in jax.tree.leaves(before["opt_state"]))
+    everything = sum(
+        a.size for a in jax.tree.leaves(jax.eval_shape(lambda: fresh(config()))["opt_state"])
+    )
+    kept = jax.tree.map(np.asarray, before["params"])
+    after = after_steps(cfg, before)
+    stayed = kept.keys() - changed(kept, after["params"])
+    assert stayed == {n for n in kept if n == "tokens_vd" or "norm" in n}
+    assert everything - sizes == 2 * sum(kept[name].size for name in stayed)
+
+
+def test_the_norm_of_the_gradient_is_that_of_what_learns():
+    cfg = config(optimizer={"frozen": ["l_*", "positions_td", "norm*"]})
+    windows = np.zeros((1, 1, 8, 33), np.int32)
+    _, values = step.update(fresh(cfg), windows, cfg)
+    _, all_values = step.update(fresh(config()), windows, config())
+    assert 0 < float(values["grad_norm"][0]) < float(all_values["grad_norm"][0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"optimizer": {"frozen": ["tokens"]}},
+            "optimizer.frozen: 'tokens' matches nothing; allowed: head_dv, l_down_d, ",
+        ),
+        ({"optimizer": {"frozen": ["*"]}}, "optimizer.frozen: leaves nothing to learn"),
+        (
+            {"lora": {"rank": 2, "targets": ["l_up_f"]}},
+            "lora.targets: 'l_up_f' matches nothing; allowed: l_down_fd, l_out_dd, l_qkv_dp, ",
+        ),
+        ({"lora": {"rank": 2, "targets": []}}, "lora.targets: must name at least one; allowed: "),
+    ],
+)
+def test_a_pattern_without_a_parameter_is_named_with_what_there_is(changes: dict, said: str):
+    with pytest.raises(ConfigError) as error:
+        optimizer.check(config(**changes))
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def adapted() -> Config:
+    return config(lora={"rank": 2, "targets": ["l_qkv_dp", "l_up*"]})
+
+
+def test_a_fresh_adapter_changes_no_loss(adapted: Config):
+    windows = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 33)).astype(np.int32)
+    base = config()
+    with_it, without = fresh(adapted)["params"], fresh(base)["params"]
+    assert float(step.evaluate(with_it, windows, adapted)) == float(
+        step.evaluate(without, windows, base)
+    )
+
+
+def test_only_adapters_learn(adapted: Config):
+    before = fresh(adapted)
+    kept = jax.tree.map(np.asarray, before["params"])
+    after = after_steps(adapted, before)
+    assert changed(kept, after["params"]) == {
+        f"{name}.{side}" for name in ("l_qkv_dp", "l_up_df") for side in ("in", "out")
+    }
+
+
+def test_merged_it_is_a_plain_model_that_computes_the_same(adapted: Config):
+    params = after_steps(adapted, fresh(adapted))["params"]
+    windows = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 33)).astype(np.int32)
+    plain = lora.merged(params, adapted)
+    assert plain.keys() == fresh(config())["params"].keys()
+    expected = params["l_up_df"] + 16 / 2 * params["l_up_df.in"] @ params["l_up_df.out"]
+    np.testing.assert_allclose(plain["l_up_df"], expected, rtol=1e-5, atol=1e-7)
+    assert float(step.evaluate(plain, windows, config())) == pytest.approx(
+        float(step.evaluate(params, windows, adapted)), rel=1e-5
+    )
+
+
+def test_adapters_learn_what_the_data_has(adapted: Config):
+    strong = replace(adapted, optimizer=replace(adapted.optimizer, learning_rate=0.1))
+    seen = losses(strong, 12)
+    assert seen[-1] < seen[0] - 0.05
+
+
+def test_without_clipping_a_gradient_passes_as_it_is():
+    cfg = config(optimizer={"clip": None, "weight_decay": 0})
+    params = {"tokens_vd": jnp.ones((2, 2))}
+    rule = optimizer.make(cfg)
+    updates = rule.update({"tokens_vd": jnp.full((2, 2), 1e3)}, rule.init(params), params)[0]
+    np.testing.assert_allclose(updates["tokens_vd"], -1e-2, rtol=1e-5)
+
+
+def test_every_choice_gives_a_float32_state():
+    make: Callable[[Config], step.State] = lambda cfg: jax.eval_shape(lambda: fresh(cfg))  # noqa: E731
+    for cfg in (config(), config(optimizer={"name": "muon"}), config(lora={"rank": 2})):
+        floats = [a for a in jax.tree.leaves(make(cfg)) if jnp.issubdtype(a.dtype, jnp.floating)]
+        assert {a.dtype for a in floats} == {jnp.dtype("float32")}
