@@ -29,19 +29,28 @@ def info(state="training", *, active=False, log=(), time=1.0, **more):
 def test_a_run_is_launched_when_every_worker_can_start_it():
     verdict = launch_verdict({"w0": ready(), "w1": ready()}, PARTS, {})
 
-    assert (verdict["problems"], verdict["launch"]) == ([], ["mine"])
+    assert (verdict["problems"], verdict["launch"]) == ({}, ["mine"])
 
 
 def test_one_worker_that_is_down_keeps_all_from_starting_and_is_named():
     verdict = launch_verdict({"w0": ready(), "w1": {}}, PARTS, {"w1": DOWN})
 
-    assert verdict["problems"] == ["w1: can't be reached: ssh: No route to host"]
+    assert verdict["problems"] == {"mine": ["w1: can't be reached: ssh: No route to host"]}
+    assert verdict["launch"] == []
 
 
 def test_each_obstacle_is_named_with_its_worker():
     verdict = launch_verdict({"w0": ready("other", "run b is here"), "w1": ready()}, PARTS, {})
 
-    assert verdict["problems"] == ["w0: run b is here"]
+    assert verdict["problems"] == {"mine": ["w0: run b is here"]}
+
+
+def test_what_is_in_the_way_of_one_run_is_not_in_the_way_of_another():
+    parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
+
+    verdict = launch_verdict({"w0": ready("absent", "no space"), "w1": ready()}, parts, {})
+
+    assert (verdict["problems"], verdict["launch"]) == ({"a": ["w0: no space"]}, ["b"])
 
 
 def test_a_run_that_runs_everywhere_is_left_alone():

@@ -25,23 +25,29 @@ def launch_verdict(
     """Decide from each worker's ``state: ready`` answer, and from the push before it, which runs
     to launch.
 
-    Returns ``problems`` (lines; nothing may start if there is one),
-    ``launch``, ``running`` and ``done`` (names of runs), ``notes`` (lines on the last two).
+    Each run stands for itself. Returns ``problems`` (by run its lines; a run that has one may not
+    start), ``launch``, ``running`` and ``done`` (names of runs), ``notes`` (lines on the last two).
     """
-    problems, standings = [], {}
+    problems: dict[str, list[str]] = {}
+    standings: dict[str, set[str]] = {}
     for host, part in parts.items():
-        answer = answers.get(host) or {}
+        answer, mine = answers.get(host) or {}, problems.setdefault(part["run"], [])
         if "standing" not in answer:
-            problems.append(f"{host}: {why(answer if answer.get('msg') else pushed.get(host))}")
+            mine.append(f"{host}: {why(answer if answer.get('msg') else pushed.get(host))}")
             continue
-        problems += [f"{host}: {line}" for line in answer["obstacles"]]
+        mine += [f"{host}: {line}" for line in answer["obstacles"]]
         standings.setdefault(part["run"], set()).add(answer["standing"])
-    whole = {run: next(iter(found)) for run, found in standings.items() if len(found) == 1}
+    refused = {run for run, lines in problems.items() if lines}
+    whole = {
+        run: next(iter(found))
+        for run, found in standings.items()
+        if len(found) == 1 and run not in refused
+    }
     running = sorted(run for run, found in whole.items() if found == "running")
     done = sorted(run for run, found in whole.items() if found == "done")
     return {
-        "problems": problems,
-        "launch": sorted(set(standings) - set(running) - set(done)),
+        "problems": {run: problems[run] for run in sorted(refused)},
+        "launch": sorted(set(standings) - refused - set(running) - set(done)),
         "running": running,
         "done": done,
         "notes": [f"{run} runs already" for run in running]

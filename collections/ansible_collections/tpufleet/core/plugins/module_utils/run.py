@@ -21,6 +21,13 @@ DONE = 0
 BAD_CONFIG = 2
 NOT_A_NUMBER = 3
 SAVED = 75
+NOT_TOGETHER = 76
+PEER_ENDED = 77
+MEETING_PORTS = 1000
+"""How far above the coordinator's port the workers of an attempt meet."""
+
+
+OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds")
 
 
 class RunError(Exception):
@@ -29,7 +36,11 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Launch:
-    """What one attempt of a run is on one worker. ``coordinator`` is ``host:port``."""
+    """What one attempt of a run is on one worker. ``coordinator`` is ``host:port``.
+
+    ``peers`` are the workers' names by process, ``token`` is the attempt's own secret by which they
+    know each other, ``meet_seconds`` how long they wait for each other.
+    """
 
     run: str
     attempt: int
@@ -42,14 +53,17 @@ class Launch:
     num_processes: int
     process_id: int
     checkpoints: str
+    peers: tuple[str, ...] = ()
+    token: str = ""
+    meet_seconds: int = 120
 
     def identity(self) -> str:
         """Name what is launched, whichever the attempt: two launches of the same thing are equal
         here.
 
-        The port belongs to the attempt and is left out.
+        The port belongs to the attempt and is left out, as is how the workers come together.
         """
-        parts = {key: value for key, value in asdict(self).items() if key != "attempt"}
+        parts = {key: value for key, value in asdict(self).items() if key not in OF_THE_ATTEMPT}
         parts["coordinator"] = self.coordinator.rpartition(":")[0]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -106,6 +120,25 @@ def contract(launch: Launch, places: Places) -> dict[str, str]:
     return variables
 
 
+def meeting(launch: Launch) -> dict[str, str]:
+    """Give what the unit's first act needs to wait for the other workers, if there are any."""
+    if launch.num_processes == 1 or not launch.token:
+        return {}
+    if len(launch.peers) != launch.num_processes:
+        raise RunError(
+            f"run {launch.run} has {launch.num_processes} processes and {len(launch.peers)} names"
+        )
+    host, _, port = launch.coordinator.rpartition(":")
+    return {
+        "TPUFLEET_MEET_AT": f"{host}:{int(port) + MEETING_PORTS}",
+        "TPUFLEET_MEET_TOKEN": launch.token,
+        "TPUFLEET_MEET_SECONDS": str(launch.meet_seconds),
+        "TPUFLEET_MEET_AS": " ".join(launch.peers),
+        "TPUFLEET_MEET_RELEASE": launch.release,
+        "TPUFLEET_MEET_ENVIRONMENT": launch.python_env,
+    }
+
+
 def environment(launch: Launch, places: Places, trust: dict[str, str]) -> dict[str, str]:
     """Give all variables of one process; the contract's own can't be set by anyone else.
 
@@ -122,7 +155,7 @@ def environment(launch: Launch, places: Places, trust: dict[str, str]) -> dict[s
         **trust,
         **dict(launch.env),
     }
-    return {**variables, **contract(launch, places)}
+    return {**variables, **contract(launch, places), **meeting(launch)}
 
 
 def environment_file(variables: dict[str, str]) -> str:
@@ -164,16 +197,21 @@ def fill(words: tuple[str, ...], launch: Launch, places: Places) -> list[str]:
     return [PLACEHOLDER.sub(lambda m: values.get(m.group(1), m.group(0)), word) for word in words]
 
 
-def state_in_words(unit: dict | None, heartbeat: dict | None, ended: dict | None) -> str:
+def state_in_words(
+    unit: dict | None, heartbeat: dict | None, ended: dict | None, met: dict | None = None
+) -> str:
     """Say how a run stands on a worker.
 
     ``unit`` holds systemd's ActiveState; ``ended`` is exit.json of the last attempt, if it has
-    ended.
+    ended; ``met`` is meeting.json, in which the unit says whom it waits for.
     """
     active = (unit or {}).get("ActiveState", "inactive")
     if active == "deactivating":
         return "stopping"
     if active in ("active", "activating", "reloading"):
+        waits = (met or {}).get("waiting_for")
+        if waits and not heartbeat:
+            return f"waiting for {', '.join(map(str, waits))}"
         return str((heartbeat or {}).get("state") or "starting")
     if ended is None:
         return "lost"
@@ -182,7 +220,11 @@ def state_in_words(unit: dict | None, heartbeat: dict | None, ended: dict | None
 
 def exit_in_words(ended: dict) -> str:
     """Say what the end of an attempt means, by the exit code or the signal (DESIGN.md, "A run")."""
-    status = str(ended.get("status", ""))
+    status, why = str(ended.get("status", "")), str(ended.get("why", ""))
+    if status == str(NOT_TOGETHER) and ended.get("code") == "exited":
+        return f"not started: {why or 'the workers did not come together'}"
+    if status == str(PEER_ENDED) and ended.get("code") == "exited":
+        return f"ended as {why or 'another worker ended'}"
     if ended.get("result") == "oom-kill":
         return "out of memory"
     if ended.get("code") in ("killed", "dumped"):

@@ -82,9 +82,10 @@ def look(run: str, places: Places, lines: int = 0) -> dict:
     heartbeat = read_json(folder / "heartbeat.json")
     ended = read_json(folder / "exit.json")
     launched = read_json(places.unit_dir(run) / "launch.json") or {}
+    met = read_json(folder / "meeting.json")
     return {
         "run": run,
-        "state": state_in_words(unit, heartbeat, ended),
+        "state": state_in_words(unit, heartbeat, ended, met),
         "active": unit.get("ActiveState") in ACTIVE,
         "attempt": launched.get("attempt"),
         "release": launched.get("release"),
@@ -203,7 +204,7 @@ def start(launch: Launch, places: Places) -> None:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     os.chown(run_dir, account.pw_uid, account.pw_gid)
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for stale in ("heartbeat.json", "exit.json"):
+    for stale in ("heartbeat.json", "exit.json", "meeting.json"):
         (run_dir / stale).unlink(missing_ok=True)
     if launch.config is not None:
         write(run_dir / "config.yml", launch.config, 0o644)

@@ -63,6 +63,19 @@ options:
     description: Which of them is this worker's.
     type: int
     default: 0
+  peers:
+    description: The names of the run's workers, by process.
+    type: list
+    elements: str
+    default: []
+  token:
+    description: The attempt's own secret, by which its workers know each other. Without one they
+      don't wait for each other.
+    type: str
+  meet_seconds:
+    description: How long the workers of an attempt wait for each other.
+    type: int
+    default: 120
   checkpoints:
     description: Where this run's checkpoints go.
     type: str
@@ -145,6 +158,9 @@ def launch_of(params: dict, places: Places) -> Launch:
         num_processes=params["num_processes"],
         process_id=params["process_id"],
         checkpoints=params["checkpoints"],
+        peers=tuple(params["peers"]),
+        token=params["token"] or "",
+        meet_seconds=params["meet_seconds"],
     )
 
 
@@ -229,6 +245,9 @@ def main() -> None:
             "num_processes": {"type": "int", "default": 1},
             "process_id": {"type": "int", "default": 0},
             "checkpoints": {"type": "str"},
+            "peers": {"type": "list", "elements": "str", "default": []},
+            "token": {"type": "str", "no_log": True},
+            "meet_seconds": {"type": "int", "default": 120},
             "device_glob": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/opt/tpufleet"},
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},

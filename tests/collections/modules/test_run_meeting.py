@@ -1,0 +1,243 @@
+"""The unit's first act: all workers of an attempt come together, or none of them starts; and the
+lifeline afterwards. Each worker is a real process of the role's program, on loopback."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.collections.test_inventory import ROOT
+
+ATTEMPT = ROOT / "roles/run/files/attempt"
+NAMES = "pod-w0 pod-w1 pod-w2"
+TOUCH = "import pathlib, time; pathlib.Path('began').touch(); {}"
+STAY = TOUCH.format("time.sleep(60)")
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Workers:
+    """Processes of one attempt; the trainer of each is a line of Python."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
+        self.started: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, number: int, program: str, **differs: str) -> None:
+        place = self.folder / str(number)
+        (place / "etc/runs/mine").mkdir(parents=True)
+        (place / "run").mkdir()
+        command = {
+            "argv": [sys.executable, "-c", program],
+            "cwd": str(place),
+            "run_dir": str(place / "run"),
+        }
+        (place / "etc/runs/mine/command").write_text(json.dumps(command))
+        environ = {
+            "PATH": os.environ["PATH"],
+            "TPUFLEET_ETC": str(place / "etc"),
+            "TPUFLEET_RUN": "mine",
+            "TPUFLEET_ATTEMPT": "4",
+            "TPUFLEET_MEET_RELEASE": "r",
+            "TPUFLEET_MEET_ENVIRONMENT": "e",
+            "TPUFLEET_PROCESS_ID": str(number),
+            "TPUFLEET_MEET_AT": f"127.0.0.1:{self.port}",
+            "TPUFLEET_MEET_TOKEN": "secret",
+            "TPUFLEET_MEET_SECONDS": "15",
+            "TPUFLEET_MEET_AS": NAMES,
+        } | differs
+        self.started[number] = subprocess.Popen(
+            [sys.executable, ATTEMPT, "begin", "mine"], env=environ, stdin=subprocess.DEVNULL
+        )
+
+    def code(self, number: int) -> int:
+        return self.started[number].wait(60)
+
+    def began(self, number: int) -> bool:
+        return (self.folder / str(number) / "began").exists()
+
+    def all_began(self) -> None:
+        deadline = time.monotonic() + 30
+        while not all(self.began(number) for number in self.started):
+            assert time.monotonic() < deadline, [self.news(number) for number in self.started]
+            time.sleep(0.05)
+
+    def news(self, number: int) -> dict:
+        path = self.folder / str(number) / "run/meeting.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+
+@pytest.fixture
+def workers(tmp_path, port):
+    found = Workers(tmp_path, port)
+    yield found
+    for process in found.started.values():
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def test_nobody_starts_before_all_have_come_and_then_all_do(workers):
+    workers.start(2, TOUCH.format(""))
+    workers.start(0, TOUCH.format(""))
+    deadline = time.monotonic() + 30
+    while workers.news(0).get("waiting_for") != ["pod-w1"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not workers.began(0)
+    assert not workers.began(2)
+
+    workers.start(1, TOUCH.format(""))
+
+    assert [workers.code(number) for number in (0, 1, 2)] == [0, 0, 0]
+    workers.all_began()
+
+
+def test_if_one_does_not_come_none_starts_and_everybody_names_it(workers):
+    for number in (0, 2):
+        workers.start(number, TOUCH.format(""), TPUFLEET_MEET_SECONDS="2")
+
+    assert [workers.code(0), workers.code(2)] == [76, 76]
+    assert not workers.began(0)
+    assert not workers.began(2)
+    assert workers.news(0)["why"] == workers.news(2)["why"] == "pod-w1 did not come"
+
+
+def test_without_worker_0_none_starts_and_it_is_named(workers):
+    workers.start(1, TOUCH.format(""), TPUFLEET_MEET_SECONDS="1")
+
+    assert workers.code(1) == 76
+    assert workers.news(1)["why"].startswith("pod-w0 (127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("variable", "what"),
+    [
+        ("TPUFLEET_MEET_RELEASE", "release other, pod-w0 has r"),
+        ("TPUFLEET_MEET_ENVIRONMENT", "environment other, pod-w0 has e"),
+        ("TPUFLEET_ATTEMPT", "attempt other, pod-w0 has 4"),
+    ],
+)
+def test_a_worker_that_comes_with_something_else_keeps_all_from_starting(workers, variable, what):
+    workers.start(0, TOUCH.format(""))
+    workers.start(1, TOUCH.format(""), **{variable: "other"})
+
+    assert [workers.code(0), workers.code(1)] == [76, 76]
+    assert workers.news(0)["why"] == workers.news(1)["why"] == f"pod-w1 has come with {what}"
+
+
+def test_who_has_not_the_attempts_token_is_nobody(workers):
+    workers.start(0, TOUCH.format(""), TPUFLEET_MEET_SECONDS="3")
+    workers.start(2, TOUCH.format(""), TPUFLEET_MEET_SECONDS="3")
+    workers.start(1, TOUCH.format(""), TPUFLEET_MEET_SECONDS="3", TPUFLEET_MEET_TOKEN="guess")
+
+    assert workers.code(0) == 76
+    assert workers.news(0)["why"] == "pod-w1 did not come"
+    assert not workers.began(1)
+
+
+def test_the_token_is_not_in_the_trainers_environment(workers):
+    program = "import os, sys; sys.exit(any('MEET' in name for name in os.environ))"
+    for number in range(3):
+        workers.start(number, program)
+
+    assert [workers.code(number) for number in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_trainer_that_crashes_ends_the_others_and_is_named_by_them(workers, failing):
+    for number in range(3):
+        crash = TOUCH.format("time.sleep(1); raise SystemExit(9)")
+        workers.start(number, crash if number == failing else STAY)
+
+    others = [number for number in range(3) if number != failing]
+    assert workers.code(failing) == 9
+    assert [workers.code(number) for number in others] == [77, 77]
+    for number in others:
+        assert workers.news(number)["why"] == f"pod-w{failing} ended with 9"
+
+
+def test_a_worker_that_is_killed_outright_ends_the_others(workers):
+    for number in range(3):
+        workers.start(number, STAY)
+    workers.all_began()
+
+    workers.started[1].kill()
+
+    assert [workers.code(0), workers.code(2)] == [77, 77]
+    assert workers.news(2)["why"] == "pod-w1 is gone"
+
+
+def test_a_trainer_that_saves_when_the_others_end_says_so_by_its_own_code(workers):
+    save = (
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
+        "pathlib.Path('began').touch()\n"
+        "time.sleep(60)"
+    )
+    crash = (
+        "import pathlib, sys, time\n"
+        "pathlib.Path('began').touch()\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
+        "sys.exit(1)"
+    )
+    for number in range(3):
+        workers.start(number, crash if number == 1 else save)
+    workers.all_began()
+    (workers.folder / "1/go").touch()
+
+    assert [workers.code(number) for number in (0, 1, 2)] == [75, 1, 75]
+
+
+def test_a_trainer_that_is_done_leaves_the_others_alone(workers):
+    for number in range(3):
+        workers.start(number, TOUCH.format("" if number == 0 else "time.sleep(2)"))
+
+    assert [workers.code(number) for number in range(3)] == [0, 0, 0]
+
+
+def test_a_trainer_that_dies_of_a_signal_dies_of_it_for_systemd_too(workers):
+    crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    workers.start(0, crash, TPUFLEET_MEET_AT="", TPUFLEET_MEET_AS="")
+
+    assert workers.code(0) == -signal.SIGSEGV
+
+
+def test_term_before_the_beginning_ends_the_waiting(workers):
+    workers.start(0, STAY)
+    deadline = time.monotonic() + 30
+    while not workers.news(0):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    workers.started[0].terminate()
+
+    assert workers.code(0) == 75
+    assert not workers.began(0)
+
+
+def test_a_command_that_does_not_exist_says_so(workers, tmp_path):
+    workers.start(0, "", TPUFLEET_MEET_AT="", TPUFLEET_MEET_AS="")
+    workers.code(0)
+    command = tmp_path / "0/etc/runs/mine/command"
+    command.write_text(command.read_text().replace(sys.executable, "nowhere/python"))
+    workers.started.clear()
+    done = subprocess.run(
+        [sys.executable, ATTEMPT, "begin", "mine"],
+        env={"TPUFLEET_ETC": str(tmp_path / "0/etc"), "TPUFLEET_ATTEMPT": "5"},
+        check=False,
+    )
+
+    assert done.returncode == 127
+    assert "nowhere/python: No such file" in (tmp_path / "0/run/log").read_text()
