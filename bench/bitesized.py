@@ -61,7 +61,7 @@ class Ours:
         from train.contract import Contract, Heartbeat, check_writable
         from train.corpus import prepare
         from train.data import Corpus
-        from train.loop import Run, own_copy
+        from train.loop import Run
 
         # One step more than there are turns: the end, with its checkpoint, is in no turn.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
@@ -71,7 +71,7 @@ class Ours:
         self.corpus = prepare(cfg.data)
         self.cfg, self.metrics = cfg, directory / "ours" / "metrics.jsonl"
         self.run = Run(cfg, place, Corpus(self.corpus, cfg), Heartbeat(place.run_dir, cfg.steps))
-        params = own_copy(self.run.state["params"])
+        params = self.run.state["params"]
         np.savez(directory / "start.npz", **{k: np.asarray(v) for k, v in params.items()})
 
     def turn(self) -> dict[str, Any]:

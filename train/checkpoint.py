@@ -1,63 +1,100 @@
-"""The run's state on a directory that all processes see, by Orbax.
+"""The run's state in a directory that all processes see, local, shared or gs://, by Orbax.
 
-A checkpoint of step s is the state after s updates. Each carries, as custom metadata, what it is
-of: the model's shape and the corpus's fingerprint.
+A checkpoint of step s is the state after s updates: ``<s>/``, Orbax's files and, written when all
+of those are there, ``manifest.json``. That says what the checkpoint is of (the model's shape, the
+corpus's fingerprint) and how long each file is, so that a start sees damage before it loads: of a
+file that is cut short, Orbax would tell one process and leave the others waiting for it.
 """
 
+import json
+import logging
+import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from train import mesh
 from train.config import CheckpointConfig, Config, ConfigError, ModelConfig
 from train.corpus import Meta
 from train.step import State
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+SUMMED_BYTES = 1 << 20
+"""Files up to this size are checked by their sum, too: those that say what the others mean."""
+
+UNFINISHED = "its save was cut short"
+NONE, NOT_SOUND = -1, -2
 
 
 class Checkpoints:
     """The checkpoints of one run. Every method is called by all processes alike."""
 
     def __init__(
-        self, directory: Path, cfg: CheckpointConfig, identity: dict[str, Any], tidy: bool = True
+        self,
+        directory: Path | str,
+        cfg: CheckpointConfig,
+        identity: dict[str, Any],
+        tidy: bool = True,
     ) -> None:
-        """Open the directory, which must be there already.
+        """Find the last sound one, the same in all processes.
 
-        With ``tidy``, what a killed save left is removed: for the run itself, not for a reader
-        that may find one under way.
+        With ``tidy``, what is damaged is set aside and what a killed save left is removed: for the
+        run itself, not for a reader that may find one under way. Raises ConfigError where no sound
+        one is left of those that were there, and where the processes see different ones.
         """
-        self.directory = directory
-        self._identity = identity
-        self._orbax = ocp.training.Checkpointer(
-            directory,
-            # Orbax's own default would also ask for a SIGTERM; here the loop alone does.
-            save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(cfg.every),
-            preservation_policy=ocp.training.preservation_policies.LatestN(cfg.keep),
-            cleanup_tmp_directories=tidy,
+        self.directory, self._cfg, self._identity = str(directory), cfg, identity
+        if "://" in self.directory:  # gcsfs speaks of the bucket's type at every call
+            logging.getLogger("gcsfs").setLevel(logging.ERROR)
+        self._fs, self._root = fsspec.core.url_to_fs(self.directory, use_listings_cache=False)
+        step = mesh.from_first(self._newest_sound(tidy) if jax.process_index() == 0 else NONE)
+        if step == NOT_SOUND:
+            raise ConfigError(
+                f"{self.directory}: none of the checkpoints there is sound; put a copy of a sound "
+                "one there, or move them all away to begin at step 0"
+            )
+        mesh.check_alike(
+            repr((step, step != NONE and (self._fault(step) or self._manifest(step)))),
+            "find another last checkpoint than process 0; all must see one directory as "
+            + self.directory,
         )
-        self._last = self.latest
-
-    @property
-    def latest(self) -> int | None:
-        """The last step that was saved whole."""
-        return self._orbax.latest.step if self._orbax.latest else None
+        self.latest: int | None = None if step == NONE else step
+        """The last step that was saved, or is being saved."""
+        self._saving: Future[None] | None = None
+        self._background = ThreadPoolExecutor(1, "checkpoint")
 
     def save(self, step: int, state: State, wait: bool = False) -> None:
-        """Save, in the background unless ``wait``; a step that is there already is left alone."""
-        if step != self._last:
-            self._orbax.save_async(step, state, force=True, custom_metadata=self._identity)
-            self._last = step
+        """Save, in the background unless ``wait``; a step that is there already is left alone.
+
+        The state may be donated as soon as this returns. What went wrong with the save before is
+        raised here.
+        """
+        if step != self.latest:
+            self.wait()
+            response = ocp.save_async(f"{self.directory}/{step}", state)
+            self._saving = self._background.submit(self._finish, step, response)
+            self.latest = step
         if wait:
-            self._orbax.wait()
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for what is still being saved."""
+        if self._saving:
+            self._saving.result()
 
     def restore(self, step: int, abstract: State) -> State:
-        """Load a step into the shapes and shardings of ``abstract``.
+        """Load a step into the shapes and shardings of ``abstract``, whatever they were.
 
         Raises ConfigError, naming the first thing that differs, for a checkpoint of another model
         or corpus.
         """
-        found = dict(self._orbax.metadata(step).custom_metadata or {})
+        found = json.loads(self._manifest(step))["of"]
         # An option that a later release added is at its default in what was saved before.
         found["model"] = asdict(ModelConfig()) | found.get("model", {})
         if difference := _difference(found, self._identity):
@@ -65,11 +102,103 @@ class Checkpoints:
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
                 "take another directory or run name, or remove it"
             )
-        return self._orbax.load(step, abstract)
+        return ocp.load(f"{self.directory}/{step}", abstract)
 
     def close(self) -> None:
         """Wait for what is still being saved."""
-        self._orbax.close()
+        self.wait()
+        self._background.shutdown()
+
+    def _newest_sound(self, tidy: bool) -> int:
+        """Go from the newest back to the first sound one: its step, NONE or NOT_SOUND."""
+        names = self._names()
+        damaged, unfinished = any(name.endswith(".damaged") for name in names), 0
+        if tidy:
+            for name in names:
+                if ".orbax-checkpoint-tmp" in name:
+                    self._fs.rm(f"{self._root}/{name}", recursive=True)
+        for step in sorted(_steps(names), reverse=True):
+            fault = self._fault(step)
+            if not fault:
+                return step
+            damaged |= fault != UNFINISHED
+            unfinished += fault == UNFINISHED
+            log.warning("%s/%d: %s: NOT USED", self.directory, step, fault)
+            if tidy:
+                self._set_aside(step, "unfinished" if fault == UNFINISHED else "damaged")
+        # A kill during the first save leaves one unfinished at most: then step 0 is no loss.
+        return NOT_SOUND if damaged or unfinished > 1 else NONE
+
+    def _fault(self, step: int) -> str:
+        """Say what is wrong with a checkpoint, by its manifest; empty if nothing is."""
+        try:
+            wanted = json.loads(self._manifest(step))["files"]
+        except FileNotFoundError:
+            return UNFINISHED
+        except (ValueError, KeyError, TypeError):
+            return f"{MANIFEST} is damaged"
+        found = self._files(step)
+        for name, (size, crc) in wanted.items():
+            if name not in found:
+                return f"{name} is missing"
+            if found[name] != size:
+                return f"{name} has {found[name]} bytes instead of {size}"
+            if crc is not None and self._crc(step, name) != crc:
+                return f"{name} is not what was written"
+        return ""
+
+    def _set_aside(self, step: int, how: str) -> None:
+        path, aside = f"{self._root}/{step}", f"{self._root}/{step}.{how}"
+        if self._fs.exists(aside):
+            self._fs.rm(aside, recursive=True)
+        self._fs.mv(path, aside, recursive=True)
+        log.warning("%s/%d: set aside as %d.%s", self.directory, step, step, how)
+
+    def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
+        """Wait for all files of all processes; then the first one adds the manifest and tidies."""
+        response.result()
+        if jax.process_index() == 0:
+            files = {
+                name: (size, self._crc(step, name) if size <= SUMMED_BYTES else None)
+                for name, size in self._files(step).items()
+            }
+            manifest = json.dumps({"of": self._identity, "files": files}, indent=1)
+            partial = f"{self._root}/{step}/.{MANIFEST}"
+            self._fs.pipe_file(partial, manifest.encode())
+            self._fs.mv(partial, f"{self._root}/{step}/{MANIFEST}")
+            self._prune(step)
+
+    def _prune(self, newest: int) -> None:
+        """Keep the newest, and the last ``keep`` of those that were due by their step."""
+        steps = [step for step in _steps(self._names()) if step <= newest]
+        kept = [step for step in sorted(steps) if step % self._cfg.every == 0]
+        kept = kept if self._cfg.keep is None else kept[-self._cfg.keep :]
+        for step in set(steps) - {newest, *kept}:
+            # First, so that one that is half removed is none.
+            if self._fs.exists(f"{self._root}/{step}/{MANIFEST}"):
+                self._fs.rm(f"{self._root}/{step}/{MANIFEST}")
+            self._fs.rm(f"{self._root}/{step}", recursive=True)
+
+    def _manifest(self, step: int) -> str:
+        return self._fs.cat_file(f"{self._root}/{step}/{MANIFEST}").decode(errors="replace")
+
+    def _crc(self, step: int, name: str) -> int:
+        return zlib.crc32(self._fs.cat_file(f"{self._root}/{step}/{name}"))
+
+    def _files(self, step: int) -> dict[str, int]:
+        """List a checkpoint's files and their lengths in bytes, without the manifest."""
+        root = f"{self._root}/{step}/"
+        found = self._fs.find(root, detail=True).items()
+        sizes = {path.removeprefix(root): info["size"] for path, info in found}
+        return {name: size for name, size in sorted(sizes.items()) if MANIFEST not in name}
+
+    def _names(self) -> list[str]:
+        """List what lies in the directory; nothing, where gs:// has nothing below the prefix."""
+        try:
+            paths = self._fs.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return []
+        return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
 
 def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
@@ -83,9 +212,8 @@ def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     }
 
 
-def abstract(shapes: State, sharding: jax.sharding.Sharding) -> State:
-    """Describe the state to load: shapes, as ``jax.eval_shape`` gives them, and where to."""
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), shapes)
+def _steps(names: list[str]) -> list[int]:
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:

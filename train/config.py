@@ -53,6 +53,14 @@ class ModelConfig:
         return 4 * self.width if self.feedforward is None else self.feedforward
 
     @property
+    def padded_vocabulary(self) -> int:
+        """Rows of the token embedding: a big vocabulary is filled up to a multiple of 128.
+
+        Matrix units work on tiles of that width; what is filled up is never a token.
+        """
+        return self.vocabulary if self.vocabulary <= 1024 else -(-self.vocabulary // 128) * 128
+
+    @property
     def head_width(self) -> int:
         """Width of one head."""
         return self.width // self.heads
@@ -69,12 +77,17 @@ class ComputeConfig:
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations and matrix products; parameters, norms, loss and optimizer stay float32."""
-    attention: Literal["auto", "plain", "blocks"] = "auto"
+    fsdp: Count | None = 1
+    """Devices that share one copy of parameters and optimizer state; null is all of them."""
+    attention: Literal["auto", "plain", "blocks", "cudnn", "splash"] = "auto"
     """``auto`` takes what is fastest on the device (attention.py says which)."""
     remat: Literal["none", "dots", "all"] = "none"
     """What a layer computes again for its gradient: nothing, all but matrix products, or all."""
     scan_layers: bool = False
     """One compiled layer for all: quick to compile, a little slower to run."""
+    loss_parts: Count = 1
+    """Parts of a window that the scores of all tokens are made for, one after the other: a big
+    vocabulary's scores take more memory than all the rest."""
     accumulate: Count = 1
     """Parts that a batch is worked through in, one after the other, to save memory."""
     steps_per_call: Count = 1
@@ -147,12 +160,17 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When the state is saved, and how many of the last saves are kept."""
+    """When the state is saved, and what is kept of it; the newest save always is."""
 
     every: Count = 100
-    keep: Count = 3
+    """Steps between two saves that are kept."""
+    keep: Count | None = 3
+    """How many of those, the last ones; null keeps all."""
+    minutes: NotNegative = 15
+    """Minutes after which the state is saved in between, until the next save; 0 is never."""
     directory: str | None = None
-    """Seen by all processes; used where the fleet doesn't say TPUFLEET_CHECKPOINTS."""
+    """A directory that all processes see, or gs://bucket/prefix; used where the fleet doesn't say
+    TPUFLEET_CHECKPOINTS."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +227,8 @@ class Config:
     seed: Annotated[int, Bound(least=0, most=2**63 - 1)] = 0
     log_every: Count = 10
     """Steps between two lines of the log, and between two readings of memory."""
+    hang_after: NotNegative = 1800
+    """Seconds without a finished step after which the run is given up; 0 waits for ever."""
     init_from: str | None = None
     """A safetensors file (GPT-2's names or ours) whose parameters the run begins with."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -264,6 +284,7 @@ def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:
         ("model.width", cfg.model.width, "model.heads", cfg.model.heads),
         ("model.heads", cfg.model.heads, "model.kv_heads", cfg.model.groups),
         ("batch", cfg.batch, "compute.accumulate", cfg.compute.accumulate),
+        ("model.context", cfg.model.context, "compute.loss_parts", cfg.compute.loss_parts),
         ("checkpoint.every", cfg.checkpoint.every, *call),
         ("evaluate.every", cfg.evaluate.every, *call),
         ("sample.every", cfg.sample.every, *call),

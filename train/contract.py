@@ -4,12 +4,14 @@ The environment of each process (any of it may be missing, for a run by hand)::
 
     TPUFLEET_RUN           the run's name              TPUFLEET_COORDINATOR    host:port
     TPUFLEET_RUN_DIR       its directory, one a worker  TPUFLEET_NUM_PROCESSES  how many
-    TPUFLEET_CHECKPOINTS   one directory for all        TPUFLEET_PROCESS_ID     0 to n - 1
+    TPUFLEET_CHECKPOINTS   one place for all: a         TPUFLEET_PROCESS_ID     0 to n - 1
+                           directory or gs://
 """
 
 import json
 import math
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Mapping
@@ -22,6 +24,8 @@ DONE = 0
 CRASHED = 1
 BAD_CONFIG = 2
 NOT_A_NUMBER = 3
+HUNG = 70
+"""BSD's EX_SOFTWARE: no step finished for ``hang_after`` seconds; to the fleet, a crash."""
 INTERRUPTED = 75
 """BSD's EX_TEMPFAIL: interrupted and saved, to be started again."""
 
@@ -30,11 +34,14 @@ HEARTBEAT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Contract:
-    """One process's place in a run. ``coordinator`` is empty for a run of one process by hand."""
+    """One process's place in a run. ``coordinator`` is empty for a run of one process by hand.
+
+    ``checkpoints`` is a text where it is on gs://, and a Path otherwise.
+    """
 
     run: str
     run_dir: Path
-    checkpoints: Path
+    checkpoints: Path | str
     coordinator: str = ""
     num_processes: int = 1
     process_id: int = 0
@@ -61,16 +68,17 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
         raise ConfigError(
             f"TPUFLEET_COORDINATOR: must be host:port for {num_processes} processes, not empty"
         )
-    if checkpoints and "://" in checkpoints:
+    if checkpoints and "://" in checkpoints and not checkpoints.startswith("gs://"):
         raise ConfigError(
-            f"TPUFLEET_CHECKPOINTS or checkpoint.directory: must be a directory, not {checkpoints}"
+            "TPUFLEET_CHECKPOINTS or checkpoint.directory: must be a directory or "
+            f"gs://bucket/prefix, not {checkpoints}"
         )
     if coordinator and not coordinator.rpartition(":")[2].isdecimal():
         raise ConfigError(f"TPUFLEET_COORDINATOR: must be host:port, not {coordinator!r}")
     return Contract(
         run,
         run_dir,
-        Path(checkpoints).expanduser().absolute() if checkpoints else run_dir / "checkpoints",
+        _place(checkpoints) if checkpoints else run_dir / "checkpoints",
         coordinator,
         num_processes,
         process_id,
@@ -84,11 +92,34 @@ def check_writable(contract: Contract) -> None:
     """
     for directory in (contract.run_dir, contract.checkpoints):
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=directory):
-                pass
+            if isinstance(directory, Path):
+                directory.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=directory):
+                    pass
+            else:
+                _try_bucket(directory)
         except OSError as err:
-            raise ConfigError(f"{directory}: cannot be written: {err.strerror}") from err
+            why = err.strerror or " ".join(str(err).split())
+            raise ConfigError(f"{directory}: cannot be written: {why}") from err
+
+
+def _place(checkpoints: str) -> Path | str:
+    if "://" in checkpoints:
+        return checkpoints.rstrip("/")
+    return Path(checkpoints).expanduser().absolute()
+
+
+def _try_bucket(prefix: str) -> None:
+    """Write an object and remove it; whatever goes wrong is an OSError."""
+    import fsspec  # takes a while, and most runs need none
+
+    try:
+        bucket, root = fsspec.core.url_to_fs(prefix)
+        probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
+        bucket.pipe_file(probe, b"")
+        bucket.rm_file(probe)
+    except Exception as err:  # each of gcsfs's, google-auth's and aiohttp's own kinds
+        raise OSError(0, f"{type(err).__name__}: {' '.join(str(err).split())}") from err
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
@@ -101,8 +132,8 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
 class Heartbeat:
     """``heartbeat.json``: how far this process is, replaced at most once a second.
 
-    ``state`` is one of starting, running, done, interrupted, nan, failed. ``time`` is the unix
-    time of the last progress, in seconds: no thread writes it, so that a hang shows as age.
+    ``state`` is one of starting, running, done, interrupted, nan, hung, failed. ``time`` is the
+    unix time of the last progress, in seconds: while a step hangs, it grows old.
     """
 
     def __init__(self, run_dir: Path, steps: int) -> None:

@@ -2,16 +2,15 @@
 
 import itertools
 import logging
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from train import mesh, model
-from train.checkpoint import Checkpoints, abstract, identity
+from train.checkpoint import Checkpoints, identity
 from train.config import Config, ConfigError, DataConfig
 from train.contract import (
     DONE,
@@ -33,6 +32,7 @@ from train.step import (
     training_windows,
     update,
 )
+from train.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +40,24 @@ SAMPLE = "sample.txt"
 """The passage of a run that is done, in the run directory of process 0."""
 
 
-def load_state(checkpoints: Checkpoints, cfg: Config, sharding: jax.sharding.Sharding) -> State:
-    """Load the last checkpoint, or make the state of step 0 where there is none yet."""
+def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh | None) -> State:
+    """Load the last checkpoint, or make the state of step 0 where there is none yet.
+
+    It is spread over the mesh as sharding.py says, however it was when it was saved; without a
+    mesh it lies on one device.
+    """
     if checkpoints.latest is None:
-        return jax.jit(fresh_state, static_argnums=0, out_shardings=sharding)(cfg)
+        return jax.jit(fresh_state, static_argnums=0)(cfg)
+
+    def place(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        if devices is None:
+            where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        else:
+            where = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())
+        return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where)
+
     shapes = jax.eval_shape(partial(fresh_state, cfg))
-    return checkpoints.restore(checkpoints.latest, abstract(shapes, sharding))
+    return checkpoints.restore(checkpoints.latest, jax.tree.map(place, shapes))
 
 
 class Run:
@@ -58,7 +70,6 @@ class Run:
         self.cfg, self.contract, self.corpus, self.heartbeat = cfg, contract, corpus, heartbeat
         devices = mesh.make(cfg)
         self.split = jax.NamedSharding(devices, SPLIT)
-        self.whole = jax.NamedSharding(devices, jax.P())
         self.first = jax.process_index() == 0
         what = identity(cfg, corpus.meta)
         # What the corpus is stands in its fingerprint; where a worker keeps it is its own affair.
@@ -67,15 +78,13 @@ class Run:
             "have another config or corpus than process 0; push the same to all workers",
         )
         self.checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, what)
-        mesh.check_alike(
-            repr(self.checkpoints.latest),
-            "find another last checkpoint than process 0; all must see one directory as "
-            f"{contract.checkpoints}",
-        )
         self.step = self.checkpoints.latest or 0
-        self.state = load_state(self.checkpoints, cfg, self.whole)
+        self.state = load_state(self.checkpoints, cfg, devices)
         self.heldout = heldout_windows(corpus, cfg, self.split) if cfg.evaluate.every else None
         self.started = self.step
+        self.save_wish = mesh.Wish(devices)
+        self.saved_at = time.monotonic()
+        self.watchdog = Watchdog(cfg.hang_after, heartbeat)
         heartbeat.step = self.step
         self.in_flight = InFlight(cfg.tokens_per_step)
         self.metrics = (
@@ -86,7 +95,8 @@ class Run:
         """Train until done, interrupted or not a number, and return the exit code."""
         if self.step >= self.cfg.steps:
             self.say("step %d of %d was reached before: nothing to do", self.step, self.cfg.steps)
-            if not (self.contract.run_dir / SAMPLE).exists():  # killed between save and passage
+            # A kill may have come between save and passage. All must decide alike.
+            if not mesh.from_first((self.contract.run_dir / SAMPLE).exists()):
                 self.write_sample()
             return self.end("done", DONE)
         self.say_start()
@@ -96,7 +106,7 @@ class Run:
                 return self.end("done", DONE)
             if mesh.interrupted(call):
                 return self.leave()
-            if not self.advance():
+            if not self.advance() or not self.save_in_between(call):
                 return self.stop()
 
     def advance(self) -> bool:
@@ -117,10 +127,26 @@ class Run:
         if not self.report(wait=saving):
             return False
         if saving:
-            self.checkpoints.save(self.step, self.state, wait=self.step == cfg.steps)
+            self.save(wait=self.step == cfg.steps)
         if self.due(cfg.sample.every) and self.step < cfg.steps:
             self.log_sample()
         return True
+
+    def save_in_between(self, call: int) -> bool:
+        """Save when the last save is ``minutes`` old; False if not a number."""
+        seconds = 60 * self.cfg.checkpoint.minutes
+        old = time.monotonic() - self.saved_at > seconds
+        if not seconds or not self.save_wish.granted(call, old):
+            return True
+        if not self.report(wait=True):
+            return False
+        self.save()
+        return True
+
+    def save(self, wait: bool = False) -> None:
+        """Save the state, whose steps have all been found to be numbers."""
+        self.checkpoints.save(self.step, self.state, wait)
+        self.saved_at = time.monotonic()
 
     def due(self, every: int) -> bool:
         """Whether what is done every n steps, and with n = 0 never, is to be done now."""
@@ -133,6 +159,7 @@ class Run:
         """
         for metrics in self.in_flight.finished(wait):
             self.heartbeat.progress(metrics.step, metrics.loss, metrics.tokens_per_second)
+            self.watchdog.step_finished()
             if self.metrics:
                 self.metrics.write(metrics)
                 self.say_step(metrics)
@@ -147,7 +174,8 @@ class Run:
         """Save at the step that all processes agreed on."""
         if not self.report(wait=True):
             return self.stop()
-        self.checkpoints.save(self.step, self.state, wait=True)
+        self.watchdog.off()
+        self.save(wait=True)
         self.say("interrupted: saved at step %d", self.step)
         return self.end("interrupted", INTERRUPTED)
 
@@ -157,23 +185,29 @@ class Run:
 
     def end(self, state: str, code: int) -> int:
         """Close what is open, note how it ended, and hand on the exit code."""
+        self.watchdog.off()
         self.checkpoints.close()
         self.heartbeat.write(state)
         return code
 
     def write_sample(self) -> None:
-        """Let process 0 write a passage to the log and to its run directory."""
-        if not self.first or not self.cfg.sample.length:
-            return
+        """Write a passage to the log and to process 0's run directory."""
+        self.watchdog.off()
         text = self.log_sample()
-        write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
+        if self.first and self.cfg.sample.length:
+            write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
 
     def log_sample(self) -> str:
-        """Let process 0 write a passage to the log, and give it."""
-        if not self.first or not self.cfg.sample.length:
+        """Write a passage to the log of process 0, and give it.
+
+        All processes make it together, each with its share of the parameters: one that waited
+        for another's passage would have to know how long that takes.
+        """
+        if not self.cfg.sample.length:
             return ""
-        text = passage(own_copy(self.state["params"]), self.cfg, self.corpus.tokenizer)
-        log.info("step %d writes:\n%s", self.step, text)
+        text = passage(self.state["params"], self.cfg, self.corpus.tokenizer)
+        if self.first:
+            log.info("step %d writes:\n%s", self.step, text)
         return text
 
     def say(self, message: str, *values: Any) -> None:
@@ -213,21 +247,13 @@ class Run:
             )
 
 
-def own_copy(params: model.Params) -> model.Params:
-    """Give this process's copy of parameters that every device holds whole."""
-    return jax.tree.map(lambda a: jnp.asarray(np.asarray(a.addressable_data(0))), params)
-
-
 def restored_params(cfg: Config, contract: Contract, corpus: Corpus) -> model.Params:
     """Load the parameters of the run's last checkpoint, for one process alone.
 
     Raises ConfigError where there is none, or one of another model or corpus.
     """
-    if not contract.checkpoints.is_dir():
-        raise ConfigError(f"{contract.checkpoints}: no checkpoint there yet")
     what = identity(cfg, corpus.meta)
     checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, what, tidy=False)
     if checkpoints.latest is None:
         raise ConfigError(f"{contract.checkpoints}: no checkpoint there yet")
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return load_state(checkpoints, cfg, device)["params"]
+    return load_state(checkpoints, cfg, None)["params"]

@@ -5,19 +5,22 @@ import ipaddress
 import logging
 import os
 import socket
+from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 
 from train.config import Config, ConfigError, check_share
 from train.contract import Contract
+from train.sharding import BATCH
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_SECONDS = 10
 SHUTDOWN_TIMEOUT_SECONDS = 60
-"""Room for process 0's passage at the end, and no more: a dead peer must not hold up a restart."""
+"""Room for the last writes of process 0, and no more: a dead peer must not hold up a restart."""
 
 
 def join(contract: Contract) -> None:
@@ -43,18 +46,45 @@ def join(contract: Contract) -> None:
     )
 
 
-def make(cfg: Config) -> jax.sharding.Mesh:
-    """Make the mesh of all devices, with one axis ``data``, the one in use from here on.
+def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """Make the mesh of all devices (or of those given), the one in use from here on.
 
-    Raises ConfigError where the devices can't share the batch evenly.
+    Its axes are those of sharding.py: ``fsdp`` is the inner one, of neighbours. Raises ConfigError
+    where the devices can't share the batch or the parameters evenly.
     """
-    check_share(cfg, jax.device_count(), "devices")
-    # Not jax.make_mesh: it refuses CPU devices of several hosts, which it takes for TPU slices.
+    devices = jax.devices() if devices is None else devices
+    check_share(cfg, len(devices), "devices")
+    fsdp = cfg.compute.fsdp or len(devices)
+    if len(devices) % fsdp:
+        raise ConfigError(
+            f"compute.fsdp: must divide the number of devices ({len(devices)}), not {fsdp}"
+        )
     mesh = jax.sharding.Mesh(
-        np.array(jax.devices()), ("data",), axis_types=(jax.sharding.AxisType.Explicit,)
+        arranged(devices, fsdp), BATCH, axis_types=(jax.sharding.AxisType.Explicit,) * 2
     )
     jax.set_mesh(mesh)
     return mesh
+
+
+def arranged(devices: Sequence[jax.Device], fsdp: int) -> np.ndarray:
+    """Put devices into an array (data, fsdp) along the ways that they are connected by.
+
+    Several TPU slices are connected by the data center's network alone: the ``data`` axis goes
+    over them, whose one sum a step it can bear.
+    """
+    data = len(devices) // fsdp
+    if devices[0].platform != "tpu":
+        # Not jax.make_mesh: it takes CPU devices of several hosts for slices.
+        return np.array(devices).reshape(data, fsdp)
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        return mesh_utils.create_device_mesh((data, fsdp), devices)
+    if data % slices:
+        raise ConfigError(
+            f"compute.fsdp: must divide the devices of a slice ({len(devices) // slices}), "
+            f"not {fsdp}"
+        )
+    return mesh_utils.create_hybrid_device_mesh((data // slices, fsdp), (slices, 1), devices)
 
 
 def check_alike(described: str, what: str) -> None:
@@ -67,6 +97,39 @@ def check_alike(described: str, what: str) -> None:
     others = [i for i, other in enumerate(digests) if (other != digests[0]).any()]
     if others:
         raise ConfigError(f"processes {', '.join(map(str, others))} {what}")
+
+
+def from_first(number: int | bool) -> int:
+    """Give every process the number that process 0 has."""
+    return int(multihost_utils.broadcast_one_to_all(np.int64(number)))
+
+
+class Wish:
+    """Something that any process may wish for, and all then do at one and the same call.
+
+    Nothing waits: what is asked at one call is answered ``LATER`` calls on, when it is long known.
+    """
+
+    LATER = 8
+
+    def __init__(self, mesh: jax.sharding.Mesh) -> None:
+        self._sharding = jax.NamedSharding(mesh, jax.P(BATCH))
+        self._asked: jax.Array | None = None
+
+    def granted(self, call: int, wished: bool) -> bool:
+        """Whether it is time; to be asked by every process, before every call, by its number."""
+        if call % self.LATER:
+            return False
+        answer = self._asked is not None and bool(_any(self._asked))
+        mine = np.full(self._sharding.mesh.size, wished and not answer)
+        own = jax.make_array_from_callback(mine.shape, self._sharding, lambda i: mine[i])
+        self._asked = own
+        return answer
+
+
+@jax.jit
+def _any(wishes: jax.Array) -> jax.Array:
+    return jnp.any(wishes)
 
 
 def interrupted(call: int) -> bool:

@@ -3,7 +3,7 @@
 Names end in their dimensions, one letter each::
 
     b  windows of a batch       t  positions of a window
-    v  vocabulary               d  width of the residual stream
+    v  vocabulary, filled up    d  width of the residual stream
     h  heads                    g  heads of keys and values
     e  width of one head        p  queries, keys and values packed: (h + 2 g) e
     f  width of the feed-forward layer            l  layers, stacked into one array
@@ -19,15 +19,22 @@ import jax.numpy as jnp
 
 from train.attention import causal
 from train.config import ComputeConfig, ModelConfig
+from train.sharding import gathered
 
 type Params = dict[str, jax.Array]
 """Arrays by name; the names of those that every layer has begin with ``l_`` and axis 0 is l."""
+
+type Head = tuple[jax.Array, jax.Array | None]
+"""The output layer: head_dv (d, v) and, where there is one, its bias head_v (v,)."""
 
 INIT_STD = 0.02
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
 ONE_HOT_VOCABULARY = 1024
 """Up to this size a product with one-hot rows beats a look-up, whose gradient is a scatter."""
+
+BY_TOKEN = ("tokens_vd", "head_dv", "head_v")
+"""Parameters that have an axis v."""
 
 PLAIN = ComputeConfig()
 """How it is computed where nobody says."""
@@ -37,7 +44,8 @@ def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
     """Draw fresh float32 parameters.
 
     Matrices are normal with a standard deviation of 0.02; the two that write into the residual
-    stream are scaled by 1/sqrt(2 layers), as GPT-2's are, so that depth doesn't widen it.
+    stream are scaled by 1/sqrt(2 layers), as GPT-2's are, so that depth doesn't widen it. What
+    fills the vocabulary up is zero, and stays so: no gradient reaches it.
     """
     d, f, v, t, n = cfg.width, cfg.feedforward_width, cfg.vocabulary, cfg.context, cfg.layers
     p = (cfg.heads + 2 * cfg.groups) * cfg.head_width
@@ -61,11 +69,15 @@ def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
     if f and cfg.feedforward_bias:
         biases |= {"l_up_f": (n, f), "l_down_d": (n, d)}
     if cfg.head_bias:
-        biases["head_v"] = (v,)
+        biases["head_v"] = (cfg.padded_vocabulary,)
     keys = dict(zip(sorted(shapes), jax.random.split(key, len(shapes)), strict=True))
     params = {
         name: INIT_STD * jax.random.normal(keys[name], shape) for name, shape in shapes.items()
     }
+    filler = cfg.padded_vocabulary - v
+    params["tokens_vd"] = jnp.pad(params["tokens_vd"], ((0, filler), (0, 0)))
+    if not cfg.tied:
+        params["head_dv"] = jnp.pad(params["head_dv"], ((0, 0), (0, filler)))
     for name in params.keys() & {"l_out_dd", "l_down_fd"}:
         params[name] *= (2 * n) ** -0.5
     params |= {name: jnp.zeros(shape) for name, shape in biases.items()}
@@ -163,7 +175,8 @@ def layers(
     keys_l = None if key is None else jax.random.split(key, cfg.layers)
 
     def step(x_btd: jax.Array, here: tuple[Params, jax.Array | None]) -> tuple[jax.Array, None]:
-        return block(here[0], x_btd, here[1], cfg, how), None
+        layer = {name: gathered(a) for name, a in here[0].items()}
+        return block(layer, x_btd, here[1], cfg, how), None
 
     if how.remat != "none":
         dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
@@ -180,8 +193,43 @@ def embed(tokens_vd: jax.Array, tokens_bt: jax.Array) -> jax.Array:
     v = tokens_vd.shape[0]
     if v <= ONE_HOT_VOCABULARY:
         return jax.nn.one_hot(tokens_bt, v, dtype=tokens_vd.dtype) @ tokens_vd
-    spec = jax.typeof(tokens_bt).sharding.spec
-    return tokens_vd.at[tokens_bt].get(out_sharding=jax.P(*spec, None))
+    sharding = jax.typeof(tokens_bt).sharding
+    out = None if sharding.mesh.empty else jax.P(*sharding.spec, None)
+    return tokens_vd.at[tokens_bt].get(out_sharding=out)
+
+
+def hidden(
+    params: Params,
+    tokens_bt: jax.Array,
+    cfg: ModelConfig,
+    how: ComputeConfig = PLAIN,
+    key: jax.Array | None = None,
+) -> tuple[jax.Array, Head]:
+    """Go through all layers and the last norm: (b, t) tokens to (b, t, d), and the output layer.
+
+    t may be shorter than the model's context, never longer. With a key, dropout is drawn from it.
+    """
+    params = {name: a if "norm" in name else a.astype(how.dtype) for name, a in params.items()}
+    params |= {name: gathered(a) for name, a in params.items() if not name.startswith("l_")}
+    keys = (None, None) if key is None else jax.random.split(key)
+    x_btd = embed(params["tokens_vd"], tokens_bt)
+    if cfg.positions == "learned":
+        x_btd += params["positions_td"][: tokens_bt.shape[1]]
+    x_btd = layers(params, dropout(x_btd, keys[0], cfg.dropout), keys[1], cfg, how)
+    head_dv = params["tokens_vd"].T if cfg.tied else params["head_dv"]
+    return norm(params, "norm", x_btd, cfg), (head_dv, params.get("head_v"))
+
+
+def scores(x_btd: jax.Array, head: Head, cfg: ModelConfig) -> jax.Array:
+    """Score every next token in float32: (b, t, d) to (b, t, v), the filled-up ones at -inf."""
+    head_dv, head_v = head
+    logits_btv = jnp.matmul(x_btd, head_dv, preferred_element_type=jnp.float32)
+    if head_v is not None:
+        logits_btv += head_v
+    if cfg.padded_vocabulary > cfg.vocabulary:
+        real_v = jnp.arange(cfg.padded_vocabulary) < cfg.vocabulary
+        logits_btv = jnp.where(real_v, logits_btv, -jnp.inf)
+    return logits_btv
 
 
 def logits(
@@ -193,18 +241,9 @@ def logits(
 ) -> jax.Array:
     """Score every next token: (b, t) integers below ``vocabulary`` to (b, t, v) float32.
 
-    t may be shorter than the model's context, never longer. With a key, dropout is drawn from it.
+    v is ``vocabulary``, without what fills it up; t and key are those of ``hidden``.
     """
-    params = {name: a if "norm" in name else a.astype(how.dtype) for name, a in params.items()}
-    keys = (None, None) if key is None else jax.random.split(key)
-    x_btd = embed(params["tokens_vd"], tokens_bt)
-    if cfg.positions == "learned":
-        x_btd += params["positions_td"][: tokens_bt.shape[1]]
-    x_btd = layers(params, dropout(x_btd, keys[0], cfg.dropout), keys[1], cfg, how)
-    x_btd = norm(params, "norm", x_btd, cfg)
-    head_dv = params["tokens_vd"].T if cfg.tied else params["head_dv"]
-    logits_btv = jnp.matmul(x_btd, head_dv, preferred_element_type=jnp.float32)
-    return logits_btv + params["head_v"] if cfg.head_bias else logits_btv
+    return scores(*hidden(params, tokens_bt, cfg, how, key), cfg)[..., : cfg.vocabulary]
 
 
 def loss(
@@ -214,11 +253,39 @@ def loss(
     how: ComputeConfig = PLAIN,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """Mean cross-entropy in nats of each window's next tokens: (b, t + 1) integers to a scalar."""
-    logits_btv = logits(params, windows_bt[:, :-1], cfg, how, key)
-    onehot_btv = jax.nn.one_hot(windows_bt[:, 1:], cfg.vocabulary, dtype=jnp.float32)
-    target_bt = jnp.sum(logits_btv * onehot_btv, axis=-1)
-    return jnp.mean(jax.nn.logsumexp(logits_btv, axis=-1) - target_bt)
+    """Mean cross-entropy in nats of each window's next tokens: (b, t + 1) integers to a scalar.
+
+    Where ``loss_parts`` is n, no more than 1/n of the scores are there at once: they are made
+    part by part along t, and again for the gradient.
+    """
+    x_btd, head = hidden(params, windows_bt[:, :-1], cfg, how, key)
+    targets_bt = windows_bt[:, 1:]
+    if how.loss_parts == 1:
+        return jnp.mean(cross_entropy(x_btd, head, targets_bt, cfg))
+
+    @jax.checkpoint
+    def add(total: jax.Array, here: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        x_bsd, targets_bs = here
+        return total + jnp.sum(cross_entropy(x_bsd, head, targets_bs, cfg)), None
+
+    parts = tuple(_by_parts(a, how.loss_parts) for a in (x_btd, targets_bt))
+    return jax.lax.scan(add, jnp.zeros(()), parts)[0] / targets_bt.size
+
+
+def cross_entropy(
+    x_btd: jax.Array, head: Head, targets_bt: jax.Array, cfg: ModelConfig
+) -> jax.Array:
+    """Give the surprise at each target in nats, float32 (b, t)."""
+    logits_btv = scores(x_btd, head, cfg)
+    hit_btv = targets_bt[..., None] == jnp.arange(cfg.padded_vocabulary)
+    target_bt = jnp.sum(jnp.where(hit_btv, logits_btv, 0), axis=-1)
+    return jax.nn.logsumexp(logits_btv, axis=-1) - target_bt
+
+
+def _by_parts(a_bt: jax.Array, parts: int) -> jax.Array:
+    """Cut axis 1 into parts, and put them first: (b, t, ...) to (parts, b, t / parts, ...)."""
+    b, t, *rest = a_bt.shape
+    return a_bt.reshape(b, parts, t // parts, *rest).swapaxes(0, 1)
 
 
 def is_matrix(name: str, array: jax.Array) -> bool:
@@ -227,6 +294,8 @@ def is_matrix(name: str, array: jax.Array) -> bool:
 
 
 def count(cfg: ModelConfig) -> int:
-    """Count the parameters of a model, without making it."""
-    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
-    return sum(a.size for a in shapes.values())
+    """Count the parameters of a model, without making it or counting what fills it up."""
+    real = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
+    filler = cfg.padded_vocabulary - cfg.vocabulary
+    rows = sum(filler * a.size // cfg.padded_vocabulary for n, a in real.items() if n in BY_TOKEN)
+    return sum(a.size for a in real.values()) - rows

@@ -1,7 +1,7 @@
 """What the device does: the state of step 0, some steps of training, an evaluation.
 
 Windows come as one array (n, a, b, t + 1): n steps that the device takes by itself, a parts of
-each step's batch, b windows of a part, split over the mesh's ``data`` axis, and their tokens.
+each step's batch, b windows of a part, shared by all devices of the mesh, and their tokens.
 """
 
 from functools import partial
@@ -15,11 +15,12 @@ import optax
 from train import lora, model, optimizer
 from train.config import Config
 from train.data import Corpus
+from train.sharding import BATCH, spread
 
 type State = dict[str, Any]
 """``params`` (model.Params), ``opt_state`` (optax's) and ``step`` (int32 scalar)."""
 
-SPLIT = jax.P(None, None, "data")
+SPLIT = jax.P(None, None, BATCH)
 """How windows are shared by the devices."""
 
 DROPOUT_STREAM = 1
@@ -27,8 +28,8 @@ DROPOUT_STREAM = 1
 
 
 def fresh_state(cfg: Config) -> State:
-    """Make the state of step 0, drawn from the seed alone."""
-    params = lora.with_adapters(model.init_params(jax.random.key(cfg.seed), cfg.model), cfg)
+    """Make the state of step 0, drawn from the seed alone and spread over the mesh, if any."""
+    params = spread(lora.with_adapters(model.init_params(jax.random.key(cfg.seed), cfg.model), cfg))
     opt_state = optimizer.make(cfg).init(params)
     return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 

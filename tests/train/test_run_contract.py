@@ -45,6 +45,11 @@ def test_the_fleet_s_checkpoints_come_before_the_config_s(make_config: Callable[
     assert from_environment({}, "c.yml", cfg).checkpoints == Path("/mine")
 
 
+def test_checkpoints_may_lie_in_a_bucket():
+    place = from_environment(FLEET | {"TPUFLEET_CHECKPOINTS": "gs://b/r/"}, "c.yml", Config())
+    assert place.checkpoints == "gs://b/r"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -52,7 +57,7 @@ def test_the_fleet_s_checkpoints_come_before_the_config_s(make_config: Callable[
         ({"TPUFLEET_PROCESS_ID": "-1"}, "TPUFLEET_PROCESS_ID: must be a whole number, not '-1'"),
         ({"TPUFLEET_NUM_PROCESSES": "two"}, "TPUFLEET_NUM_PROCESSES: must be a whole number"),
         ({"TPUFLEET_COORDINATOR": ""}, "TPUFLEET_COORDINATOR: must be host:port for 4 processes"),
-        ({"TPUFLEET_CHECKPOINTS": "gs://b/r"}, "must be a directory, not gs://b/r"),
+        ({"TPUFLEET_CHECKPOINTS": "s3://b/r"}, "must be a directory or gs://.*, not s3://b/r"),
         ({"TPUFLEET_COORDINATOR": "leader"}, "TPUFLEET_COORDINATOR: must be host:port, not"),
     ],
 )

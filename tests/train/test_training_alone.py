@@ -110,6 +110,6 @@ def test_a_run_that_diverges_ends_before_a_save_even_if_the_last_loss_was_a_numb
 def test_a_batch_that_the_devices_cannot_share_is_refused(
     make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(jax, "device_count", lambda: 3)
+    monkeypatch.setattr(jax, "devices", lambda: 3 * jax.local_devices())
     with pytest.raises(ConfigError, match=r"batch: .* number of devices \(3\), not 8"):
         train_here(make_config(), tmp_path)

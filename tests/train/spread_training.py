@@ -1,0 +1,90 @@
+"""Trains on four devices of one process in several ways, and tells the losses of each as JSON.
+
+Run by test_sharding.py in a process of its own, with ENVIRONMENT: the number of devices is fixed
+when JAX starts.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from tests.train.fixed_windows import VOCABULARY, losses, windows
+from train import mesh, step
+from train.checkpoint import Checkpoints
+from train.config import CheckpointConfig, Config, build
+from train.loop import load_state
+
+ENVIRONMENT = {
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}
+STEPS = 4
+MESHES = {"1": (1, 1), "4x1": (4, 1), "2x2": (4, 2), "1x4": (4, 4)}
+"""Number of devices, and ``compute.fsdp``."""
+
+
+def config(fsdp: int, model: dict | None = None, **compute: object) -> Config:
+    base = {"layers": 2, "heads": 4, "width": 32, "context": 24, "vocabulary": VOCABULARY}
+    return build(
+        {
+            "batch": 8,
+            "model": base | (model or {}),
+            "compute": {"fsdp": fsdp} | compute,
+            "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
+        }
+    )
+
+
+VARIANTS: dict[str, dict] = {
+    "plain": {},
+    "scan, remat, accumulation": {"scan_layers": True, "remat": "dots", "accumulate": 2},
+    "modern": {
+        "model": {"norm": "rms", "positions": "rotary", "kv_heads": 2, "activation": "swiglu"}
+    },
+    "dropout": {"model": {"dropout": 0.2}},
+    "loss in parts, tied": {"loss_parts": 4, "model": {"tied": True, "vocabulary": 1100}},
+}
+
+
+def restored(directory: Path) -> dict[str, list[float]]:
+    """Save on 2 x 2 devices after two steps, and take two more on every mesh."""
+    seen = {}
+    for name in ("2x2", *MESHES):
+        devices, fsdp = MESHES[name]
+        cfg = config(fsdp)
+        where = mesh.make(cfg, jax.devices()[:devices])
+        checkpoints = Checkpoints(directory, CheckpointConfig(), {"model": {}})
+        state = load_state(checkpoints, cfg, where)
+        if checkpoints.latest is None:
+            state, _ = step.update(state, placed(cfg, where, 0), cfg)
+            checkpoints.save(1, state, wait=True)
+        else:
+            spec = state["params"]["l_qkv_dp"].sharding.spec
+            assert ("fsdp" in spec) == (fsdp > 1), spec
+            _, values = step.update(state, placed(cfg, where, 1), cfg)
+            seen[name] = np.asarray(values["loss"]).tolist()
+        checkpoints.close()
+    return seen
+
+
+def placed(cfg: Config, where: jax.sharding.Mesh, first: int) -> jax.Array:
+    split = jax.NamedSharding(where, step.SPLIT)
+    return jax.device_put(windows(cfg, STEPS)[first : first + 1], split)
+
+
+def main(directory: Path) -> None:
+    seen: dict[str, dict[str, list[float]]] = {}
+    for variant, compute in VARIANTS.items():
+        for name, (devices, fsdp) in MESHES.items():
+            cfg = config(fsdp, **compute)
+            where = mesh.make(cfg, jax.devices()[:devices])
+            seen.setdefault(variant, {})[name] = losses(cfg, STEPS, where).tolist()
+    seen["restored"] = restored(directory)
+    json.dump(seen, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,54 @@
+"""A run that hangs (a lost network, a collective that a peer never joins) must end by itself."""
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+
+from train.contract import HUNG, Heartbeat
+
+log = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Ends the process with HUNG, and says where each thread stood, when steps stop finishing.
+
+    It waits for the first step before it counts: compiling may take longer than any step.
+    """
+
+    def __init__(self, seconds: float, heartbeat: Heartbeat) -> None:
+        """Watch in a thread of its own; with 0 seconds, never end anything."""
+        self._seconds, self._heartbeat = seconds, heartbeat
+        self._event, self._off = threading.Event(), False
+        if seconds:
+            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def step_finished(self) -> None:
+        """Begin to count anew."""
+        self._event.set()
+
+    def off(self) -> None:
+        """Count no more: what is left to do has no steps."""
+        self._off = True
+        self._event.set()
+
+    def _watch(self) -> None:
+        self._event.wait()
+        while not self._off:
+            self._event.clear()
+            if not self._event.wait(self._seconds):
+                self._end()
+
+    def _end(self) -> None:
+        log.error(
+            "no step has finished for %g s (hang_after): giving up behind step %d; the stacks of "
+            "all threads follow",
+            self._seconds,
+            self._heartbeat.step,
+        )
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        self._heartbeat.write("hung")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(HUNG)
