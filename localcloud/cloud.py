@@ -119,9 +119,15 @@ def machines_of(place: Place) -> NspawnMachines:
 def serve(place: Place) -> None:
     """Be the cloud's API until SIGTERM; the machines go on, and the next server finds them."""
     chosen = settings.read(place)
+    net = network.Network(place, IPv4Network(chosen.subnet))
     server = create_server(
-        place.directory, machines_of(place), port=chosen.port, project=chosen.project
+        place.directory,
+        machines_of(place),
+        port=chosen.port,
+        project=chosen.project,
+        metadata_at=(str(net.gateway), 0),
     )
+    network.publish_metadata(net, server.metadata_port or 0)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     server.recover()
     place.endpoint.write_text(f"{server.endpoint}\n")

@@ -50,6 +50,11 @@ class Place:
         return f"{self.nft_table}_outside"
 
     @property
+    def nft_metadata_table(self) -> str:
+        """The name of the table that leads machines to their metadata server."""
+        return f"{self.nft_table}_metadata"
+
+    @property
     def unit_prefix(self) -> str:
         """What the names of this cloud's systemd units and control groups begin with."""
         return f"tpufleet-{self.tag}"

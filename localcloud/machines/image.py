@@ -18,6 +18,7 @@ from pathlib import Path
 
 from localcloud.failure import CloudError
 from localcloud.machines import mounts
+from localcloud.machines.guest import install as guest
 from localcloud.place import images_directory
 
 PACKAGES = (
@@ -35,7 +36,7 @@ PACKAGES = (
     "udev",
 )
 DEBIAN_SUITE = "trixie"
-RECIPE = 1  # raise it when build() makes something else of the same packages
+RECIPE = 2  # raise it when build() makes something else of the same packages
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _OURS = re.compile(r"[a-z]+-[0-9a-f]{12}(\.partial-\d+)?")
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
@@ -43,6 +44,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 _MASKED = (
     "apt-daily-upgrade.timer",
     "apt-daily.timer",
+    "dpkg-db-backup.timer",
     "fstrim.timer",
     "e2scrub_all.timer",
     "systemd-timesyncd.service",
@@ -120,7 +122,19 @@ def ensure(say: Callable[[str], None], also: tuple[str, ...] = ()) -> Path:
     suite, lines = base_lines(configured_sources(), os_release)
     options = acquire_options(_output(["apt-config", "dump", "Acquire"]))
     host_pem = CA_BUNDLE.read_text() if CA_BUNDLE.exists() else ""
-    recipe = repr((RECIPE, suite, lines, options, packages, _MASKED, os.uname().machine, host_pem))
+    recipe = repr(
+        (
+            RECIPE,
+            guest.digest(),
+            suite,
+            lines,
+            options,
+            packages,
+            _MASKED,
+            os.uname().machine,
+            host_pem,
+        )
+    )
     name = f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = images_directory() / name
     if not image.is_dir():
@@ -214,6 +228,9 @@ def _finish(root: Path, host_pem: str) -> None:
     if extra:
         command = ["chroot", str(root), "update-ca-certificates"]
         subprocess.run(command, check=True, capture_output=True)
+    guest.install(root)
+    for updated in ("etc/.updated", "var/.updated"):
+        (root / updated).touch()  # or each machine's first boot would do it (systemd.unit(5))
 
 
 def _lines(command: list[str]) -> Iterator[str]:

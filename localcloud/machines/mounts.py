@@ -17,29 +17,51 @@ def below(directory: Path) -> list[Path]:
         point = Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]))
         if point.is_relative_to(directory):
             points.append(point)
+    points.reverse()  # of two at one depth the later may need the earlier
     return sorted(points, key=lambda point: len(point.parts), reverse=True)
 
 
-def overlay(lower: Path, machine: Path) -> Path:
-    """Mount ``machine/root``: writes go to ``machine/upper``, ``lower`` stays as it is."""
-    upper, work, root = (machine / part for part in ("upper", "work", "root"))
+def disk(point: Path, gib: int) -> Path:
+    """Mount at ``point`` a file system of its own size, in the sparse file beside it.
+
+    So what fills a machine's disk fills not this host's. Raises MachineError.
+    """
+    point.mkdir(parents=True, exist_ok=True)
+    if point in below(point):
+        return point
+    file = point.with_name(f"{point.name}.ext4")
+    if not file.exists():
+        partial = file.with_suffix(".partial")
+        with partial.open("wb") as empty:
+            empty.truncate(gib << 30)
+        lazy = "nodiscard,lazy_itable_init=1,lazy_journal_init=1"
+        _run(point.parent, "mkfs.ext4", "-q", "-F", "-m", "0", "-J", "size=16", "-E", lazy,
+             str(partial))  # fmt: skip
+        partial.rename(file)
+    _run(point.parent, "mount", "-o", "loop,noatime,discard", str(file), str(point))
+    return point
+
+
+def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
+    """Mount ``machine/root``: writes go to the machine's directory or disk, ``lower`` stays."""
+    upper, work = ((disk or machine) / part for part in ("upper", "work"))
+    root = machine / "root"
     for directory in (upper, work, root):
         directory.mkdir(parents=True, exist_ok=True)
     if root not in below(root):
         options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-        done = subprocess.run(
-            ["mount", "-t", "overlay", "overlay", "-o", options, str(root)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise MachineError(
-                f"{machine.name}: cannot mount its file system: {done.stderr.strip()}; the state "
-                "directory must lie on an ordinary disk: "
-                "TPUFLEET_LOCALCLOUD_DIR=/var/tmp/tpufleet python -m localcloud up"
-            )
+        _run(machine, "mount", "-t", "overlay", "overlay", "-o", options, str(root))
     return root
+
+
+def _run(machine: Path, *command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MachineError(
+            f"{machine.name}: cannot mount its file system: {done.stderr.strip()}; the state "
+            "directory must lie on an ordinary disk: "
+            "TPUFLEET_LOCALCLOUD_DIR=/var/tmp/tpufleet python -m localcloud up"
+        )
 
 
 def unmount_below(directory: Path) -> None:

@@ -22,6 +22,7 @@ from localcloud.place import Place
 RANGE = IPv4Network("198.18.0.0/15")
 PREFIX = 22  # a thousand machines a cloud, 128 clouds a host
 FIRST_MACHINE = 10
+METADATA = IPv4Address("169.254.169.254")
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 _FORWARDING_BEFORE = Path("/run/tpufleet-ip-forward-before")
 
@@ -80,7 +81,7 @@ def up(
 def down(place: Place) -> None:
     """Take away what ``up`` made, whether or not it was made whole."""
     processes.end(_hosts_option(place), grace_s=2)
-    for table in (place.nft_table, place.nft_outside_table):
+    for table in (place.nft_table, place.nft_outside_table, place.nft_metadata_table):
         subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
     # The kernel takes a dead machine's link away by itself, but some seconds later.
     ports = [port.name for port in Path(f"/sys/class/net/{place.bridge}/brif").glob("*")]
@@ -126,8 +127,31 @@ delete {table}
 """
 
 
+def publish_metadata(network: Network, port: int) -> None:
+    """Lead the machines' requests for the metadata server to this port of the gateway."""
+    _run("nft", "-f", "-", stdin=metadata_rules(network, port))
+
+
+def metadata_rules(network: Network, port: int) -> str:
+    """Write the table that makes the gateway the metadata server of this cloud's machines alone."""
+    table = f"table ip {network.place.nft_metadata_table}"
+    return f"""
+{table}
+delete {table}
+{table} {{
+    chain in {{
+        type nat hook prerouting priority dstnat;
+        iifname "{network.place.bridge}" ip daddr {METADATA} tcp dport 80 dnat to {network.gateway}:{port}
+    }}
+}}
+"""  # noqa: E501  (one rule, one line)
+
+
 def nat_rules(place: Place, subnet: IPv4Network) -> str:
-    """Write the cloud's own nftables table: out through NAT, nothing in from elsewhere."""
+    """Write the cloud's own nftables table: out through NAT, nothing in from elsewhere.
+
+    Nothing reaches the host's own links either, on which a cloud's VM has its metadata server.
+    """
     return f"""
 table ip {place.nft_table}
 delete table ip {place.nft_table}
@@ -139,6 +163,7 @@ table ip {place.nft_table} {{
     chain through {{
         type filter hook forward priority filter;
         iifname "{place.bridge}" tcp flags syn tcp option maxseg size set rt mtu
+        iifname "{place.bridge}" ip daddr 169.254.0.0/16 drop
         oifname "{place.bridge}" iifname != "{place.bridge}" ct state != {{ established, related }} drop
     }}
 }}
@@ -196,6 +221,7 @@ def _start_name_server(network: Network) -> None:
         "--bind-dynamic",
         "--no-hosts",
         option,
+        f"--host-record=metadata.google.internal,metadata,{METADATA}",
         "--local-ttl=1",
         "--cache-size=1000",
         "--log-facility=-",

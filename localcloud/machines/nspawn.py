@@ -1,8 +1,8 @@
 """Machines by systemd-nspawn: a booted systemd, an sshd and an address, on the host's kernel."""
 
 import json
-import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -14,15 +14,20 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from localcloud.machines import control_groups, mounts, network, processes
+from localcloud.machines import nspawn_troubles as of_nspawn
+from localcloud.machines.guest import agent
 from localcloud.machines.roster import Roster
-from localcloud.machines.seam import MachineError, MachineSpec
+from localcloud.machines.seam import TROUBLES, MachineError, MachineSpec, Trouble
 from localcloud.place import Place
 
 BOOT_DEADLINE_S = 90.0
 POWER_OFF_GRACE_S = 0.0  # a cloud does not wait for a guest either when its node is deleted
 _SYSTEMD_HOST = Path("/run/systemd/system")
 LINKS = "host0 eth0"  # what nspawn and what a kernel of its own call the machine's one network link
-_USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
+DISK_GIB = 100  # a TPU VM's boot disk; sparse here
+HOST_KEYS = "host-keys"  # beside the machine's disk, which a machine that is off has not mounted
+_DISK, _BALLAST = "disk", "ballast"
+_KEY_TYPES = ("ed25519", "ecdsa")  # as RSA's primes are most of what making a machine costs
 # nspawn ends with 133 when the machine asks for a reboot and somebody else keeps the unit
 # (systemd-nspawn(1), "--keep-unit"); a host with systemd has RestartForceExitStatus= for it.
 _BOOT_LOOP = """
@@ -49,9 +54,15 @@ class NspawnMachines:
             directory = self._directory(spec.name)
             self.power_off(spec.name)
             directory.mkdir(parents=True, exist_ok=True)
-            root = mounts.overlay(self.image, directory)
+            disk = mounts.disk(directory / _DISK, DISK_GIB)
+            of_nspawn.free(disk / _BALLAST)
+            root = mounts.overlay(self.image, directory, disk)
             if not self.roster.knows(spec.name):  # later its files are the guest's to write
                 furnish(root, spec, self.network)
+                shutil.rmtree(directory / HOST_KEYS, ignore_errors=True)
+                (directory / HOST_KEYS).mkdir()
+                for key in (root / "etc/ssh").glob("ssh_host_*_key.pub"):
+                    shutil.copy(key, directory / HOST_KEYS)
                 self.roster.enter(spec)
             self.roster.publish(spec)
             self._boot(spec.name, root)
@@ -73,6 +84,60 @@ class NspawnMachines:
             mounts.unmount_below(left)
             shutil.rmtree(left, ignore_errors=True)
 
+    def shut_down(self, name: str) -> None:
+        """Press the power button: nspawn tells the guest's systemd to halt (systemd-nspawn(1))."""
+        processes.tell(self._root_option(name), signal.SIGTERM)
+
+    def afflict(self, name: str, trouble: Trouble) -> None:
+        """Put the machine into a trouble; raises MachineError if it is off."""
+        if not self.alive(name):
+            raise MachineError(f"{name} is off: nothing troubles it")
+        disk = self._directory(name) / _DISK
+        if trouble == "hang":
+            of_nspawn.hang(self._group(name), on=True)
+        elif trouble == "cut":
+            of_nspawn.cut(self._link(name), on=True)
+        else:
+            of_nspawn.fill(disk, disk / _BALLAST)
+
+    def relieve(self, name: str, trouble: Trouble) -> None:
+        """Take a trouble away, if the machine has it."""
+        if trouble not in self.troubles(name):
+            return
+        if trouble == "hang":
+            of_nspawn.hang(self._group(name), on=False)
+        elif trouble == "cut":
+            of_nspawn.cut(self._link(name), on=False)
+        else:
+            of_nspawn.free(self._directory(name) / _DISK / _BALLAST)
+
+    def troubles(self, name: str) -> Collection[Trouble]:
+        """Look at the machine's group, link and disk; one that is off has none."""
+        if not self.alive(name):
+            return ()
+        has: dict[Trouble, bool] = {
+            "hang": of_nspawn.hangs(self._group(name)),
+            "cut": of_nspawn.is_cut(self._link(name)),
+            "full-disk": (self._directory(name) / _DISK / _BALLAST).exists(),
+        }
+        return tuple(trouble for trouble in TROUBLES if has[trouble])
+
+    def _group(self, name: str) -> Path:
+        """The control group of the unified hierarchy that all of the machine is in."""
+        inside = (
+            Path("system.slice", self._unit(name))
+            if _SYSTEMD_HOST.is_dir()
+            else Path(self.place.unit_prefix, name)
+        )
+        return control_groups.hierarchy() / inside
+
+    def _link(self, name: str) -> str:
+        """Name this host's end of the machine's link; raises MachineError without one."""
+        for pid in processes.with_argument(self._root_option(name)):
+            if link := of_nspawn.link_of(pid):
+                return link
+        raise MachineError(f"{name}: it has no link to the bridge now")
+
     def delete(self, name: str) -> None:
         """End the machine and remove its file system."""
         self.power_off(name)
@@ -91,7 +156,7 @@ class NspawnMachines:
     def host_keys(self, name: str) -> Mapping[str, str]:
         """Read the public host keys that the machine's sshd presents."""
         keys = {}
-        for file in sorted((self._directory(name) / "upper/etc/ssh").glob("ssh_host_*_key.pub")):
+        for file in sorted((self._directory(name) / HOST_KEYS).glob("ssh_host_*_key.pub")):
             kind, key, *_ = file.read_text().split()
             keys[kind] = key
         if not keys:
@@ -199,16 +264,6 @@ def answers_ssh(address: IPv4Address, patience_s: float = 2.0) -> bool:
         return False
 
 
-def login_keys(metadata: Mapping[str, str]) -> dict[str, list[str]]:
-    """Read the metadata's ``ssh-keys``, lines ``user:key``, as Google's guest agent does."""
-    users: dict[str, list[str]] = {}
-    for line in metadata.get("ssh-keys", "").splitlines():
-        user, colon, key = line.strip().partition(":")
-        if colon and _USER.fullmatch(user) and key:
-            users.setdefault(user, []).append(key)
-    return users
-
-
 def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
     """Give the machine what is its own: name, address, host keys, and the users of its metadata."""
     etc = root / "etc"
@@ -227,8 +282,11 @@ def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
         "LinkLocalAddressing=no\nIPv6AcceptRA=no\n"
     )
     (root / "mnt/shared").mkdir(parents=True, exist_ok=True)
-    subprocess.run(["ssh-keygen", "-A", "-f", str(root)], check=True, capture_output=True)
-    for user, keys in login_keys(spec.metadata).items():
+    for kind in _KEY_TYPES:
+        if not (file := etc / f"ssh/ssh_host_{kind}_key").exists():
+            command = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{spec.name}", "-f"]
+            subprocess.run([*command, str(file)], check=True, capture_output=True)
+    for user, keys in agent.login_keys(spec.metadata.get("ssh-keys", "")).items():
         _add_user(root, user, keys)
 
 
@@ -241,7 +299,9 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
     )  # fmt: skip
     home = root / "home" / user
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
-    (home / ".ssh/authorized_keys").write_text("".join(f"{key}\n" for key in keys))
+    (home / ".ssh/authorized_keys").write_text(
+        "".join(f"{line}\n" for line in agent.merged([], keys))
+    )
     (home / ".ssh/authorized_keys").chmod(0o600)
     subprocess.run(["chroot", str(root), "chown", "--recursive", f"{user}:", f"/home/{user}/.ssh"],
                    check=True)  # fmt: skip

@@ -25,6 +25,18 @@ def with_argument(argument: str) -> list[int]:
     return found
 
 
+def tell(argument: str, how: signal.Signals) -> None:
+    """Send a signal to the processes with ``argument``, each held by a pidfd as in ``end``."""
+    for pid in with_argument(argument):
+        with contextlib.suppress(ProcessLookupError):
+            fd = os.pidfd_open(pid)
+            try:
+                if pid in with_argument(argument):
+                    signal.pidfd_send_signal(fd, how)
+            finally:
+                os.close(fd)
+
+
 def end(argument: str, *, grace_s: float = 0.0) -> list[int]:
     """TERM the processes with ``argument``, wait up to ``grace_s`` seconds, then KILL; give pids.
 

@@ -1,11 +1,19 @@
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localcloud.failure import CloudError
-from localcloud.machines.network import RANGE, Network, free_subnet, outside_rules
+from localcloud.machines.network import (
+    RANGE,
+    Network,
+    free_subnet,
+    metadata_rules,
+    nat_rules,
+    outside_rules,
+)
 from localcloud.place import Place
 
 subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i])
@@ -48,3 +56,17 @@ def test_machines_never_get_the_gateway_s_or_the_broadcast_address(tmp_path):
     assert IPv4Network("198.18.4.0/22").broadcast_address not in addresses
     assert addresses == sorted(addresses)
     assert len(addresses) >= 1000
+
+
+def test_only_this_cloud_s_machines_are_led_to_its_metadata_server():
+    place = Place("one", Path("/clouds/one"))
+    rules = metadata_rules(Network(place, IPv4Network("198.18.4.0/22")), 4711)
+    assert f'iifname "{place.bridge}" ip daddr 169.254.169.254' in rules
+    assert "dnat to 198.18.4.1:4711" in rules
+    assert place.nft_table in place.nft_metadata_table
+
+
+def test_a_machine_never_reaches_the_metadata_server_of_the_host():
+    place = Place("one", Path("/clouds/one"))
+    rules = nat_rules(place, IPv4Network("198.18.4.0/22"))
+    assert f'iifname "{place.bridge}" ip daddr 169.254.0.0/16 drop' in rules

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Keep this machine's accounts and ssh keys as its metadata say, as Google's guest agent does.
+
+Runs in every machine, with nothing but Python's own library. Keys are lines ``user:public key`` of
+``ssh-keys``, the node's and the project's. What a person put into ``authorized_keys`` stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import pwd
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import urlencode
+
+SERVER = "169.254.169.254"
+MARK = "# Added by Google"
+GROUP = "google-sudoers"
+WAIT_S = 600
+AFTER_AN_ERROR_S = 2.0
+_USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
+
+
+def login_keys(text: str) -> dict[str, list[str]]:
+    """Read the lines ``user:key``; what is no such line, or no name of a user, is left out."""
+    users: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        user, colon, key = line.strip().partition(":")
+        if colon and _USER.fullmatch(user) and key:
+            users.setdefault(user, []).append(key)
+    return users
+
+
+def wanted_keys(metadata: Mapping) -> dict[str, list[str]]:
+    """Give each user's keys from all that the metadata server tells."""
+    own = metadata["instance"]["attributes"]
+    texts = [own.get("ssh-keys", "")]
+    if own.get("block-project-ssh-keys", "").lower() != "true":
+        texts.append(metadata["project"]["attributes"].get("ssh-keys", ""))
+    return login_keys("\n".join(texts))
+
+
+def merged(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
+    """Give the lines of an ``authorized_keys``: others' as they are, then each key under a mark."""
+    kept, ours = [], False
+    for line in lines:
+        if not ours and line != MARK:
+            kept.append(line)
+        ours = line == MARK
+    return kept + [line for key in keys for line in (MARK, key)]
+
+
+def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[str]:
+    """Make the accounts, write the keys, take away those that are wanted no more; tell whose."""
+    changed = []
+    for user in sorted({*users, *_marked(home)}):
+        if not (home / user).is_dir():
+            _add(user)
+        if _write(home / user / ".ssh", user, users.get(user, [])):
+            changed.append(user)
+    return changed
+
+
+def _marked(home: Path) -> list[str]:
+    found = []
+    for file in home.glob("*/.ssh/authorized_keys"):
+        with contextlib.suppress(OSError):
+            if MARK in file.read_text().splitlines():
+                found.append(file.parent.parent.name)
+    return found
+
+
+def _add(user: str) -> None:
+    command = ["useradd", "--create-home", "--shell", "/bin/bash", "--groups", GROUP, user]
+    subprocess.run(command, check=True)
+
+
+def _write(directory: Path, user: str, keys: list[str]) -> bool:
+    """Write ``authorized_keys`` in one step, where it changes; the directory is the user's own."""
+    file = directory / "authorized_keys"
+    before = file.read_text().splitlines() if file.exists() else []
+    after = merged(before, keys)
+    if after == before:
+        return False
+    account = pwd.getpwnam(user)
+    if not directory.exists():
+        directory.mkdir(mode=0o700)
+        os.chown(directory, account.pw_uid, account.pw_gid)
+    partial = directory / ".authorized_keys.partial"
+    with contextlib.suppress(FileNotFoundError):
+        partial.unlink()
+    # A link that the user put there is not followed.
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write("".join(f"{line}\n" for line in after))
+        os.fchown(out.fileno(), account.pw_uid, account.pw_gid)
+    partial.replace(file)
+    return True
+
+
+def next_metadata(last_etag: str, server: str = SERVER) -> tuple[dict, str]:
+    """Wait until the metadata are not those of ``last_etag``; give them and their ETag.
+
+    Raises OSError or HTTPException if the server does not answer as it should.
+    """
+    query = {"recursive": "true", "wait_for_change": "true", "timeout_sec": WAIT_S}
+    target = f"/computeMetadata/v1/?{urlencode({**query, 'last_etag': last_etag})}"
+    connection = http.client.HTTPConnection(server, timeout=WAIT_S + 30)
+    try:
+        connection.request("GET", target, headers={"Metadata-Flavor": "Google"})
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            raise http.client.HTTPException(f"the metadata server answers {answer.status}")
+        return json.loads(content), answer.headers["ETag"]
+    finally:
+        connection.close()
+
+
+def main() -> None:
+    """Follow the metadata until the machine goes off."""
+    etag = "0"
+    while True:
+        try:
+            metadata, etag = next_metadata(etag)
+            for user in apply(wanted_keys(metadata)):
+                print(f"keys of {user} are as the metadata say", flush=True)  # noqa: T201
+        except (OSError, http.client.HTTPException, subprocess.CalledProcessError) as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            time.sleep(AFTER_AN_ERROR_S)
+
+
+if __name__ == "__main__":
+    main()

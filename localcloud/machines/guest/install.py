@@ -1,0 +1,39 @@
+"""Put the guest's part into a root file system."""
+
+import hashlib
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_WANTED_BY = Path("etc/systemd/system/multi-user.target.wants")
+# Where each file goes and its mode; the units have the names of Google's own.
+FILES = {
+    "agent.py": ("usr/libexec/tpufleet-guest/agent.py", 0o755),
+    "metadata-script": ("usr/libexec/tpufleet-guest/metadata-script", 0o755),
+    "google-guest-agent.service": ("usr/lib/systemd/system/google-guest-agent.service", 0o644),
+    "google-startup-scripts.service": (
+        "usr/lib/systemd/system/google-startup-scripts.service",
+        0o644,
+    ),
+    "google-shutdown-scripts.service": (
+        "usr/lib/systemd/system/google-shutdown-scripts.service",
+        0o644,
+    ),
+}
+
+
+def digest() -> str:
+    """Give what changes with any of the files."""
+    return hashlib.sha256(b"".join((_HERE / name).read_bytes() for name in FILES)).hexdigest()
+
+
+def install(root: Path) -> None:
+    """Copy the files to their places below ``root`` and let every boot start the units."""
+    (root / _WANTED_BY).mkdir(parents=True, exist_ok=True)
+    for name, (place, mode) in FILES.items():
+        target = root / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((_HERE / name).read_bytes())
+        target.chmod(mode)
+        wanted = root / _WANTED_BY / name
+        if name.endswith(".service") and not wanted.is_symlink():
+            wanted.symlink_to(f"/{place}")
