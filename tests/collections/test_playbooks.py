@@ -268,3 +268,15 @@ def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     assert "queued resource soon (us-central2-b, v4-8, ACCEPTED) waits in the queue" in said
     assert "the grant ended" in said
     assert "changed=0" in said
+
+
+def test_create_makes_the_firewall_rules_that_the_fleet_asks_for_and_tags_its_tpus(
+    environment, tmp_path
+):
+    walled = shutil.copytree(ROOT / "inventory/local", tmp_path / "walled")
+    asked_for = "fleet_firewall: {ssh_from: [203.0.113.0/28], name: ours}\n"
+    (walled / "group_vars/all/firewall.yml").write_text(asked_for)
+    done = play(environment, "playbooks/create.yml", "--check", "--diff", inventory=str(walled))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\+ +ours-ssh:", done.stdout)
+    assert re.search(r"\+ +tags:\n\+ +- ours", done.stdout)

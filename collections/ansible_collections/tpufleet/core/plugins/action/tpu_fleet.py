@@ -16,7 +16,7 @@ from ..module_utils import tpu_fleet, tpu_queued
 from ..module_utils.fleet import FleetTpu, choose, expand
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError
-from ..module_utils.tpu_nodes import parse_node
+from ..module_utils.tpu_nodes import Node, parse_node
 from ..module_utils.tpu_requests import parse_request
 from ..module_utils.tpu_wanted import KEYS_ENTRY, Wanted
 
@@ -32,6 +32,7 @@ _SPEC: dict[str, Any] = {
     "ssh_public_key_file": {"type": "path", "default": ""},
     "known_hosts_file": {"type": "path", "default": ""},
     "external_ip": {"type": "bool"},
+    "tag": {"type": "str", "default": ""},
     "agreed": {"type": "list", "elements": "str"},
     "recreate": {"type": "bool", "default": False},
     "replace_dead": {"type": "bool", "default": False},
@@ -69,6 +70,10 @@ class ActionModule(ActionBase):
         chosen = tuple(
             _with_default(tpu, given["external_ip"]) for tpu in choose(fleet, given["only"] or "")
         )
+        if given["tag"]:
+            chosen = tuple(
+                _with_tag(tpu, given["tag"], seen.present.get(tpu.name)) for tpu in chosen
+            )
         if given["ssh_public_key_file"]:
             entry = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
             chosen = tuple(_with_key(tpu, entry) for tpu in chosen)
@@ -147,6 +152,16 @@ def _zones(given: Mapping[str, Any]) -> Sequence[str]:
 def _with_default(tpu: FleetTpu, external_ip: bool | None) -> FleetTpu:
     choices = (
         choice if choice.external_ip is not None else replace(choice, external_ip=external_ip)
+        for choice in tpu.choices
+    )
+    return replace(tpu, choices=tuple(choices))
+
+
+def _with_tag(tpu: FleetTpu, tag: str, there: Node | None) -> FleetTpu:
+    """Add a network tag to those that are said; where none are, to those that the TPU has."""
+    had = there.tags if there else ()
+    choices = (
+        replace(choice, tags=tuple(dict.fromkeys([*(choice.tags or had), tag])))
         for choice in tpu.choices
     )
     return replace(tpu, choices=tuple(choices))

@@ -1,8 +1,8 @@
-"""How every module that asks the Cloud TPU API about one named thing begins and ends."""
+"""How every module that asks Google's APIs begins and ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -13,22 +13,29 @@ from .tpu_errors import QuotaError, TpuApiError
 from .tpu_shapes import type_of_config
 from .wanted_options import API_OPTIONS
 
-#: What each of these modules is told besides its own options.
-_SHARED: dict[str, Any] = {
-    "api": {"type": "dict", "required": True, "options": API_OPTIONS},
+#: What a module about one named thing of a zone is told besides its own options.
+NAMED_OPTIONS: dict[str, Any] = {
     "name": {"type": "str", "required": True},
     "zone": {"type": "str", "required": True},
     "timeout": {"type": "int", "default": 1800},
 }
+#: Of one that makes TPUs.
+NEEDED_TO_MAKE = (("state", "present", ["runtime_version"]),)
 
 
 def run_cloud_module(
-    work: Callable[[AnsibleModule, TpuApi], dict[str, Any]], options: Mapping[str, Any]
+    work: Callable[[AnsibleModule, TpuApi], dict[str, Any]],
+    options: Mapping[str, Any],
+    *,
+    required_if: Sequence[tuple[str, object, Sequence[str]]] = (),
 ) -> None:
     """Read the options, work, and end with a result, or with one line and its ``reason``."""
     module = AnsibleModule(
-        argument_spec={**_SHARED, **options},
-        required_if=[("state", "present", ["runtime_version"])],
+        argument_spec={
+            "api": {"type": "dict", "required": True, "options": API_OPTIONS},
+            **options,
+        },
+        required_if=list(required_if),
         supports_check_mode=True,
     )
     try:
@@ -36,7 +43,8 @@ def run_cloud_module(
         try:
             result = work(module, api)
         except QuotaError as refused:
-            raise Explainer(api).explained(refused, _quota(module.params)) from None
+            quota = _quota(module.params)
+            raise (Explainer(api).explained(refused, quota) if quota else refused) from None
     except TpuApiError as error:
         module.fail_json(msg=str(error), reason=error.reason)
     module.exit_json(**result)
@@ -51,7 +59,10 @@ def result_of(done: Any) -> dict[str, Any]:
     }
 
 
-def _quota(given: Mapping[str, Any]) -> Quota:
+def _quota(given: Mapping[str, Any]) -> Quota | None:
+    """Give the quota of the TPUs that the module is told to make; None if it makes none."""
+    if "accelerator_type" not in given:
+        return None
     config = given["accelerator_config"] or {}
     kind = given["accelerator_type"] or type_of_config(
         config.get("type", ""), config.get("topology", "")

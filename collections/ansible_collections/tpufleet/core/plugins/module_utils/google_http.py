@@ -52,11 +52,22 @@ class GoogleHttp:
         self._sleep = sleep
         self._session = open_session(address, credentials_file)
 
-    def pages(self, path: str, what: str) -> Iterator[Mapping[str, Any]]:
-        """Give the pages of a list, each a JSON object, following ``nextPageToken``."""
+    def pages(
+        self,
+        path: str,
+        what: str,
+        *,
+        size: str = "pageSize",
+        params: Mapping[str, str] | None = None,
+    ) -> Iterator[Mapping[str, Any]]:
+        """Give the pages of a list, each a JSON object, following ``nextPageToken``.
+
+        ``size`` is what this API calls a page's size.
+        """
         token, seen = "", set()
+        asked = {**(params or {}), size: str(PAGE_SIZE)}
         while True:
-            params = {"pageSize": str(PAGE_SIZE)} | ({"pageToken": token} if token else {})
+            params = asked | ({"pageToken": token} if token else {})
             page = self.ask("GET", path, what, params=params)
             yield page
             token = page.get("nextPageToken") or ""

@@ -100,14 +100,16 @@ class TpuApi:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
-        self._http = GoogleHttp(
-            settings.address,
-            settings.credentials_file,
-            patience=patience or Patience(),
-            sleep=sleep,
-        )
+        self._patience = patience or Patience()
         self._sleep = sleep
         self._clock = clock
+        self._http = self.http_to(settings.address)
+
+    def http_to(self, address: str) -> GoogleHttp:
+        """Open a way to another of Google's APIs, with the same key and patience."""
+        return GoogleHttp(
+            address, self.settings.credentials_file, patience=self._patience, sleep=self._sleep
+        )
 
     # --- nodes -----------------------------------------------------------------------------------
 

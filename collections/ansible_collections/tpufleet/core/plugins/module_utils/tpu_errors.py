@@ -151,9 +151,25 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
     return bool(re.search(r"(?i)quota limit\s+['\"]", str(error.get("message", ""))))
 
 
+def _older_reasons(error: Mapping[str, Any]) -> set[str]:
+    """Give the reasons in ``errors``, the shape of Compute's and Cloud Storage's answers."""
+    entries = error.get("errors")
+    return {
+        str(entry.get("reason"))
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, Mapping)
+    }
+
+
 def is_transient(status: int, answer: object) -> bool:
-    """Tell whether asking again may help: 429 for a rate, 5xx; not 429 for a used-up quota."""
-    return status in TRANSIENT_STATUSES and not _names_a_quota(error_body(answer))
+    """Tell whether asking again may help: 429 for a rate, 5xx; not 429 for a used-up quota.
+
+    Compute says 403 for a rate, too.
+    """
+    error = error_body(answer)
+    if status == 403:
+        return bool(_older_reasons(error) & {"rateLimitExceeded", "userRateLimitExceeded"})
+    return status in TRANSIENT_STATUSES and not _names_a_quota(error)
 
 
 def from_http(status: int, answer: object, what: str) -> TpuApiError:
@@ -165,6 +181,8 @@ def from_http(status: int, answer: object, what: str) -> TpuApiError:
     said = one_line(error.get("message") or f"HTTP {status}")
     if status == 401:
         return Unauthorized(f"can't {what}: the credentials are not accepted; {GET_CREDENTIALS}")
+    if "quotaExceeded" in _older_reasons(error):
+        return QuotaError(f"can't {what}: {said}")
     if status == 403:
         return Forbidden(f"can't {what}: {said}")
     if status == 404:
@@ -188,3 +206,17 @@ def from_operation(error: Mapping[str, Any], what: str) -> TpuApiError:
             return QuotaError(f"can't {what}: {said}")
         return CapacityError(f"can't {what}: {said} (try another zone, or again later)")
     return OperationFailed(f"can't {what}: {said}")
+
+
+def from_compute_operation(error: Mapping[str, Any], what: str) -> TpuApiError:
+    """Make the typed error of a Compute operation's ``error``, ``{errors: [{code, message}]}``."""
+    entries = error.get("errors")
+    found = [entry for entry in entries if isinstance(entry, Mapping)] if entries else []
+    codes = {str(entry.get("code")) for entry in found}
+    words = "; ".join(str(entry.get("message") or entry.get("code")) for entry in found)
+    said = f"can't {what}: {words or 'the operation failed without a word'}"
+    if "QUOTA_EXCEEDED" in codes:
+        return QuotaError(said)
+    if any("RESOURCE_POOL_EXHAUSTED" in code for code in codes):
+        return CapacityError(said)
+    return OperationFailed(said)

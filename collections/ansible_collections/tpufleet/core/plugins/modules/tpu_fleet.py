@@ -67,6 +67,12 @@ options:
       Whether workers have external addresses, for the TPUs that don't say; by default what the API
       does, which is none.
     type: bool
+  tag:
+    description:
+      A network tag that every TPU gets besides its own, so that M(tpufleet.core.vpc_firewall) means
+      it.
+    type: str
+    default: ""
   agreed:
     description:
       - The ids of the living TPUs that may be deleted, out of RV(doomed) of an earlier run in check

@@ -132,7 +132,12 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud_module import result_of, run_cloud_module
+from ..module_utils.cloud_module import (
+    NAMED_OPTIONS,
+    NEEDED_TO_MAKE,
+    result_of,
+    run_cloud_module,
+)
 from ..module_utils.host_keys import KnownHostsFile, remember_host_keys
 from ..module_utils.tpu_api import TpuApi
 from ..module_utils.tpu_lifecycle import ensure_absent, ensure_power, ensure_present
@@ -192,6 +197,7 @@ def main() -> None:
     run_cloud_module(
         _run,
         {
+            **NAMED_OPTIONS,
             **NODE_OPTIONS,
             "state": {
                 "type": "str",
@@ -202,6 +208,7 @@ def main() -> None:
             "replace_dead": {"type": "bool", "default": False},
             "known_hosts_file": {"type": "str"},
         },
+        required_if=NEEDED_TO_MAKE,
     )
 
 

@@ -134,7 +134,12 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud_module import result_of, run_cloud_module
+from ..module_utils.cloud_module import (
+    NAMED_OPTIONS,
+    NEEDED_TO_MAKE,
+    result_of,
+    run_cloud_module,
+)
 from ..module_utils.tpu_api import TpuApi
 from ..module_utils.tpu_queue import ensure_not_requested, ensure_requested
 from ..module_utils.tpu_requests import WantedRequest, facts_of_request, seconds_of
@@ -202,6 +207,7 @@ def main() -> None:
     run_cloud_module(
         _run,
         {
+            **NAMED_OPTIONS,
             **node,
             **{key: {"type": "str", "default": ""} for key in texts},
             **{key: {"type": "str"} for key in ("min_duration", "valid_for")},
@@ -216,6 +222,7 @@ def main() -> None:
             "replace_dead": {"type": "bool", "default": True},
             "force": {"type": "bool", "default": False},
         },
+        required_if=NEEDED_TO_MAKE,
     )
 
 

@@ -1,0 +1,195 @@
+"""The fleet's firewall rules: least open, ours alone, and nobody let in by accident."""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.compute_api import ComputeApi
+from ansible_collections.tpufleet.core.plugins.module_utils.firewall_rules import (
+    open_to_all,
+    parse_rule,
+    wanted_rules,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_wanted import Different
+from ansible_collections.tpufleet.core.plugins.module_utils.vpc_firewall import ensure_rules
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.collections.scripted_api import Drop, Say, error
+from tests.collections.test_fleet import cloud_of
+from tests.localcloud.api.local_api import LocalApi
+
+OFFICE = "203.0.113.0/28"
+
+
+@pytest.fixture
+def compute(local_api: LocalApi) -> ComputeApi:
+    return ComputeApi(cloud_of(local_api))
+
+
+def rules(*ssh_from: str, anyone: bool = False, network: str = "default"):
+    return wanted_rules("tpufleet", network, "tpufleet", ssh_from, anyone=anyone)
+
+
+def have(api: ComputeApi, *ssh_from: str, **options):
+    more = {key: options.pop(key) for key in ("anyone", "network") if key in options}
+    return ensure_rules(api, "tpufleet", rules(*ssh_from, **more), timeout=20, **options)
+
+
+def shown(local_api: LocalApi) -> dict[str, dict]:
+    """The fleet's rules as the API has them."""
+    answer = local_api.get("/compute/v1/projects/local-fleet/global/firewalls")
+    return {rule["name"]: rule for rule in answer["items"] if rule["name"].startswith("tpufleet")}
+
+
+def test_ssh_comes_from_the_given_ranges_the_fleet_from_itself_and_nothing_else(compute, local_api):
+    assert have(compute, OFFICE, "2001:db8::/64").changed
+    there = shown(local_api)
+    kinds = ("inside", "rest", "rest6", "ssh", "ssh6")
+    assert sorted(there) == [f"tpufleet-{kind}" for kind in kinds]
+    assert there["tpufleet-ssh"]["sourceRanges"] == [OFFICE]
+    assert there["tpufleet-ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
+    assert there["tpufleet-inside"]["sourceTags"] == ["tpufleet"]
+    assert "sourceRanges" not in there["tpufleet-inside"]
+    for rule in there.values():
+        assert rule["targetTags"] == ["tpufleet"]
+    for name in ("tpufleet-rest", "tpufleet-rest6"):
+        assert there[name]["denied"] == [{"IPProtocol": "all"}]
+        assert there[name]["priority"] > there["tpufleet-ssh"]["priority"]
+
+
+def test_rules_that_are_as_wanted_stay_as_they_are(compute, local_api):
+    have(compute, OFFICE)
+    before = shown(local_api)
+    assert not have(compute, OFFICE).changed
+    assert shown(local_api) == before
+
+
+def test_another_range_changes_the_rule_and_none_takes_it_away(compute, local_api):
+    have(compute, OFFICE)
+    done = have(compute, "198.51.100.7/32")
+    assert done.before["tpufleet-ssh"]["source_ranges"] == [OFFICE]
+    assert shown(local_api)["tpufleet-ssh"]["sourceRanges"] == ["198.51.100.7/32"]
+    assert have(compute).changed
+    assert "tpufleet-ssh" not in shown(local_api)
+
+
+def test_check_foretells_and_changes_nothing(compute, local_api):
+    foretold = have(compute, OFFICE, check=True)
+    assert (foretold.changed, shown(local_api)) == (True, {})
+    assert foretold.after == have(compute, OFFICE).after
+
+
+def test_absent_takes_away_the_fleets_rules_alone(compute, local_api):
+    others = len(compute.list_firewalls())
+    have(compute, OFFICE)
+    assert ensure_rules(compute, "tpufleet", (), timeout=20).changed
+    assert (shown(local_api), len(compute.list_firewalls())) == ({}, others)
+    assert not ensure_rules(compute, "tpufleet", (), timeout=20).changed
+
+
+@pytest.mark.parametrize(
+    "everybody", [["0.0.0.0/0"], ["::/0"], [OFFICE, "0.0.0.0/1", "128.0.0.0/1"]]
+)
+def test_everybody_is_only_let_in_by_name_and_then_with_a_warning(compute, local_api, everybody):
+    with pytest.raises(errors.NotConfigured, match=r"which is everybody.*say anyone: true"):
+        rules(*everybody)
+    done = have(compute, *everybody, anyone=True)
+    assert any("lets everybody try ssh" in warning for warning in done.warnings)
+
+
+def test_a_rule_of_others_that_lets_everybody_in_first_is_named(client, scripted):
+    open_door = {
+        "name": "old-door",
+        "network": "https://x/projects/p/global/networks/default",
+        "priority": 1000,
+        "allowed": [{"IPProtocol": "tcp"}],
+        "sourceRanges": ["0.0.0.0/0"],
+    }
+    behind = open_door | {"name": "default-allow-ssh", "priority": 65534}
+    elsewhere = open_door | {"name": "away", "network": "https://x/networks/other"}
+    scripted.script = [Say({"items": [open_door, behind, elsewhere]})]
+    done = have(ComputeApi(client), OFFICE, check=True)
+    (warning,) = done.warnings
+    assert "firewall rule old-door lets everybody in" in warning
+    assert "gcloud compute firewall-rules delete old-door" in warning
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_rule_that_we_did_not_make_is_never_touched(client, scripted, state):
+    theirs = {"name": "tpufleet-ssh", "network": "default", "allowed": [{"IPProtocol": "tcp"}]}
+    scripted.script = [Say({"items": [theirs]})]
+    with pytest.raises(Different, match="tpufleet-ssh that this module didn't make"):
+        ensure_rules(
+            ComputeApi(client), "tpufleet", rules() if state == "present" else (), timeout=20
+        )
+    assert scripted.methods() == ["GET"]
+
+
+def test_another_network_can_t_be_changed_and_recreate_makes_the_rules_anew(compute, local_api):
+    body = {"name": "second", "autoCreateSubnetworks": True}
+    path = "/compute/v1/projects/local-fleet/global/networks"
+    assert local_api.call("POST", path, body).status_code == 200
+    have(compute, OFFICE)
+    with pytest.raises(Different, match=r"network is default, wanted second.*recreate: true"):
+        have(compute, OFFICE, network="second")
+    assert have(compute, OFFICE, network="second", recreate=True).changed
+    assert all(rule["network"].endswith("/second") for rule in shown(local_api).values())
+
+
+def test_an_operation_that_fails_ends_with_its_own_words(client, scripted):
+    failed = {
+        "name": "op-1",
+        "status": "DONE",
+        "error": {"errors": [{"code": "QUOTA_EXCEEDED", "message": "Quota 'FIREWALLS' exceeded."}]},
+    }
+    scripted.script = [Say({}), Say({"name": "op-1", "status": "RUNNING"}), Say(failed)]
+    with pytest.raises(errors.QuotaError, match="Quota 'FIREWALLS' exceeded"):
+        have(ComputeApi(client), OFFICE)
+
+
+def test_all_tries_of_a_request_carry_one_id(client, scripted):
+    done = Say({"name": "op", "status": "DONE"})
+    scripted.script = [Say({}), Drop(), *[done] * 9]
+    have(ComputeApi(client))
+    asked_for = [asked.query for asked in scripted.asked if asked.method == "POST"]
+    first, second = asked_for[:2]
+    assert first == second
+
+
+def test_the_rule_that_denies_is_made_first(client, scripted):
+    scripted.script = [Say({}), *[Say({"name": "op", "status": "DONE"})] * 4]
+    have(ComputeApi(client), OFFICE)
+    made = [asked.body["name"] for asked in scripted.asked if asked.method == "POST"]
+    assert made == ["tpufleet-rest", "tpufleet-rest6", "tpufleet-inside", "tpufleet-ssh"]
+
+
+def test_what_may_not_be_made_is_said_in_googles_words(client, scripted):
+    refused = error(403, "Required 'compute.firewalls.list' permission")
+    scripted.script = [refused]
+    with pytest.raises(errors.Forbidden, match=r"compute\.firewalls\.list"):
+        have(ComputeApi(client), OFFICE)
+
+
+@pytest.mark.parametrize("text", ["203.0.113.7/24", "office", ""])
+def test_what_is_no_range_is_named(text):
+    with pytest.raises(errors.NotConfigured, match="ssh_from has"):
+        rules(text)
+
+
+NETWORKS = st.ip_addresses(v=4).map(lambda address: f"{address}/32")
+
+
+@given(st.lists(NETWORKS, max_size=5))
+def test_some_addresses_are_never_everybody(ranges):
+    assert not open_to_all(ranges)
+
+
+@given(st.integers(1, 8))
+def test_everybody_in_equal_parts_is_everybody(bits):
+    parts = [f"{number << (32 - bits) >> 24 & 255}.0.0.0/{bits}" for number in range(2**bits)]
+    assert open_to_all(parts)
+    assert not open_to_all(parts[1:])
+
+
+def test_a_rule_reads_back_as_it_was_written():
+    for rule in rules(OFFICE, "2001:db8::/64"):
+        assert parse_rule(rule.body("p")).facts() == rule.facts()
