@@ -1,0 +1,238 @@
+"""Parameters to and from safetensors files, by GPT-2's names or by our own.
+
+GPT-2's are those of Hugging Face's GPT2LMHeadModel, whose layers' matrices are (in, out) as ours
+are; only its output layer, where it isn't the token embedding, is (v, d). Files hold the real
+vocabulary's rows: what fills it up comes off on the way out and on again on the way in.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from train import lora, mesh
+from train.config import Config, ConfigError, ModelConfig
+from train.contract import write_atomically
+from train.model import NORM_EPSILON, Params, init_params
+from train.texts import digest_of
+
+FILE = "model.safetensors"
+
+GPT2 = {
+    "tokens_vd": "wte.weight",
+    "positions_td": "wpe.weight",
+    "l_norm1_scale_d": "h.{}.ln_1.weight",
+    "l_norm1_bias_d": "h.{}.ln_1.bias",
+    "l_qkv_dp": "h.{}.attn.c_attn.weight",
+    "l_qkv_p": "h.{}.attn.c_attn.bias",
+    "l_out_dd": "h.{}.attn.c_proj.weight",
+    "l_out_d": "h.{}.attn.c_proj.bias",
+    "l_norm2_scale_d": "h.{}.ln_2.weight",
+    "l_norm2_bias_d": "h.{}.ln_2.bias",
+    "l_up_df": "h.{}.mlp.c_fc.weight",
+    "l_up_f": "h.{}.mlp.c_fc.bias",
+    "l_down_fd": "h.{}.mlp.c_proj.weight",
+    "l_down_d": "h.{}.mlp.c_proj.bias",
+    "norm_scale_d": "ln_f.weight",
+    "norm_bias_d": "ln_f.bias",
+    "head_dv": "lm_head.weight",
+}
+"""GPT-2's name of each of our parameters; ``{}`` is the layer's number."""
+
+PREFIX = "transformer."
+"""Stands before all of GPT-2's names but the head's; older files leave it out."""
+
+ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
+"""Hugging Face's names; ``gelu_new`` is the approximation by tanh, as jax.nn.gelu's is."""
+
+
+def write(directory: Path, params: Params, cfg: Config, names: str, tokenizer: bytes) -> Path:
+    """Write parameters, adapters merged, by the names of ``gpt2`` or ``plain``; give the file.
+
+    With GPT-2's comes the config.json that transformers wants; with either, the tokenizer.json if
+    there is one. Raises ConfigError for a model that GPT-2 cannot express.
+    """
+    if names == "gpt2" and (why := unlike_gpt2(cfg.model)):
+        raise ConfigError(f"{why}, which GPT-2 cannot express; export with --names plain")
+    merged = lora.merged(params, cfg)
+    arrays = {name: _real(name, np.asarray(a), cfg.model) for name, a in merged.items()}
+    if names == "gpt2":
+        arrays = dict(_to_gpt2(arrays))
+    directory.mkdir(parents=True, exist_ok=True)
+    partial = directory / f".{FILE}"
+    about = {"format": "pt", "model": json.dumps(asdict(cfg.model))}
+    # Of a view the file would get the memory behind it, in another order.
+    save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, partial, about)
+    if names == "gpt2":
+        text = json.dumps(gpt2_config(cfg.model), indent=2)
+        write_atomically(directory / "config.json", text + "\n")
+    if tokenizer:
+        (directory / "tokenizer.json").write_bytes(tokenizer)
+    return partial.replace(directory / FILE)
+
+
+def unlike_gpt2(cfg: ModelConfig) -> str:
+    """Name the first option that GPT-2 has no place for, as ``key=value``; empty if none."""
+    wanted: dict[str, tuple[Any, ...]] = {
+        "norm": ("layer",),
+        "activation": tuple(ACTIVATIONS),
+        "positions": ("learned",),
+        "attention_bias": (True,),
+        "feedforward_bias": (True,),
+        "head_bias": (False,),
+        "attention_output": (True,),
+        "double_residual": (False,),
+        "kv_heads": (None, cfg.heads),
+    }
+    for key, allowed in wanted.items():
+        if getattr(cfg, key) not in allowed:
+            return f"model.{key}={getattr(cfg, key)}"
+    return "" if cfg.feedforward_width else "model.feedforward=0"
+
+
+def gpt2_config(cfg: ModelConfig) -> dict[str, Any]:
+    """Say what transformers' config.json says of a model."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_layer": cfg.layers,
+        "n_head": cfg.heads,
+        "n_embd": cfg.width,
+        "n_inner": cfg.feedforward_width,
+        "n_positions": cfg.context,
+        "vocab_size": cfg.vocabulary,
+        "activation_function": ACTIVATIONS[cfg.activation],
+        "layer_norm_epsilon": NORM_EPSILON,
+        "tie_word_embeddings": cfg.tied,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "resid_pdrop": cfg.dropout,
+        "embd_pdrop": cfg.dropout,
+        "attn_pdrop": 0.0,
+    }
+
+
+def check(cfg: Config) -> None:
+    """Raise ConfigError where ``init_from`` is no file of this model's parameters.
+
+    Reads names and shapes only, and touches no device.
+    """
+    if cfg.init_from is not None:
+        _Weights(cfg)
+
+
+def begin(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
+    """Give the state of step 0 the parameters of ``init_from``, placed as those it had.
+
+    Raises ConfigError as ``check`` does, and where the processes' files differ.
+    """
+    if cfg.init_from is None:
+        return state
+    weights = _Weights(cfg)
+    mesh.check_alike(
+        digest_of([weights.path]),
+        f"have another file as init_from ({cfg.init_from}) than process 0",
+    )
+    params = dict(state["params"])
+    for name in weights.shapes:
+        array = weights.read(name)
+        params[name] = jax.make_array_from_callback(
+            array.shape, params[name].sharding, lambda index, array=array: array[index]
+        )
+    return state | {"params": params}
+
+
+class _Weights:
+    """The file of ``init_from``, held against the model that the config says."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.path, self.model = Path(str(cfg.init_from)).expanduser(), cfg.model
+        shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg.model))
+        self.shapes = {name: a.shape for name, a in shapes.items()}
+        try:
+            with safe_open(self.path, "np") as file:
+                there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as err:
+            why = getattr(err, "strerror", None) or " ".join(str(err).split())
+            raise ConfigError(
+                f"init_from: must be a safetensors file, not {self.path}: {why}"
+            ) from err
+        self.gpt2 = any(name.removeprefix(PREFIX) == GPT2["tokens_vd"] for name in there)
+        self.names = {n.removeprefix(PREFIX) if self.gpt2 else n: n for n in there}
+        if self.gpt2 and (why := unlike_gpt2(cfg.model)):
+            raise ConfigError(f"init_from: {self.path} is a GPT-2, which cannot have {why}")
+        for name, shape in self.shapes.items():
+            self._check(name, shape, there)
+        beyond = GPT2["l_qkv_dp"].format(cfg.model.layers)
+        layers = there.get("l_qkv_dp", (cfg.model.layers,))[0]
+        if beyond in self.names or layers != cfg.model.layers:
+            raise ConfigError(
+                f"init_from: {self.path} has more layers than model.layers ({cfg.model.layers})"
+            )
+
+    def read(self, name: str) -> np.ndarray:
+        """Read one of our parameters as float32, with what fills the vocabulary up."""
+        with safe_open(self.path, "np") as file:
+            parts = [file.get_tensor(self.names[n]) for n in self._parts(name)]
+        array = np.stack(parts) if name.startswith("l_") and self.gpt2 else parts[0]
+        array = array.T if self.gpt2 and name == "head_dv" else array
+        if name == "positions_td":
+            array = array[: self.model.context]
+        filled = [(0, to - n) for n, to in zip(array.shape, self.shapes[name], strict=True)]
+        return np.pad(array, filled).astype(np.float32)
+
+    def _parts(self, name: str) -> list[str]:
+        """The file's names for one of ours: one for each layer, in GPT-2's."""
+        if not self.gpt2:
+            return [name]
+        if name.startswith("l_"):
+            return [GPT2[name].format(layer) for layer in range(self.model.layers)]
+        return [GPT2[name]]
+
+    def _check(self, name: str, shape: tuple[int, ...], there: dict[str, tuple[int, ...]]) -> None:
+        wanted = _real_shape(name, shape, self.model)
+        if self.gpt2:
+            wanted = wanted[1:] if name.startswith("l_") else wanted
+            wanted = wanted[::-1] if name == "head_dv" else wanted
+        for part in self._parts(name):
+            if part not in self.names:
+                raise ConfigError(f"init_from: {self.path} lacks {part}, which the model has")
+            found = there[self.names[part]]
+            if name == "positions_td" and found[0] >= wanted[0]:  # a shorter context is no loss
+                found = (wanted[0], *found[1:])
+            if found != wanted:
+                raise ConfigError(
+                    f"init_from: {self.path}: {part} is {_shown(found)} there, and "
+                    f"{_shown(wanted)} in this model"
+                )
+
+
+def _to_gpt2(arrays: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    for name, array in arrays.items():
+        if name == "head_dv":
+            yield GPT2[name], array.T
+        elif name.startswith("l_"):
+            for i, layer in enumerate(array):
+                yield PREFIX + GPT2[name].format(i), layer
+        else:
+            yield PREFIX + GPT2[name], array
+
+
+def _real(name: str, array: np.ndarray, cfg: ModelConfig) -> np.ndarray:
+    """Take off what fills the vocabulary up."""
+    return array[tuple(slice(n) for n in _real_shape(name, array.shape, cfg))]
+
+
+def _real_shape(name: str, shape: tuple[int, ...], cfg: ModelConfig) -> tuple[int, ...]:
+    axis = {"tokens_vd": 0, "head_dv": 1, "head_v": 0}.get(name)
+    return tuple(cfg.vocabulary if i == axis else n for i, n in enumerate(shape))
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
