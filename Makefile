@@ -10,7 +10,7 @@ LOCALCLOUD := $(PYTHON) -m localcloud
 CLOUDS := $(or $(TPUFLEET_LOCALCLOUD_DIR),.localcloud)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PYTHONPATH,TPUFLEET_LOCALCLOUD_DIR)
 
-MADE = .venv .pytest_cache .ruff_cache .hypothesis .ansible site \
+MADE = .venv .pytest_cache .ruff_cache .hypothesis .ansible site docs/reference \
 	$(shell find . -name __pycache__ -type d -prune)
 
 .PHONY: help
@@ -57,6 +57,11 @@ lint: env-dev ## ruff, ansible-lint (profile production), yamllint
 format: env-dev ## let ruff format the Python
 	@ruff format .
 	@ruff check --fix .
+
+.PHONY: docs
+docs: env-dev ## the documents as a site, in site/; a warning or a dead link is an error
+	@$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet docs site
+	@echo 'site/index.html'
 
 .PHONY: lock
 lock: env-dev ## newest versions into requirements/*.lock

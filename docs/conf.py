@@ -1,0 +1,20 @@
+"""How the documents become a site: Sphinx's configuration."""
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS))
+
+project = "tpufleet"
+author = "the tpufleet authors"
+copyright = author
+extensions = ["myst_parser", "reference_pages"]
+exclude_patterns = ["README.md"]
+html_theme = "furo"
+html_title = "tpufleet"
+html_static_path: list[str] = []
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+nitpicky = True
+suppress_warnings = ["misc.highlighting_failure"]
