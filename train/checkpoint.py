@@ -204,11 +204,14 @@ class Checkpoints:
 def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     """Say what a checkpoint belongs to: two that differ here must not be mixed.
 
-    Dropout may: it is a matter of training, and shapes nothing.
+    Dropout may: it is a matter of training, and shapes nothing. What is learned, and by which
+    optimizer, shapes the state.
     """
     return {
         "model": {k: v for k, v in asdict(cfg.model).items() if k != "dropout"},
         "corpus": corpus.fingerprint,
+        "optimizer": {"name": cfg.optimizer.name, "frozen": list(cfg.optimizer.frozen)},
+        "lora": asdict(cfg.lora) | {"targets": list(cfg.lora.targets)},
     }
 
 

@@ -44,6 +44,7 @@ VARIANTS: dict[str, dict] = {
     "modern": {
         "model": {"norm": "rms", "positions": "rotary", "kv_heads": 2, "activation": "swiglu"}
     },
+    "splash": {"attention": "splash", "model": {"layers": 1, "kv_heads": 2}},
     "dropout": {"model": {"dropout": 0.2}},
     "loss in parts, tied": {"loss_parts": 4, "model": {"tied": True, "vocabulary": 1100}},
 }

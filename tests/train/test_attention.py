@@ -27,28 +27,28 @@ def inputs(t: int, heads: int = 2, kv_heads: int = 2, scale: float = 1.0) -> lis
 
 
 @pytest.mark.parametrize("t", [1, 5, attention.BLOCK, attention.BLOCK + 1, 2 * attention.BLOCK])
-@pytest.mark.parametrize("kind", ["plain", "blocks", "auto"])
+@pytest.mark.parametrize("kind", ["plain", "blocks", "auto", "splash"])
 def test_it_equals_the_reference(kind: str, t: int):
     q, k, v = inputs(t)
     y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
     np.testing.assert_allclose(y, reference(q, k, v), atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["plain", "blocks"])
+@pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
 def test_heads_share_keys_in_groups(kind: str):
     q, k, v = inputs(attention.BLOCK + 5, heads=6, kv_heads=2)
     y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
     np.testing.assert_allclose(y, reference(q, k, v), atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["plain", "blocks"])
+@pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
 def test_great_scores_do_not_overflow(kind: str):
     q, k, v = inputs(attention.BLOCK + 5, scale=30.0)
     y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
     np.testing.assert_allclose(y, reference(q, k, v), atol=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["plain", "blocks"])
+@pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
 def test_its_gradient_is_the_reference_s_slope(kind: str):
     arrays, draw = inputs(attention.BLOCK + 5), np.random.default_rng(1)
     weights = draw.normal(size=arrays[0].shape)
@@ -73,3 +73,32 @@ def test_in_bfloat16_only_the_inputs_and_the_result_are_coarse():
     y = attention.causal(*(jnp.bfloat16(a) for a in (q, k, v)), "blocks")
     assert y.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(y, np.float64), reference(q, k, v), atol=0.03)
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("kv_heads", [2, 6])
+def test_cudnn_equals_the_reference_to_the_rounding_of_bfloat16(kv_heads: int):
+    draw = np.random.default_rng(0)
+    halves = [jnp.bfloat16(draw.normal(size=(2, 128, n, 64))) for n in (6, kv_heads, kv_heads)]
+    assert attention._for_device(halves[0]) == "cudnn"
+    y = attention.causal(*halves, "cudnn")
+    exact = reference(*(np.asarray(a, np.float64) for a in halves))
+    np.testing.assert_allclose(np.asarray(y, np.float64), exact, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "width", "form"),
+    [
+        ("cpu", "float32", 64, "blocks"),
+        ("tpu", "float32", 64, "splash"),
+        ("gpu", "bfloat16", 64, "cudnn"),
+        ("gpu", "float32", 64, "plain"),
+        ("gpu", "bfloat16", 60, "plain"),
+        ("gpu", "bfloat16", 256, "plain"),
+    ],
+)
+def test_each_device_gets_the_form_that_can_work_there(
+    monkeypatch: pytest.MonkeyPatch, backend: str, dtype: str, width: int, form: str
+):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert attention._for_device(jnp.zeros((1, 1, 1, width), dtype)) == form

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.train.fixed_windows import VOCABULARY, losses
-from train import step
+from tests.train.fixed_windows import windows as fixed_windows
+from train import model, step
 from train.config import Config, build
 
 STEPS = 4
@@ -41,6 +42,8 @@ def test_the_plain_way_learns():
         {"remat": "all"},
         {"remat": "all", "scan_layers": True},
         {"accumulate": 4},
+        {"loss_parts": 5},
+        {"loss_parts": 80, "remat": "all", "accumulate": 2},
         {"steps_per_call": 2},
         {"steps_per_call": 4, "accumulate": 2, "remat": "dots", "scan_layers": True},
     ],
@@ -48,6 +51,22 @@ def test_the_plain_way_learns():
 )
 def test_it_learns_the_same_to_the_rounding_of_float32(compute: dict[str, object]):
     np.testing.assert_allclose(losses(config(**compute), STEPS), plain_losses(), rtol=2e-5)
+
+
+def test_what_fills_a_vocabulary_up_is_never_seen_and_never_learns():
+    cfg = config({"vocabulary": 1100, "tied": False, "head_bias": True})
+    assert cfg.model.padded_vocabulary == 1152
+    windows = fixed_windows(cfg, 1)
+    state = jax.jit(step.fresh_state, static_argnums=0)(cfg)
+    scores = model.logits(state["params"], windows[0, 0, :, :-1], cfg.model)
+    assert scores.shape[-1] == 1100
+    sure = -jax.nn.log_softmax(scores)  # over the real tokens alone
+    loss = np.take_along_axis(np.asarray(sure), windows[0, 0, :, 1:, None], -1).mean()
+    state, values = step.update(state, windows, cfg)
+    np.testing.assert_allclose(values["loss"], loss, rtol=1e-5)
+    for name, axis in (("tokens_vd", 0), ("head_dv", 1), ("head_v", 0)):
+        filler = np.take(np.asarray(state["params"][name]), range(1100, 1152), axis)
+        assert not filler.any(), name
 
 
 def test_in_bfloat16_it_learns_nearly_the_same():
