@@ -5,19 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def holders(pattern: str, proc: Path = Path("/proc")) -> list[str]:
-    """Name the processes that hold a device of the pattern open: ``python3 (pid 812) holds
-    /dev/accel0``.
+def device_files(pattern: str) -> list[Path]:
+    """List the device files of the pattern.
 
     ``/dev/vfio/vfio`` is the door to all devices and belongs to none, so it doesn't count.
     """
-    named = Path("/").glob(pattern.lstrip("/")) if pattern else []
-    devices = {str(path) for path in named if path.name != "vfio"}
+    found = Path("/").glob(pattern.lstrip("/")) if pattern else []
+    return sorted(path for path in found if path.name != "vfio")
+
+
+def holders(pattern: str, proc: Path = Path("/proc")) -> list[str]:
+    """Name the processes that hold a device of the pattern open: ``python3 (pid 812) holds
+    /dev/accel0``.
+    """
+    devices = {str(path) for path in device_files(pattern)}
     found = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         for held in sorted(devices & open_files(folder)):
             found.append(f"{program(folder)} (pid {folder.name}) holds {held}")
     return found
+
+
+def groups(pattern: str, root: Path = Path("/")) -> list[int]:
+    """Give the groups but root's by which the devices of the pattern may be opened."""
+    named = list(root.glob(pattern.lstrip("/"))) if pattern else []
+    # Behind /dev/vfio/0 stands the door to all of them, /dev/vfio/vfio.
+    found = {path.stat().st_gid for path in named if path.stat().st_mode & 0o060}
+    return sorted(found - {0})
 
 
 def open_files(process: Path) -> set[str]:
