@@ -10,7 +10,8 @@ from ansible_collections.tpufleet.core.plugins.action.run_record import ActionMo
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
     RecordConflictError,
     RecordError,
-    RecordStore,
+    RecordFolder,
+    record_store,
     wanted_running,
 )
 
@@ -19,7 +20,7 @@ CHANGES = 20
 
 def count_up(folder: str) -> None:
     """Add one to a record's counter, again whenever someone was faster, as a controller would."""
-    store = RecordStore(folder)
+    store = RecordFolder(folder)
     for _ in range(CHANGES):
         while True:
             record = store.read("mine")
@@ -32,11 +33,11 @@ def count_up(folder: str) -> None:
 
 
 def test_a_run_that_nobody_has_launched_has_an_empty_record(tmp_path):
-    assert RecordStore(str(tmp_path)).read("mine") == {}
+    assert RecordFolder(str(tmp_path)).read("mine") == {}
 
 
 def test_a_change_counts_the_generation_and_keeps_what_happened(tmp_path):
-    store = RecordStore(str(tmp_path))
+    store = RecordFolder(str(tmp_path))
 
     store.change("mine", 0, {"wanted": "running"}, "launched")
     record = store.change("mine", 1, {"wanted": "stopped"}, "stopped by hand")
@@ -48,7 +49,7 @@ def test_a_change_counts_the_generation_and_keeps_what_happened(tmp_path):
 
 
 def test_a_change_of_a_record_that_someone_else_changed_is_refused(tmp_path):
-    store = RecordStore(str(tmp_path))
+    store = RecordFolder(str(tmp_path))
     store.change("mine", 0, {"wanted": "running"}, "launched")
 
     with pytest.raises(RecordConflictError, match="changed by someone else"):
@@ -66,12 +67,12 @@ def test_two_processes_at_once_lose_no_change(tmp_path):
         process.join()
 
     assert [process.exitcode for process in processes] == [0, 0]
-    record = RecordStore(str(tmp_path)).read("mine")
+    record = RecordFolder(str(tmp_path)).read("mine")
     assert (record["counter"], record["generation"]) == (2 * CHANGES, 2 * CHANGES)
 
 
 def test_records_are_the_owners_alone(tmp_path):
-    RecordStore(str(tmp_path / "fleet")).change("mine", 0, {}, "launched")
+    RecordFolder(str(tmp_path / "fleet")).change("mine", 0, {}, "launched")
 
     path = tmp_path / "fleet/runs/mine.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -84,7 +85,7 @@ def test_a_damaged_record_is_named_and_left_alone(tmp_path):
     path.write_text('{"wanted":')
 
     with pytest.raises(RecordError, match=r"mine\.json can't be read"):
-        RecordStore(str(tmp_path)).change("mine", 0, {}, "launched")
+        RecordFolder(str(tmp_path)).change("mine", 0, {}, "launched")
 
     assert path.read_text() == '{"wanted":'
 
@@ -93,12 +94,12 @@ def test_a_place_that_can_not_be_written_is_named(tmp_path):
     (tmp_path / "runs").write_text("a file")
 
     with pytest.raises(RecordError, match="set fleet_state"):
-        RecordStore(str(tmp_path)).change("mine", 0, {}, "launched")
+        RecordFolder(str(tmp_path)).change("mine", 0, {}, "launched")
 
 
-def test_a_bucket_is_refused_until_there_is_one():
+def test_what_is_neither_a_directory_nor_a_bucket_is_refused():
     with pytest.raises(RecordError, match="no directory"):
-        RecordStore("gs://bucket/prefix")
+        record_store("s3://bucket/prefix")
 
 
 def test_each_launch_is_the_attempt_after_the_last_one():
@@ -111,7 +112,7 @@ def test_each_launch_is_the_attempt_after_the_last_one():
 def test_the_home_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    RecordStore("~/fleet").change("mine", 0, {}, "launched")
+    RecordFolder("~/fleet").change("mine", 0, {}, "launched")
 
     assert Path(tmp_path / "fleet/runs/mine.json").is_file()
 

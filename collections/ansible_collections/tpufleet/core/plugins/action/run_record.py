@@ -7,7 +7,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.run import RunError, check_name
 from ..module_utils.run_plan import port
-from ..module_utils.run_record import RecordError, RecordStore, wanted_running
+from ..module_utils.run_record import RecordError, record_store, wanted_running
 
 
 class ActionModule(ActionBase):
@@ -30,13 +30,13 @@ class ActionModule(ActionBase):
             }
         )
         try:
-            return self._change(options)
+            return self._change(options, (task_vars or {}).get("tpu_api"))
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
 
-    def _change(self, options: dict) -> dict:
+    def _change(self, options: dict, api: dict | None = None) -> dict:
         run, wanted = check_name(options["run"]), options["wanted"]
-        store = RecordStore(options["fleet_state"])
+        store = record_store(options["fleet_state"], plain(self._resolved(api)))
         before = store.read(run)
         if wanted == "running" and not options["same_attempt"]:
             fields = wanted_running(before, plain(options["fields"]))
@@ -56,6 +56,10 @@ class ActionModule(ActionBase):
             "port": port(int(after.get("attempt", 0))),
             "diff": {"before": shown(before), "after": shown(after)},
         }
+
+    def _resolved(self, api: dict | None) -> dict:
+        """Give the inventory's word on the API, its templates filled in."""
+        return self._templar.template(api) if api else {}
 
 
 def over(record: dict, wanted: str) -> bool:

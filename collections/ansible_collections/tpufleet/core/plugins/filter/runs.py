@@ -3,8 +3,14 @@ table."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+ENV_FORMS = 'say -e env=\'NAME=value OTHER=value\' or -e \'{"env": {"NAME": "value"}}\''
 
 Answer = Mapping[str, Any]
 
@@ -15,6 +21,41 @@ def by_host(
     """Collect what a task registered under ``name`` on each host; a host that never came so far
     has nothing."""
     return {host: variables[host].get(name) or {} for host in hosts}
+
+
+def run_env(layers: Sequence[Any]) -> dict[str, str]:
+    """Lay environments over each other, the later ones on top.
+
+    Each is a mapping, or as the command line gives it: ``A=b C="d e"`` or JSON. Raises
+    AnsibleFilterError of one line, which shows names, never values.
+    """
+    found: dict[str, str] = {}
+    for layer in layers:
+        found |= one_env(layer)
+    return found
+
+
+def one_env(given: Any) -> dict[str, str]:
+    """Read one environment."""
+    if isinstance(given, str):
+        text = given.strip()
+        try:
+            given = json.loads(text) if text.startswith("{") else pairs(shlex.split(text))
+        except ValueError as error:
+            raise AnsibleFilterError(f"env can't be read ({error}): {ENV_FORMS}") from None
+    if not isinstance(given, Mapping):
+        raise AnsibleFilterError(f"env is a {type(given).__name__}: {ENV_FORMS}")
+    odd = [str(name) for name, value in given.items() if isinstance(value, Mapping | list)]
+    if odd:
+        raise AnsibleFilterError(f"env: {', '.join(odd)} is no single value: {ENV_FORMS}")
+    return {str(name): "" if value is None else str(value) for name, value in given.items()}
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Split words NAME=VALUE. Raises ValueError, which names no value."""
+    if any("=" not in word for word in words):
+        raise ValueError("a word without '='")
+    return dict(word.split("=", 1) for word in words)
 
 
 def launch_verdict(
@@ -290,6 +331,7 @@ class FilterModule:
         """Name them."""
         return {
             "by_host": by_host,
+            "run_env": run_env,
             "launch_verdict": launch_verdict,
             "run_failures": failures,
             "start_outcome": start_outcome,

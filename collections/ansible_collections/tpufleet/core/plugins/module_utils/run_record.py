@@ -1,7 +1,8 @@
-"""What is wanted of each run, kept in a directory of the controller's: one JSON file a run.
+"""What is wanted of each run: one JSON file a run, in a directory of the controller's or a bucket.
 
-A record changes only by compare-and-swap on its generation, under a lock file, so that two
-controllers at once can't overwrite each other's word. Nothing secret is ever in it.
+A record changes only by compare-and-swap on its generation (under a lock file, or by the bucket's
+own), so that two controllers at once can't overwrite each other's word. Nothing secret is ever in
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 HISTORY = 50
 
@@ -27,14 +28,66 @@ class RecordConflictError(RecordError):
     """Someone else has changed the record since it was read."""
 
 
-class RecordStore:
-    """The records in ``fleet_state``, a directory. Records are dictionaries with ``generation`` ≥
-    1."""
+class RecordStore(Protocol):
+    """The records in ``fleet_state``: dictionaries with ``generation`` ≥ 1."""
+
+    def read(self, run: str) -> dict[str, Any]:
+        """Give a run's record, empty if there is none. Raises RecordError."""
+
+    def runs(self) -> list[str]:
+        """Name the runs that have a record. Raises RecordError."""
+
+    def change(
+        self, run: str, generation: int, fields: Mapping[str, Any], event: str
+    ) -> dict[str, Any]:
+        """Set fields of a record that is still at ``generation`` (0: there is none); give the new
+        one.
+
+        ``event`` is added to the record's history. Raises RecordConflictError, RecordError.
+        """
+
+
+def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> RecordStore:
+    """Open the records of ``fleet_state``, a directory or ``gs://bucket/prefix``.
+
+    ``api`` is the inventory's variable tpu_api; a bucket takes its endpoint and its key. Raises
+    RecordError.
+    """
+    if not fleet_state.startswith("gs://"):
+        return RecordFolder(fleet_state)
+    from .run_record_gcs import RecordBucket
+
+    return RecordBucket.of(fleet_state, api or {})
+
+
+def after_change(
+    record: Mapping[str, Any], run: str, generation: int, fields: Mapping[str, Any], event: str
+) -> dict[str, Any]:
+    """Give the record that a change makes of one. Raises RecordConflictError where it has moved."""
+    there = int(record.get("generation", 0))
+    if there != generation:
+        raise RecordConflictError(
+            f"the record of run {run} was changed by someone else meanwhile "
+            f"(generation {there}, not {generation}): run this again"
+        )
+    happened = {"time": round(time.time(), 3), "what": event}
+    history = [*record.get("history", []), happened] if event else record.get("history", [])
+    return {
+        **record,
+        **fields,
+        "run": run,
+        "generation": there + 1,
+        "history": history[-HISTORY:],
+    }
+
+
+class RecordFolder:
+    """Records in a directory."""
 
     def __init__(self, fleet_state: str) -> None:
         if "://" in fleet_state:
             raise RecordError(
-                f"fleet_state {fleet_state} is no directory: give a directory of this machine"
+                f"fleet_state {fleet_state} is no directory and no gs://bucket/prefix: give one"
             )
         self._folder = Path(fleet_state).expanduser() / "runs"
 
@@ -64,21 +117,7 @@ class RecordStore:
         ``event`` is added to the record's history. Raises RecordConflictError, RecordError.
         """
         with self._locked(run):
-            record = self.read(run)
-            there = record.get("generation", 0)
-            if there != generation:
-                raise RecordConflictError(
-                    f"the record of run {run} was changed by someone else meanwhile "
-                    f"(generation {there}, not {generation}): run this again"
-                )
-            history = [*record.get("history", []), {"time": round(time.time(), 3), "what": event}]
-            record = {
-                **record,
-                **fields,
-                "run": run,
-                "generation": there + 1,
-                "history": history[-HISTORY:],
-            }
+            record = after_change(self.read(run), run, generation, fields, event)
             self._write(run, record)
             return record
 

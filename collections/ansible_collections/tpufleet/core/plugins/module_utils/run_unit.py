@@ -10,7 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from .devices import holders
+from . import run_checkpoints
+from .devices import groups, holders
 from .python_env import is_complete, network_environment
 from .release import proven, summary
 from .run import (
@@ -26,6 +27,7 @@ from .run import (
 USER = "tpufleet"
 UNIT = "tpufleet-run@{}.service"
 ACTIVE = ("active", "activating", "reloading", "deactivating")
+DROP_INS = Path("/run/systemd/system")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
 
 
@@ -152,7 +154,7 @@ def obstacles(
         )
     if device_glob and launch.run not in active_runs():
         found += [f"{held}: end it first" for held in holders(device_glob)]
-    trouble = unwritable(launch.checkpoints)
+    trouble = run_checkpoints.trouble(launch.checkpoints, dict(launch.env))
     if trouble:
         found.append(trouble)
     return found
@@ -165,38 +167,7 @@ def other_launch(launched: dict, launch: Launch) -> str:
     return "another config, command or set of workers"
 
 
-def unwritable(path: str, user: str = USER) -> str | None:
-    """Try to write below a local checkpoint path as the trainer's user; tell why it doesn't
-    work."""
-    if "://" in path:
-        return None
-    try:
-        account = pwd.getpwnam(user)
-    except KeyError:
-        return f"there is no user {user}: ansible-playbook setup.yml makes it"
-    script = (
-        'p=$1; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
-        't=$(mktemp "$p/.tpufleet-XXXXXX") && rm -f "$t"'
-    )
-    tried = subprocess.run(
-        ["/bin/sh", "-c", script, "sh", path],
-        user=account.pw_uid,
-        group=account.pw_gid,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if tried.returncode == 0:
-        return None
-    why = (tried.stderr.strip().splitlines() or ["no word of why"])[-1]
-    return (
-        f"{user} can't write checkpoints to {path}: {why.rpartition(': ')[2]}: "
-        "ansible-playbook setup.yml makes the place, -e checkpoints=PATH names another"
-    )
-
-
-def start(launch: Launch, places: Places) -> None:
+def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     """Write what the unit needs and start it. Raises RunError, OSError."""
     account = pwd.getpwnam(USER)
     run_dir, unit_dir = places.run_dir(launch.run), places.unit_dir(launch.run)
@@ -218,8 +189,24 @@ def start(launch: Launch, places: Places) -> None:
     write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644)
     write(unit_dir / "launch.json", json.dumps(summary_of(launch), indent=1) + "\n", 0o644)
     unit = UNIT.format(launch.run)
+    allow(groups(device_glob), unit)
     subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
+
+
+def allow(gids: list[int], unit: str, folder: Path = DROP_INS) -> None:
+    """Let the unit's user have the groups of the devices, as they are on this worker now."""
+    place = folder / f"{unit}.d" / "device-groups.conf"
+    text = f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
+    before = place.read_text(encoding="utf-8") if place.exists() else ""
+    if text == before:
+        return
+    if text:
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write(place, text, 0o644)
+    else:
+        place.unlink()
+    systemctl("daemon-reload")
 
 
 def summary_of(launch: Launch) -> dict:
@@ -244,12 +231,23 @@ def stop(run: str, device_glob: str = "") -> list[str]:
     Returns who holds the device still; libtpu's lockfile goes only when nobody does.
     """
     systemctl("stop", UNIT.format(run))
+    return free_device(device_glob)[0]
+
+
+def free_device(
+    device_glob: str, lockfile: Path = LIBTPU_LOCKFILE, check: bool = False
+) -> tuple[list[str], bool]:
+    """Take libtpu's lockfile away if no process holds a device and no run is active.
+
+    Returns who holds a device still, and whether the file was there to be taken.
+    """
     if not device_glob:
-        return []
-    left = holders(device_glob)
-    if not left and not active_runs():
-        LIBTPU_LOCKFILE.unlink(missing_ok=True)
-    return left
+        return [], False
+    others, left = active_runs(), holders(device_glob)
+    taken = not left and not others and lockfile.exists()
+    if taken and not check:
+        lockfile.unlink(missing_ok=True)
+    return ([] if others else left), taken
 
 
 def write(path: Path, text: str, mode: int) -> None:

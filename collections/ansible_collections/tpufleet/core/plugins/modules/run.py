@@ -79,6 +79,11 @@ options:
   checkpoints:
     description: Where this run's checkpoints go.
     type: str
+  mortal:
+    description: Whether this TPU may be taken away at any time (spot), with all that is on its
+      disks. Checkpoints that lie there are refused.
+    type: bool
+    default: false
   device_glob:
     description: The accelerators' device files; empty where there is none.
     type: str
@@ -135,7 +140,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.locks import RUNS, one_at_a_time
 from ..module_utils.python_env import EnvError, env_id, python_minor
 from ..module_utils.run import Launch, Places, RunError, check_name, command_words
-from ..module_utils.run_unit import look, obstacles, standing, start, stop
+from ..module_utils.run_checkpoints import dies_with_tpu
+from ..module_utils.run_unit import free_device, look, obstacles, standing, start, stop
 
 
 def places_of(params: dict) -> Places:
@@ -164,6 +170,18 @@ def launch_of(params: dict, places: Places) -> Launch:
     )
 
 
+def mortal(params: dict) -> list[str]:
+    """Refuse checkpoints that are gone when the TPU is."""
+    leader = params["coordinator"].rpartition(":")[0].strip("[]")
+    why = dies_with_tpu(params["checkpoints"], leader) if params["mortal"] else None
+    if not why:
+        return []
+    return [
+        f"{why}, and this TPU may be taken away: -e checkpoints=gs://BUCKET/PREFIX, "
+        "or -e volatile_checkpoints=true if losing them is fine"
+    ]
+
+
 def ready(params: dict, places: Places, check: bool) -> dict:
     """Look only."""
     try:
@@ -174,7 +192,7 @@ def ready(params: dict, places: Places, check: bool) -> dict:
     in_the_way = (
         []
         if found in ("running", "done")
-        else obstacles(launch, places, params["device_glob"], check)
+        else obstacles(launch, places, params["device_glob"], check) + mortal(params)
     )
     return {
         "changed": False,
@@ -199,7 +217,7 @@ def started(params: dict, places: Places, check: bool) -> dict:
     if in_the_way:
         raise RunError("; ".join(in_the_way))
     if not check:
-        start(launch, places)
+        start(launch, places, params["device_glob"])
     return {
         "changed": True,
         "info": look(launch.run, places),
@@ -208,11 +226,14 @@ def started(params: dict, places: Places, check: bool) -> dict:
 
 
 def stopped(params: dict, places: Places, check: bool) -> dict:
-    """Stop the run if it runs; nothing to stop is fine."""
+    """Stop the run if it runs; nothing to stop is fine, but a device that is held still is not."""
     run = check_name(params["run"])
     seen = look(run, places)
     if not seen["active"]:
-        return {"changed": False, "info": seen}
+        left, taken = free_device(params["device_glob"], check=check)
+        if left:
+            raise RunError(f"run {run} does not run here, but {left[0]}: end it, then try again")
+        return {"changed": taken, "info": seen}
     left = [] if check else stop(run, params["device_glob"])
     if left:
         raise RunError(f"run {run} is stopped, but {left[0]}: end it, then run this again")
@@ -248,6 +269,7 @@ def main() -> None:
             "peers": {"type": "list", "elements": "str", "default": []},
             "token": {"type": "str", "no_log": True},
             "meet_seconds": {"type": "int", "default": 120},
+            "mortal": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/opt/tpufleet"},
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},

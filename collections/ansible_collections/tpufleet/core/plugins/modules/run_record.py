@@ -15,7 +15,8 @@ options:
     type: str
     required: true
   fleet_state:
-    description: A directory of the controller's.
+    description: A directory of the controller's, or C(gs://bucket/prefix), which several
+      controllers can share; it is asked with the key and the endpoint of the variable C(tpu_api).
     type: str
     required: true
   wanted:

@@ -1,0 +1,182 @@
+"""Small JSON objects in a Cloud Storage bucket, changed only by compare-and-swap. Controller only.
+
+The JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects, preconditions:
+https://cloud.google.com/storage/docs/request-preconditions. An emulator, which
+``STORAGE_EMULATOR_HOST`` names, is asked without credentials, as Google's own clients do.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from . import tpu_errors as errors
+from .google_http import GoogleHttp, Patience, list_of
+from .google_session import open_session
+
+GOOGLE = "https://storage.googleapis.com"
+SCHEME = "gs://"
+UPLOAD = "upload"
+HTTP_PRECONDITION_FAILED = 412
+ABSENT = 0
+"""The generation of an object that is not there (ifGenerationMatch=0)."""
+
+
+class ConflictError(errors.TpuApiError):
+    """The object is no longer at the generation that was read."""
+
+    reason = "conflict"
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place below a bucket, ``gs://bucket/prefix``."""
+
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def of(cls, url: str) -> Location:
+        """Read a gs:// address. Raises NotConfigured."""
+        bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
+        if not url.startswith(SCHEME) or not bucket or bucket.startswith("."):
+            raise errors.NotConfigured(f"{url!r} is no gs://bucket/prefix")
+        return cls(bucket, prefix.strip("/"))
+
+    def name(self, name: str) -> str:
+        """Give an object's whole name."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+class Objects(GoogleHttp):
+    """The JSON objects below one gs:// address. Safe for several threads.
+
+    Args:
+        url: ``gs://bucket/prefix``.
+        address: the API's; any but Google's own is an emulator's.
+        credentials_file: a key; empty for the application-default credentials.
+        patience: how often to ask again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        address: str = GOOGLE,
+        credentials_file: str = "",
+        patience: Patience | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.place = Location.of(url)
+        self.url = url.rstrip("/")
+        self.address = address.rstrip("/")
+        self._patience = patience or Patience()
+        self._sleep = sleep
+        real = self.address == GOOGLE
+        session = open_session(GOOGLE, credentials_file) if real else _without_credentials()
+        self._session = _Session(session)
+
+    def read(self, name: str) -> tuple[dict[str, Any], int]:
+        """Give an object's JSON and its generation; nothing and ABSENT where there is none.
+
+        Raises TpuApiError.
+        """
+        what = f"read {self.url}/{name}"
+        for _ in range(5):
+            try:
+                generation = _generation(self.ask("GET", self._path(name), what), what)
+            except errors.NotFound as error:
+                if "bucket" in str(error).removeprefix(f"can't {what}").lower():
+                    raise
+                return {}, ABSENT
+            try:
+                params = {"alt": "media", "generation": str(generation)}
+                return dict(self.ask("GET", self._path(name), what, params=params)), generation
+            except errors.NotFound:
+                continue  # it was replaced between the two
+        raise errors.Unavailable(f"can't {what}: it changes faster than it can be read")
+
+    def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
+        """Put an object in place of the one at ``generation``; give the new generation.
+
+        ``value`` must be like no other writer's: by that a lost answer is told from a conflict.
+        Raises ConflictError where it is at another one, TpuApiError.
+        """
+        what = f"write {self.url}/{name}"
+        path = f"/upload/storage/v1/b/{quote(self.place.bucket, safe='')}/o"
+        params = {"uploadType": "multipart", "ifGenerationMatch": str(generation)}
+        try:
+            body = {UPLOAD: {"name": self.place.name(name), "value": value}}
+            return _generation(self.ask("POST", path, what, params=params, body=body), what)
+        except ConflictError:
+            # An answer that got lost may have been a yes: then what is there is what was sent.
+            there, at = self.read(name)
+            if at != generation and there == json.loads(json.dumps(value)):
+                return at
+            raise ConflictError(f"can't {what}: someone else has changed it meanwhile") from None
+
+    def names(self) -> list[str]:
+        """Name the objects below the address, relative to it."""
+        what = f"list {self.url}"
+        prefix = f"{self.place.prefix}/" if self.place.prefix else ""
+        path = f"/storage/v1/b/{quote(self.place.bucket, safe='')}/o"
+        found = [
+            str(item["name"])[len(prefix) :]
+            for page in self.pages(path, what, size="maxResults", params={"prefix": prefix})
+            for item in list_of(page, "items", dict, what)
+        ]
+        return sorted(found)
+
+    def _path(self, name: str) -> str:
+        bucket, whole = quote(self.place.bucket, safe=""), quote(self.place.name(name), safe="")
+        return f"/storage/v1/b/{bucket}/o/{whole}"
+
+
+class _Session:
+    """A session that sends an upload as GCS wants it, and tells a conflict from other refusals."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def request(self, method: str, url: str, *, json: Any = None, **more: Any) -> Any:
+        if json is not None and UPLOAD in json:
+            boundary = secrets.token_hex(16)
+            more["data"] = multipart(
+                boundary, {"name": json[UPLOAD]["name"]}, json[UPLOAD]["value"]
+            )
+            more["headers"] = {"Content-Type": f"multipart/related; boundary={boundary}"}
+            json = None
+        reply = self._session.request(method, url, json=json, **more)
+        if reply.status_code == HTTP_PRECONDITION_FAILED:
+            raise ConflictError(f"{urlsplit(url).path} is at another generation")
+        return reply
+
+
+def multipart(boundary: str, metadata: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:
+    """Write an upload of metadata and content (RFC 2387, multipart/related)."""
+    parts = "".join(
+        f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{text}\r\n"
+        for text in (json.dumps(metadata), json.dumps(value))
+    )
+    return f"{parts}--{boundary}--\r\n".encode()
+
+
+def _without_credentials() -> Any:
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.transport.requests import AuthorizedSession
+
+    session = AuthorizedSession(AnonymousCredentials())
+    session.trust_env = False  # an emulator is never behind a proxy
+    return session
+
+
+def _generation(meta: Mapping[str, Any], what: str) -> int:
+    text = str(meta.get("generation", ""))
+    if not text.isdecimal():
+        raise errors.BadAnswer(f"can't {what}: the answer has no generation")
+    return int(text)

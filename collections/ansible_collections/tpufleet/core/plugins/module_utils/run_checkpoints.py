@@ -1,0 +1,143 @@
+"""Whether a run's checkpoints can be written from here, and whether they outlive this worker.
+
+Python 3.9 and the standard library, since it runs on workers.
+"""
+
+from __future__ import annotations
+
+import json
+import pwd
+import subprocess
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+USER = "tpufleet"
+GOOGLE = "https://storage.googleapis.com"
+TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
+SECONDS = 15
+OTHER = "-e checkpoints=PATH names another"
+
+
+def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
+    """Try to write to the place as the trainer will; tell on one line why it doesn't work."""
+    if path.startswith("gs://"):
+        return bucket_trouble(path, env)
+    if "://" in path:
+        return f"checkpoints can go to a directory or to gs://, not to {path}: {OTHER}"
+    return unwritable(path, user)
+
+
+def unwritable(path: str, user: str = USER) -> str | None:
+    """Try to write below a local path as the trainer's user; tell why it doesn't work."""
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        return f"there is no user {user}: ansible-playbook setup.yml makes it"
+    script = (
+        'p=$1; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
+        't=$(mktemp "$p/.tpufleet-XXXXXX") && rm -f "$t"'
+    )
+    tried = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", path],
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tried.returncode == 0:
+        return None
+    why = (tried.stderr.strip().splitlines() or ["no word of why"])[-1]
+    return (
+        f"{user} can't write checkpoints to {path}: {why.rpartition(': ')[2]}: "
+        f"ansible-playbook setup.yml makes the place, {OTHER}"
+    )
+
+
+def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> str | None:
+    """Write an object beside the checkpoints and delete it again, as this worker's own account.
+
+    ``env`` is the trainer's: an emulator that it names (STORAGE_EMULATOR_HOST) is asked without a
+    token. With a key file of the trainer's own (GOOGLE_APPLICATION_CREDENTIALS) nothing is tried.
+    """
+    emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if env.get("GOOGLE_APPLICATION_CREDENTIALS") and not emulator:
+        return None
+    bucket, _, prefix = url[len("gs://") :].partition("/")
+    name = f"{prefix.strip('/')}/.tpufleet-{uuid.uuid4().hex}".lstrip("/")
+    address = emulator or GOOGLE
+    if "://" not in address:
+        address = f"http://{address}"
+    place = f"{address}/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+    try:
+        headers = {} if emulator else {"Authorization": f"Bearer {own_token(token_address)}"}
+        query = f"?uploadType=media&name={quote(name, safe='')}"
+        ask("POST", place + query, {**headers, "Content-Type": "text/plain"}, b"a try\n")
+        there = f"{address}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+        ask("DELETE", there, headers)
+    except OSError as error:
+        return (
+            f"checkpoints can't be written to {url}: {why(error)}: "
+            f"give this worker's service account the role storage.objectUser there; {OTHER}"
+        )
+    except ValueError:
+        return f"checkpoints can't be written to {url}: the answers make no sense: {OTHER}"
+    return None
+
+
+def own_token(address: str) -> str:
+    """Ask the metadata server for the account that this worker has."""
+    answer = ask("GET", address, {"Metadata-Flavor": "Google"})
+    return str(json.loads(answer)["access_token"])
+
+
+def ask(method: str, url: str, headers: Mapping[str, str], data: bytes | None = None) -> bytes:
+    """Send one request past any proxy. Raises OSError."""
+    request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
+    direct = not url.startswith("https")
+    handlers = [urllib.request.ProxyHandler({})] if direct else []
+    opener = urllib.request.build_opener(*handlers)
+    with opener.open(request, timeout=SECONDS) as reply:
+        return reply.read()
+
+
+def why(error: OSError) -> str:
+    """Say on one line what a request met."""
+    if isinstance(error, urllib.error.HTTPError):
+        try:
+            said = json.loads(error.read())["error"]["message"]
+        except (OSError, ValueError, KeyError, TypeError):
+            said = error.reason
+        return f"HTTP {error.code}, {' '.join(str(said).split())}"
+    reason = getattr(error, "reason", error)
+    return str(getattr(reason, "strerror", None) or reason)
+
+
+def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
+    """Tell why checkpoints in a directory are lost when this TPU is: on a worker's own disk, or on
+    its leader's.
+
+    A bucket, another machine's NFS and a disk of its own outlive it.
+    """
+    if "://" in path:
+        return None
+    there = Path(path)
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if there.stat().st_dev == Path(root).stat().st_dev:
+        return f"{path} is on this worker's own disk"
+    found = subprocess.run(
+        ["findmnt", "--noheadings", "--output", "FSTYPE,SOURCE", "--target", str(there)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    kind, _, source = found.stdout.strip().partition(" ")
+    if kind.startswith("nfs") and source.strip().rpartition(":")[0].strip("[]") == leader:
+        return f"{path} is on the disk of this TPU's leader (NFS)"
+    return None

@@ -1,0 +1,56 @@
+"""Whose groups the trainer needs for its devices, and when libtpu's lockfile may go."""
+
+import os
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.devices import groups
+
+
+def test_the_groups_of_devices_that_a_group_may_open_are_given_but_roots_is_not(tmp_path):
+    if os.getuid() != 0:
+        pytest.skip("only root gives files to groups")
+    for index, (gid, mode) in enumerate([(0, 0o660), (1234, 0o660), (1235, 0o600), (1234, 0o660)]):
+        device = tmp_path / f"accel{index}"
+        device.touch()
+        device.chmod(mode)
+        os.chown(device, 0, gid)
+
+    assert groups("/accel*", tmp_path) == [1234]
+    assert groups("", tmp_path) == []
+
+
+def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_path, monkeypatch):
+    reloads = []
+    monkeypatch.setattr(run_unit, "systemctl", lambda *words: reloads.append(words))
+    place = tmp_path / "u.service.d/device-groups.conf"
+
+    run_unit.allow([5, 6], "u.service", tmp_path)
+    run_unit.allow([5, 6], "u.service", tmp_path)
+    assert place.read_text() == "[Service]\nSupplementaryGroups=5 6\n"
+    assert len(reloads) == 1
+
+    run_unit.allow([], "u.service", tmp_path)
+    assert not place.exists()
+    assert len(reloads) == 2
+
+
+@pytest.mark.parametrize(
+    ("active", "held", "expected", "stays"),
+    [
+        ([], [], ([], True), False),
+        ([], ["x (pid 3) holds /dev/accel0"], (["x (pid 3) holds /dev/accel0"], False), True),
+        (["other"], ["x (pid 3) holds /dev/accel0"], ([], False), True),
+        (["other"], [], ([], False), True),
+    ],
+)
+def test_the_lockfile_goes_only_when_nobody_has_the_device(
+    tmp_path, monkeypatch, active, held, expected, stays
+):
+    monkeypatch.setattr(run_unit, "active_runs", lambda: active)
+    monkeypatch.setattr(run_unit, "holders", lambda _: held)
+    lockfile = tmp_path / "libtpu_lockfile"
+    lockfile.touch()
+
+    assert run_unit.free_device("/dev/accel*", lockfile) == expected
+    assert lockfile.exists() == stays

