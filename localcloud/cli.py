@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud import client, cloud, faults_cli, settings
+from localcloud import bucket_cli, client, cloud, faults_cli, settings
 from localcloud.failure import CloudError
 from localcloud.machines import image
 from localcloud.machines.seam import MachineError
@@ -74,6 +74,8 @@ def status(place: Place, options: argparse.Namespace) -> None:
         return
     chosen = settings.read(place)
     say(f"local cloud {place.name!r}: {chosen.endpoint}, machines in {chosen.subnet}")
+    if place.bucket_endpoint.exists():
+        say(bucket_cli.line(place))
     for node in told["nodes"]:
         workers = ", ".join(
             f"{worker['machine']} {worker['address']} {'up' if worker['alive'] else 'down'}"
@@ -102,6 +104,11 @@ def fault(place: Place, options: argparse.Namespace) -> None:
         say(line)
 
 
+def bucket(place: Place, options: argparse.Namespace) -> None:
+    """Let the cloud's bucket be gone, back, or read-only."""
+    say(bucket_cli.run(place, options))
+
+
 def serve(_place: Place, options: argparse.Namespace) -> None:
     """Be the server (``up`` starts this in the background)."""
     cloud.serve(Place(options.directory.name, options.directory))
@@ -114,6 +121,7 @@ VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
     "status": status,
     "preempt": preempt,
     "fault": fault,
+    "bucket": bucket,
     "serve": serve,
 }
 
@@ -148,6 +156,8 @@ def parser() -> argparse.ArgumentParser:
                              help="so much later (Google warns 30 s before)")  # fmt: skip
         if name == "fault":
             faults_cli.describe(one)
+        if name == "bucket":
+            bucket_cli.describe(one)
     return top
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud import client, settings
+from localcloud import bucket, client, settings
 from localcloud.api.server import create_server
 from localcloud.failure import CloudError
 from localcloud.machines import image, kernel_limits, mounts, network, processes
@@ -50,6 +50,7 @@ def _up(place: Place, port: int | None, subnet: IPv4Network | None, say: Say) ->
                 f"{found.subnet}: python -m localcloud --name {place.name} down, then up again"
             )
         client.ask(place, "GET", "/_localcloud/status")
+        bucket.up(place, network.Network(place, IPv4Network(found.subnet)).gateway, say)
         settings.hand_over(place)
         return found
     before = settings.read(place) if place.settings.exists() else None
@@ -64,6 +65,7 @@ def _up(place: Place, port: int | None, subnet: IPv4Network | None, say: Say) ->
         image=str(root),
     )
     settings.write(place, chosen)
+    bucket.up(place, net.gateway, say)
     say("starting the API")
     _start_server(place)
     settings.hand_over(place)
@@ -83,6 +85,7 @@ def _down(place: Place, say: Say) -> None:
     machines = NspawnMachines(place, network.Network(place, network.RANGE), place.directory)
     for name in machines.sweep(keep=()):
         say(f"removed machine {name}")
+    bucket.down(place)
     network.down(place)
     if left := mounts.below(place.directory):
         raise CloudError(f"{left[0]} is mounted there by somebody: umount it, then down again")

