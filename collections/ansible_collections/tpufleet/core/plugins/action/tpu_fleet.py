@@ -13,6 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils import tpu_fleet, tpu_queued
+from ..module_utils.data_disks import made_disks
 from ..module_utils.fleet import FleetTpu, choose, expand
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError
@@ -33,6 +34,7 @@ _SPEC: dict[str, Any] = {
     "known_hosts_file": {"type": "path", "default": ""},
     "external_ip": {"type": "bool"},
     "tag": {"type": "str", "default": ""},
+    "disks": {"type": "bool", "default": False},
     "agreed": {"type": "list", "elements": "str"},
     "recreate": {"type": "bool", "default": False},
     "replace_dead": {"type": "bool", "default": False},
@@ -85,7 +87,8 @@ class ActionModule(ActionBase):
 
     def _absent(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
         listed = [parse_node(node) for node in api.list_nodes(_zones(given)).nodes]
-        fleet = () if given["only"] else expand(given["fleet"])
+        everything = expand(given["fleet"])
+        fleet = () if given["only"] else everything
         waiting = tpu_queued.waiting(
             [parse_request(request) for request in api.list_requests(_zones(given))],
             listed,
@@ -99,11 +102,17 @@ class ActionModule(ActionBase):
             nodes = []
         else:
             nodes = [tpu_fleet.find(listed, given["only"], given["zone"])]
+        meant = [tpu for tpu in everything if given["only"] in (None, tpu.name)]
+        # Looked for before the TPUs go, which are what name them.
+        disks = made_disks(api, nodes, meant) if given["disks"] else []
         options, tell = self._options(given), _Teller()
         done = tpu_fleet.delete_requests(api, waiting, options, tell)
         done += tpu_fleet.delete(api, nodes, options, tell)
+        if not any(each.failed for each in done):
+            done += tpu_fleet.delete_disks(api, disks, options)
         doomed = [tpu_queued.described(request) for request in waiting]
-        return _result(done) | {"doomed": [*doomed, *(tpu_fleet.described(node) for node in nodes)]}
+        doomed += [tpu_fleet.described(node) for node in nodes]
+        return _result(done) | {"doomed": [*doomed, *(disk.described() for disk in disks)]}
 
     def _options(self, given: Mapping[str, Any]) -> tpu_fleet.Options:
         return tpu_fleet.Options(

@@ -34,7 +34,7 @@ options:
     description: Shielded workers, which boot signed software only. It can't be changed later.
     type: bool
   data_disks:
-    description: Disks that exist, attached to all workers. They can't be changed later.
+    description: Disks that are attached to all workers. They can't be changed later.
     type: list
     elements: dict
     suboptions:
@@ -47,6 +47,19 @@ options:
         type: str
         choices: [read-only, read-write]
         default: read-only
+      size_gb:
+        description:
+          - Make the disk, empty and of this size, where there is none of the name. V(0) takes one
+            that is there.
+          - It is never deleted with the TPU; C(delete.yml -e disks=true) deletes it.
+        type: int
+        default: 0
+      type:
+        description:
+          - The type to make it of. By default C(pd-balanced) up to v5p, and C(hyperdisk-balanced)
+            for v6e, as Google's table has it.
+        type: str
+        default: ""
   network:
     description: The VPC network. It can't be changed later.
     type: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,24 @@ def expand(entries: object) -> tuple[FleetTpu, ...]:
                     f"tpu_fleet has two TPUs called {tpu.name}: a name must be one TPU's"
                 )
             tpus[tpu.name] = tpu
+    _refuse_shared_writing(tpus.values())
     return tuple(tpus.values())
+
+
+def _refuse_shared_writing(tpus: Iterable[FleetTpu]) -> None:
+    """Refuse a disk that one TPU of the fleet writes to and another has too."""
+    users: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
+    for tpu in tpus:
+        for choice in tpu.choices:
+            for disk in choice.data_disks or ():
+                users[choice.zone, disk.source].append((tpu.name, disk.writable))
+    for (_, disk), who in users.items():
+        if len(who) > 1 and any(writes for _, writes in who):
+            names = ", ".join(name for name, _ in who)
+            raise NotConfigured(
+                f"tpu_fleet: {names} can share the disk {disk} only to read: say mode: read-only, "
+                "or give each a disk of its own"
+            )
 
 
 def choose(tpus: tuple[FleetTpu, ...], name: str) -> tuple[FleetTpu, ...]:
@@ -173,11 +191,15 @@ def _disks(disks: object, who: str) -> tuple[Disk, ...]:
             not isinstance(said, Mapping)
             or not isinstance(said.get("name"), str)
             or said.get("mode", modes[0]) not in modes
-            or set(said) - {"name", "mode"}
+            or set(said) - {"name", "mode", "size_gb", "type"}
+            or not isinstance(said.get("size_gb", 0), int)
+            or not isinstance(said.get("type", ""), str)
         ):
             raise NotConfigured(
-                f"{who}: data_disks has {disk!r:.60}, wanted is a disk's name, or its name and "
-                "mode (read-only, which is the default, or read-write)"
+                f"{who}: data_disks has {disk!r:.60}, wanted is a disk's name, or its name, "
+                "mode (read-only, which is the default, or read-write), and size_gb and type if it "
+                "is to be made"
             )
-        found.append(Disk(str(said["name"]), said.get("mode") == "read-write"))
+        size, kind = int(said.get("size_gb", 0)), str(said.get("type", ""))
+        found.append(Disk(str(said["name"]), said.get("mode") == "read-write", size, kind))
     return tuple(found)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import tpu_errors as errors
+from .data_disks import MadeDisk, ensure_no_disk
 from .fleet import FleetTpu
 from .host_keys import KnownHostsFile, remember_host_keys
 from .quota_holders import Explainer, Quota
@@ -164,6 +165,18 @@ def delete(api: TpuApi, nodes: Sequence[Node], options: Options, tell: Tell) -> 
         return done
 
     return _side_by_side(one, nodes)
+
+
+def delete_disks(api: TpuApi, disks: Sequence[MadeDisk], options: Options) -> list[Done]:
+    """Have data disks gone, where a person agreed to it."""
+
+    def gone(disk: MadeDisk) -> Done:
+        if options.agreed is not None and disk.key not in options.agreed:
+            return Done(disk.name, disk.zone, changed=False, msg=f"the disk {disk.name} stays")
+        msg = ensure_no_disk(api, disk, timeout=options.timeout, check=options.check)
+        return Done(disk.name, disk.zone, changed=True, msg=msg, before=disk.described())
+
+    return _side_by_side(lambda disk: _guarded(disk.name, disk.zone, lambda: gone(disk)), disks)
 
 
 def _delete_one(api: TpuApi, node: Node, options: Options, tell: Tell) -> Done:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from . import tpu_errors as errors
+from .data_disks import have_disks
 from .tpu_api import TpuApi
 from .tpu_nodes import DEAD_STATES, Node, parse_node
 from .tpu_wanted import Different, Outcome, Wanted, compare, different, facts_of, outcome_of
@@ -170,6 +171,7 @@ def _make(
 
 def _create(api: TpuApi, wanted: Wanted, deadline: float, progress: Progress) -> Node:
     what = f"create TPU {wanted.where}"
+    have_disks(api, wanted, deadline=deadline, progress=progress)
     try:
         operation = api.create_node(wanted.zone, wanted.name, wanted.body(api.settings.project))
     except (errors.AlreadyExists, errors.NoAnswer):

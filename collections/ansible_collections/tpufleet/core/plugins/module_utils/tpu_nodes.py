@@ -41,10 +41,16 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Disk:
-    """A data disk: its name, or the API's whole path of it. Not ``writable``: to read only."""
+    """A data disk: its name, or the API's whole path of it. Not ``writable``: to read only.
+
+    With ``size_gb`` it is to be made where it is missing, of ``type``, or of the one that goes with
+    the TPU.
+    """
 
     source: str
     writable: bool = False
+    size_gb: int = 0
+    type: str = ""
 
     @property
     def name(self) -> str:

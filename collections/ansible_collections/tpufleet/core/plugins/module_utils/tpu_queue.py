@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import tpu_errors as errors
+from .data_disks import have_disks
 from .tpu_api import TpuApi
 from .tpu_requests import Request, WantedRequest, facts_of_request, parse_request
 from .tpu_wanted import Different
@@ -74,6 +75,7 @@ def ensure_requested(
         return Outcome(True, msg, request, before, wanted.facts())
     if request:
         _remove(api, request, deadline, False, progress)
+    have_disks(api, wanted.tpu, deadline=deadline, progress=progress)
     operation = _ask(api, wanted)
     api.wait(operation, f"create queued resource {wanted.where}", deadline)
     made = _read(api, zone, name)

@@ -108,6 +108,15 @@ class Wanted:
                     f"TPU {self.where}: its {shape.workers} workers can share the disk "
                     f"{disk.name} only to read: say mode: read-only"
                 )
+            if disk.size_gb and "/" in disk.source:
+                raise errors.NotConfigured(
+                    f"TPU {self.where}: the disk {disk.source} is another project's or zone's, so "
+                    "that it can't be made: leave size_gb away, or give its name alone"
+                )
+            if disk.size_gb < 0 or (disk.type and not disk.size_gb):
+                raise errors.NotConfigured(
+                    f"TPU {self.where}: the disk {disk.name} has no size_gb to make it with"
+                )
 
     def body(self, project: str) -> dict[str, Any]:
         """Give the node as the API takes it for a creation."""

@@ -45,6 +45,8 @@ NODE_OPTIONS: dict[str, Any] = {
                 "choices": ["read-only", "read-write"],
                 "default": "read-only",
             },
+            "size_gb": {"type": "int", "default": 0},
+            "type": {"type": "str", "default": ""},
         },
     },
 }
@@ -66,7 +68,10 @@ def wanted_of(given: Mapping[str, Any]) -> Wanted:
         scopes=_tuple(given["scopes"]),
         data_disks=None
         if disks is None
-        else tuple(Disk(disk["name"], disk["mode"] == "read-write") for disk in disks),
+        else tuple(
+            Disk(disk["name"], disk["mode"] == "read-write", disk["size_gb"], disk["type"])
+            for disk in disks
+        ),
         labels=_texts(given["labels"]),
         metadata=_texts(given["metadata"]),
     )

@@ -30,7 +30,8 @@ options:
         (tried in this order), C(accelerator_type), C(runtime_version), and may have C(count) (V(3)
         of V(sweep) are V(sweep-0) to V(sweep-2)), C(spot), C(preemptible), C(reserved),
         C(network), C(subnetwork), C(external_ip), C(service_account), C(scopes), C(secure_boot),
-        C(data_disks) (names, or each with C(name) and C(mode)), C(queued) (asked for through
+        C(data_disks) (names, or each with C(name), C(mode), and C(size_gb) and C(type) to make it),
+        C(queued) (asked for through
         Google's queue, in one zone; with C(valid_for) such as V(6h)), C(description), C(labels),
         C(tags) and C(metadata), as in M(tpufleet.core.tpu_node).
     type: list
@@ -73,6 +74,12 @@ options:
       it.
     type: str
     default: ""
+  disks:
+    description:
+      - Delete the data disks of these TPUs too, with all that is on them; for removing.
+      - Only those that this collection made (C(size_gb)); no TPU may have them any more.
+    type: bool
+    default: false
   agreed:
     description:
       - The ids of the living TPUs that may be deleted, out of RV(doomed) of an earlier run in check

@@ -1,0 +1,155 @@
+"""Data disks: made where that is asked for, shared only to read, and never deleted unasked."""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.compute_api import ComputeApi
+from ansible_collections.tpufleet.core.plugins.module_utils.data_disks import disk_type_for
+from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, create
+
+from tests.collections.scripted_api import ZONE, Say, error
+from tests.collections.test_fleet import DEMO, cloud_of
+from tests.collections.test_playbooks import environment, flat, play  # noqa: F401  a fixture
+from tests.collections.test_shortage import make
+from tests.localcloud.api.local_api import LocalApi
+
+CORPUS = {"name": "corpus", "size_gb": 50}
+POD = DEMO | {"data_disks": [CORPUS]}
+
+
+@pytest.fixture
+def api(local_api: LocalApi) -> TpuApi:
+    return cloud_of(local_api)
+
+
+def disk(api: TpuApi, name: str = "corpus"):
+    return ComputeApi(api).get_disk(ZONE, name)
+
+
+def test_a_disk_is_made_once_and_attached_to_read_to_all_workers(api, local_api):
+    (first,), (second,) = make(api, POD), make(api, POD)
+    assert (first.changed, second.changed) == (True, False), first.msg
+    assert disk(api)["sizeGb"] == "50"
+    assert disk(api)["type"].endswith("/diskTypes/pd-balanced")
+    (attached,) = local_api.node("demo")["dataDisks"]
+    assert attached["mode"] == "READ_ONLY"
+    assert attached["sourceDisk"].endswith(f"zones/{ZONE}/disks/corpus")
+
+
+def test_tpus_that_share_a_disk_make_one(api):
+    done = make(api, POD | {"name": "sweep", "count": 3})
+    assert [each.msg for each in done if each.failed] == []
+    assert disk(api)["sizeGb"] == "50"
+
+
+def test_a_queued_tpu_gets_its_disk_too(api, local_api):
+    scratch = {"name": "scratch", "size_gb": 20, "mode": "read-write"}
+    entry = DEMO | {"accelerator_type": "v4-8", "queued": {}, "data_disks": [scratch]}
+    (done,) = make(api, entry)
+    assert not done.failed, done.msg
+    assert local_api.node("demo")["dataDisks"][0]["mode"] == "READ_WRITE"
+
+
+def test_check_makes_no_disk(api):
+    (done,) = make(api, POD, check=True)
+    assert (done.changed, disk(api)) == (True, None)
+    assert done.after["data_disks"] == ["corpus (read-only)"]
+
+
+def test_a_disk_that_is_not_there_and_not_to_be_made_is_googles_no(api):
+    (done,) = make(api, DEMO | {"data_disks": ["nowhere"]})
+    assert "nowhere" in done.msg
+    assert done.reason == "not_found"
+
+
+def test_a_disk_that_is_too_small_says_how_to_make_it_larger(api):
+    make(api, POD)
+    (done,) = make(api, POD | {"name": "next", "data_disks": [CORPUS | {"size_gb": 80}]})
+    assert "has 50 GB, wanted 80" in done.msg
+    assert "gcloud compute disks resize corpus --zone=us-central2-b --size=80GB" in done.msg
+
+
+def test_writing_to_a_disk_of_several_workers_is_refused_before_asking():
+    with pytest.raises(errors.NotConfigured, match="its 4 workers can share the disk corpus only"):
+        disks = [CORPUS | {"mode": "read-write"}]
+        expand([POD | {"accelerator_type": "v3-32", "data_disks": disks}])
+
+
+def test_writing_to_a_disk_of_several_tpus_is_refused_before_asking():
+    entry = DEMO | {"accelerator_type": "v4-8", "name": "sweep", "count": 2}
+    with pytest.raises(errors.NotConfigured, match="sweep-0, sweep-1 can share the disk corpus"):
+        expand([entry | {"data_disks": [{"name": "corpus", "mode": "read-write"}]}])
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"size_gb": "50"}, "data_disks has"),
+        ({"size_gb": -1}, "no size_gb to make it with"),
+        ({"type": "pd-ssd"}, "no size_gb to make it with"),
+        ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "can't be made"),
+    ],
+)
+def test_a_disk_that_can_t_be_is_named(change, what):
+    with pytest.raises(errors.NotConfigured, match=what):
+        expand([DEMO | {"data_disks": [{"name": "d"} | change]}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "disk_type"),
+    [
+        ("v3-8", "pd-balanced"),
+        ("v5p-8", "pd-balanced"),
+        ("v5litepod-8", "pd-balanced"),
+        ("v6e-8", "hyperdisk-balanced"),
+        ("v7x-8", "hyperdisk-balanced"),
+    ],
+)
+def test_the_type_goes_with_the_generation(kind, disk_type):
+    assert disk_type_for(kind) == disk_type
+
+
+def test_an_operation_on_a_disk_that_fails_ends_with_its_own_words(client, scripted):
+    failed = {
+        "name": "op",
+        "zone": f"https://x/zones/{ZONE}",
+        "status": "DONE",
+        "error": {"errors": [{"code": "X", "message": "The disk type is not for this zone"}]},
+    }
+    running = {**failed, "status": "RUNNING", "error": None}
+    scripted.script = [*[error(404, "not found")] * 2, Say(running), Say(failed)]
+    (done,) = make_unseen(client, POD)
+    assert "The disk type is not for this zone" in done.msg
+    assert scripted.asked[-1].path.endswith(f"/zones/{ZONE}/operations/op")
+
+
+def make_unseen(api: TpuApi, entry):
+    return create(api, expand([entry]), {}, Options(), lambda _name, _state: None)
+
+
+def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, api, tmp_path):  # noqa: F811
+    make(api, POD)
+    gone = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
+    assert gone.returncode == 0, flat(gone)
+    assert disk(api) is not None
+    fleet = tmp_path / "fleet.yml"
+    fleet.write_text(f"tpu_fleet: {[POD]}\n")
+    said = ("-e", f"@{fleet}", "-e", "disks=true")
+    asked = play(environment, "playbooks/delete.yml", *said)
+    assert "the disk corpus (us-central2-b, 50 GB) with all that is on it" in flat(asked)
+    assert disk(api) is not None
+    gone = play(environment, "playbooks/delete.yml", *said, "-e", "yes=true")
+    assert gone.returncode == 0, flat(gone)
+    assert disk(api) is None
+
+
+def test_a_disk_that_somebody_else_made_is_never_deleted(environment, local_api, api, tmp_path):  # noqa: F811
+    compute = ComputeApi(api)
+    operation = compute.insert_disk(ZONE, {"name": "corpus", "sizeGb": "50"})
+    compute.wait(operation, "make a disk", api.deadline_in(20))
+    make(api, POD)
+    said = ("-e", "tpu=demo", "-e", "disks=true", "-e", "yes=true")
+    gone = play(environment, "playbooks/delete.yml", *said)
+    assert gone.returncode == 0, flat(gone)
+    assert (api.list_nodes().nodes, disk(api) is None) == ([], False)
