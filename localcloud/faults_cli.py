@@ -27,7 +27,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         return one
 
     kind("show", "show the faults in force")
-    kind("clear", "end all faults in force; what has happened to TPUs stays")
+    kind("clear", "end all faults in force; what has happened to TPUs stays, also a power-off")
+    _describe_worker(kind("worker", "make one worker fail; its TPU stays what it is"))
     one = kind("unreachable", "cut zones off: lists leave them out and say so")
     one.add_argument("zones", nargs="+", metavar="ZONE")
     one = kind("error", "answer an error", reach=True)
@@ -64,17 +65,40 @@ def describe(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--worker", default="0", help="which worker (default: %(default)s)")
 
 
+def _describe_worker(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("worker", help="the worker, such as pod-w1")
+    parser.add_argument("--zone", help="the TPU's zone, where its name is in several")
+    kinds = parser.add_subparsers(dest="trouble", required=True, metavar="WHAT")
+    words = {
+        "hang": "its machine answers nothing any more, though it is there",
+        "resume": "it goes on where it stood",
+        "cut": "it loses its network; what runs on it runs on",
+        "reconnect": "its network is back",
+        "fill-disk": "its disk has no byte left",
+        "free-disk": "the space is back",
+        "power-off": "it dies at once, its disk stays; its TPU goes on being READY",
+        "power-on": "it boots, in the background",
+        "late": "at its next boot it comes up later than its TPU is READY",
+    }
+    for name, said in words.items():
+        one = kinds.add_parser(name, help=said, description=said)
+        if name == "late":
+            one.add_argument("delaySeconds", type=float, metavar="SECONDS")
+
+
 def run(place: Place, options: argparse.Namespace) -> Iterator[str]:
     """Do what was asked for; give the lines to show."""
     special: Mapping[str, Callable[[Place, argparse.Namespace], Iterator[str]]] = {
         "clear": _clear,
         "health": _health,
         "maintenance": _maintenance,
+        "worker": _worker,
     }
     if options.fault in special:
         yield from special[options.fault](place, options)
     elif options.fault == "show":
-        yield from _shown(client.ask(place, "GET", _FAULTS))
+        told = {**client.ask(place, "GET", _FAULTS), "workers": _troubled(place)}
+        yield from _shown(told)
     else:
         yield from _shown(client.ask(place, "POST", f"{_FAULTS}:add", _wanted(options)))
 
@@ -93,8 +117,41 @@ def _wanted(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _clear(place: Place, _options: argparse.Namespace) -> Iterator[str]:
-    in_force = client.ask(place, "GET", _FAULTS)
-    yield from _shown(client.ask(place, "POST", _FAULTS, {kind: [] for kind in in_force}))
+    yield from _shown(client.ask(place, "POST", f"{_FAULTS}:clear"))
+
+
+def _troubled(place: Place) -> list[str]:
+    workers = client.ask(place, "GET", "/_localcloud/troubles")["workers"]
+    return [f"{it['worker']} in {it['zone']}: {', '.join(it['troubles'])}" for it in workers]
+
+
+# What a word does: the method and the trouble that it is about.
+_WORKER_VERBS = {
+    "hang": ("afflict", "hang"),
+    "resume": ("relieve", "hang"),
+    "cut": ("afflict", "cut"),
+    "reconnect": ("relieve", "cut"),
+    "fill-disk": ("afflict", "full-disk"),
+    "free-disk": ("relieve", "full-disk"),
+    "power-off": ("powerOff", None),
+    "power-on": ("powerOn", None),
+}
+
+
+def _worker(place: Place, options: argparse.Namespace) -> Iterator[str]:
+    tpu, dash, index = options.worker.rpartition("-w")
+    if not dash or not index.isdigit():
+        raise CloudError(f"a worker is named TPU-wNUMBER, such as pod-w1, not {options.worker!r}")
+    if options.trouble == "late":
+        late = {"worker": options.worker, "delaySeconds": options.delaySeconds, "times": 1}
+        zone = {"zone": options.zone} if options.zone else {}
+        yield from _shown(client.ask(place, "POST", f"{_FAULTS}:add", {"late": [{**late, **zone}]}))
+        return
+    verb, trouble = _WORKER_VERBS[options.trouble]
+    where = f"locations/{options.zone}/nodes" if options.zone else "nodes"
+    body = {"workerIds": [index], **({"trouble": trouble} if trouble else {})}
+    client.ask(place, "POST", f"/_localcloud/{where}/{tpu}:{verb}", body)
+    yield f"{options.worker}: {options.trouble} is done"
 
 
 def _shown(in_force: Mapping[str, Any]) -> Iterator[str]:

@@ -39,10 +39,12 @@ class Admin:
         lifecycle: Lifecycle,
         machines: Machines,
         faults: Faults,
+        relieve_all: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
         self._database = database
         self._requests = QueuedResourceTable(database)
+        self._relieve_all = relieve_all
         self._changed = changed
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
@@ -62,6 +64,7 @@ class Admin:
             Route("localcloud.faults.get", "GET", f"{here}/faults", self.show_faults),
             Route("localcloud.faults.set", "POST", f"{here}/faults", self.set_faults),
             Route("localcloud.faults.add", "POST", f"{here}/faults:add", self.add_faults),
+            Route("localcloud.faults.clear", "POST", f"{here}/faults:clear", self.clear_faults),
             Route("localcloud.preempt", "POST", f"{here}/{one}:preempt", preempt),
             Route("localcloud.preemptInZone", "POST", f"{here}/{in_zone}:preempt", preempt),
             Route("localcloud.setHealth", "POST", f"{here}/{one}:setHealth", health),
@@ -120,6 +123,13 @@ class Admin:
         self._changed()
         return self._faults.show()
 
+    def clear_faults(self, call: Call) -> Mapping[str, Any]:
+        """End all faults, and take the machines' troubles away; answers what is in force now."""
+        self._faults.clear()
+        self._relieve_all()
+        self._changed()
+        return self._faults.show()
+
     def preempt(self, call: Call) -> Mapping[str, Any]:
         """Take a node away as Google takes a spot TPU; answers the node, PREEMPTED.
 
@@ -162,14 +172,18 @@ class Admin:
             return write(self._nodes.by_uid(node.uid), self._project.parent)
 
     def _one(self, call: Call) -> Node:
-        """Find the node of a name, of all zones unless one was said."""
-        node_id, zone = call.names["node"], call.names.get("zone")
-        found = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]
-        if not found:
-            raise not_found(f"{self._project.parent}/locations/{zone or '-'}/nodes/{node_id}")
-        if len(found) > 1:
-            zones = ", ".join(node.zone for node in found)
-            raise failed_precondition(
-                f"{node_id} is in {zones}: say which by /_localcloud/locations/ZONE/nodes/{node_id}"
-            )
-        return found[0]
+        return one_node(call, self._nodes, self._project)
+
+
+def one_node(call: Call, nodes: NodeTable, project: Project) -> Node:
+    """Find the node of a name, of all zones unless one was said."""
+    node_id, zone = call.names["node"], call.names.get("zone")
+    found = [node for node in nodes.named(node_id) if zone in (None, node.zone)]
+    if not found:
+        raise not_found(f"{project.parent}/locations/{zone or '-'}/nodes/{node_id}")
+    if len(found) > 1:
+        zones = ", ".join(node.zone for node in found)
+        raise failed_precondition(
+            f"{node_id} is in {zones}: say which by /_localcloud/locations/ZONE/nodes/{node_id}"
+        )
+    return found[0]

@@ -11,6 +11,7 @@ drops     ``when``: the connection ends "before" the call is done, or "after", u
 mix       ``share`` of the calls (0.3) draw one of ``codes``, or a drop if ``drops``, by ``seed``
 capacity  ``acceleratorType`` (``v4-*``) has no more capacity
 quota     ``chips``: the limit of a ``generation`` (``v4``), of ``tier`` "spot" or "on-demand"
+late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` after its TPU is READY
 ========  ============================================================================
 """
 
@@ -99,6 +100,13 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "chips": _Field("a number of chips", lambda value: type(value) is int and value >= 0),
         "generation": _Field("a generation such as v4", _generation, ""),
         "tier": _Field("spot or on-demand", TIERS.__contains__, ""),
+    },
+    "late": {
+        "worker": _Field(
+            "a worker such as pod-w1, or a pattern",
+            lambda value: isinstance(value, str) and bool(value),
+        ),
+        "delaySeconds": _Field("0 to 3600", _number(0, 3600)),
     },
 }
 KINDS = tuple(_FIELDS)

@@ -123,6 +123,23 @@ class Faults:
                     return f"a shortage of {accelerator} was asked for"
         return ""
 
+    def lateness(self, worker: str, zone: str) -> float:
+        """Give the seconds that a worker, such as ``pod-w1``, boots late now, and count it."""
+        with self._lock:
+            for standing in self._standing["late"]:
+                fault = standing.fault
+                meant = fnmatchcase(worker, fault.details["worker"])
+                if meant and fault.zone in ("", zone) and not standing.over:
+                    standing.use()
+                    return float(fault.details["delaySeconds"])
+        return 0.0
+
+    def clear(self) -> None:
+        """End all that is in force."""
+        with self._lock:
+            self._unreachable = frozenset()
+            self._standing = {kind: [] for kind in KINDS}
+
     def quotas(self) -> Sequence[Fault]:
         """Give the limits in force: ``chips``, and whose they are."""
         with self._lock:

@@ -88,6 +88,9 @@ class Jobs:
                         return
                     try:
                         verb(item)
+                    except StoppingError:
+                        waiting.append(item)
+                        return
                     except MachineError as error:
                         failures.append(str(error))
                     except Exception as error:
@@ -103,6 +106,11 @@ class Jobs:
         if waiting and not failures:
             raise StoppingError
         return failures
+
+    def pause(self, seconds: float) -> None:
+        """Wait in the middle of a job; raises StoppingError if the server stops."""
+        if self._stopping.wait(seconds):
+            raise StoppingError
 
     def stop(self, patience: float) -> bool:
         """Begin no new work on items; wait up to ``patience`` seconds for what is under way.

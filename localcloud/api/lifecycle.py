@@ -7,7 +7,7 @@ process killed at any moment leaves a table from which ``recover`` goes on.
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from localcloud.api.database import Database
 from localcloud.api.errors import RPC_ABORTED, RPC_CANCELLED, RPC_INTERNAL, failed_precondition
@@ -15,8 +15,13 @@ from localcloud.api.jobs import Jobs
 from localcloud.api.node_message import write
 from localcloud.api.node_table import GONE, RUN, Node, NodeTable, Worker
 from localcloud.api.operation_table import Operation, OperationTable
-from localcloud.machines.seam import MachineError, Machines, MachineSpec
+from localcloud.machines.seam import MachineError, Machines, MachineSpec, SweepError
 
+# So long a guest may take to shut down before its power is cut
+# (https://cloud.google.com/compute/docs/shutdownscript); a preempted one has until then.
+SHUTDOWN_S = 90.0
+SWEEP_AGAIN_S = 10.0
+_ASK_AGAIN_S = 0.2
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 NODE_TYPE = "type.googleapis.com/google.cloud.tpu.v2.Node"
 
@@ -30,15 +35,21 @@ class Lifecycle:
         machines: Machines,
         parent: str,
         jobs: Jobs,
+        lateness: Callable[[str, str], float],
         log: logging.Logger,
     ) -> None:
+        """Serve one cloud; ``lateness`` says how many seconds late a worker of a zone boots now."""
         self._database = database
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
         self._machines = machines
         self._parent = parent
         self._jobs = jobs
+        self._lateness = lateness
         self._log = log
+        self._warned: set[tuple[int, float]] = set()
+        self._late: dict[str, tuple[float, Node]] = {}
+        self._unswept: Collection[str] = ()
         self._work = {
             "create": self._create,
             "delete": self._delete,
@@ -79,7 +90,11 @@ class Lifecycle:
         self._jobs.begin(self._finish_preemption, node)
 
     def preempt_the_due(self) -> float | None:
-        """Preempt the nodes whose announced time has come; give the seconds to the next one."""
+        """Preempt the nodes whose announced time has come; give the seconds to the next one.
+
+        With the announcement the guests' power buttons are pressed: so much time they have
+        (https://cloud.google.com/compute/docs/instances/preemptible#preemption-process).
+        """
         waits = []
         for node in self._nodes.everything():
             if node.preempt_at is None:
@@ -87,9 +102,60 @@ class Lifecycle:
             wait = node.preempt_at - time.time()
             if wait > 0:
                 waits.append(wait)
+                if (warning := (node.uid, node.preempt_at)) not in self._warned:
+                    self._warned.add(warning)
+                    self._jobs.begin(self._warn, node)
             else:
                 self.preempt_later(node)
         return min(waits, default=None)
+
+    def _warn(self, node: Node) -> None:
+        now = self._nodes.find(node.uid)
+        if now is not None and now.preempt_at is not None:
+            for worker in now.workers:
+                self._machines.shut_down(worker.machine)
+
+    def power_off(self, node: Node, worker: Worker) -> None:
+        """Let one machine die, at once; its node stays what it is. Raises MachineError."""
+        with self._jobs.alone(node.uid):
+            self._late.pop(worker.machine, None)
+            self._machines.power_off(worker.machine)
+
+    def boot(self, node: Node, worker: Worker) -> None:
+        """Boot one machine of a node that should run, in the background."""
+
+        def boot_it(node: Node) -> None:
+            now = self._nodes.find(node.uid)
+            if now is not None and now.wanted == RUN and worker in now.workers:
+                self._boot(now, worker)
+
+        self._jobs.begin(boot_it, node)
+
+    def boot_the_late(self) -> float | None:
+        """Boot the machines whose time has come; give the seconds to the next one."""
+        waits = []
+        for machine, (due, node) in list(self._late.items()):
+            if (wait := due - time.monotonic()) > 0:
+                waits.append(wait)
+            elif self._late.pop(machine, None):
+                (worker,) = (it for it in node.workers if it.machine == machine)
+                self.boot(node, worker)
+        return min(waits, default=None)
+
+    def sweep_again(self) -> float | None:
+        """Try again to remove the unknown machines that the start found and could not remove."""
+        known = set(self._nodes.machines())
+        left = []
+        for name in self._unswept:
+            try:
+                if name not in known:
+                    self._machines.delete(name)
+                    self._log.info("removed the unknown machine %s", name)
+            except MachineError as error:
+                self._log.warning("an unknown machine is left: %s", error)
+                left.append(name)
+        self._unswept = left
+        return SWEEP_AGAIN_S if left else None
 
     def _mark_preempted(self, node: Node) -> None:
         if not self._nodes.move(node.uid, ["READY", "RESTARTING"], "PREEMPTED", wanted=GONE):
@@ -106,8 +172,13 @@ class Lifecycle:
         that should run and has a dead machine is started again, since the computer's own reboot
         is no preemption. The slow part happens in the background.
         """
-        for name in self._machines.sweep(keep=self._nodes.machines()):
-            self._log.info("removed the unknown machine %s", name)
+        try:
+            for name in self._machines.sweep(keep=self._nodes.machines()):
+                self._log.info("removed the unknown machine %s", name)
+        except SweepError as error:  # no reason to serve nothing: what is left is tried again
+            self._unswept = tuple(error.left)
+        except Exception:
+            self._log.exception("sweeping away unknown machines failed; the next start tries again")
         taken_up = set()
         for operation in self._operations.under_way():
             if operation.collection == "nodes":
@@ -118,6 +189,8 @@ class Lifecycle:
                 continue
             if node.state == "RESTARTING" and self._is_being_reset(node):
                 self.restart(node)
+            elif node.preempt_at is not None:
+                continue  # its machines go off, or are: the preemption itself is what comes next
             elif node.wanted == RUN and not self._whole(node):
                 self._nodes.move(node.uid, ["READY", "TERMINATED"], "RESTARTING")
                 self._jobs.begin(self._revive, node)
@@ -188,7 +261,7 @@ class Lifecycle:
 
     def _stop(self, operation: Operation) -> None:
         node = self._nodes.find(operation.uid)
-        failures = self._switch_off(node.workers, node, while_in="STOPPING") if node else []
+        failures = self._shut_down(node.workers, node, while_in="STOPPING") if node else []
         self._end(operation, "STOPPING", "STOPPED", failures)
 
     def _maintain(self, operation: Operation) -> None:
@@ -198,7 +271,7 @@ class Lifecycle:
             chosen = [
                 worker for worker in node.workers if worker.index in operation.detail["workers"]
             ]
-            failures = self._switch_off(chosen, node, while_in="REPAIRING")
+            failures = self._shut_down(chosen, node, while_in="REPAIRING")
             failures = failures or self._start_machines(node, while_in="REPAIRING")
         self._end(operation, "REPAIRING", "READY", failures)
 
@@ -214,15 +287,38 @@ class Lifecycle:
     def _start_machines(
         self, node: Node, while_in: str, for_the: Operation | None = None
     ) -> list[str]:
-        metadata = node.body.get("metadata", {})
-
         def start(worker: Worker) -> None:
             if self._is_in(node, while_in) and not (for_the and self._cancelled(for_the)):
-                self._machines.start(
-                    MachineSpec(worker.machine, worker.address, metadata, worker.external)
-                )
+                late = 0.0
+                if not self._machines.alive(worker.machine):
+                    late = self._lateness(f"{node.node_id}-w{worker.index}", node.zone)
+                if late:
+                    self._late[worker.machine] = (time.monotonic() + late, node)
+                else:
+                    self._boot(node, worker)
 
         return self._jobs.each(node.workers, start, give_up=True)
+
+    def _boot(self, node: Node, worker: Worker) -> None:
+        metadata = node.body.get("metadata", {})
+        self._machines.start(MachineSpec(worker.machine, worker.address, metadata, worker.external))
+
+    def _shut_down(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
+        """Let the guests shut down, each in its time, and cut the power of those that don't."""
+
+        def shut_down(worker: Worker) -> None:
+            ends = time.monotonic() + SHUTDOWN_S
+            self._machines.shut_down(worker.machine)
+            while (
+                self._is_in(node, while_in)
+                and self._machines.alive(worker.machine)
+                and time.monotonic() < ends
+            ):
+                self._jobs.pause(_ASK_AGAIN_S)
+            if self._is_in(node, while_in):
+                self._machines.power_off(worker.machine)
+
+        return self._jobs.each(workers, shut_down, give_up=True)
 
     def _switch_off(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
         def switch_off(worker: Worker) -> None:

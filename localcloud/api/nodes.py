@@ -1,6 +1,7 @@
 """The methods of ``projects.locations.nodes``."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from localcloud.api.clock import timestamp
@@ -25,7 +26,7 @@ from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.quota import Quota
 from localcloud.api.routing import Call, Route
-from localcloud.machines.seam import Machines
+from localcloud.machines.seam import MachineError, Machines
 
 DELETABLE = (
     *("CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING", "STOPPING", "STOPPED"),
@@ -147,7 +148,10 @@ class Nodes:
 
     def _attributes(self, worker: Worker, path: str) -> dict[str, Any]:
         namespace, _, wanted = path.strip("/").partition("/")
-        keys = self._machines.host_keys(worker.machine) if namespace in ("", "hostkeys") else {}
+        keys: Mapping[str, str] = {}
+        if namespace in ("", "hostkeys"):
+            with suppress(MachineError):  # it has not booted yet, and so has published nothing
+                keys = self._machines.host_keys(worker.machine)
         items = [
             {"namespace": "hostkeys", "key": key, "value": value}
             for key, value in sorted(keys.items())

@@ -34,6 +34,7 @@ from localcloud.api.queue import Queue
 from localcloud.api.queued_resources import QueuedResources
 from localcloud.api.quota import Quota
 from localcloud.api.routing import Call, Route, Router, no_such_method, query_of
+from localcloud.api.worker_faults import WorkerFaults
 from localcloud.machines.seam import Machines
 
 PROJECT = "local-fleet"
@@ -227,13 +228,15 @@ def create_server(
             undo.append(metadata.server_close)
     parent = f"projects/{project}"
     jobs = Jobs(log, hands)
-    lifecycle = Lifecycle(database, machines, parent, jobs, log)
     faults = Faults(zones)
+    lifecycle = Lifecycle(database, machines, parent, jobs, faults.lateness, log)
     quota = Quota(database, parent, faults)
     queue = Queue(database, machines, parent, lifecycle, faults.shortage)
-    pulse = Pulse((lifecycle.preempt_the_due, queue.look), log)
+    looks = (lifecycle.preempt_the_due, lifecycle.boot_the_late, lifecycle.sweep_again, queue.look)
+    pulse = Pulse(looks, log)
     jobs.changed = pulse.wake
     served = Project(project, sorted(zones), faults)
+    worker_faults = WorkerFaults(database, served, lifecycle, machines)
     routes = (
         token_route(accounts, f"{endpoint}/token"),
         *Nodes(database, served, lifecycle, machines, quota, faults).routes(),
@@ -242,7 +245,10 @@ def create_server(
         *Operations(database, served).routes(),
         *Locations(served).routes(),
         *compute_routes(database, served, endpoint, machines.addresses, pulse.wake),
-        *Admin(database, served, lifecycle, machines, faults, pulse.wake).routes(),
+        *worker_faults.routes(),
+        *Admin(
+            database, served, lifecycle, machines, faults, worker_faults.relieve_all, pulse.wake
+        ).routes(),
     )
     faults.methods = frozenset(route.name for route in routes)
     service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)

@@ -17,7 +17,7 @@ from localcloud.machines import control_groups, mounts, network, processes
 from localcloud.machines import nspawn_troubles as of_nspawn
 from localcloud.machines.guest import agent
 from localcloud.machines.roster import Roster
-from localcloud.machines.seam import TROUBLES, MachineError, MachineSpec, Trouble
+from localcloud.machines.seam import TROUBLES, MachineError, MachineSpec, SweepError, Trouble
 from localcloud.place import Place
 
 BOOT_DEADLINE_S = 90.0
@@ -173,8 +173,14 @@ class NspawnMachines:
         if not _SYSTEMD_HOST.is_dir():
             there |= set(control_groups.machines(self.place.unit_prefix))
         strays = sorted(there - set(keep))
+        left = {}
         for name in strays:
-            self.delete(name)
+            try:
+                self.delete(name)
+            except (MachineError, OSError) as error:
+                left[name] = f"{name}: {error}"
+        if left:
+            raise SweepError(left)
         return strays
 
     def _directory(self, name: str) -> Path:

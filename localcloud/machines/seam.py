@@ -15,6 +15,14 @@ class MachineError(Exception):
     """A machine could not be made, booted or removed; the text says which one and why."""
 
 
+class SweepError(MachineError):
+    """Machines that should be gone are not; ``left`` says why of each, by name."""
+
+    def __init__(self, left: Mapping[str, str]) -> None:
+        super().__init__("; ".join(left.values()))
+        self.left = left
+
+
 @dataclass(frozen=True)
 class MachineSpec:
     """One worker's machine: a host name unique in this cloud, its address and the node's metadata.
@@ -74,4 +82,7 @@ class Machines(Protocol):
         """Give the addresses that machines may have, lowest first."""
 
     def sweep(self, keep: Collection[str]) -> list[str]:
-        """Remove every machine, whole or half-made, that is not in ``keep``; name them."""
+        """Remove every machine, whole or half-made, that is not in ``keep``; name them.
+
+        Raises SweepError after the last one if some could not be removed.
+        """

@@ -5,7 +5,7 @@ import pytest
 from localcloud import cli, settings
 from localcloud.place import Place
 from localcloud.settings import Settings
-from tests.localcloud.api.local_api import ZONE
+from tests.localcloud.api.local_api import ZONE, wait_for
 
 
 @pytest.fixture
@@ -91,6 +91,44 @@ def test_a_health_is_given_with_a_symptom_and_taken_back(local_api, typed):
     assert "symptoms" not in local_api.node("one")
 
 
+@pytest.mark.parametrize(
+    ("word", "back", "trouble"),
+    [
+        ("hang", "resume", "hang"),
+        ("cut", "reconnect", "cut"),
+        ("fill-disk", "free-disk", "full-disk"),
+    ],
+)
+def test_a_worker_is_put_into_trouble_and_out_of_it(local_api, typed, word, back, trouble):
+    local_api.ready("one")
+
+    assert typed("fault", "worker", "one-w1", word) == (0, f"one-w1: {word} is done\n", "")
+    shown = typed("fault", "show")[1]
+    typed("fault", "worker", "one-w1", back)
+
+    assert shown == f"workers      one-w1 in {ZONE}: {trouble}\n"
+    assert typed("fault", "show")[1] == "no faults in force\n"
+
+
+def test_a_worker_dies_and_boots_again(local_api, typed):
+    local_api.ready("one")
+
+    typed("fault", "worker", "one-w1", "power-off")
+    off = [name[-4:] for name in local_api.machines.offs]
+    typed("fault", "worker", "--zone", ZONE, "one-w1", "power-on")
+
+    assert off == ["-w-1"]
+    wait_for(lambda: len(local_api.machines.running) == 2 or None)
+
+
+def test_a_worker_comes_late_once(local_api, typed):
+    code, out, _ = typed("fault", "worker", "one-w1", "late", "30")
+
+    assert (code, out.split()[0]) == (0, "late")
+    late = {"worker": "one-w1", "delaySeconds": 30.0, "times": 1}
+    assert local_api.get("/_localcloud/faults")["late"] == [late]
+
+
 def test_a_maintenance_reboots_the_worker_that_is_named(local_api, typed):
     local_api.ready("one")
 
@@ -118,6 +156,7 @@ def test_a_preemption_is_announced_or_at_once(local_api, typed):
     [
         (["fault", "error", "nodes.lst", "503"], 'Unknown method "nodes.lst"'),
         (["fault", "maintenance", "none"], "there is no TPU none"),
+        (["fault", "worker", "pod", "hang"], "a worker is named TPU-wNUMBER"),
         (["fault", "health", "none", "TIMEOUT"], "nodes/none' was not found"),
     ],
 )

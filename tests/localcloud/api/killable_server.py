@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from localcloud.api import create_server
-from localcloud.machines.seam import MachineSpec
+from localcloud.machines.seam import TROUBLES, MachineSpec, Trouble
 
 
 class MachinesOnDisk:
@@ -31,6 +31,18 @@ class MachinesOnDisk:
 
     def power_off(self, name: str) -> None:
         (self._directory / name / "booted").unlink(missing_ok=True)
+
+    def shut_down(self, name: str) -> None:
+        self.power_off(name)
+
+    def afflict(self, name: str, trouble: Trouble) -> None:
+        (self._directory / name / trouble).touch()
+
+    def relieve(self, name: str, trouble: Trouble) -> None:
+        (self._directory / name / trouble).unlink(missing_ok=True)
+
+    def troubles(self, name: str) -> Collection[Trouble]:
+        return [it for it in TROUBLES if (self._directory / name / it).exists()]
 
     def delete(self, name: str) -> None:
         home = self._directory / name

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
-from localcloud.machines.seam import MachineError, MachineSpec
+from localcloud.machines.seam import MachineError, MachineSpec, SweepError, Trouble
 
 KEY_TYPE = "ssh-ed25519"
 
@@ -13,7 +13,7 @@ class MachinesInMemory:
     """Keeps machines as a dictionary of specs; fails and waits where a test says so.
 
     ``hold`` makes every start wait until it is set; ``refuse`` maps ``start``, ``power_off``
-    and ``delete`` to the number of times that verb still fails.
+    and ``delete`` to the number of times that verb still fails. Who is ``deaf`` does not shut down.
     """
 
     def __init__(self, subnet: str = "10.77.0.0/24") -> None:
@@ -22,6 +22,9 @@ class MachinesInMemory:
         self.running: set[str] = set()
         self.starts: list[str] = []
         self.offs: list[str] = []
+        self.shut_downs: list[str] = []
+        self.deaf: set[str] = set()
+        self.suffered: dict[str, set[Trouble]] = {}
         self.hold: threading.Event | None = None
         self.reached_hold = threading.Event()
         self.refuse: dict[str, int] = {}
@@ -55,6 +58,24 @@ class MachinesInMemory:
             self.offs.append(name)
             self.running.discard(name)
 
+    def shut_down(self, name: str) -> None:
+        with self._lock:
+            if name in self.running:
+                self.shut_downs.append(name)
+            if name not in self.deaf:
+                self.running.discard(name)
+
+    def afflict(self, name: str, trouble: Trouble) -> None:
+        if name not in self.running:
+            raise MachineError(f"{name} is off")
+        self.suffered.setdefault(name, set()).add(trouble)
+
+    def relieve(self, name: str, trouble: Trouble) -> None:
+        self.suffered.get(name, set()).discard(trouble)
+
+    def troubles(self, name: str) -> Collection[Trouble]:
+        return sorted(self.suffered.get(name, ()))
+
     def delete(self, name: str) -> None:
         self._maybe_refuse("delete", name)
         with self._lock:
@@ -72,8 +93,14 @@ class MachinesInMemory:
 
     def sweep(self, keep: Collection[str]) -> list[str]:
         unknown = sorted(set(self.specs) - set(keep))
+        left = {}
         for name in unknown:
-            self.delete(name)
+            try:
+                self.delete(name)
+            except MachineError as error:
+                left[name] = str(error)
+        if left:
+            raise SweepError(left)
         return unknown
 
     def power_fails(self) -> None:

@@ -1,0 +1,213 @@
+"""Faults of single workers, and how guests go off: asked for, told, cleared."""
+
+import time
+
+import pytest
+
+from localcloud.api import lifecycle
+from localcloud.machines.seam import MachineSpec
+from tests.localcloud.api.local_api import ZONE, wait_for
+
+
+def post(api, path, **body):
+    return api.call("POST", f"/_localcloud/{path}", body)
+
+
+def alive(api, node_id="pod"):
+    nodes = api.get("/_localcloud/status")["nodes"]
+    (workers,) = (node["workers"] for node in nodes if node["name"] == node_id)
+    return [worker["alive"] for worker in workers]
+
+
+def becomes(api, expected):
+    wait_for(lambda: alive(api) == expected or None)
+
+
+@pytest.mark.parametrize("trouble", ["hang", "cut", "full-disk"])
+def test_a_worker_in_trouble_is_told_while_its_node_stays_as_it_was(local_api, trouble):
+    before = local_api.ready("pod")
+
+    answer = post(local_api, "nodes/pod:afflict", workerIds=["1"], trouble=trouble)
+
+    assert answer.json() == {"workers": ["pod-w1"]}
+    told = {"worker": "pod-w1", "zone": ZONE, "troubles": [trouble]}
+    assert local_api.get("/_localcloud/troubles") == {"workers": [told]}
+    assert local_api.node("pod") == before
+    post(local_api, "nodes/pod:relieve", workerIds=["1"], trouble=trouble)
+    assert local_api.get("/_localcloud/troubles") == {"workers": []}
+
+
+def test_clear_ends_the_faults_and_the_troubles_of_every_machine(local_api):
+    local_api.ready("pod")
+    post(local_api, "nodes/pod:afflict", trouble="hang")
+    post(local_api, f"locations/{ZONE}/nodes/pod:afflict", workerIds=["0"], trouble="cut")
+    post(local_api, "faults", unreachable=[ZONE], late=[{"worker": "pod-*", "delaySeconds": 5}])
+
+    post(local_api, "faults:clear")
+
+    assert local_api.get("/_localcloud/troubles") == {"workers": []}
+    assert not any(local_api.get("/_localcloud/faults").values())
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"trouble": "fire"}, "not one of hang, cut, full-disk"),
+        ({"trouble": "hang", "workerIds": ["7"]}, "has no worker '7'; it has 0, 1"),
+    ],
+)
+def test_what_no_worker_can_suffer_is_refused(local_api, body, said):
+    local_api.ready("pod")
+
+    answer = post(local_api, "nodes/pod:afflict", **body)
+
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+
+
+def test_a_worker_that_dies_leaves_its_node_ready_and_boots_again_when_told(local_api):
+    before = local_api.ready("pod")
+
+    post(local_api, "nodes/pod:powerOff", workerIds=["1"])
+
+    assert alive(local_api) == [True, False]
+    assert local_api.node("pod") == before
+    dead = post(local_api, "nodes/pod:afflict", workerIds=["1"], trouble="hang")
+    assert dead.status_code == 400
+    post(local_api, "nodes/pod:powerOn", workerIds=["1"])
+    becomes(local_api, [True, True])
+
+
+def test_a_preempted_node_has_no_workers_to_fail(local_api):
+    local_api.ready("pod")
+    post(local_api, "nodes/pod:preempt")
+
+    answer = post(local_api, "nodes/pod:powerOn", workerIds=["0"])
+
+    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
+
+
+def test_a_late_worker_boots_after_its_node_is_ready_and_only_once_late(local_api):
+    late = {"worker": "pod-w1", "delaySeconds": 0.4, "times": 1}
+    post(local_api, "faults", late=[late])
+
+    local_api.ready("pod")
+
+    assert alive(local_api) == [True, False]
+    keys = local_api.call("POST", f"locations/{ZONE}/nodes/pod:getGuestAttributes", {})
+    assert keys.status_code == 200
+    becomes(local_api, [True, True])
+    local_api.ended(local_api.delete("pod"))
+    local_api.ready("pod")
+    assert alive(local_api) == [True, True]
+
+
+def test_a_node_that_is_deleted_before_its_late_worker_boots_leaves_nothing(local_api):
+    post(local_api, "faults", late=[{"worker": "pod-w0", "delaySeconds": 0.3}])
+    local_api.ready("pod")
+
+    local_api.ended(local_api.delete("pod"))
+    time.sleep(0.5)
+
+    assert local_api.machines.specs == {}
+
+
+def test_a_late_worker_of_a_killed_server_boots_with_the_next(local_api):
+    post(local_api, "faults", late=[{"worker": "pod-w0", "delaySeconds": 3600}])
+    local_api.ready("pod")
+    local_api.halt()
+
+    local_api.boot()
+
+    local_api.state_is("pod", "READY")
+    assert alive(local_api) == [True, True]
+
+
+def test_a_stop_lets_the_guest_shut_down_first(local_api):
+    local_api.ready("one", acceleratorType="v4-8")
+
+    local_api.ended(local_api.call("POST", f"locations/{ZONE}/nodes/one:stop", {}).json())
+
+    assert (
+        local_api.machines.shut_downs == local_api.machines.offs == list(local_api.machines.specs)
+    )
+
+
+def test_a_guest_that_does_not_shut_down_is_switched_off(local_api, monkeypatch):
+    monkeypatch.setattr(lifecycle, "SHUTDOWN_S", 0.3)
+    local_api.ready("one", acceleratorType="v4-8")
+    local_api.machines.deaf = set(local_api.machines.specs)
+
+    ended = local_api.ended(local_api.call("POST", f"locations/{ZONE}/nodes/one:stop", {}).json())
+
+    assert ended["response"]["state"] == "STOPPED"
+    assert local_api.machines.running == set()
+
+
+def test_a_stop_that_waits_for_its_guest_is_left_to_the_next_server(local_api):
+    local_api.ready("one", acceleratorType="v4-8")
+    local_api.machines.deaf = set(local_api.machines.specs)
+    operation = local_api.call("POST", f"locations/{ZONE}/nodes/one:stop", {}).json()
+    wait_for(lambda: local_api.machines.shut_downs or None)
+    local_api.halt()
+    local_api.machines.deaf.clear()
+
+    local_api.boot()
+
+    assert local_api.ended(operation)["response"]["state"] == "STOPPED"
+
+
+def test_an_announced_preemption_shuts_the_guests_down_while_the_node_is_ready(local_api):
+    local_api.ready("pod")
+
+    post(local_api, "nodes/pod:preempt", warningSeconds=3600)
+
+    wait_for(lambda: len(local_api.machines.shut_downs) == 2 or None)
+    assert local_api.node("pod")["state"] == "READY"
+    assert set(local_api.machines.shut_downs) == set(local_api.machines.specs)
+
+
+def test_an_announced_preemption_outlives_the_server_and_its_machines_are_not_revived(local_api):
+    local_api.ready("pod")
+    post(local_api, "nodes/pod:preempt", warningSeconds=3600)
+    becomes(local_api, [False, False])
+    starts = list(local_api.machines.starts)
+    local_api.halt()
+
+    local_api.boot()
+
+    assert local_api.node("pod")["state"] == "READY"
+    assert local_api.machines.starts == starts
+    assert "preemptTime" in local_api.get("/_localcloud/status")["nodes"][0]
+
+
+def test_a_machine_that_cannot_be_swept_away_stops_no_start_and_goes_later(local_api, monkeypatch):
+    monkeypatch.setattr(lifecycle, "SWEEP_AGAIN_S", 0.05)
+    local_api.ready("pod")
+    local_api.halt()
+    known = set(local_api.machines.specs)
+    for number in (8, 9):
+        address = local_api.machines.pool[number]
+        local_api.machines.start(MachineSpec(f"t1v-n-stray-w-{number}", address, {}))
+    local_api.machines.refuse = {"delete": 3}
+
+    local_api.boot()
+
+    assert local_api.node("pod")["state"] == "READY"
+    wait_for(lambda: set(local_api.machines.specs) == known or None)
+    assert "would not delete" in local_api.log()
+
+
+def test_a_sweep_that_fails_in_another_way_stops_no_start_either(local_api, monkeypatch):
+    local_api.ready("pod")
+    local_api.halt()
+
+    def broken(keep):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(local_api.machines, "sweep", broken)
+
+    local_api.boot()
+
+    assert local_api.node("pod")["state"] == "READY"
+    assert "the disk is gone" in local_api.log()
