@@ -88,6 +88,13 @@ class Checkpoints:
         if self._saving:
             self._saving.result()
 
+    def choose(self, step: int) -> None:
+        """Take another step than the newest; raises ConfigError with those that are there."""
+        if self._fault(step):
+            there = ", ".join(map(str, sorted(_steps(self._names()))))
+            raise ConfigError(f"{self.directory}: no sound checkpoint of step {step}; has {there}")
+        self.latest = step
+
     def restore(self, step: int, abstract: State) -> State:
         """Load a step into the shapes and shardings of ``abstract``, whatever they were.
 

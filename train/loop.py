@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from train import mesh, model
+from train import mesh, model, weights
 from train.checkpoint import Checkpoints, identity
 from train.config import Config, ConfigError, DataConfig
 from train.contract import (
@@ -21,7 +21,8 @@ from train.contract import (
     write_atomically,
 )
 from train.data import Corpus
-from train.metrics import InFlight, Metrics, MetricsLog
+from train.metrics import InFlight, Metrics
+from train.report import Report
 from train.sample import passage
 from train.step import (
     SPLIT,
@@ -32,6 +33,7 @@ from train.step import (
     training_windows,
     update,
 )
+from train.trace import Tracer
 from train.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh
     mesh it lies on one device.
     """
     if checkpoints.latest is None:
-        return jax.jit(fresh_state, static_argnums=0)(cfg)
+        return weights.begin(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)
 
     def place(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         if devices is None:
@@ -87,9 +89,8 @@ class Run:
         self.watchdog = Watchdog(cfg.hang_after, heartbeat)
         heartbeat.step = self.step
         self.in_flight = InFlight(cfg.tokens_per_step)
-        self.metrics = (
-            MetricsLog(contract.run_dir / "metrics.jsonl", self.step) if self.first else None
-        )
+        self.metrics = Report(cfg, contract, self.step) if self.first else None
+        self.tracer = Tracer(contract.run_dir, cfg.profile, self.step)
 
     def go(self) -> int:
         """Train until done, interrupted or not a number, and return the exit code."""
@@ -116,6 +117,7 @@ class Run:
         """
         cfg, n = self.cfg, self.cfg.compute.steps_per_call
         last = min(self.step - self.step % n + n, cfg.steps)
+        self.tracer.before(self.step, self.state)
         windows = training_windows(self.corpus, self.step, last, cfg, self.split)
         self.state, values = update(self.state, windows, cfg)
         self.step = last
@@ -186,8 +188,11 @@ class Run:
     def end(self, state: str, code: int) -> int:
         """Close what is open, note how it ended, and hand on the exit code."""
         self.watchdog.off()
+        self.tracer.close(self.step, self.state)
         self.checkpoints.close()
         self.heartbeat.write(state)
+        if self.metrics:
+            self.metrics.close(done=code == DONE)
         return code
 
     def write_sample(self) -> None:
@@ -247,8 +252,10 @@ class Run:
             )
 
 
-def restored_params(cfg: Config, contract: Contract, corpus: Corpus) -> model.Params:
-    """Load the parameters of the run's last checkpoint, for one process alone.
+def restored_params(
+    cfg: Config, contract: Contract, corpus: Corpus, step: int | None = None
+) -> model.Params:
+    """Load the parameters of the run's last checkpoint, or a step's, for one process alone.
 
     Raises ConfigError where there is none, or one of another model or corpus.
     """
@@ -256,4 +263,6 @@ def restored_params(cfg: Config, contract: Contract, corpus: Corpus) -> model.Pa
     checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, what, tidy=False)
     if checkpoints.latest is None:
         raise ConfigError(f"{contract.checkpoints}: no checkpoint there yet")
+    if step is not None:
+        checkpoints.choose(step)
     return load_state(checkpoints, cfg, None)["params"]

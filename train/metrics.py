@@ -2,6 +2,8 @@
 
 import json
 import math
+import resource
+import sys
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -89,10 +91,34 @@ class InFlight:
         ]
 
 
-class MetricsLog:
-    """The file, opened to go on behind step ``step``: what lies beyond it is dropped."""
+def memory() -> dict[str, int]:
+    """Measure, in bytes: this process's host memory, and the fullest of its devices.
 
-    def __init__(self, path: Path, step: int) -> None:
+    ``device_bytes`` is what is in use, ``device_peak_bytes`` the most that ever was, and
+    ``device_limit_bytes`` what there is; a CPU keeps no such account.
+    """
+    pages = int(Path("/proc/self/statm").read_text().split()[1]) if sys.platform == "linux" else 0
+    figures = {"host_bytes": pages * resource.getpagesize()} if pages else {}
+    accounts = [device.memory_stats() or {} for device in jax.local_devices()]
+    names = {
+        "bytes_in_use": "bytes",
+        "peak_bytes_in_use": "peak_bytes",
+        "bytes_limit": "limit_bytes",
+    }
+    for theirs, ours in names.items():
+        if found := [account[theirs] for account in accounts if theirs in account]:
+            figures[f"device_{ours}"] = max(found)
+    return figures
+
+
+class MetricsLog:
+    """The file, opened to go on behind step ``step``: what lies beyond it is dropped.
+
+    Each ``memory_every``-th step's line has the figures of ``memory``, too; with 0, none has.
+    """
+
+    def __init__(self, path: Path, step: int, memory_every: int = 0) -> None:
+        self._memory_every = memory_every
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if _step(line) <= step]
@@ -109,6 +135,8 @@ class MetricsLog:
         record = {name: finite_or_none(value) for name, value in asdict(metrics).items()}
         if metrics.heldout_loss is None:
             del record["heldout_loss"]
+        if self._memory_every and metrics.step % self._memory_every == 0:
+            record |= memory()
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 

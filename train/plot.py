@@ -1,0 +1,71 @@
+"""A picture of the loss, from the metrics.jsonl of one run or of several."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from train.config import ConfigError
+from train.contract import finite_or_none
+
+MOST_POINTS = 4000
+"""Steps of one curve: where there are more, each point is the mean of some."""
+
+
+def draw(run_dirs: Sequence[Path], picture: Path) -> None:
+    """Write the picture, SVG or PNG by its suffix: loss against step, a curve a run.
+
+    Held-out losses are points on the same axes. Raises ConfigError for another suffix, and for a
+    run without metrics.
+    """
+    if picture.suffix not in (".svg", ".png"):
+        raise ConfigError(f"--to: must end in .svg or .png, not {picture}")
+    curves = {directory: read(directory) for directory in run_dirs}
+    # Not pyplot: that keeps a state of its own and may look for a screen.
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xlabel="step", ylabel="loss (nats a token)")
+    for i, (directory, records) in enumerate(curves.items()):
+        trained = [(r["step"], r["loss"]) for r in records if finite_or_none(r["loss"])]
+        axes.plot(*_columns(_thinned(trained)), color=f"C{i}", lw=1, label=directory.name)
+        heldout = [(r["step"], r["heldout_loss"]) for r in records if r.get("heldout_loss")]
+        if heldout:
+            label = f"{directory.name}, held out"
+            axes.plot(*_columns(heldout), "o--", color=f"C{i}", ms=3, lw=0.8, label=label)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    partial = picture.with_name(f".{picture.name}")
+    # The same metrics give the same file: no date in it, no random names.
+    with rc_context({"svg.hashsalt": "loss"}):
+        metadata = {"Date": None} if picture.suffix == ".svg" else {"Software": None}
+        figure.savefig(partial, format=picture.suffix[1:], dpi=120, metadata=metadata)
+    partial.replace(picture)
+
+
+def read(run_dir: Path) -> list[dict[str, float]]:
+    """Read a run's metrics, the whole lines; raises ConfigError where there are none."""
+    path = run_dir / "metrics.jsonl"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        records = [json.loads(line) for line in lines if line.endswith("\n")]
+    except (OSError, ValueError) as err:
+        why = getattr(err, "strerror", None) or "is damaged"
+        raise ConfigError(f"{path}: cannot be drawn: {why}") from err
+    if not records:
+        raise ConfigError(f"{path}: holds no step yet")
+    return records
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    n = -(-len(points) // MOST_POINTS)
+    parts = [points[i : i + n] for i in range(0, len(points), n)] if n > 1 else []
+    means = [tuple(sum(column) / len(part) for column in _columns(part)) for part in parts]
+    return means or points
+
+
+def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
