@@ -144,3 +144,10 @@ def test_the_modules_that_a_role_uses_count_with_all_that_they_import():
 
     assert {"modules/python_env.py", "module_utils/fleet_ssh.py"} <= names
     assert "modules/tpu_node.py" not in names
+
+
+def test_a_certificate_goes_when_its_renewal_is_asked_for(tmp_path):
+    play(tmp_path, "granted")
+
+    assert play(tmp_path, "checked", void=True)["ready"] is False
+    assert not (tmp_path / "ready.json").exists()

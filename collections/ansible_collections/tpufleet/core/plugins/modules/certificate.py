@@ -27,6 +27,10 @@ options:
     description: The hash of what setup would do; the controller's part makes it.
     type: str
     default: ""
+  void:
+    description: Take the certificate away, whatever it says. Of O(state=checked).
+    type: bool
+    default: false
   files:
     description: Patterns of the files that setup writes.
     type: list
@@ -168,6 +172,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["checked", "granted"], "required": True},
             "roles": {"type": "list", "elements": "str", "default": []},
             "content": {"type": "str", "default": ""},
+            "void": {"type": "bool", "default": False},
             "files": {"type": "list", "elements": "str", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "units": {"type": "list", "elements": "str", "default": []},
@@ -183,6 +188,8 @@ def main() -> None:
         before, now = read_certificate(path.parent), look(options)
         found = lacks(before, now) if before else ["it has no certificate"]
         if options["state"] == "checked":
+            if options["void"]:
+                found.append("its renewal was asked for")
             if found and path.exists() and not module.check_mode:
                 path.unlink()
             diff = {"before": f"{path}\n", "after": ""} if found and before else {}
