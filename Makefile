@@ -10,7 +10,7 @@ LOCALCLOUD := $(PYTHON) -m localcloud
 CLOUDS := $(or $(TPUFLEET_LOCALCLOUD_DIR),.localcloud)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PYTHONPATH,TPUFLEET_LOCALCLOUD_DIR)
 
-MADE = .venv .pytest_cache .ruff_cache .hypothesis .ansible site docs/reference \
+MADE = .venv .pytest_cache .ruff_cache .hypothesis .ansible dist site docs/reference \
 	$(shell find . -name __pycache__ -type d -prune)
 
 .PHONY: help
@@ -62,6 +62,10 @@ format: env-dev ## let ruff format the Python
 docs: env-dev ## the documents as a site, in site/; a warning or a dead link is an error
 	@$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet docs site
 	@echo 'site/index.html'
+
+.PHONY: release
+release: env-dev ## the collection as it is published, in dist/, proven in an empty place
+	@$(PYTHON) collections/release.py dist
 
 .PHONY: lock
 lock: env-dev ## newest versions into requirements/*.lock
