@@ -19,7 +19,7 @@ from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError
 from ..module_utils.tpu_nodes import Node, parse_node
 from ..module_utils.tpu_requests import parse_request
-from ..module_utils.tpu_wanted import KEYS_ENTRY, Wanted
+from ..module_utils.tpu_wanted import KEYS_ENTRY, OS_LOGIN_ENTRY, Wanted
 
 #: How long a state may go on before it is said again, seconds.
 SAY_AGAIN = 10.0
@@ -31,6 +31,7 @@ _SPEC: dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "ssh_user": {"type": "str", "default": ""},
     "ssh_public_key_file": {"type": "path", "default": ""},
+    "os_login": {"type": "bool", "default": False},
     "known_hosts_file": {"type": "path", "default": ""},
     "external_ip": {"type": "bool"},
     "tag": {"type": "str", "default": ""},
@@ -76,7 +77,9 @@ class ActionModule(ActionBase):
             chosen = tuple(
                 _with_tag(tpu, given["tag"], seen.present.get(tpu.name)) for tpu in chosen
             )
-        if given["ssh_public_key_file"]:
+        if given["os_login"]:
+            chosen = tuple(_with_metadata(tpu, OS_LOGIN_ENTRY, "TRUE") for tpu in chosen)
+        elif given["ssh_public_key_file"]:
             entry = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
             chosen = tuple(_with_key(tpu, entry) for tpu in chosen)
         done = tpu_fleet.create(api, chosen, seen.present, self._options(given), _Teller())
@@ -172,6 +175,13 @@ def _with_tag(tpu: FleetTpu, tag: str, there: Node | None) -> FleetTpu:
     choices = (
         replace(choice, tags=tuple(dict.fromkeys([*(choice.tags or had), tag])))
         for choice in tpu.choices
+    )
+    return replace(tpu, choices=tuple(choices))
+
+
+def _with_metadata(tpu: FleetTpu, key: str, value: str) -> FleetTpu:
+    choices = (
+        replace(choice, metadata={**(choice.metadata or {}), key: value}) for choice in tpu.choices
     )
     return replace(tpu, choices=tuple(choices))
 

@@ -21,7 +21,7 @@ description:
     connects.
   - Variables of the group C(all) are C(tpu_api) (what modules take as
     O(tpufleet.core.tpu_node#module:api)), C(tpu_ssh) (C(user), C(private_key_file),
-    C(known_hosts_file), C(address)), C(tpu_partial), and all of O(vars).
+    C(known_hosts_file), C(address), C(os_login)), C(tpu_partial), and all of O(vars).
   - A partial answer, which lacks some zones, is an error unless O(allow_partial=true).
   - The TPUs that one queued resource made together (multislice) are slices of one run. They stand
     in C(multislice_<queued resource>), their workers know C(tpu_multislice) (the queued resource,
@@ -154,6 +154,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             known_hosts_file=self._text["known_hosts_file"],
             accept_new=self.get_option("host_keys") == "accept-new",
         )
+        if self.get_option("os_login") and not options.ssh_user:
+            raise NotConfigured(
+                "os_login needs ssh_user, your POSIX name there: `gcloud compute os-login "
+                "describe-profile --format='value(posixAccounts[0].username)'`"
+            )
         source = TpuNodes(settings)
         try:
             listing = self._listing(path, settings, source, use_cache=use_cache)
@@ -264,20 +269,23 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             return {}
         file = KnownHostsFile(options.known_hosts_file)
         known = file.read()
+        with_names = options.address == "iap"
         new = [
             node
             for node in nodes
             if is_reachable(node)
-            and any(alias_of(node.key, w) not in known for w in range(len(node.endpoints)))
+            and any(
+                alias not in known or (with_names and not known[alias].host_name)
+                for alias in (alias_of(node.key, w) for w in range(len(node.endpoints)))
+            )
         ]
         if not new:
             return known
-        with_names = options.address == "iap"
         with ThreadPoolExecutor(max_workers=min(8, len(new))) as pool:
             answers = pool.map(lambda node: self._keys_of(source, node, with_names), new)
             met = [host for hosts in answers for host in hosts]
         file.add(met)
-        return {host.alias: host for host in met} | known
+        return file.read()
 
     def _keys_of(self, source: Source, node: Node, with_names: bool) -> list[KnownHost]:
         try:
@@ -307,6 +315,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 "private_key_file": self._text["ssh_private_key_file"],
                 "known_hosts_file": self._text["known_hosts_file"],
                 "address": self.get_option("address"),
+                "os_login": self.get_option("os_login"),
             },
             "tpu_partial": bool(listing.unreachable),
             "tpu_unreachable": list(listing.unreachable),

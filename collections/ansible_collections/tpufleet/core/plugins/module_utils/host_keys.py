@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .tpu_api import TpuApi
@@ -42,6 +42,12 @@ class KnownHost:
     alias: str
     keys: Mapping[str, str]
     host_name: str = ""
+
+    def lines(self) -> list[str]:
+        """Give its lines in the file."""
+        return [
+            f"{self.alias} {kind} {key} {self.host_name}".strip() for kind, key in self.keys.items()
+        ]
 
 
 def alias_of(node_key: str, worker: int) -> str:
@@ -101,21 +107,24 @@ class KnownHostsFile:
         return hosts
 
     def add(self, new: Iterable[KnownHost]) -> None:
-        """Add workers; one that is there already keeps the keys it was met with."""
-        lines = {
-            host.alias: [
-                f"{host.alias} {kind} {key} {host.host_name}".strip()
-                for kind, key in host.keys.items()
-            ]
-            for host in new
-        }
-        if not lines:
+        """Add workers; one that is there already keeps the keys it was met with.
+
+        The host name of one that was written down without is added to its keys.
+        """
+        met = {host.alias: host for host in new}
+        if not met:
             return
         with self._locked():
             known = self.read()
+            named = {
+                alias: replace(known[alias], host_name=host.host_name)
+                for alias, host in met.items()
+                if alias in known and host.host_name and not known[alias].host_name
+            }
+            kept = [line for line in self._lines() if line.split(" ", 1)[0] not in named]
+            fresh = [host for alias, host in met.items() if alias not in known]
             self._write(
-                self._lines()
-                + [line for alias in lines if alias not in known for line in lines[alias]]
+                kept + [line for host in [*named.values(), *fresh] for line in host.lines()]
             )
 
     def forget(self, node_key: str) -> None:
@@ -192,7 +201,9 @@ def remember_host_keys(
         known = file.read()
         missing = [w for w in range(len(node.endpoints)) if alias_of(node.key, w) not in known]
         if missing:
-            found = published_keys(api, node.zone, node.name, node.key, len(node.endpoints))
+            found = published_keys(
+                api, node.zone, node.name, node.key, len(node.endpoints), with_names=True
+            )
             file.add(found.values())
             missing = [worker for worker in missing if worker not in found]
         if not missing:

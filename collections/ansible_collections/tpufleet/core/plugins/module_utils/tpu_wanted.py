@@ -15,6 +15,8 @@ from .tpu_shapes import shape_of, type_of_config
 
 #: The metadata entry that lets people in: a line ``user:public key`` for each.
 KEYS_ENTRY = "ssh-keys"
+#: The one that has people let in by OS Login instead (https://cloud.google.com/compute/docs/oslogin).
+OS_LOGIN_ENTRY = "enable-oslogin"
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _IMMUTABLE_FLAGS = ("spot", "preemptible", "reserved")

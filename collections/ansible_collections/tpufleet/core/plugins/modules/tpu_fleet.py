@@ -59,6 +59,12 @@ options:
     description: This key is added to the TPUs' metadata, C(ssh-keys).
     type: path
     default: ""
+  os_login:
+    description:
+      The TPUs let in people by OS Login; their metadata say so, and O(ssh_public_key_file) is not
+      put there.
+    type: bool
+    default: false
   known_hosts_file:
     description: Where the workers' host keys are written down, and removed.
     type: path

@@ -1,0 +1,89 @@
+"""IAP and OS Login, up to the edge: the real ssh, and a gcloud that shows what it was asked for."""
+
+import os
+import shlex
+import subprocess
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import (
+    KnownHost,
+    KnownHostsFile,
+)
+
+from tests.collections.scripted_api import Say, node
+from tests.collections.test_host_keys import ED25519, published
+from tests.collections.test_inventory import listed, the_inventory, the_line  # noqa: F401
+from tests.collections.test_playbooks import environment, flat, play  # noqa: F401
+
+KEY = {"ssh-ed25519": ED25519}
+
+
+def answering(*names: str):
+    """Answer with one TPU whose workers published these host names."""
+    attributes = published(*[KEY | ({"hostname": name} if name else {}) for name in names])
+    return lambda asked: attributes if asked.method == "POST" else Say({"nodes": [node()]})
+
+
+def variables(result, worker: str) -> dict[str, str]:
+    return the_inventory(result)["_meta"]["hostvars"][worker]
+
+
+def test_ssh_goes_through_gclouds_tunnel_to_the_guests_own_name(listed, scripted, tmp_path):  # noqa: F811
+    scripted.answerer = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
+    told = variables(listed(address="iap"), "demo-w1")
+    asked = tmp_path / "asked"
+    stand_in = tmp_path / "bin/gcloud"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f'#!/bin/sh\necho "$@" > {shlex.quote(str(asked))}\n')
+    stand_in.chmod(0o755)
+    words = shlex.split(told["ansible_ssh_common_args"])
+    subprocess.run(
+        ["ssh", "-F", "none", *words, told["ansible_host"], "true"],
+        env={**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert asked.read_text().split() == [
+        *("compute", "start-iap-tunnel", "t1v-n-1-w-1", "22", "--listen-on-stdin"),
+        *("--project=local-fleet", "--zone=us-central2-b", "--verbosity=warning"),
+    ]
+
+
+def test_workers_met_without_their_names_are_asked_for_them_when_iap_needs_them(
+    listed,  # noqa: F811
+    scripted,
+):
+    scripted.answerer = answering("", "")
+    listed(address="external")
+    scripted.answerer = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
+    again = listed(address="iap")
+    assert "start-iap-tunnel t1v-n-1-w-0 " in variables(again, "demo-w0")["ansible_ssh_common_args"]
+    scripted.asked.clear()
+    listed(address="iap")
+    assert scripted.methods() == ["GET"]
+
+
+def test_a_name_is_added_to_the_keys_that_a_worker_was_met_with(tmp_path):
+    file = KnownHostsFile(tmp_path / "known_hosts")
+    file.add([KnownHost("1-w0", {"ssh-ed25519": "AAAA"}), KnownHost("1-w1", {"ssh-rsa": "CCCC"})])
+    file.add([KnownHost("1-w0", {"ssh-ed25519": "BBBB"}, "guest")])
+    assert file.read() == {
+        "1-w0": KnownHost("1-w0", {"ssh-ed25519": "AAAA"}, "guest"),
+        "1-w1": KnownHost("1-w1", {"ssh-rsa": "CCCC"}),
+    }
+
+
+def test_os_login_without_a_user_says_how_to_find_it(listed, scripted):  # noqa: F811
+    assert "gcloud compute os-login describe-profile" in the_line(listed(os_login=True))
+    assert scripted.asked == []
+
+
+@pytest.mark.parametrize("os_login", [False, True])
+def test_os_logins_tpus_are_made_without_keys_in_their_metadata(environment, os_login):  # noqa: F811
+    environment["TPUFLEET_OS_LOGIN"] = str(os_login)
+    done = play(environment, "playbooks/create.yml", "--check", "--diff")
+    assert done.returncode == 0, flat(done)
+    assert ("enable-oslogin: 4 characters" in done.stdout) == os_login
+    assert ("ssh-keys:" in done.stdout) != os_login
