@@ -48,22 +48,19 @@ Tree = Mapping[str, Any] | Sequence[Any] | str | int
 class Guest:
     """One worker that asks, and what its answers are made from.
 
+    ``project`` and ``number`` are the project's id and number;
     ``slices`` are the nodes of its queued resource where that is a multislice, in their order;
     ``maintained`` the indices of the workers that a maintenance reboots now; ``shared`` the
     project's own metadata.
     """
 
     project: str
+    number: int
     node: Node
     worker: Worker
     slices: Sequence[Node] = ()
     maintained: Collection[int] = ()
     shared: Mapping[str, str] | None = None
-
-
-def project_number(project: str) -> int:
-    """Give a project's number: twelve digits, the same for the same name."""
-    return 10**11 + _number(project) % (9 * 10**11)
 
 
 def tree(guest: Guest) -> dict[str, Any]:
@@ -72,7 +69,7 @@ def tree(guest: Guest) -> dict[str, Any]:
         "instance": _instance(guest),
         "project": {
             "attributes": Attributes(guest.shared or {}),
-            "numeric-project-id": project_number(guest.project),
+            "numeric-project-id": guest.number,
             "project-id": guest.project,
         },
     }
@@ -80,7 +77,6 @@ def tree(guest: Guest) -> dict[str, Any]:
 
 def _instance(guest: Guest) -> dict[str, Any]:
     node, worker = guest.node, guest.worker
-    number = project_number(guest.project)
     accelerator = _accelerator(node)
     kind = _MACHINE_TYPES[accelerator.name.rpartition("-")[0]].format(_chips(accelerator))
     maintained = worker.index in guest.maintained
@@ -89,7 +85,7 @@ def _instance(guest: Guest) -> dict[str, Any]:
         "description": node.body.get("description", ""),
         "hostname": f"{worker.machine}.{node.zone}.c.{guest.project}.internal",
         "id": _number(worker.machine),
-        "machine-type": f"projects/{number}/machineTypes/{kind}",
+        "machine-type": f"projects/{guest.number}/machineTypes/{kind}",
         "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if maintained else "NONE",
         "name": worker.machine,
         "network-interfaces": [_interface(guest)],
@@ -101,7 +97,7 @@ def _instance(guest: Guest) -> dict[str, Any]:
         },
         "service-accounts": _service_accounts(node),
         "tags": Lines(node.body.get("tags", ())),
-        "zone": f"projects/{number}/zones/{node.zone}",
+        "zone": f"projects/{guest.number}/zones/{node.zone}",
     }
 
 
@@ -150,7 +146,7 @@ def tpu_env(guest: Guest) -> str:
         "ACCELERATOR_TYPE": accelerator.name,
         "CHIPS_PER_HOST_BOUNDS": chips,
         "CONSUMER_PROJECT_ID": guest.project,
-        "CONSUMER_PROJECT_NUMBER": str(project_number(guest.project)),
+        "CONSUMER_PROJECT_NUMBER": str(guest.number),
         "HOST_BOUNDS": hosts,
         "NODE_ID": node.node_id,
         "RUNTIME_VERSION": node.body["runtimeVersion"],

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from localcloud.api.compute_project import COLLECTION, project_metadata
+from localcloud.api.compute_table import ResourceTable
 from localcloud.api.database import Database
 from localcloud.api.metadata import Guest, tree
 from localcloud.api.metadata_answer import Reply, answer
@@ -81,16 +83,14 @@ class Tokens:
 
 
 class Metadata:
-    """Answers the workers of one cloud; ``shared`` gives the project's own metadata."""
+    """Answers the workers of one cloud."""
 
-    def __init__(
-        self, database: Database, project: str, shared: Callable[[], Mapping[str, str]]
-    ) -> None:
+    def __init__(self, database: Database, project: str) -> None:
         self.changes = Changes()
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
         self._project = project
-        self._shared = shared
+        self._resources = ResourceTable(database)
         self._tokens = Tokens()
 
     def answer(self, address: str, target: str) -> Reply:
@@ -130,7 +130,9 @@ class Metadata:
         slices = self._nodes.of_queued_resource(node.queued_resource or 0) if several else ()
         event = self._operations.of(node.uid, "simulateMaintenanceEvent")
         maintained = event.detail["workers"] if event and not event.end_time else ()
-        return Guest(self._project, node, worker, slices, maintained, self._shared())
+        (project,) = self._resources.all(COLLECTION)
+        shared = project_metadata(self._resources)
+        return Guest(self._project, project.uid, node, worker, slices, maintained, shared)
 
 
 class MetadataServer(ThreadingHTTPServer):

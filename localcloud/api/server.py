@@ -222,7 +222,7 @@ def create_server(
         accounts.write_file(state_dir / SERVICE_ACCOUNT_FILE, project, f"{endpoint}/token")
         metadata = None
         if metadata_at:
-            known = Metadata(database, project, shared=dict)
+            known = Metadata(database, project)
             database.changed = known.changes.tell
             metadata = MetadataServer(metadata_at, known, log)
             undo.append(metadata.server_close)

@@ -297,6 +297,21 @@ def test_a_maintenance_is_told_to_the_worker_that_it_reboots(cloud, workers):
     assert cloud.ask(workers[1], event).text == "NONE"
 
 
+def test_the_project_s_metadata_and_number_are_those_of_the_compute_api(cloud, workers):
+    path = "/compute/v1/projects/local-fleet"
+    project = cloud.get(path)
+    items = [{"key": "ssh-keys", "value": "bob:key"}]
+    fingerprint = project["commonInstanceMetadata"]["fingerprint"]
+    waiter = Waiter(cloud, workers[1], f"{V1}/project/", "&recursive=true")
+
+    change = {"fingerprint": fingerprint, "items": items}
+    assert cloud.call("POST", f"{path}/setCommonInstanceMetadata", change).status_code == 200
+
+    told = json.loads(waiter.answer())
+    assert told["attributes"] == {"ssh-keys": "bob:key"}
+    assert str(told["numericProjectId"]) == project["id"]
+
+
 def test_a_server_that_ends_lets_go_of_who_waits(cloud, workers):
     waiter = Waiter(cloud, workers[0], f"{V1}/instance/preempted")
 
