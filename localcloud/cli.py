@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localcloud import bucket_cli, client, cloud, faults_cli, settings
 from localcloud.failure import CloudError
-from localcloud.machines import image
+from localcloud.machines import image, kinds
 from localcloud.machines.seam import MachineError
 from localcloud.place import NAME, Place, clouds_directory
 
@@ -22,8 +22,11 @@ def say(line: str) -> None:
 
 def up(place: Place, options: argparse.Namespace) -> None:
     """Start the cloud, or find it running."""
-    chosen = cloud.up(place, port=options.port, subnet=options.subnet, say=say)
-    say(f"local cloud {place.name!r} is up: {chosen.endpoint}, machines in {chosen.subnet}")
+    chosen = cloud.up(
+        place, port=options.port, subnet=options.subnet, machines=options.machines, say=say
+    )
+    kind = "" if chosen.machines == kinds.DEFAULT else f" of kind {chosen.machines}"
+    say(f"local cloud {place.name!r} is up: {chosen.endpoint}, machines{kind} in {chosen.subnet}")
     environment = "" if place.name == "default" else f"TPUFLEET_LOCALCLOUD={place.name} "
     say(f"use it: {environment}ansible-playbook -i inventory/local playbooks/create.yml")
 
@@ -143,6 +146,12 @@ def parser() -> argparse.ArgumentParser:
                 "--subnet",
                 type=IPv4Network,
                 help="the machines' network, such as 198.18.4.0/22 (default: a free one)",
+            )
+            one.add_argument(
+                "--machines",
+                choices=kinds.KINDS,
+                help="their kind; qemu: each with a kernel of its own, slow where KVM is not "
+                "usable (default: nspawn)",
             )
         if name in ("down", "clean"):
             one.add_argument("--yes", action="store_true", help="do not ask")

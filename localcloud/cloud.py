@@ -16,32 +16,47 @@ from pathlib import Path
 from localcloud import bucket, client, settings
 from localcloud.api.server import create_server
 from localcloud.failure import CloudError
-from localcloud.machines import image, kernel_limits, mounts, network, processes
-from localcloud.machines.nspawn import NspawnMachines
+from localcloud.machines import kernel_limits, kinds, mounts, network, processes
+from localcloud.machines.kinds import KINDS
+from localcloud.machines.seam import Machines
 from localcloud.place import PROJECT_ROOT, Place
 from localcloud.settings import Settings
 
 FIRST_PORT = 8470
-TOOLS = ("dnsmasq", "ip", "mmdebstrap", "nft", "ssh-keygen", "systemd-nspawn")
+TOOLS = ("dnsmasq", "ip", "mmdebstrap", "nft", "ssh-keygen")
 START_DEADLINE_S = 120.0
 _HOST_LOCK = Path("/run/tpufleet-localcloud.lock")
 Say = Callable[[str], None]
 
 
-def up(place: Place, *, port: int | None, subnet: IPv4Network | None, say: Say) -> Settings:
-    """Bring the cloud up, or find it up. Raises CloudError with what to do about it."""
+def up(
+    place: Place,
+    *,
+    port: int | None,
+    subnet: IPv4Network | None,
+    say: Say,
+    machines: str | None = None,
+) -> Settings:
+    """Bring the cloud up, or find it up. Raises CloudError with what to do about it.
+
+    ``machines`` is their kind, one of KINDS; by default that of the last time, else ``nspawn``.
+    """
     _want_root()
     _want_tools()
     with _alone_on_host(say):
-        return _up(place, port, subnet, say)
+        return _up(place, port, subnet, machines, say)
 
 
-def _up(place: Place, port: int | None, subnet: IPv4Network | None, say: Say) -> Settings:
+def _up(
+    place: Place, port: int | None, subnet: IPv4Network | None, machines: str | None, say: Say
+) -> Settings:
     place.directory.mkdir(parents=True, exist_ok=True)
     place.directory.chmod(0o700)  # a machine's root makes what it likes below, setuid files too
     place.machines.mkdir(exist_ok=True)
     place.shared.mkdir(exist_ok=True)
     place.shared.chmod(0o1777)  # every machine's users write there, as in /tmp
+    before = settings.read(place) if place.settings.exists() else None
+    kind = _kind(place, before, machines)
     if is_served(place):
         found = settings.read(place)
         if (port or found.port) != found.port or str(subnet or found.subnet) != found.subnet:
@@ -53,8 +68,8 @@ def _up(place: Place, port: int | None, subnet: IPv4Network | None, say: Say) ->
         bucket.up(place, network.Network(place, IPv4Network(found.subnet)).gateway, say)
         settings.hand_over(place)
         return found
-    before = settings.read(place) if place.settings.exists() else None
-    root = image.ensure(say)
+    kinds.want_tools(kind)
+    root = KINDS[kind].ensure_image(say)
     kernel_limits.raise_for_many_machines()
     say("starting the network: a bridge, NAT, a name server")
     net = network.up(place, _subnet(place, before, subnet), say, needed=_has_machines(place))
@@ -63,6 +78,7 @@ def _up(place: Place, port: int | None, subnet: IPv4Network | None, say: Say) ->
         port=_free_port(port or (before.port if before else None), say),
         subnet=str(net.subnet),
         image=str(root),
+        machines=kind,
     )
     settings.write(place, chosen)
     bucket.up(place, net.gateway, say)
@@ -82,8 +98,9 @@ def down(place: Place, *, say: Say) -> None:
 def _down(place: Place, say: Say) -> None:
     say("stopping the API")
     processes.end(_server_mark(place), grace_s=10)
-    machines = NspawnMachines(place, network.Network(place, network.RANGE), place.directory)
-    for name in machines.sweep(keep=()):
+    kind = settings.read(place).machines if place.settings.exists() else kinds.DEFAULT
+    net = network.Network(place, network.RANGE)
+    for name in KINDS[kind].machines(place, net, place.directory).sweep(keep=()):
         say(f"removed machine {name}")
     bucket.down(place)
     network.down(place)
@@ -112,11 +129,11 @@ def is_served(place: Place) -> bool:
     return False
 
 
-def machines_of(place: Place) -> NspawnMachines:
+def machines_of(place: Place) -> Machines:
     """Give the machines of a cloud that is, or was, up."""
     chosen = settings.read(place)
     net = network.Network(place, IPv4Network(chosen.subnet))
-    return NspawnMachines(place, net, Path(chosen.image))
+    return KINDS[chosen.machines].machines(place, net, Path(chosen.image))
 
 
 def serve(place: Place) -> None:
@@ -173,6 +190,17 @@ def _subnet(place: Place, before: Settings | None, asked: IPv4Network | None) ->
             f"python -m localcloud --name {place.name} down, then up --subnet {asked}"
         )
     return asked or held
+
+
+def _kind(place: Place, before: Settings | None, asked: str | None) -> str:
+    """Choose the kind of machine. A cloud that serves, or has machines, keeps its own."""
+    held = before.machines if before else None
+    if asked and held and asked != held and (is_served(place) or _has_machines(place)):
+        raise CloudError(
+            f"local cloud {place.name!r} has machines of kind {held}: "
+            f"python -m localcloud --name {place.name} down, then up --machines {asked}"
+        )
+    return asked or held or kinds.DEFAULT
 
 
 def _start_server(place: Place) -> None:

@@ -85,6 +85,11 @@ class Place:
         return self.directory / "shared"
 
     @property
+    def disks(self) -> Path:
+        """The data disks' files, one directory a zone."""
+        return self.directory / "disks"
+
+    @property
     def bucket(self) -> Path:
         """What the buckets hold, one directory a bucket."""
         return self.directory / "bucket"

@@ -19,6 +19,7 @@ class Settings:
     subnet: str
     image: str
     project: str = PROJECT
+    machines: str = "nspawn"  # their kind: one of machines.kinds.KINDS
 
     @property
     def endpoint(self) -> str:

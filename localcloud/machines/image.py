@@ -38,7 +38,7 @@ PACKAGES = (
 DEBIAN_SUITE = "trixie"
 RECIPE = 2  # raise it when build() makes something else of the same packages
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}(\.partial-\d+)?")
+_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}(\.[0-9a-f]{8}\.ext4|\.accelerator)?(\.partial-\d+)?")
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 # What a machine here must not do, or need not: its clock, disks and updates are the host's.
 _MASKED = (
@@ -118,8 +118,7 @@ def ensure(say: Callable[[str], None], also: tuple[str, ...] = ()) -> Path:
     Raises CloudError if it cannot be made; a half-made image is never left under its name.
     """
     packages = PACKAGES + also
-    os_release = _os_release()
-    suite, lines = base_lines(configured_sources(), os_release)
+    suite, lines = base_lines(configured_sources(), os_release())
     options = acquire_options(_output(["apt-config", "dump", "Acquire"]))
     host_pem = CA_BUNDLE.read_text() if CA_BUNDLE.exists() else ""
     recipe = repr(
@@ -138,18 +137,18 @@ def ensure(say: Callable[[str], None], also: tuple[str, ...] = ()) -> Path:
     name = f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = images_directory() / name
     if not image.is_dir():
-        _build(image, packages, suite, lines, options, host_pem, say)
+        _build(image, suite, lines, options, host_pem, say, packages)
     return image
 
 
 def _build(
     image: Path,
-    packages: tuple[str, ...],
     suite: str,
     lines: list[str],
     options: list[str],
     host_pem: str,
     say: Callable[[str], None],
+    packages: tuple[str, ...] = PACKAGES,
 ) -> None:
     if not shutil.which("mmdebstrap"):
         raise CloudError("mmdebstrap is missing: apt-get install mmdebstrap")
@@ -195,6 +194,9 @@ def remove_all() -> None:
 
 def _remove(image: Path) -> None:
     """Remove an image; mmdebstrap has /proc and more mounted in it while it works."""
+    if image.is_file():
+        image.unlink()
+        return
     mounts.unmount_below(image)
     if not mounts.below(image):
         shutil.rmtree(image, ignore_errors=True)
@@ -252,7 +254,8 @@ def _output(command: list[str]) -> str:
         raise CloudError(f"the local cloud needs apt on this host: {error}") from error
 
 
-def _os_release() -> dict[str, str]:
+def os_release() -> dict[str, str]:
+    """Read this host's ``/etc/os-release``."""
     pairs = (
         line.partition("=") for line in Path("/etc/os-release").read_text().splitlines() if line
     )

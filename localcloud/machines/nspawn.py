@@ -3,17 +3,15 @@
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import threading
-import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from localcloud.machines import control_groups, mounts, network, processes
+from localcloud.machines import boot_wait, control_groups, mounts, network, processes
 from localcloud.machines import nspawn_troubles as of_nspawn
 from localcloud.machines.guest import agent
 from localcloud.machines.roster import Roster
@@ -21,6 +19,7 @@ from localcloud.machines.seam import TROUBLES, MachineError, MachineSpec, SweepE
 from localcloud.place import Place
 
 BOOT_DEADLINE_S = 90.0
+GREETING_S = 2.0
 POWER_OFF_GRACE_S = 0.0  # a cloud does not wait for a guest either when its node is deleted
 _SYSTEMD_HOST = Path("/run/systemd/system")
 LINKS = "host0 eth0"  # what nspawn and what a kernel of its own call the machine's one network link
@@ -66,7 +65,14 @@ class NspawnMachines:
                 self.roster.enter(spec)
             self.roster.publish(spec)
             self._boot(spec.name, root)
-        self._wait_for_ssh(spec)
+        boot_wait.until_ssh(
+            spec.name,
+            spec.address,
+            deadline_s=BOOT_DEADLINE_S,
+            patience_s=GREETING_S,
+            alive=self.alive,
+            last_words=self.roster.last_words,
+        )
 
     def power_off(self, name: str) -> None:
         """End whatever runs of the machine, at once, and unmount it; its files stay."""
@@ -155,13 +161,7 @@ class NspawnMachines:
 
     def host_keys(self, name: str) -> Mapping[str, str]:
         """Read the public host keys that the machine's sshd presents."""
-        keys = {}
-        for file in sorted((self._directory(name) / HOST_KEYS).glob("ssh_host_*_key.pub")):
-            kind, key, *_ = file.read_text().split()
-            keys[kind] = key
-        if not keys:
-            raise MachineError(f"{name}: it has no ssh host keys yet")
-        return keys
+        return public_host_keys(name, self._directory(name) / HOST_KEYS)
 
     def addresses(self) -> list[IPv4Address]:
         """The addresses that machines may have."""
@@ -244,30 +244,16 @@ class NspawnMachines:
             )
         threading.Thread(target=process.wait, daemon=True).start()  # no zombie is left to count
 
-    def _wait_for_ssh(self, spec: MachineSpec) -> None:
-        deadline = time.monotonic() + BOOT_DEADLINE_S
-        while time.monotonic() < deadline:
-            if answers_ssh(spec.address):
-                return
-            if not self.alive(spec.name):
-                raise MachineError(
-                    f"{spec.name}: it does not boot; {self.roster.last_words(spec.name)}"
-                )
-            time.sleep(0.1)
-        raise MachineError(
-            f"{spec.name}: no ssh on {spec.address} after {BOOT_DEADLINE_S:.0f} s; "
-            f"{self.roster.last_words(spec.name)}"
-        )
 
-
-def answers_ssh(address: IPv4Address, patience_s: float = 2.0) -> bool:
-    """Tell whether an sshd greets on port 22 (RFC 4253, section 4.2) within ``patience_s``."""
-    try:
-        with socket.create_connection((str(address), 22), timeout=1.0) as connection:
-            connection.settimeout(patience_s)
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
+def public_host_keys(name: str, directory: Path) -> dict[str, str]:
+    """Read a machine's public host keys, by their type. Raises MachineError if it has none."""
+    keys = {}
+    for file in sorted(directory.glob("ssh_host_*_key.pub")):
+        kind, key, *_ = file.read_text().split()
+        keys[kind] = key
+    if not keys:
+        raise MachineError(f"{name}: it has no ssh host keys yet")
+    return keys
 
 
 def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:

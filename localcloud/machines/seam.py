@@ -24,18 +24,33 @@ class SweepError(MachineError):
 
 
 @dataclass(frozen=True)
+class DataDisk:
+    """One disk of the cloud that a machine has: it outlives the machine.
+
+    The guest sees it as ``/dev/disk/by-id/google-<name>``, unwritable where ``read_only``.
+    """
+
+    zone: str
+    name: str
+    size_gib: int
+    read_only: bool
+
+
+@dataclass(frozen=True)
 class MachineSpec:
     """One worker's machine: a host name unique in this cloud, its address and the node's metadata.
 
     This computer reaches the machine by ``external`` as well, until it is started with another.
     ``metadata`` is the node's, as the API took it: ``ssh-keys`` holds lines ``user:public key``
-    (https://cloud.google.com/compute/docs/connect/add-ssh-keys).
+    (https://cloud.google.com/compute/docs/connect/add-ssh-keys). A kind of machine that shares
+    this computer's kernel has no ``disks`` of its own and leaves them out.
     """
 
     name: str
     address: IPv4Address
     metadata: Mapping[str, str]
     external: IPv4Address | None = None
+    disks: tuple[DataDisk, ...] = ()
 
 
 class Machines(Protocol):

@@ -1,0 +1,56 @@
+"""The kinds of machine that a cloud may have: how each is made ready, and found again."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcloud.failure import CloudError
+from localcloud.machines import image, qemu, qemu_accelerator, qemu_image
+from localcloud.machines.network import Network
+from localcloud.machines.nspawn import NspawnMachines
+from localcloud.machines.qemu import QemuMachines
+from localcloud.machines.qemu_image import QemuImage
+from localcloud.machines.seam import Machines
+from localcloud.place import Place
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind: the tools it needs with the command that installs them, and how it is made."""
+
+    tools: tuple[str, ...]
+    install: str
+    ensure_image: Callable[[Say], Path]
+    machines: Callable[[Place, Network, Path], Machines]
+
+
+def _ensure_qemu_image(say: Say) -> Path:
+    made = qemu_image.ensure(say)
+    if qemu_accelerator.choose(made) == qemu_accelerator.TCG:
+        say("KVM does not run a machine on this host: they are emulated, a boot takes a minute")
+    return made.root
+
+
+KINDS = {
+    "nspawn": Kind(
+        ("systemd-nspawn",), "requirements/install-system", image.ensure, NspawnMachines
+    ),
+    "qemu": Kind(
+        qemu.TOOLS,
+        "requirements/install-system qemu",
+        _ensure_qemu_image,
+        lambda place, network, root: QemuMachines(place, network, QemuImage(root)),
+    ),
+}
+DEFAULT = "nspawn"
+
+
+def want_tools(kind: str) -> None:
+    """Raise CloudError if a tool of this kind is missing."""
+    if missing := [tool for tool in KINDS[kind].tools if not shutil.which(tool)]:
+        raise CloudError(
+            f"{', '.join(missing)} is missing, for machines of kind {kind}: {KINDS[kind].install}"
+        )
