@@ -8,7 +8,7 @@ from typing import Any
 from tests.collections.test_inventory import ROOT
 
 
-def run_module(name: str, *, check: bool = False, **arguments: Any) -> dict[str, Any]:
+def run_module(name: str, /, *, check: bool = False, **arguments: Any) -> dict[str, Any]:
     """Run it to its end and give its result; ``process_output`` is all that it said."""
     given = {**arguments, "_ansible_check_mode": check, "_ansible_diff": True}
     package = "ansible_collections.tpufleet.core.plugins.modules"

@@ -230,6 +230,22 @@ class TpuApi:
             )
         return published
 
+    # --- what there is to be had -----------------------------------------------------------------
+
+    def list_offers(self, zone: str, kind: str, key: str) -> list[str]:
+        """Name what a zone offers: its ``acceleratorTypes`` by ``type``, for instance."""
+        what = f"list the {kind} of zone {zone}"
+        pages = self._http.pages(f"{self._zone_path(zone)}/{kind}", what)
+        found = [entry for page in pages for entry in list_of(page, kind, Mapping, what)]
+        return [str(entry.get(key)) for entry in found if entry.get(key)]
+
+    def list_zones(self) -> list[str]:
+        """Name the zones that have TPUs."""
+        what = "list the zones"
+        pages = self._http.pages(self._zone_path("").rstrip("/"), what)
+        found = [entry for page in pages for entry in list_of(page, "locations", Mapping, what)]
+        return [str(entry.get("locationId")) for entry in found if entry.get("locationId")]
+
     # --- queued resources ------------------------------------------------------------------------
 
     def get_request(self, zone: str, name: str) -> Mapping[str, Any] | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from . import tpu_errors as errors
 from .data_disks import have_disks
+from .offers import explained
 from .tpu_api import TpuApi
 from .tpu_nodes import DEAD_STATES, Node, parse_node
 from .tpu_wanted import Different, Outcome, Wanted, compare, different, facts_of, outcome_of
@@ -183,6 +184,8 @@ def _create(api: TpuApi, wanted: Wanted, deadline: float, progress: Progress) ->
         if differences.immutable:
             raise different(node, differences) from None
         return node
+    except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as refused:
+        raise explained(api, refused, wanted) from None
     progress("CREATING")
     api.wait(operation, what, deadline, lambda: progress("CREATING"))
     return _wait_ready(api, wanted, deadline, progress)

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import tpu_errors as errors
 from .data_disks import have_disks
+from .offers import explained
 from .tpu_api import TpuApi
 from .tpu_requests import Request, WantedRequest, facts_of_request, parse_request
 from .tpu_wanted import Different
@@ -133,6 +134,8 @@ def _ask(api: TpuApi, wanted: WantedRequest) -> Mapping[str, Any]:
         if request is None or wanted.differences(request):
             raise
         return {}
+    except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as refused:
+        raise explained(api, refused, wanted.tpu) from None
 
 
 def _wait_active(api: TpuApi, seen: Request, deadline: float, progress: Progress) -> Request:

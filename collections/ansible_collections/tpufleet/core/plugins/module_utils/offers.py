@@ -1,0 +1,51 @@
+"""What a zone has to offer, for who asked for something else, behind the API's own reason."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from . import tpu_errors as errors
+from .tpu_api import TpuApi
+from .tpu_wanted import Wanted
+
+#: So many names are said; the nearest to what was asked for.
+_AT_MOST = 8
+
+
+def explained(api: TpuApi, refused: errors.TpuApiError, wanted: Wanted) -> errors.TpuApiError:
+    """Give the refusal of a creation with what is allowed instead, as far as the API tells."""
+    said = str(refused)
+    more = [words for words in _allowed(api, wanted) if words not in said]
+    return type(refused)("; ".join([said, *more]))
+
+
+def _allowed(api: TpuApi, wanted: Wanted) -> Iterator[str]:
+    zone = wanted.zone
+    try:
+        types = api.list_offers(zone, "acceleratorTypes", "type")
+        versions = api.list_offers(zone, "runtimeVersions", "version")
+    except (errors.NotFound, errors.Forbidden, errors.InvalidRequest):
+        try:
+            zones = api.list_zones()
+        except errors.TpuApiError:
+            yield (
+                f"if {api.settings.project!r} is not your project, `gcloud projects list` says "
+                "which are (project in tpu.yml)"
+            )
+            return
+        if zone not in zones:
+            yield f"the zones with TPUs are {_some(zones, zone)}"
+        return
+    except errors.TpuApiError:
+        return
+    if wanted.kind not in types:
+        yield f"{zone} has the types {_some(types, wanted.kind)}"
+    if wanted.runtime_version not in versions:
+        yield f"{zone} has the runtime versions {_some(versions, wanted.runtime_version)}"
+
+
+def _some(names: Sequence[str], asked: str) -> str:
+    near = difflib.get_close_matches(asked, names, _AT_MOST, 0.3) or list(names)[:_AT_MOST]
+    others = len(set(names)) - len(near)
+    return (", ".join(near) or "none") + (f" and {others} others" if others > 0 else "")

@@ -1,0 +1,140 @@
+"""Bad input gets the API's reason and what is allowed; no token is said at any verbosity."""
+
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_lifecycle import ensure_present
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_queue import ensure_requested
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import WantedRequest
+
+from tests.collections.running_modules import run_module
+from tests.collections.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error
+from tests.collections.test_fleet import cloud_of
+from tests.collections.test_playbooks import environment, node_task, play, play_of  # noqa: F401
+from tests.collections.test_tpu_lifecycle import DEMO
+from tests.localcloud.api.local_api import LocalApi
+
+
+def refusing(code: int, words: str, *, zones_too: bool = True, zone_is: bool = True):
+    """Refuse every creation in these words; list what there is."""
+    lists = {
+        "acceleratorTypes": [{"type": kind} for kind in ("v4-8", "v4-16", "v5p-8")],
+        "runtimeVersions": [{"version": "tpu-ubuntu2204-base"}, {"version": "v2-alpha-tpuv5"}],
+        "locations": [{"locationId": "us-central2-b"}, {"locationId": "us-east1-d"}],
+    }
+
+    def answer(asked):
+        key = urlsplit(asked.path).path.rsplit("/", 1)[-1]
+        if asked.method == "POST":
+            return error(code, words)
+        if key == "locations":
+            return Say({key: lists[key]}) if zones_too else error(403, "not for you")
+        if key in lists:
+            return Say({key: lists[key]}) if zone_is else error(403, "location not found")
+        return error(404, "not found")
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        ({"accelerator_type": "v4-9"}, "us-central2-b has the types v4-8, v4-16, v5p-8"),
+        (
+            {"runtime_version": "ubuntu"},
+            "us-central2-b has the runtime versions tpu-ubuntu2204-base",
+        ),
+    ],
+)
+def test_a_wrong_type_or_runtime_gets_the_apis_reason_and_what_the_zone_has(
+    client, scripted, change, allowed
+):
+    scripted.answerer = refusing(400, "Invalid value")
+    wanted = replace(DEMO, **change)
+    for ask in (
+        lambda: ensure_present(client, wanted, timeout=20),
+        lambda: ensure_requested(client, WantedRequest("demo", wanted), timeout=20),
+    ):
+        with pytest.raises(errors.InvalidRequest) as caught:
+            ask()
+        assert "Invalid value" in str(caught.value)
+        assert allowed in str(caught.value)
+
+
+def test_a_wrong_zone_gets_the_zones_that_have_tpus(client, scripted):
+    scripted.answerer = refusing(403, "Location us-central9-z is not found", zone_is=False)
+    with pytest.raises(errors.Forbidden, match="the zones with TPUs are us-central2-b") as caught:
+        ensure_present(client, replace(DEMO, zone="us-central9-z"), timeout=20)
+    assert "Location us-central9-z is not found" in str(caught.value)
+
+
+def test_a_wrong_project_says_how_to_find_ones_own(client, scripted):
+    refusal = "Permission denied on resource project local-fleet"
+    scripted.answerer = refusing(403, refusal, zones_too=False, zone_is=False)
+    with pytest.raises(errors.Forbidden, match="`gcloud projects list` says which are"):
+        ensure_present(client, DEMO, timeout=20)
+
+
+@pytest.mark.parametrize(
+    "change", [{"accelerator_type": "v4-17"}, {"runtime_version": "x"}, {"zone": "us-east9-z"}]
+)
+def test_the_local_cloud_refuses_in_one_line_with_what_there_is(local_api: LocalApi, change):
+    with pytest.raises(errors.TpuApiError) as caught:
+        ensure_present(cloud_of(local_api), replace(DEMO, **change), timeout=20)
+    said = str(caught.value)
+    assert said.isprintable()
+    assert next(iter(change.values())) in said
+    assert any(words in said for words in ("v4-16", "tpu-ubuntu2204-base", ZONE))
+
+
+MODULES = {
+    "tpu_node": {"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"},
+    "tpu_queued_resource": {
+        **{"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"}
+    },
+    "vpc_firewall": {},
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_credentials_that_are_refused_name_the_command_and_never_show_the_token(scripted, name):
+    scripted.answerer = lambda asked: error(401, f"bad {asked.authorization}")
+    done = run_module(name, api=scripted.api, **MODULES[name], _ansible_verbosity=5)
+    assert (done["failed"], done["reason"]) == (True, "unauthorized")
+    assert "gcloud auth application-default login" in done["msg"]
+    assert TOKEN not in done["process_output"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_missing_credentials_name_the_command_that_gets_some(scripted, tmp_path, name):
+    api = scripted.api | {"credentials_file": str(tmp_path / "none.json")}
+    done = run_module(name, api=api, **MODULES[name])
+    assert done["reason"] == "unauthorized"
+    assert "gcloud auth application-default login" in done["msg"]
+
+
+def test_a_token_is_nowhere_in_what_the_playbooks_say_at_the_highest_verbosity(
+    environment,  # noqa: F811
+    scripted: ScriptedApi,
+    tmp_path,
+):
+    folder = tmp_path / "inventory"
+    folder.mkdir()
+    lines = [f"{key}: {value}" for key, value in scripted.api.items()]
+    known = f"known_hosts_file: {tmp_path / 'known_hosts'}"
+    (folder / "tpu.yml").write_text("\n".join(["plugin: tpufleet.core.tpu", known, *lines]))
+    (folder / "group_vars").mkdir()
+    (folder / "group_vars/all.yml").write_text("tpu_fleet: []\n")
+    scripted.answerer = lambda asked: Say({}) if asked.method == "GET" else error(403, "no")
+    book = tmp_path / "book.yml"
+    book.write_text(play_of(node_task("present")))
+    said = ""
+    for playbook in (book, "playbooks/plan.yml"):
+        done = play(environment, playbook, "-vvvvv", inventory=str(folder))
+        said += done.stdout + done.stderr
+    assert scripted.tokens > 0
+    assert "tpu_node" in said
+    assert TOKEN not in said
+    assert "PRIVATE KEY" not in said
