@@ -21,6 +21,7 @@ from localcloud.machines.seam import MachineError, Machines, MachineSpec, SweepE
 # (https://cloud.google.com/compute/docs/shutdownscript); a preempted one has until then.
 SHUTDOWN_S = 90.0
 SWEEP_AGAIN_S = 10.0
+NOTICE_S = 1.0  # whoever waits for the metadata is told before the guest's services end
 _ASK_AGAIN_S = 0.2
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 NODE_TYPE = "type.googleapis.com/google.cloud.tpu.v2.Node"
@@ -110,6 +111,7 @@ class Lifecycle:
         return min(waits, default=None)
 
     def _warn(self, node: Node) -> None:
+        self._jobs.pause(NOTICE_S)
         now = self._nodes.find(node.uid)
         if now is not None and now.preempt_at is not None:
             for worker in now.workers:

@@ -1,0 +1,115 @@
+"""Boot 32 workers at once: seconds until all answer ssh, CPU and memory they cost.
+
+    sudo .venv/bin/python bench/machines.py            # one TPU of 32 workers, then 8 TPUs of 4
+    sudo .venv/bin/python bench/machines.py --workers 8
+
+It makes a local cloud of its own for it and takes everything away. CPU seconds are of the whole
+host (/proc/stat), the server and the machines together: they are what a busy host leaves to
+compare by. The bar: 32 workers up within 60 s on two cores, within 24 GiB.
+"""
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from localcloud import client, cloud
+from localcloud.failure import CloudError
+from localcloud.place import Place
+
+NODES = "/v2/projects/local-fleet/locations/us-central2-b/nodes"
+DEADLINE_S = 600.0
+BAR_S, BAR_GIB = 60.0, 24.0
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """Give the user and system CPU seconds of this host since its start (proc_stat(5))."""
+    user, nice, system, _, _, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    )
+    tick = os.sysconf("SC_CLK_TCK")
+    return (user + nice) / tick, (system + irq + softirq) / tick
+
+
+def used_gib() -> float:
+    """Give the memory that is not available any more, in GiB (proc_meminfo(5))."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    return (kib["MemTotal"] - kib["MemAvailable"]) / 2**20
+
+
+def answers_ssh(address: str) -> bool:
+    """Tell whether an sshd greets there."""
+    try:
+        with socket.create_connection((address, 22), timeout=2) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def node(place: Place, name: str) -> dict:
+    """Wait until a TPU is READY and give it."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        now = client.ask(place, "GET", f"{NODES}/{name}")
+        if now["state"] == "READY":
+            return now
+        time.sleep(0.5)
+    raise CloudError(f"{name} is {now['state']} after {DEADLINE_S:.0f} s, not READY")
+
+
+def measure(place: Place, names: Sequence[str], accelerator: str) -> None:
+    """Create the TPUs, print the figures, delete them and print what that took."""
+    cpu, memory, began = cpu_seconds(), used_gib(), time.monotonic()
+    body = {"acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base"}
+    for name in names:
+        client.ask(place, "POST", f"{NODES}?nodeId={name}", body)
+    ready = [node(place, name) for name in names]
+    addresses = [point["ipAddress"] for it in ready for point in it["networkEndpoints"]]
+    with ThreadPoolExecutor(8) as pool:
+        while not all(pool.map(answers_ssh, addresses)):
+            time.sleep(0.5)
+    up_s = time.monotonic() - began
+    user, system = (after - before for after, before in zip(cpu_seconds(), cpu, strict=True))
+    grown, count = used_gib() - memory, len(addresses)
+    print(f"{len(names)} TPU{'s' * (len(names) > 1)} of {accelerator}, {count} workers:")
+    print(f"  all answer ssh after    {up_s:6.1f} s  (bar for 32: {BAR_S:.0f} s)")
+    print(
+        f"  CPU                     {user + system:6.1f} s  ({user:.1f} user, {system:.1f} system)"
+    )
+    print(f"  CPU a worker            {(user + system) / count:6.2f} s")
+    print(f"  memory                  {grown:6.2f} GiB  (bar for 32: {BAR_GIB:.0f} GiB)")
+    began = time.monotonic()
+    for name in names:
+        client.ask(place, "DELETE", f"{NODES}/{name}")
+    while client.ask(place, "GET", NODES):
+        time.sleep(0.2)
+    print(f"  all deleted after       {time.monotonic() - began:6.1f} s")
+
+
+def main() -> int:
+    """Measure one TPU of many workers, then several TPUs of four."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, choices=(4, 8, 16, 32), default=32)
+    count = parser.parse_args().workers
+    place = Place.of(f"bench-machines-{os.getpid()}")
+    try:
+        cloud.up(place, port=None, subnet=None, say=lambda _line: None)
+        measure(place, ["pod"], f"v4-{8 * count}")
+        if several := count // 4:
+            measure(place, [f"tpu-{number}" for number in range(several)], "v4-32")
+    except CloudError as error:
+        print(f"bench/machines.py: {error}", file=sys.stderr)
+        return 1
+    finally:
+        cloud.down(place, say=lambda _line: None)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,196 @@
+"""Real machines as guests: what their metadata do to them, and what goes wrong on demand.
+
+One cloud with one TPU of two workers serves all of it: machines cost seconds.
+"""
+
+import os
+import shlex
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from localcloud import client, cloud
+from localcloud.place import Place
+
+pytestmark = pytest.mark.machines
+NODES = "/v2/projects/local-fleet/locations/us-central2-b/nodes"
+ASK = "curl -s -H 'Metadata-Flavor: Google' http://metadata.google.internal/computeMetadata/v1"
+STARTUP = "#!/bin/sh\necho started by $(id -un) >> /var/log/startup\n"
+SHUTDOWN = "echo down >> /mnt/shared/shutdown-$(hostname)"
+
+
+def until(look, patience_s: float = 60.0):
+    """Look until there is something, and give it."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if seen := look():
+            return seen
+        time.sleep(0.2)
+    raise AssertionError(f"nothing came within {patience_s} s")
+
+
+@pytest.fixture(scope="module")
+def place():
+    place = Place.of(f"test-faults-{os.getpid()}")
+    cloud.up(place, port=None, subnet=None, say=print)
+    yield place
+    cloud.down(place, say=print)
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    key = tmp_path_factory.mktemp("ssh") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    return key
+
+
+def metadata(key: Path) -> dict[str, str]:
+    public = key.with_suffix(".pub").read_text()
+    return {"ssh-keys": f"tpu:{public}", "startup-script": STARTUP, "shutdown-script": SHUTDOWN}
+
+
+@pytest.fixture(scope="module")
+def workers(place, key) -> list[str]:
+    """The addresses of a TPU's two workers."""
+    body = {
+        "acceleratorType": "v4-16",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "metadata": metadata(key),
+    }
+    client.ask(place, "POST", f"{NODES}?nodeId=pod", body)
+    node = until(lambda: ready(place), 120)
+    return [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
+
+
+def answers_ssh(address: str, patience_s: float) -> bool:
+    try:
+        with socket.create_connection((address, 22), timeout=patience_s) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def ready(place: Place) -> dict | None:
+    node = client.ask(place, "GET", f"{NODES}/pod")
+    return node if node["state"] == "READY" else None
+
+
+def fault(place: Place, verb: str, worker: int, trouble: str | None = None) -> None:
+    body = {"workerIds": [str(worker)], **({"trouble": trouble} if trouble else {})}
+    client.ask(place, "POST", f"/_localcloud/nodes/pod:{verb}", body)
+
+
+def ssh(key: Path, address: str, command: str, user: str = "tpu") -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["ssh", "-i", str(key), "-o", "StrictHostKeyChecking=accept-new", "-o",
+         f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", "ConnectTimeout=5", "-o",
+         "BatchMode=yes", f"{user}@{address}", command],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_a_worker_learns_its_place_in_the_pod_by_the_metadata_server(workers, key):
+    for index, address in enumerate(workers):
+        told = ssh(key, address, f"{ASK}/instance/attributes/agent-worker-number")
+        assert told.stdout == str(index)
+
+
+def test_the_startup_script_runs_as_root_at_each_boot(workers, key):
+    log = until(lambda: ssh(key, workers[0], "cat /var/log/startup").stdout)
+    assert log == "started by root\n"
+
+
+def test_a_key_that_is_patched_in_opens_a_running_machine_and_one_that_left_does_not(
+    place, workers, key, tmp_path
+):
+    other = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
+    patch = f"{NODES}/pod?updateMask=metadata"
+    public = other.with_suffix(".pub").read_text()
+    both = {**metadata(key), "ssh-keys": f"{metadata(key)['ssh-keys']}ada:{public}"}
+
+    client.ask(place, "PATCH", patch, {"metadata": both})
+    until(lambda: ssh(other, workers[1], "sudo -n true", "ada").returncode == 0)
+    client.ask(place, "PATCH", patch, {"metadata": metadata(key)})
+    until(lambda: ssh(other, workers[1], "true", "ada").returncode != 0)
+
+    assert ssh(key, workers[1], "true").returncode == 0
+
+
+def test_a_worker_that_hangs_answers_nothing_until_it_resumes_where_it_was(place, workers, key):
+    fault(place, "afflict", 1, "hang")
+    hung = answers_ssh(workers[1], 1.0)
+    state = client.ask(place, "GET", f"{NODES}/pod")["state"]
+    fault(place, "relieve", 1, "hang")
+
+    assert not hung
+    assert state == "READY"
+    assert ssh(key, workers[1], "true").returncode == 0
+
+
+def test_a_worker_that_is_cut_off_reaches_nobody_and_loses_no_process(place, workers, key):
+    ssh(key, workers[1], "nohup sleep 600 > /dev/null 2>&1 & echo $! > ~/pid")
+    fault(place, "afflict", 1, "cut")
+    reached = answers_ssh(workers[1], 1.0)
+    neighbour = ssh(key, workers[0], f"timeout 2 bash -c '</dev/tcp/{workers[1]}/22'").returncode
+    client.ask(place, "POST", "/_localcloud/faults:clear")
+
+    assert not reached
+    assert neighbour != 0
+    until(lambda: ssh(key, workers[1], "kill -0 $(cat ~/pid)").returncode == 0)
+
+
+def test_a_full_disk_is_that_worker_s_alone_and_is_freed_with_all_files_kept(place, workers, key):
+    ssh(key, workers[1], "echo kept > ~/before; sync")
+    fault(place, "afflict", 1, "full-disk")
+    full = ssh(key, workers[1], "dd if=/dev/zero of=big bs=1M count=8")
+    beside = ssh(key, workers[0], "dd if=/dev/zero of=big bs=1M count=8")
+    fault(place, "relieve", 1, "full-disk")
+
+    assert "No space left on device" in full.stderr
+    assert beside.returncode == 0
+    again = ssh(key, workers[1], "dd if=/dev/zero of=big bs=1M count=8 && cat ~/before")
+    assert again.stdout == "kept\n"
+
+
+def test_a_worker_that_dies_leaves_its_node_ready_and_has_its_files_after_a_boot(
+    place, workers, key
+):
+    ssh(key, workers[1], "echo kept > ~/before; sync")
+    fault(place, "powerOff", 1)
+    assert not answers_ssh(workers[1], 1.0)
+    keys = client.ask(place, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"})
+    assert len(keys["guestAttributes"]) == 2
+    assert ready(place)
+    fault(place, "powerOn", 1)
+    until(lambda: ssh(key, workers[1], "cat ~/before").stdout == "kept\n")
+
+
+def test_a_maintenance_runs_the_shutdown_script_and_the_startup_script_again(place, workers, key):
+    name = ssh(key, workers[0], "hostname").stdout.strip()
+    path = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
+    client.ask(place, "POST", path, {"workerIds": ["0"]})
+    until(lambda: ready(place), 120)
+
+    assert (place.shared / f"shutdown-{name}").read_text() == "down\n"
+    until(lambda: ssh(key, workers[0], "wc -l < /var/log/startup").stdout == "2\n")
+
+
+def test_a_warned_preemption_reaches_the_guests_and_ends_with_no_machine(place, workers, key):
+    names = [ssh(key, address, "hostname").stdout.strip() for address in workers]
+    (place.shared / f"shutdown-{names[0]}").unlink(missing_ok=True)
+    wait = f"{ASK}/instance/preempted?wait_for_change=true > /mnt/shared/preempted"
+    ssh(key, workers[0], f"nohup sh -c {shlex.quote(wait)} > /dev/null 2>&1 & sleep 1")
+
+    client.ask(place, "POST", "/_localcloud/nodes/pod:preempt", {"warningSeconds": 20})
+
+    until(lambda: (place.shared / "preempted").read_text() == "TRUE", 20)
+    until(lambda: all((place.shared / f"shutdown-{name}").exists() for name in names), 20)
+    state = until(
+        lambda: client.ask(place, "GET", f"{NODES}/pod")["state"] == "PREEMPTED" and "PREEMPTED"
+    )
+    assert state == "PREEMPTED"
+    until(lambda: not list(place.machines.iterdir()))
