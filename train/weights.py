@@ -58,8 +58,7 @@ def write(directory: Path, params: Params, cfg: Config, names: str, tokenizer: b
     With GPT-2's comes the config.json that transformers wants; with either, the tokenizer.json if
     there is one. Raises ConfigError for a model that GPT-2 cannot express.
     """
-    if names == "gpt2" and (why := unlike_gpt2(cfg.model)):
-        raise ConfigError(f"{why}, which GPT-2 cannot express; export with --names plain")
+    check_names(cfg, names)
     merged = lora.merged(params, cfg)
     arrays = {name: _real(name, np.asarray(a), cfg.model) for name, a in merged.items()}
     if names == "gpt2":
@@ -75,6 +74,12 @@ def write(directory: Path, params: Params, cfg: Config, names: str, tokenizer: b
     if tokenizer:
         (directory / "tokenizer.json").write_bytes(tokenizer)
     return partial.replace(directory / FILE)
+
+
+def check_names(cfg: Config, names: str) -> None:
+    """Raise ConfigError for a model that cannot be exported by these names."""
+    if names == "gpt2" and (why := unlike_gpt2(cfg.model)):
+        raise ConfigError(f"{why}, which GPT-2 cannot express; export with --names plain")
 
 
 def unlike_gpt2(cfg: ModelConfig) -> str:

@@ -38,6 +38,8 @@ def train(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
         ),
         (["{config}", "data.text=nowhere*.txt"], {}, "data.text: no file matches nowhere*.txt"),
         (["{config}", "model.context=1000000"], {}, "fewer than one window"),
+        (["{config}", "data.tokenizer=nowhere.json"], {}, "data.tokenizer: must be ascii, bytes"),
+        (["{config}", "model.vocabulary=64"], {}, "model.vocabulary: must be at least the corpus"),
         (["{config}"], {"TPUFLEET_RUN_DIR": "/dev/null/r"}, "/dev/null/r: cannot be written"),
     ],
 )
@@ -68,3 +70,30 @@ def test_a_corpus_that_cannot_be_fetched_is_a_failure_not_a_mistake(
     done = train("run", str(config_file), "data.text=null", data, cwd=tmp_path, PATH=str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.strip() == "train: shakespeare: uv could not install the corpus: no route"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("optimizer.frozen=[nothing]", "optimizer.frozen: 'nothing' matches nothing; allowed: "),
+        ("init_from=nowhere", "init_from: must be a safetensors file, not nowhere"),
+    ],
+)
+def test_what_needs_the_model_s_shapes_is_refused_before_the_others_are_joined(
+    config_file: Path, tmp_path: Path, word: str, said: str
+):
+    """With JAX, but with a coordinator that nobody could ever reach."""
+    done = subprocess.run(
+        [sys.executable, "-m", "train", "run", str(config_file), word],
+        cwd=tmp_path,
+        env=clean_environment()
+        | {"TPUFLEET_COORDINATOR": "192.0.2.1:1", "TPUFLEET_NUM_PROCESSES": "2"}
+        | {"TPUFLEET_PROCESS_ID": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert said in done.stderr

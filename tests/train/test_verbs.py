@@ -1,0 +1,171 @@
+"""What the command line does with a run that is done, and with a file to begin from."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from tests.train.trainer_processes import loss_log, train_here
+from train import bench, contract
+from train.__main__ import main
+from train.config import Config, ModelConfig, build
+from train.corpus import prepare, read_meta
+
+type Verb = Callable[..., str]
+
+
+@pytest.fixture
+def do(
+    finished: Path,
+    tree: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Verb:
+    """Do a verb on the finished run, which must succeed, and give what it printed."""
+    config = tmp_path / "feast.yml"
+    config.write_text(yaml.safe_dump({**tree, "checkpoint": {"every": 10, "keep": 2}}))
+    monkeypatch.setenv("TPUFLEET_RUN_DIR", str(finished))
+
+    def act(verb: str, *words: str, code: int = contract.DONE) -> str:
+        assert main([verb, str(config), *words]) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
+
+    return act
+
+
+def test_eval_gives_the_held_out_loss_in_three_measures(do: Verb, finished_config: Config):
+    said = do("eval", "evaluate.batches=2")
+    words = said.replace(",", "").split()
+    loss, perplexity, bits = (float(words[i]) for i in (2, 4, 5))
+    assert 1 < loss < 3.2
+    assert perplexity == pytest.approx(math.exp(loss), rel=1e-3)
+    assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
+    assert "over 16 windows of 32 tokens" in said
+
+
+def test_bits_per_byte_are_of_the_text_whatever_its_tokens(make_config: Callable[..., Config]):
+    from train.data import Corpus
+    from train.evaluation import evaluation
+    from train.model import init_params
+
+    cfg = make_config(data={"tokenizer": "bpe", "vocabulary": 300}, model={"vocabulary": 300})
+    corpus = Corpus(prepare(cfg.data), cfg)
+    import jax
+
+    params = {n: a * 0 for n, a in init_params(jax.random.key(0), cfg.model).items()}
+    found, meta = evaluation(params, cfg, corpus), read_meta(prepare(cfg.data))
+    assert found.loss == pytest.approx(math.log(300), rel=1e-5)
+    assert meta.heldout < meta.heldout_bytes / 2
+    assert found.bits_per_byte == pytest.approx(
+        math.log2(300) * meta.heldout / meta.heldout_bytes, rel=1e-5
+    )
+
+
+def test_a_step_s_checkpoint_can_be_asked_for_before_or_behind_an_override(do: Verb):
+    assert do("eval", "--step", "30", "evaluate.batches=1") == do(
+        "eval", "evaluate.batches=1", "--step", "30"
+    )
+    assert do("eval", "--step", "30") != do("eval")
+
+
+def test_a_step_without_a_checkpoint_is_refused_with_those_there_are(do: Verb):
+    said = do("eval", "--step", "35", code=contract.BAD_CONFIG)
+    assert "no sound checkpoint of step 35; has 30, 40" in said
+
+
+def test_an_export_is_a_gpt2_beside_its_run(do: Verb, finished: Path):
+    assert do("export").strip() == str(finished / "export" / "model.safetensors")
+    said = json.loads((finished / "export" / "config.json").read_text())
+    assert (said["model_type"], said["n_embd"], said["tie_word_embeddings"]) == ("gpt2", 32, False)
+
+
+def test_a_run_begins_from_an_export_and_resumes_without_it(
+    do: Verb, make_config: Callable[..., Config], tmp_path: Path, finished: Path
+):
+    do("export", "--to", str(tmp_path / "weights"))
+    weights = tmp_path / "weights" / "model.safetensors"
+    changes: dict[str, Any] = {
+        "steps": 4,
+        "checkpoint": {"every": 2},
+        "lora": {"rank": 2},
+        "optimizer": {"warmup": 0, "learning_rate": 1e-3},
+    }
+    tuned = make_config(init_from=str(weights), **changes)
+    assert train_here(tuned, tmp_path / "whole") == contract.DONE
+    losses = loss_log(tmp_path / "whole")
+    assert losses[0][1] < np.mean([loss for _, loss in loss_log(finished)[-10:]]) + 0.5
+
+    half = make_config(init_from=str(weights), **{**changes, "steps": 2})
+    assert train_here(half, tmp_path / "parts") == contract.DONE
+    weights.unlink()
+    assert train_here(tuned, tmp_path / "parts") == contract.DONE
+    assert loss_log(tmp_path / "parts") == losses
+
+
+def test_what_a_run_learned_in_adapters_is_in_its_export(
+    do: Verb, make_config: Callable[..., Config], tmp_path: Path, tree: dict[str, Any]
+):
+    do("export", "--to", str(tmp_path))
+    before = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").rename(tmp_path / "base.safetensors")
+    changes = {"steps": 3, "lora": {"rank": 2}, "init_from": str(tmp_path / "base.safetensors")}
+    assert train_here(make_config(**changes), tmp_path / "run") == contract.DONE
+    (tmp_path / "lora.yml").write_text(yaml.safe_dump({**tree, **changes}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "run"))
+        assert main(["export", str(tmp_path / "lora.yml")]) == contract.DONE
+    after = load_file(tmp_path / "run" / "export" / "model.safetensors")
+    assert after.keys() == before.keys()
+    changed = {name for name in after if (after[name] != before[name]).any()}
+    assert changed == {"transformer.h.0.attn.c_attn.weight"}
+
+
+def test_plot_draws_runs_into_one_picture(finished: Path, tmp_path: Path):
+    picture = tmp_path / "loss.png"
+    assert main(["plot", str(finished), str(finished), "--to", str(picture)]) == contract.DONE
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_counts_tokens_and_touches_no_run(do: Verb, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "none"))
+    said = do("bench", "--steps", "3", "data.text=/nowhere")
+    assert "tokens/s" in said
+    assert "over 3 steps" in said
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_bench_learns_as_a_run_does():
+    model = {"layers": 1, "heads": 2, "width": 16, "context": 8, "vocabulary": 16}
+    cfg = build({"batch": 4, "model": model, "optimizer": {"learning_rate": 1e-2, "warmup": 0}})
+    found = bench.measure(cfg, 30)
+    assert found.loss < math.log(16) - 0.3  # it sees the same few tokens again and again
+    assert found.tokens_per_second == pytest.approx(4 * 8 / found.seconds_per_step)
+
+
+def test_operations_are_counted_as_in_the_palm_paper():
+    cfg = ModelConfig(layers=12, heads=12, width=768, context=1024, vocabulary=50257, tied=True)
+    matrices = 12 * 12 * 768**2 + 50257 * 768
+    assert bench.flops_per_token(cfg) == 6 * matrices + 12 * 12 * 768 * 1024
+
+
+@pytest.mark.parametrize("verb", ["run", "eval", "sample", "bench", "prepare", "plot", "export"])
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        main([verb, "--help"])
+    assert end.value.code == 0
+    assert len(capsys.readouterr().out.split()) > 30
+
+
+@pytest.mark.parametrize("words", [["eval", "c.yml", "--stop", "3"], ["bench", "c", "--steps=0"]])
+def test_an_unknown_option_or_a_bad_number_is_refused(words: list[str]):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
