@@ -43,6 +43,12 @@ class NodeChanges:
             Route("nodes.start", "POST", f"{node}:start", self.start),
             Route("nodes.stop", "POST", f"{node}:stop", self.stop),
             Route(f"nodes.{simulate}", "POST", f"{alpha}:{simulate}", self.simulate_maintenance),
+            Route(
+                "nodes.performMaintenance",
+                "POST",
+                f"{alpha}:performMaintenance",
+                self.perform_maintenance,
+            ),
         )
 
     def patch(self, call: Call) -> Mapping[str, Any]:
@@ -94,14 +100,23 @@ class NodeChanges:
         Body ``{workerIds[]}``: the first one counts, worker 0 without any.
         """
         ids = call.json().get("workerIds", [])
+        node = find_node(call, self._nodes, self._project)
+        return self._maintain(call, [it.index for it in chosen_workers(node, ids)[:1]])
+
+    def perform_maintenance(self, call: Call) -> Mapping[str, Any]:
+        """Begin a maintenance of all workers of a node."""
+        call.json()
+        node = find_node(call, self._nodes, self._project)
+        return self._maintain(call, [it.index for it in node.workers])
+
+    def _maintain(self, call: Call, indices: Sequence[int]) -> Mapping[str, Any]:
         with self._database.transaction():
             node = find_node(call, self._nodes, self._project)
-            worker = chosen_workers(node, ids)[:1]
             self._move(node, ("READY",), "REPAIRING", RUN)
             pool = self._machines.addresses()
-            for it in worker:
-                self._nodes.move_outside(node.uid, it.index, pool)
-            detail = {"workers": [it.index for it in worker]}
+            for index in indices:
+                self._nodes.move_outside(node.uid, index, pool)
+            detail = {"workers": list(indices)}
             operation = self._add(node, "simulateMaintenanceEvent", detail)
         return self._begin(operation)
 

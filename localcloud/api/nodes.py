@@ -25,6 +25,7 @@ from localcloud.api.operations import write as write_operation
 from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.quota import Quota
+from localcloud.api.request_ids import RequestIds
 from localcloud.api.routing import Call, Route
 from localcloud.machines.seam import MachineError, Machines
 
@@ -49,6 +50,7 @@ class Nodes:
         self._database = database
         self._nodes = NodeTable(database)
         self._disks = DataDisks(database)
+        self._ids = RequestIds(database)
         self._operations = OperationTable(database)
         self._project = project
         self._lifecycle = lifecycle
@@ -93,7 +95,10 @@ class Nodes:
         wanted = requested(call.json(), self._project.parent, zone)
         name = f"{self._project.parent}/locations/{zone}/nodes/{node_id}"
         pool = self._machines.addresses()
+        request_id = call.query.get("requestId", "")
         with self._database.transaction():
+            if found := self._ids.earlier("nodes.create", zone, request_id, name):
+                return write_operation(found, self._project.parent)
             if self._nodes.get(zone, node_id):
                 raise already_exists(name)
             count, node = wanted.accelerator.workers, None
@@ -109,6 +114,7 @@ class Nodes:
             except NoCapacityError as error:
                 shortage = f"for {wanted.accelerator.name} {error}"
             operation = self._operations.add(zone, node.uid if node else 0, "create", name)
+            self._ids.remember("nodes.create", request_id, operation)
             if node is None:
                 self._operations.fail(
                     operation,
@@ -121,12 +127,16 @@ class Nodes:
 
     def delete(self, call: Call) -> Mapping[str, Any]:
         """Begin to remove a node and its machines; answers the operation."""
+        zone, request_id = self._project.one(call.names), call.query.get("requestId", "")
+        name = f"{self._project.parent}/locations/{zone}/nodes/{call.names['node']}"
         with self._database.transaction():
+            if found := self._ids.earlier("nodes.delete", zone, request_id, name):
+                return write_operation(found, self._project.parent)
             node = find_node(call, self._nodes, self._project)
             if not self._nodes.move(node.uid, DELETABLE, "DELETING", wanted=GONE):
                 raise failed_precondition(f"{node.node_id} is {node.state}: wait for that to end")
-            name = f"{self._project.parent}/locations/{node.zone}/nodes/{node.node_id}"
             operation = self._operations.add(node.zone, node.uid, "delete", name)
+            self._ids.remember("nodes.delete", request_id, operation)
         self._lifecycle.begin(operation)
         return write_operation(operation, self._project.parent)
 
@@ -174,7 +184,8 @@ def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
     """Give the workers with these ids, all of them for none; raise a 400."""
     if not isinstance(ids, list):
         raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
-    if not ids:
+    # gcloud means all by one id that is empty.
+    if ids in ([], [""]):
         return node.workers
     by_id = {str(worker.index): worker for worker in node.workers}
     for asked in ids:

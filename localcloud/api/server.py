@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from localcloud.api import catalog
 from localcloud.api.admin import Admin
+from localcloud.api.alpha import Alpha, alpha_twins
 from localcloud.api.compute import compute_routes
 from localcloud.api.compute_errors import body_of
 from localcloud.api.compute_frame import PATH as COMPUTE_PATH
@@ -237,13 +238,19 @@ def create_server(
     jobs.changed = pulse.wake
     served = Project(project, sorted(zones), faults)
     worker_faults = WorkerFaults(database, served, lifecycle, machines)
-    routes = (
-        token_route(accounts, f"{endpoint}/token"),
+    changes = NodeChanges(database, served, lifecycle, machines)
+    tpu_routes = (
         *Nodes(database, served, lifecycle, machines, quota, faults).routes(),
-        *NodeChanges(database, served, lifecycle, machines).routes(),
+        *changes.routes(),
         *QueuedResources(database, served, lifecycle, quota, pulse.wake).routes(),
         *Operations(database, served).routes(),
         *Locations(served).routes(),
+    )
+    routes = (
+        token_route(accounts, f"{endpoint}/token"),
+        *tpu_routes,
+        *alpha_twins(tpu_routes),
+        *Alpha(database, served, changes).routes(),
         *compute_routes(database, served, endpoint, machines.addresses, pulse.wake),
         *worker_faults.routes(),
         *Admin(
