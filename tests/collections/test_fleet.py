@@ -1,7 +1,11 @@
 """The fleet file: what may be written there, and what comes of it."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet import choose, expand
+from ansible_collections.tpufleet.core.plugins.module_utils.fleet import (
+    choose,
+    expand,
+    name_and_zone,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NotConfigured
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import (
@@ -234,3 +238,15 @@ def test_queued_is_for_one_zone():
     entry = {key: value for key, value in SPOT.items() if key != "zone"}
     with pytest.raises(NotConfigured, match="queued is for one zone"):
         expand([entry | {"zones": ["us-central2-b", "us-east1-d"]}])
+
+
+def test_idle_delete_after_is_a_time_for_watch_to_act_on():
+    (tpu,) = expand([DEMO | {"idle_delete_after": "2h"}])
+    assert tpu.idle_delete_after == 7200
+    with pytest.raises(NotConfigured, match="demo: idle_delete_after is 'soon'"):
+        expand([DEMO | {"idle_delete_after": "soon"}])
+
+
+def test_one_of_two_tpus_of_a_name_is_meant_by_its_name_and_zone():
+    assert name_and_zone("demo_us-central2-b") == ("demo", "us-central2-b")
+    assert name_and_zone("demo") == ("demo", "")

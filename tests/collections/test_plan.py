@@ -4,14 +4,19 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.bucket_place import (
+    bucket_doubt,
+    doubt_of,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NotConfigured
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import sort_nodes
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_plan import plan, read_date
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import parse_request
 
-from tests.collections.scripted_api import node
+from tests.collections.scripted_api import Say, error, node
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_queued_resources import DEMO as WANTED
 from tests.collections.test_queued_resources import TPU, request
@@ -75,7 +80,8 @@ def test_a_request_that_waits_is_said_and_one_with_its_tpu_is_not():
     [
         ("2026-12-31", 40, []),
         ("2026-11-28", 7, ["ends in 7 days"]),
-        ("2026-11-20", -1, ["ended 1 days ago"]),
+        ("2026-11-22", 1, ["ends in 1 day "]),
+        ("2026-11-20", -1, []),
     ],
 )
 def test_the_grants_end_is_counted_and_warned_about_from_seven_days_on(ends, left, warned):
@@ -89,3 +95,58 @@ def test_what_is_no_day_is_named():
     with pytest.raises(NotConfigured, match="grant_ends is 'soon'"):
         read_date("soon")
     assert read_date("") is None
+
+
+def test_a_grant_that_ended_is_more_than_a_warning():
+    found = planned([DEMO], [node()], grant_ends=read_date("2026-11-20"))
+    (late,) = found.errors
+    assert late.startswith("the grant ended 1 day ago (2026-11-20)")
+    assert "the grant ended 1 day ago" in list(found.lines())
+
+
+BUCKETS = [
+    ({"location": "US-CENTRAL2"}, ""),
+    ({"location": "US"}, ""),
+    (
+        {"location": "EUROPE-WEST4"},
+        "the bucket mine is in europe-west4, but TPUs are in us-central2",
+    ),
+    ({"location": "EU"}, "TPUs are in us-central2"),
+    ({"location": "NAM4"}, "TPUs are in us-central2"),
+    (
+        {
+            "location": "US",
+            "customPlacementConfig": {"dataLocations": ["US-CENTRAL2", "US-EAST1"]},
+        },
+        "",
+    ),
+    ({}, ""),
+]
+
+
+@pytest.mark.parametrize(("found", "said"), BUCKETS)
+def test_a_bucket_in_another_region_than_the_tpus_is_said(found, said):
+    doubt = doubt_of("mine", found, ["us-central2-b"])
+    assert said in doubt
+    assert bool(said) == bool(doubt)
+
+
+def test_a_buckets_place_is_asked_of_the_emulator_without_a_key(scripted, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
+    scripted.script = [Say({"location": "EUROPE-WEST4"})]
+    settings = ApiSettings.of(scripted.api)
+    assert "europe-west4" in bucket_doubt(settings, "gs://mine/prefix", ["us-central2-b"])
+    (asked,) = scripted.asked
+    assert (asked.path, asked.authorization) == ("/storage/v1/b/mine", "")
+
+
+def test_a_bucket_that_can_t_be_asked_about_is_a_doubt_and_no_failure(scripted, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
+    scripted.script = [error(404, "The specified bucket does not exist.")]
+    said = bucket_doubt(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"])
+    assert "The specified bucket does not exist" in said
+
+
+def test_a_local_clouds_key_is_never_shown_to_googles_storage(scripted, monkeypatch):
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    assert bucket_doubt(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"]) == ""

@@ -14,7 +14,7 @@ from ansible.utils.display import Display
 
 from ..module_utils import tpu_fleet, tpu_queued
 from ..module_utils.data_disks import made_disks
-from ..module_utils.fleet import FleetTpu, choose, expand
+from ..module_utils.fleet import FleetTpu, choose, expand, name_and_zone
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError
 from ..module_utils.tpu_nodes import Node, parse_node
@@ -60,6 +60,9 @@ class ActionModule(ActionBase):
         try:
             if given["only"] is not None and not given["only"].strip():
                 raise NotConfigured("the name of the TPU is empty (-e tpu=): say one, or none")
+            if given["only"]:
+                only, zone = name_and_zone(given["only"])
+                given |= {"only": only, "zone": zone or given["zone"]}
             api = TpuApi(ApiSettings.of(given["api"]))
             work = self._absent if given["state"] == "absent" else self._present
             result |= work(api, given)
@@ -71,7 +74,9 @@ class ActionModule(ActionBase):
         fleet = expand(given["fleet"])
         seen = tpu_fleet.survey(api, fleet, _zones(given))
         chosen = tuple(
-            _with_default(tpu, given["external_ip"]) for tpu in choose(fleet, given["only"] or "")
+            _with_default(tpu, given["external_ip"])
+            for tpu in choose(fleet, given["only"] or "")
+            if given["zone"] in ("", *tpu.zones)
         )
         if given["tag"]:
             chosen = tuple(

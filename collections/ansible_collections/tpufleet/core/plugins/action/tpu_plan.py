@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
+from ..module_utils.bucket_place import bucket_doubt
 from ..module_utils.fleet import expand
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import TpuApiError
@@ -20,6 +22,7 @@ _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},
     "fleet": {"type": "list", "elements": "raw", "required": True},
     "grant_ends": {"type": "str", "default": ""},
+    "bucket": {"type": "str", "default": ""},
 }
 
 
@@ -43,18 +46,18 @@ class ActionModule(ActionBase):
             zones = [str(zone) for zone in given["api"].get("zones") or ["-"]]
             seen = survey(api, fleet, zones)
             requests = [parse_request(request) for request in api.list_requests(zones)]
+            zones = [choice.zone for tpu in fleet for choice in tpu.choices]
+            zones += [node.zone for node in seen.present.values()]
+            doubt = bucket_doubt(api.settings, given["bucket"], zones) if given["bucket"] else ""
         except TpuApiError as error:
             return result | {"failed": True, "msg": str(error), "reason": error.reason}
         found = plan(fleet, seen, requests, grant_ends=ends, today=datetime.now(UTC).date())
+        warnings = list(found.warnings)
+        if doubt:
+            warnings.append(doubt)
+        for late in found.errors:
+            Display().error(late, wrap_text=False)
         lines = list(found.lines())
         told = {key: value for key, value in asdict(found).items() if key != "warnings"}
-        return (
-            result
-            | told
-            | {
-                "changed": False,
-                "lines": lines,
-                "msg": "\n".join(lines),
-                "warnings": list(found.warnings),
-            }
-        )
+        shown = {"changed": False, "lines": lines, "msg": "\n".join(lines), "warnings": warnings}
+        return result | told | shown

@@ -20,7 +20,7 @@ _TEXTS = (
 _FLAGS = ("spot", "preemptible", "reserved", "external_ip", "secure_boot")
 _PAIRS = ("labels", "metadata")
 _LISTS = ("tags", "scopes")
-_OTHERS = ("name", "count", "zone", "zones", "data_disks", "queued")
+_OTHERS = ("name", "count", "zone", "zones", "data_disks", "queued", "idle_delete_after")
 _KEYS = (*_OTHERS, *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
 
 
@@ -41,6 +41,8 @@ class FleetTpu:
     name: str
     choices: tuple[Wanted, ...]
     queued: Queued | None = None
+    #: So many seconds without a run, and watch deletes it; None: never.
+    idle_delete_after: int | None = None
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -91,6 +93,15 @@ def choose(tpus: tuple[FleetTpu, ...], name: str) -> tuple[FleetTpu, ...]:
     return chosen
 
 
+def name_and_zone(text: str) -> tuple[str, str]:
+    """Read ``demo`` or, where several zones have one, ``demo_us-central2-b``; zone may be empty.
+
+    That is what the inventory's groups are called; no TPU's name has a ``_``.
+    """
+    name, _, zone = text.partition("_")
+    return name, zone
+
+
 def _expand_entry(entry: object, number: int) -> list[FleetTpu]:
     if not isinstance(entry, Mapping):
         raise NotConfigured(
@@ -109,12 +120,16 @@ def _expand_entry(entry: object, number: int) -> list[FleetTpu]:
     zones = _zones(entry, who)
     values = _values(entry, who)
     queued = _queued(entry, zones, who)
+    idle = entry.get("idle_delete_after")
+    idle = None if idle is None else seconds_of(idle, f"{who}: idle_delete_after")
     count = entry.get("count")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
         raise NotConfigured(f"{who}: count is {count!r}, wanted is a number from 1 on")
     names = [str(name)] if count is None else [f"{name}-{index}" for index in range(count)]
     tpus = [
-        FleetTpu(each, tuple(Wanted(name=each, zone=zone, **values) for zone in zones), queued)
+        FleetTpu(
+            each, tuple(Wanted(name=each, zone=zone, **values) for zone in zones), queued, idle
+        )
         for each in names
     ]
     for tpu in tpus:

@@ -91,6 +91,11 @@ def build_hosts(
             continue
         warnings += _doubts(node, options, known)
         group = f"tpu_{node.name}" if named[node.name] == 1 else f"tpu_{node.name}_{node.zone}"
+        if group != f"tpu_{node.name}":
+            warnings.append(
+                f"there is a TPU {node.name} in several zones: -e tpu={node.name} means none of "
+                f"them, -e tpu={node.name}_{node.zone} the one in {node.zone}"
+            )
         hosts += [
             _worker_host(node, worker, group, slices[node.key], options, known)
             for worker in range(len(node.endpoints))

@@ -34,6 +34,8 @@ class Plan:
     chips: list[dict[str, Any]] = field(default_factory=list)
     days_left: int | None = None
     warnings: tuple[str, ...] = ()
+    #: What is too late to be warned about, and stops nothing.
+    errors: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """Say it for people."""
@@ -55,7 +57,7 @@ class Plan:
         if not any(entries for _, entries in groups):
             yield "nothing to do: the fleet is as wanted"
         if self.days_left is not None:
-            yield f"the grant ends in {self.days_left} days"
+            yield _grant_words(self.days_left)
 
 
 def plan(
@@ -100,7 +102,18 @@ def plan(
         chips=_chips(nodes, [choice for choice, _ in missing], dead),
         days_left=days_left,
         warnings=tuple(_warnings(dead, grant_ends, days_left)),
+        errors=(f"{_grant_words(days_left)} ({grant_ends}): {_AFTER_IT}",)
+        if days_left is not None and days_left < 0
+        else (),
     )
+
+
+_AFTER_IT = "what stands after it is paid for"
+
+
+def _grant_words(days_left: int) -> str:
+    days = f"{abs(days_left)} day{'' if abs(days_left) == 1 else 's'}"
+    return f"the grant ends in {days}" if days_left >= 0 else f"the grant ended {days} ago"
 
 
 def read_date(text: object) -> date | None:
@@ -165,6 +178,5 @@ def _warnings(dead: Sequence[Request], ends: date | None, days_left: int | None)
             f"queued resource {request.where} is {request.state} and holds the quota of "
             f"{request.chips} chips: {mend_words(request)}"
         )
-    if ends is not None and days_left is not None and days_left <= WARN_DAYS:
-        when = f"ends in {days_left} days" if days_left >= 0 else f"ended {-days_left} days ago"
-        yield f"the grant {when} ({ends}): what stands after it is paid for"
+    if days_left is not None and 0 <= days_left <= WARN_DAYS:
+        yield f"{_grant_words(days_left)} ({ends}): {_AFTER_IT}"

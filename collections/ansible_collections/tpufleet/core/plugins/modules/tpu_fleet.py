@@ -31,7 +31,8 @@ options:
         of V(sweep) are V(sweep-0) to V(sweep-2)), C(spot), C(preemptible), C(reserved),
         C(network), C(subnetwork), C(external_ip), C(service_account), C(scopes), C(secure_boot),
         C(data_disks) (names, or each with C(name), C(mode), and C(size_gb) and C(type) to make it),
-        C(queued) (asked for through
+        C(idle_delete_after) (a time such as V(2h); C(watch.yml) deletes one that has had no run for
+        so long), C(queued) (asked for through
         Google's queue, in one zone; with C(valid_for) such as V(6h)), C(description), C(labels),
         C(tags) and C(metadata), as in M(tpufleet.core.tpu_node).
     type: list
@@ -39,7 +40,7 @@ options:
     required: true
   only:
     description:
-      - Only the TPU of this name. To be removed, it need not be in the fleet. An empty name is an
+      - Only the TPU of this name, or C(name_zone) where several zones have one. To be removed, it need not be in the fleet. An empty name is an
         error, so that an unset variable of a script never means all.
     type: str
   zone:

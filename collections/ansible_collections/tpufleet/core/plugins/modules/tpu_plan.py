@@ -23,7 +23,14 @@ options:
     elements: raw
     required: true
   grant_ends:
-    description: The last day of the grant, such as V(2026-12-31). A warning from 7 days on.
+    description:
+      The last day of the grant, such as V(2026-12-31). A warning from 7 days on, and an error's line
+      after it, which stops nothing.
+    type: str
+    default: ""
+  bucket:
+    description:
+      The fleet's bucket, C(gs://name/prefix). A warning if it is in another region than the TPUs.
     type: str
     default: ""
 """
@@ -71,6 +78,11 @@ chips:
   description: Chips by quota, each with C(held), C(wanted) (missing) and C(dead).
   type: list
   elements: dict
+  returned: success
+errors:
+  description: What is too late to be warned about, a line each.
+  type: list
+  elements: str
   returned: success
 days_left:
   description: The days until the grant ends, where O(grant_ends) is given.
