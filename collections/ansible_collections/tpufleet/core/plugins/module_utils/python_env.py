@@ -89,6 +89,8 @@ def check_room(folder: Path, needed_mb: int) -> None:
 def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) -> dict[str, str]:
     """Let pip and uv trust what the system trusts: a company's own authority among it."""
     variables = dict(base)
+    # TPU images preload tcmalloc for everyone; an interpreter it was not built for dies of it.
+    variables.pop("LD_PRELOAD", None)
     if ca_bundle.is_file():
         variables.setdefault("PIP_CERT", str(ca_bundle))
         variables.setdefault("SSL_CERT_FILE", str(ca_bundle))
