@@ -16,7 +16,7 @@ from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.code_tree import stage
+from ..module_utils.code_tree import keep, stage
 from ..module_utils.release import ReleaseError, release_id
 
 INCOMING = ".cache/tpufleet/incoming"
@@ -39,6 +39,7 @@ class ActionModule(ActionBase):
                 "code": {"type": "path", "required": True},
                 "code_paths": {"type": "list", "elements": "str", "default": []},
                 "name": {"type": "str"},
+                "keep": {"type": "path"},
                 "root": {"type": "path", "default": "/opt/tpufleet"},
             }
         )
@@ -47,6 +48,10 @@ class ActionModule(ActionBase):
         name = re.sub(r"[^A-Za-z0-9_-]", "-", options["name"] or code.name) or "code"
         try:
             tree, release = self._staged(code, options["code_paths"])
+            if options["keep"] and not self._task.check_mode:
+                keep(tree, Path(options["keep"]).expanduser() / release)
+        except OSError as error:
+            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
         except ReleaseError as error:
             raise AnsibleActionFail(str(error)) from None
         if not self._task.check_mode:

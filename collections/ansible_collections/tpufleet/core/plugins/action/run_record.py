@@ -7,7 +7,10 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.run import RunError, check_name
 from ..module_utils.run_plan import port
-from ..module_utils.run_record import RecordError, record_store, wanted_running
+from ..module_utils.run_record import RecordConflictError, RecordError, record_store, wanted_running
+
+TRIES = 8
+"""How often to look again and decide anew where someone else was faster."""
 
 
 class ActionModule(ActionBase):
@@ -27,10 +30,16 @@ class ActionModule(ActionBase):
                 "same_attempt": {"type": "bool", "default": False},
                 "fields": {"type": "dict", "default": {}},
                 "event": {"type": "str", "default": ""},
+                "only_if_wanted": {"type": "bool", "default": False},
             }
         )
         try:
-            return self._change(options, (task_vars or {}).get("tpu_api"))
+            for _ in range(TRIES):
+                try:
+                    return self._change(options, (task_vars or {}).get("tpu_api"))
+                except RecordConflictError as error:
+                    conflict = error
+            raise AnsibleActionFail(str(conflict))
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
 
@@ -38,6 +47,8 @@ class ActionModule(ActionBase):
         run, wanted = check_name(options["run"]), options["wanted"]
         store = record_store(options["fleet_state"], plain(self._resolved(api)))
         before = store.read(run)
+        if options.get("only_if_wanted") and before.get("wanted") != "running":
+            raise RunError(f"run {run} is not wanted any more: it is {before.get('wanted')}")
         if wanted == "running" and not options["same_attempt"]:
             fields = wanted_running(before, plain(options["fields"]))
         elif wanted == "stopped" and before.get("wanted") == "done":

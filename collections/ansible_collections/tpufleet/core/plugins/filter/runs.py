@@ -103,9 +103,12 @@ def failures(answers: Mapping[str, Answer], wanted: str = "info") -> list[str]:
     ]
 
 
-def start_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
-    """Judge the start of one run from its workers' answers: whoever fails, none may go on."""
-    problems = failures(answers)
+def start_outcome(answers: Mapping[str, Answer], stopped: bool = False) -> dict[str, Any]:
+    """Judge the start of one run from its workers' answers: whoever fails, none may go on.
+
+    ``stopped`` says that someone wanted it stopped while it was started: it may not go on either.
+    """
+    problems = failures(answers) + (["it was stopped while it was started"] if stopped else [])
     return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
 
 
@@ -260,6 +263,16 @@ def status_rows(
     return rows
 
 
+def watch_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say on a line a run what a pass of the watch saw and did."""
+    return [
+        f"{each['run']}: {each['state']}"
+        + (f": {each['why']}" if each.get("why") else "")
+        + (f" → {each['action']}" if each.get("action", "nothing") != "nothing" else "")
+        for each in runs
+    ] or ["no run has a record"]
+
+
 def latest(runs: Sequence[Answer]) -> list[Answer]:
     """Pick the active runs, or else the one that ended last."""
     active = [seen for seen in runs if seen["active"]]
@@ -331,7 +344,9 @@ class FilterModule:
         """Name them."""
         return {
             "by_host": by_host,
+            "watch_lines": watch_lines,
             "run_env": run_env,
+            "one_env": one_env,
             "launch_verdict": launch_verdict,
             "run_failures": failures,
             "start_outcome": start_outcome,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .release import MANIFEST, Entry, ReleaseError, build, dump, printable
+from .release import MANIFEST, Entry, ReleaseError, build, dump, printable, read_manifest
 
 SKIPPED = {".git", "__pycache__"}
 
@@ -17,12 +18,15 @@ def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
     """List the code below ``root``, relative paths in order: tracked and untracked, without the
     ignored.
 
+    A release that was kept, with its manifest, is what the manifest says.
     ``chosen`` names files and directories to keep; empty keeps all. Raises ReleaseError.
     """
     if not root.is_dir():
         raise ReleaseError(
             f"there is no code directory {root}: give another with -e code=DIRECTORY"
         )
+    if (root / MANIFEST).is_file():
+        return sorted(entry.path for entry in read_manifest(root))
     inside_git = any(
         (folder / ".git").exists() for folder in (root.absolute(), *root.absolute().parents)
     )
@@ -112,3 +116,23 @@ def copy(source: Path, destination: Path) -> None:
         raise ReleaseError(
             f"{printable(str(source))} vanished while it was read: push again"
         ) from error
+
+
+def keep(tree: Path, place: Path) -> None:
+    """Keep a copy of a staged tree under its name; one that is there is as good.
+
+    No links: what is kept must not change when the code does.
+    """
+    if place.is_dir():
+        return
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=".keep-", dir=place.parent))
+    try:
+        shutil.copytree(tree, building / "tree", symlinks=True)
+        try:
+            (building / "tree").rename(place)
+        except OSError:
+            if not place.is_dir():  # another process may have kept it meanwhile
+                raise
+    finally:
+        shutil.rmtree(building)

@@ -29,6 +29,10 @@ options:
     description: Name of the code, under which the worker keeps what was sent last. By default the
       directory's.
     type: str
+  keep:
+    description: A directory of the controller's in which a copy of the release is kept, under its
+      name, so that it can be pushed again when the code has changed.
+    type: path
   root:
     description: Where the fleet lives on the worker.
     type: path
@@ -113,6 +117,7 @@ def main() -> None:
             "code": {"type": "path", "required": True},
             "code_paths": {"type": "list", "elements": "str", "default": []},
             "name": {"type": "str"},
+            "keep": {"type": "path"},
             "root": {"type": "path", "default": "/opt/tpufleet"},
             "release": {"type": "str"},
             "incoming": {"type": "path"},

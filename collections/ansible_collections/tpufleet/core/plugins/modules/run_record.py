@@ -35,6 +35,10 @@ options:
     description: What else to keep in the record. Nothing secret.
     type: dict
     default: {}
+  only_if_wanted:
+    description: Fail if the run is not wanted to be running, now or any more.
+    type: bool
+    default: false
   event:
     description: A line for the record's history.
     type: str

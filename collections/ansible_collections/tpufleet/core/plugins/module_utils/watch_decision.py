@@ -1,0 +1,335 @@
+"""What a pass of the watch does for one run: from what is wanted and what is seen to one action.
+
+Pure: no clock, no network. Times are unix seconds. Everything that must be remembered from pass to
+pass is in the record's ``watch`` (Memory), so a pass may be killed at any point and the next one,
+on whichever controller, goes on from what is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from .run import BAD_CONFIG, DONE, NOT_A_NUMBER, NOT_TOGETHER, PEER_ENDED, SAVED
+
+GONE = "gone"
+"""The node's state where the API has no such node."""
+DEAD = frozenset({"PREEMPTED", "TERMINATED", GONE})
+READY = "READY"
+
+NOTHING = "nothing"
+RECREATE = "recreate"
+LAUNCH = "launch"
+RESTART = "restart"
+STOP = "stop"
+RECORD_DONE = "record done"
+GIVE_UP = "give up"
+ACTIONS = (NOTHING, RECREATE, LAUNCH, RESTART, STOP, RECORD_DONE, GIVE_UP)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When enough is enough; times in seconds, 0 of a budget means no limit."""
+
+    heartbeat: float = 600
+    first_heartbeat: float = 1800
+    unreachable: float = 600
+    settle: float = 45
+    crashes: int = 5
+    preemptions: int = 0
+    nans: int = 1
+    same_worker: int = 3
+    first_backoff: float = 10
+    longest_backoff: float = 600
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run on one worker as a pass sees it. ``active`` is None where the worker can't be reached.
+
+    ``code`` is the exit code or the signal's name of its last attempt, empty where it left none;
+    ``blames`` whom it names for its end; ``ended_at`` when.
+    """
+
+    host: str
+    active: bool | None
+    known: bool = True
+    step: int = 0
+    has_heartbeat: bool = False
+    heartbeat_age: float | None = None
+    code: str = ""
+    ended_at: float = 0.0
+    blames: str = ""
+    words: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run as a pass sees it. ``node`` is the API's state of its TPU, ``asked_twice`` whether a
+    second question, to the API itself, had the same answer."""
+
+    node: str
+    parts: tuple[Part, ...] = ()
+    workers: int = 1
+    health: str = ""
+    asked_twice: bool = False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the watch knows of a run from the passes before. Times are unix seconds, 0 is never."""
+
+    state: str = ""
+    since: float = 0.0
+    best_step: int = 0
+    crashes: int = 0
+    preemptions: int = 0
+    nans: int = 0
+    tries: int = 0
+    not_before: float = 0.0
+    counted_attempt: int = 0
+    bad_worker: str = ""
+    bad_times: int = 0
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Memory:
+        """Read it out of a record; what is missing or of another kind begins anew."""
+        kept = record.get("watch")
+        kept = kept if isinstance(kept, Mapping) else {}
+        values = {
+            field.name: kept[field.name]
+            for field in fields(cls)
+            if type(kept.get(field.name)) in (type(field.default), int)
+        }
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a pass does: ``action`` (one of ACTIONS), the run's ``state`` in words and why.
+
+    ``news`` says whether this is worth a line in the log and the record's history.
+    """
+
+    action: str
+    state: str
+    why: str
+    memory: Memory
+    news: bool
+
+    def kept(self) -> dict[str, Any]:
+        """Give the memory as the record keeps it."""
+        return asdict(self.memory)
+
+
+def decide(
+    record: Mapping[str, Any], seen: Seen, now: float, limits: Limits | None = None
+) -> Decision:
+    """Decide what to do next for a run. The same record and view give the same decision."""
+    limits = limits or Limits()
+    memory = Memory.of(record)
+    best = max([memory.best_step, *(part.step for part in seen.parts)])
+    if best > memory.best_step:
+        # It gets on: what went wrong before is forgiven, the preemptions' count only goes up.
+        memory = replace(memory, best_step=best, crashes=0, nans=0, bad_worker="", bad_times=0)
+        if any(part.active for part in seen.parts):
+            memory = replace(memory, tries=0, not_before=0.0)
+    wanted = record.get("wanted")
+    if wanted != "running":
+        active = [part.host for part in seen.parts if part.active]
+        if wanted == "stopped" and active:
+            why = f"stopped is wanted, and it runs on {', '.join(active)}"
+            return _act(STOP, "stopped by you", why, memory, now)
+        return _stay(str(wanted), "", memory, now)
+    return _wanted_running(record, seen, memory, now, limits)
+
+
+def _wanted_running(
+    record: Mapping[str, Any], seen: Seen, memory: Memory, now: float, limits: Limits
+) -> Decision:
+    if seen.node in DEAD:
+        return _lost(seen, memory, now, limits)
+    if seen.node != READY:
+        why = f"its TPU is {seen.node}"
+        return _stay("waiting for its TPU", why, memory, now)
+    if len(seen.parts) < seen.workers:
+        why = f"{len(seen.parts)} of {seen.workers} workers are in the inventory"
+        return _stay("waiting for its TPU", why, memory, now)
+    away = [part for part in seen.parts if part.active is None]
+    if away:
+        return _unreachable(away, memory, now, limits)
+    active = [part for part in seen.parts if part.active]
+    if len(active) == len(seen.parts):
+        return _running(seen, memory, now, limits)
+    if active:
+        ended = max((part.ended_at for part in seen.parts if not part.active), default=0.0)
+        state = "ending" if _since(memory, "ending", now) < limits.settle else "half"
+        idle = [part.host for part in seen.parts if not part.active]
+        why = f"it stands still on {', '.join(idle)} and runs on {active[0].host}"
+        if state == "ending" and now - ended < limits.settle:
+            return _stay("ending", why, memory, now)
+        return _after_crash("half of it has ended", why, seen, memory, now, limits, RESTART)
+    return _standing(record, seen, memory, now, limits)
+
+
+def _lost(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision:
+    why = "its TPU is gone" if seen.node == GONE else f"its TPU is {seen.node}"
+    if not seen.asked_twice:
+        return _stay("preempted?", f"{why}; to be asked once more", memory, now)
+    counted = memory.state == "preempted"
+    spent = memory if counted else replace(memory, preemptions=memory.preemptions + 1, tries=0)
+    if limits.preemptions and spent.preemptions > limits.preemptions:
+        return _end(f"{why}, the {_nth(spent.preemptions)} time", spent, now)
+    if counted and now < memory.not_before:
+        left = f"{why}; it is made anew in {memory.not_before - now:.0f} s"
+        return _stay("preempted", left, memory, now)
+    wait = _backoff(spent.tries, limits)
+    spent = replace(spent, tries=spent.tries + 1, not_before=now + wait)
+    return _act(RECREATE, "preempted", why, spent, now)
+
+
+def _unreachable(away: list[Part], memory: Memory, now: float, limits: Limits) -> Decision:
+    names = ", ".join(part.host for part in away)
+    since = _since(memory, "unreachable", now)
+    if since > limits.unreachable:
+        why = (
+            f"{names} can't be reached for {since:.0f} s though the TPU is READY: "
+            "look at it, or delete the TPU: playbooks/delete.yml; then it is made anew"
+        )
+        return _stay("unreachable", why, memory, now)
+    return _stay("unreachable", f"{names} can't be reached", memory, now)
+
+
+def _running(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision:
+    ages = [part for part in seen.parts if part.has_heartbeat and part.heartbeat_age is not None]
+    late = [
+        part
+        for part in ages
+        if part.heartbeat_age > (limits.heartbeat if part.step else limits.first_heartbeat)
+    ]
+    if late and len(late) == len(ages):
+        worst = max(late, key=lambda part: part.heartbeat_age or 0)
+        why = f"{worst.host} has written no heartbeat for {worst.heartbeat_age:.0f} s"
+        return _after_crash("hung", why, seen, memory, now, limits, RESTART)
+    if seen.health.startswith("UNHEALTHY"):
+        return _stay("running", f"its TPU is {seen.health}", memory, now)
+    return _stay("running", "", memory, now)
+
+
+def _standing(
+    record: Mapping[str, Any], seen: Seen, memory: Memory, now: float, limits: Limits
+) -> Decision:
+    if seen.health == "UNHEALTHY_MAINTENANCE":
+        return _stay("maintenance", "its TPU is in maintenance", memory, now)
+    attempt = int(record.get("attempt", 0))
+    ended = [part for part in seen.parts if part.known and part.code and part.attempt == attempt]
+    codes = {part.code for part in ended}
+    if len(ended) == len(seen.parts) and codes == {str(DONE)}:
+        return _act(RECORD_DONE, "done", "every worker has ended with 0", memory, now)
+    first = _first(ended)
+    words = f"{first.host}: {first.words}" if first else ""
+    if str(BAD_CONFIG) in codes:
+        return _end(words, memory, now)
+    if str(NOT_A_NUMBER) in codes:
+        nans = memory.nans + (memory.counted_attempt != attempt)
+        if nans > limits.nans:
+            return _end(f"{words}, {_nth(nans)} time at the same place", memory, now)
+        counted = replace(memory, nans=nans)
+        return _after_crash("not a number", words, seen, counted, now, limits, LAUNCH, attempt)
+    harmless = {str(DONE), str(SAVED), str(PEER_ENDED), "TERM", "KILL"}
+    if not ended or (codes <= harmless and not _crashed(ended)):
+        state = "interrupted" if ended else "standing still"
+        why = words or "no process of it is there"
+        return _relaunch(state, why, memory, now, limits)
+    state = "not started" if str(NOT_TOGETHER) in codes else "crashed"
+    return _after_crash(state, words, seen, memory, now, limits, LAUNCH, attempt)
+
+
+def _relaunch(state: str, why: str, memory: Memory, now: float, limits: Limits) -> Decision:
+    """Launch what stands still by nobody's fault: at once, then ever more seldom."""
+    if now < memory.not_before:
+        left = f"{why}; the next launch is in {memory.not_before - now:.0f} s"
+        return _stay(state, left, memory, now)
+    wait = _backoff(memory.tries, limits)
+    spent = replace(memory, tries=memory.tries + 1, not_before=now + wait)
+    return _act(LAUNCH, state, why, spent, now)
+
+
+def _after_crash(
+    state: str,
+    why: str,
+    seen: Seen,
+    memory: Memory,
+    now: float,
+    limits: Limits,
+    action: str,
+    attempt: int = -1,
+) -> Decision:
+    """Count a crash, once an attempt, and start again under the budget of crashes."""
+    if attempt < 0 or memory.counted_attempt != attempt:
+        first = _first([part for part in seen.parts if part.code])
+        bad = first.host if first else ""
+        again = memory.bad_times + 1 if bad and bad == memory.bad_worker else 1
+        crashes = memory.crashes + 1
+        memory = replace(
+            memory,
+            crashes=crashes,
+            counted_attempt=max(attempt, 0),
+            bad_worker=bad,
+            bad_times=again,
+            not_before=now + (_backoff(crashes - 1, limits) if crashes > 1 else 0),
+        )
+        if action == RESTART:
+            memory = replace(memory, not_before=0.0)
+    if limits.crashes and memory.crashes > limits.crashes:
+        return _end(f"{why}; it was the {_nth(memory.crashes)} time without a step", memory, now)
+    alone = len(seen.parts) > 1 and memory.bad_worker
+    if alone and limits.same_worker and memory.bad_times > limits.same_worker:
+        text = f"{memory.bad_worker} was the first to fail {memory.bad_times} times running: {why}"
+        return _end(f"{text}: make that TPU anew, or leave it out", memory, now)
+    if now < memory.not_before:
+        left = f"{why}; the next launch is in {memory.not_before - now:.0f} s"
+        return _stay(state, left, memory, now)
+    return _act(action, state, why, memory, now)
+
+
+def _crashed(ended: list[Part]) -> bool:
+    """Tell whether one of the ends was the first and nobody's wish."""
+    return all(part.code == str(PEER_ENDED) for part in ended)
+
+
+def _first(ended: list[Part]) -> Part | None:
+    """Give the part that ended first by itself."""
+    own = [part for part in ended if part.code not in (str(PEER_ENDED), str(DONE))]
+    return min(own or ended, key=lambda part: part.ended_at, default=None)
+
+
+def _backoff(tries: int, limits: Limits) -> float:
+    return min(limits.longest_backoff, limits.first_backoff * 2 ** min(tries, 20))
+
+
+def _since(memory: Memory, state: str, now: float) -> float:
+    return max(0.0, now - memory.since) if memory.state == state else 0.0
+
+
+def _stay(state: str, why: str, memory: Memory, now: float) -> Decision:
+    news = memory.state != state
+    kept = replace(memory, state=state, since=now) if news else memory
+    return Decision(NOTHING, state, why, kept, news and state not in ("running", "done", "stopped"))
+
+
+def _act(action: str, state: str, why: str, memory: Memory, now: float) -> Decision:
+    kept = memory if memory.state == state else replace(memory, state=state, since=now)
+    return Decision(action, state, why, kept, news=True)
+
+
+def _end(why: str, memory: Memory, now: float) -> Decision:
+    kept = replace(memory, state="given up", since=now)
+    return Decision(GIVE_UP, "given up", why, kept, news=True)
+
+
+def _nth(count: int) -> str:
+    last = "th" if 10 <= count % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
+    return f"{count}{last}"

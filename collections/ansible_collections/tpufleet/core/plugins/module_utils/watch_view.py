@@ -1,0 +1,120 @@
+"""What a pass of the watch sees, read out of the inventory and the workers' answers, and the
+commands of an action. Pure; controller only."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .run_plan import TRAINER
+from .watch_decision import GONE, LAUNCH, READY, RECREATE, RESTART, STOP, Part, Seen
+
+CREATE, SETUP = "playbooks/create.yml", "setup.yml"
+TRAIN, KILL = "train.yml", "playbooks/kill.yml"
+
+
+def view(
+    run: str,
+    record: Mapping[str, Any],
+    hosts: Mapping[str, Mapping[str, Any]],
+    answers: Mapping[str, Mapping[str, Any]],
+    listed: Mapping[str, str] | None = None,
+) -> Seen:
+    """See one run: ``hosts`` are the inventory's variables, ``answers`` what run_info said.
+
+    ``listed`` holds the states that the API gave when it was asked once more, by TPU; None where it
+    was not asked.
+    """
+    tpu = str(record.get("tpu", ""))
+    mine = {host: found for host, found in hosts.items() if found.get("tpu_name") == tpu}
+    states = {str(found.get("tpu_state", READY)) for found in mine.values()}
+    node = GONE if not mine else next(iter(states)) if len(states) == 1 else "changing"
+    if listed is not None and listed.get(tpu, GONE) != node:
+        node, asked_twice = listed.get(tpu, GONE), False
+    else:
+        asked_twice = listed is not None
+    if node != READY:
+        return Seen(node, asked_twice=asked_twice)
+    parts = tuple(part(host, run, answers.get(host) or {}) for host in sorted(mine))
+    return Seen(
+        node,
+        parts,
+        workers=max([int(found.get("tpu_worker_count", 1)) for found in mine.values()]),
+        health=next((str(found.get("tpu_health") or "") for found in mine.values()), ""),
+        asked_twice=asked_twice,
+    )
+
+
+def part(host: str, run: str, answer: Mapping[str, Any]) -> Part:
+    """See a run on one worker."""
+    if "runs" not in answer:
+        return Part(host, None)
+    seen = next((each for each in answer["runs"] if each["run"] == run), None)
+    if seen is None:
+        return Part(host, False, known=False)
+    beat, ended = seen.get("heartbeat") or {}, seen.get("exit") or {}
+    step = beat.get("step")
+    return Part(
+        host,
+        bool(seen["active"]),
+        step=step if isinstance(step, int) else 0,
+        has_heartbeat=bool(beat),
+        heartbeat_age=seen.get("heartbeat_age"),
+        code="" if seen["active"] else str(ended.get("status", "")),
+        ended_at=float(ended.get("time") or 0),
+        blames=str(ended.get("why", "")),
+        words=str(seen.get("state", "")),
+        attempt=int(seen.get("attempt") or 0),
+    )
+
+
+def commands(
+    action: str, run: str, record: Mapping[str, Any], seen: Seen, variables: str
+) -> list[list[str]]:
+    """Give the playbooks of an action, in order, each as the words behind ansible-playbook.
+
+    They are what a person would type. ``variables`` is the file with what the run is.
+    """
+    tpu = f"tpu={record['tpu']}"
+    train = [TRAIN, "-e", tpu, "-e", f"@{variables}"]
+    kill = [KILL, "-e", tpu, "-e", f"run={run}", "-e", "record=false"]
+    new = [SETUP, "-e", tpu]
+    if action == RECREATE:
+        return [[CREATE, "-e", tpu], new, train]
+    if action == LAUNCH:
+        return [train] if all(each.known for each in seen.parts) else [new, train]
+    if action == RESTART:
+        return [kill, train]
+    return [kill] if action == STOP else []
+
+
+def train_variables(
+    run: str, record: Mapping[str, Any], code: Path, config: Path | None
+) -> dict[str, Any]:
+    """Give what train.yml has to be told to launch the run again as it was."""
+    words = [str(word) for word in record.get("command", [])]
+    found: dict[str, Any] = {
+        "run": run,
+        "code": str(code),
+        "checkpoints": str(record.get("checkpoints", "")).rpartition("/")[0],
+        "env": dict(record.get("env") or {}),
+        "wait": "started",
+        "only_if_wanted": True,
+    }
+    if config:
+        found["config"] = str(config)
+    if tuple(words[: len(TRAINER)]) == TRAINER:
+        found["set"] = words[len(TRAINER) :]
+    else:
+        found["command"] = shlex.join(words)
+    return found
+
+
+def last_words(output: str) -> str:
+    """Give the line of a playbook's output that says why it failed."""
+    lines = [line.strip() for line in output.splitlines()]
+    errors = [line for line in lines if line.startswith("[ERROR]:")]
+    telling: Sequence[str] = errors or [line for line in lines if line]
+    return telling[-1].removeprefix("[ERROR]: ").removeprefix("Task failed: ") if telling else ""

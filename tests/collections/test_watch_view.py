@@ -1,0 +1,148 @@
+"""What the watch reads out of inventory and answers, and which playbooks an action is."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.action.watch import ActionModule, Diary
+from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import keep, list_code, stage
+from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import GONE, Part, Seen
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
+    commands,
+    last_words,
+    train_variables,
+    view,
+)
+
+RECORD = {
+    "tpu": "pod",
+    "command": ["python", "-m", "train", "run", "{config}", "steps=9"],
+    "checkpoints": "gs://b/c/mine",
+    "env": {"A": "1"},
+}
+HOSTS = {
+    "pod-w0": {"tpu_name": "pod", "tpu_state": "READY", "tpu_worker_count": 2},
+    "pod-w1": {"tpu_name": "pod", "tpu_state": "READY", "tpu_worker_count": 2},
+    "other-w0": {"tpu_name": "other", "tpu_state": "READY", "tpu_worker_count": 1},
+}
+RUN = {"run": "mine", "active": True, "state": "running", "attempt": 2, "heartbeat_age": 1.5}
+
+
+def test_a_run_is_seen_on_the_workers_of_its_tpu_only():
+    answers = {"pod-w0": {"runs": [RUN | {"heartbeat": {"step": 4}}]}, "pod-w1": {"msg": "no"}}
+
+    seen = view("mine", RECORD, HOSTS, answers)
+
+    assert seen.workers == 2
+    assert seen.parts == (
+        Part("pod-w0", True, True, 4, True, 1.5, words="running", attempt=2),
+        Part("pod-w1", None),
+    )
+
+
+def test_a_worker_that_never_had_the_run_does_not_know_it():
+    assert view("mine", RECORD, HOSTS, {"pod-w0": {"runs": []}}).parts[0].known is False
+
+
+def test_a_tpu_that_is_not_in_the_inventory_is_gone_and_was_asked_for_once():
+    assert view("mine", RECORD, {}, {}) == Seen(GONE)
+
+
+def test_a_second_question_to_the_api_with_the_same_answer_counts_and_another_one_does_not():
+    dead = {"pod": {"tpu_name": "pod", "tpu_state": "PREEMPTED"}}
+
+    assert view("mine", RECORD, dead, {}, {"pod": "PREEMPTED"}).asked_twice
+    assert view("mine", RECORD, {}, {}, {}).asked_twice
+    changed = view("mine", RECORD, dead, {}, {"pod": "CREATING"})
+    assert (changed.node, changed.asked_twice) == ("CREATING", False)
+
+
+@pytest.mark.parametrize(
+    ("action", "known", "playbooks"),
+    [
+        ("recreate", True, ["playbooks/create.yml", "setup.yml", "train.yml"]),
+        ("launch", True, ["train.yml"]),
+        ("launch", False, ["setup.yml", "train.yml"]),
+        ("restart", True, ["playbooks/kill.yml", "train.yml"]),
+        ("stop", True, ["playbooks/kill.yml"]),
+        ("give up", True, []),
+    ],
+)
+def test_an_action_is_the_playbooks_that_a_person_would_type(action, known, playbooks):
+    seen = Seen("READY", (Part("pod-w0", False, known=known),))
+
+    found = commands(action, "mine", RECORD, seen, "file")
+
+    assert [words[0] for words in found] == playbooks
+    assert all("tpu=pod" in words for words in found)
+
+
+def test_a_run_is_launched_again_as_it_was():
+    told = train_variables("mine", RECORD, Path("/kept/r"), Path("/kept/c.yml"))
+
+    assert told["set"] == ["steps=9"]
+    assert (told["run"], told["checkpoints"], told["env"]) == ("mine", "gs://b/c", {"A": "1"})
+    assert told["only_if_wanted"] is True
+    json.dumps(told)
+
+
+def test_a_trainer_of_someones_own_keeps_its_words():
+    told = train_variables("mine", RECORD | {"command": ["x", "a b"]}, Path("/r"), None)
+
+    assert told["command"] == "x 'a b'"
+    assert "config" not in told
+
+
+def test_the_last_words_of_a_playbook_are_its_error():
+    assert last_words("a\n[ERROR]: Task failed: no way\nPLAY RECAP\n") == "no way"
+    assert last_words("") == ""
+
+
+def test_a_release_that_was_kept_is_the_same_release_whatever_becomes_of_the_code(tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "a.py").write_text("1")
+    name = release_id(stage(code, [], tmp_path / "staged"))
+
+    keep(tmp_path / "staged", tmp_path / "kept" / name)
+    keep(tmp_path / "staged", tmp_path / "kept" / name)
+    (code / "a.py").write_text("2")
+
+    assert list_code(tmp_path / "kept" / name) == ["a.py"]
+    assert release_id(stage(tmp_path / "kept" / name, [], tmp_path / "again")) == name
+
+
+def test_two_controllers_never_have_the_same_run_at_once(tmp_path):
+    action = ActionModule.__new__(ActionModule)
+    leases, held, most = RecordFolder(str(tmp_path)), [], []
+    lock = threading.Lock()
+
+    def work() -> None:
+        for _ in range(10):
+            with action._leased("mine", leases) as mine:
+                if mine:
+                    with lock:
+                        held.append(1)
+                        most.append(len(held))
+                    with lock:
+                        held.pop()
+
+    both = [threading.Thread(target=work) for _ in range(3)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+
+    assert most
+    assert max(most) == 1
+
+
+def test_the_log_of_the_watch_has_a_line_an_event(tmp_path):
+    diary = Diary(tmp_path / "watch.log", quiet=False)
+
+    diary("run mine: preempted:\nits TPU is gone")
+
+    assert (tmp_path / "watch.log").read_text().endswith("Z run mine: preempted: its TPU is gone\n")
