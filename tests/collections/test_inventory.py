@@ -273,6 +273,8 @@ def test_google_cloud_unconfigured_says_what_to_fill_in():
         (("tpufleet.core.tpu_queued_resource",), "valid_for"),
         (("tpufleet.core.tpu_plan",), "grant_ends"),
         (("tpufleet.core.confirm",), "agreed"),
+        (("tpufleet.core.vpc_firewall",), "ssh_from"),
+        (("tpufleet.core.ssh_key",), "comment"),
     ],
 )
 def test_the_documentation_renders_with_examples(words, what):
