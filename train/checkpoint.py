@@ -14,12 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import jax
 from orbax.checkpoint import v1 as ocp
 
 from train import mesh
 from train.config import CheckpointConfig, Config, ConfigError, ModelConfig
+from train.contract import files_at
 from train.corpus import Meta
 from train.step import State
 
@@ -50,9 +50,7 @@ class Checkpoints:
         one is left of those that were there, and where the processes see different ones.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
-        if "://" in self.directory:  # gcsfs speaks of the bucket's type at every call
-            logging.getLogger("gcsfs").setLevel(logging.ERROR)
-        self._fs, self._root = fsspec.core.url_to_fs(self.directory, use_listings_cache=False)
+        self._fs, self._root = files_at(directory)
         step = mesh.from_first(self._newest_sound(tidy) if jax.process_index() == 0 else NONE)
         if step == NOT_SOUND:
             raise ConfigError(

@@ -9,6 +9,7 @@ The environment of each process (any of it may be missing, for a run by hand)::
 """
 
 import json
+import logging
 import math
 import os
 import socket
@@ -17,6 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from train.config import Config, ConfigError
 
@@ -109,12 +111,22 @@ def _place(checkpoints: str) -> Path | str:
     return Path(checkpoints).expanduser().absolute()
 
 
+def files_at(place: Path | str) -> tuple[Any, str]:
+    """Open a directory or gs://bucket/prefix: fsspec's file system, and the path within it."""
+    # By default gcsfs first asks another API for the bucket's kind, once a file, and for long
+    # where that API or credentials are missing; the plain kind of access serves all buckets.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    # What goes wrong for good is raised; what it tried before that is no news.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    import fsspec  # takes a while
+
+    return fsspec.core.url_to_fs(str(place), use_listings_cache=False)
+
+
 def _try_bucket(prefix: str) -> None:
     """Write an object and remove it; whatever goes wrong is an OSError."""
-    import fsspec  # takes a while, and most runs need none
-
     try:
-        bucket, root = fsspec.core.url_to_fs(prefix)
+        bucket, root = files_at(prefix)
         probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
         bucket.pipe_file(probe, b"")
         bucket.rm_file(probe)

@@ -2,14 +2,14 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.train.trainer_processes import Attempt, train_here
+from tests.train.trainer_processes import PROCESSES, Attempt, train_here
 from train import contract
 from train.config import Config, build
 
@@ -84,16 +84,20 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 def launch(
     config_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Attempt]]:
-    """Start two processes of a run: launch(directory, overrides={1: ["seed=1"]})."""
+    """Start the processes of a run: launch(directory, words, overrides={1: ["seed=1"]})."""
     attempts: list[Attempt] = []
     compiled = tmp_path_factory.mktemp("compiled")
 
     def start(
         directory: Path,
+        words: Sequence[str] = (),
         overrides: dict[int, list[str]] | None = None,
-        own_checkpoints: int | None = None,
+        **others: Any,
     ) -> Attempt:
-        attempts.append(Attempt(directory, config_file, overrides or {}, compiled, own_checkpoints))
+        """``words`` are for all processes, ``overrides`` for some; ``others`` as Attempt's."""
+        processes = range(others.get("processes", PROCESSES))
+        each = {i: [*words, *(overrides or {}).get(i, [])] for i in processes}
+        attempts.append(Attempt(directory, config_file, each, compiled, **others))
         return attempts[-1]
 
     yield start

@@ -16,14 +16,15 @@ from train.corpus import prepare
 from train.data import Corpus
 
 PROJECT = Path(__file__).parents[2]
-LIMIT_SECONDS = 150
+LIMIT_SECONDS = 300
 PROCESSES = 2
 
 
 class Attempt:
-    """The two processes of an attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for both.
+    """The processes of an attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for all.
 
-    ``own_checkpoints`` is a process that gets a directory of checkpoints of its own.
+    ``own_checkpoints`` is a process that gets a directory of checkpoints of its own;
+    ``environment`` is added to that of each.
     """
 
     def __init__(
@@ -33,8 +34,11 @@ class Attempt:
         overrides: dict[int, list[str]],
         compiled: Path,
         own_checkpoints: int | None = None,
+        processes: int = PROCESSES,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.directory = directory
+        self._environment = {"TPUFLEET_NUM_PROCESSES": str(processes)} | (environment or {})
         self.compiled = compiled
         self.started = time.time()
         with socket.socket() as probe:
@@ -42,7 +46,7 @@ class Attempt:
             coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
         self.processes = [
             self._start(i, coordinator, config, overrides.get(i, []), i == own_checkpoints)
-            for i in range(PROCESSES)
+            for i in range(processes)
         ]
 
     def _start(
@@ -59,11 +63,11 @@ class Attempt:
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str((run_dir if apart else self.directory) / "checkpoints"),
                 "TPUFLEET_COORDINATOR": coordinator,
-                "TPUFLEET_NUM_PROCESSES": str(PROCESSES),
                 "TPUFLEET_PROCESS_ID": str(index),
                 "JAX_COMPILATION_CACHE_DIR": str(self.compiled / "jax"),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             }
+            | self._environment
         )
         command = [sys.executable, "-m", "train", "run", str(config), *overrides]
         with (run_dir / "log").open("ab") as log:
@@ -79,19 +83,20 @@ class Attempt:
 
     def wait_for_step(self, step: int) -> None:
         """Wait until a step is logged, while all processes run."""
-        self._wait(lambda: len(loss_log(self.directory / "w0")) >= step)
+        self.wait_for(lambda: len(loss_log(self.directory / "w0")) >= step)
 
     def wait_for_progress(self) -> None:
         """Wait until this attempt has logged a step of its own."""
         run_dir = self.directory / "w0"
-        self._wait(lambda: any(line["time"] > self.started for line in read_metrics(run_dir)))
+        self.wait_for(lambda: any(line["time"] > self.started for line in read_metrics(run_dir)))
 
-    def _wait(self, ready: Callable[[], bool]) -> None:
+    def wait_for(self, ready: Callable[[], bool]) -> None:
+        """Wait until something is so, while all processes run."""
         end = time.monotonic() + LIMIT_SECONDS
         while not ready():
             assert time.monotonic() < end, self.logs()
             assert all(process.poll() is None for process in self.processes), self.logs()
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def kill(self) -> None:
         """Leave none behind."""

@@ -1,0 +1,200 @@
+"""Checkpoints: which are kept, what damage does, and that a bucket serves as a directory does."""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.bucket import NAME, emulated_bucket
+from tests.train.trainer_processes import Attempt, loss_log, train_here
+from train import contract
+from train.checkpoint import MANIFEST, Checkpoints, identity
+from train.config import CheckpointConfig, Config, ConfigError
+from train.contract import Contract, check_writable
+from train.corpus import prepare
+from train.data import Corpus
+from train.loop import restored_params
+
+KEPT = {"30", "40"}
+
+
+@pytest.fixture
+def shelf(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run's checkpoints, of steps 30 and 40."""
+    return shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
+
+
+def opened(directory: Path, tidy: bool = True) -> Checkpoints:
+    return Checkpoints(directory, CheckpointConfig(), {}, tidy)
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def biggest(checkpoint: Path) -> Path:
+    return max((p for p in checkpoint.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+def cut_short(checkpoint: Path) -> None:
+    with biggest(checkpoint).open("r+b") as file:
+        file.truncate(biggest(checkpoint).stat().st_size - 1)
+
+
+def lose_a_file(checkpoint: Path) -> None:
+    biggest(checkpoint).unlink()
+
+
+def change_a_byte(checkpoint: Path) -> None:
+    path = next(path for path in checkpoint.rglob("_METADATA"))
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+
+
+def spoil_the_manifest(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).write_text('{"of": {}, "fil')
+
+
+DAMAGES = {
+    cut_short: "bytes instead of",
+    lose_a_file: "is missing",
+    change_a_byte: "_METADATA is not what was written",
+    spoil_the_manifest: "manifest.json is damaged",
+}
+
+
+def test_the_copy_is_sound(shelf: Path):
+    assert opened(shelf).latest == 40
+    assert names(shelf) == KEPT
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_one_is_set_aside_loudly_and_the_one_before_is_used(
+    shelf: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+):
+    damage(shelf / "40")
+    with caplog.at_level(logging.WARNING):
+        assert opened(shelf).latest == 30
+    assert names(shelf) == {"30", "40.damaged"}
+    assert DAMAGES[damage] in caplog.text
+    assert "40: set aside as 40.damaged" in caplog.text
+
+
+def test_a_reader_goes_past_a_damaged_one_and_leaves_it_where_it_is(shelf: Path):
+    cut_short(shelf / "40")
+    assert opened(shelf, tidy=False).latest == 30
+    assert names(shelf) == KEPT
+
+
+def test_where_none_is_sound_a_run_is_refused_and_not_begun_again(shelf: Path):
+    for step in KEPT:
+        cut_short(shelf / step)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="none of the checkpoints there is sound"):
+            opened(shelf)
+    assert names(shelf) == {"30.damaged", "40.damaged"}
+
+
+def test_a_save_that_was_cut_short_is_no_checkpoint(shelf: Path):
+    (shelf / "40" / MANIFEST).unlink()
+    (shelf / "50.orbax-checkpoint-tmp").mkdir()
+    assert opened(shelf).latest == 30
+    assert names(shelf) == {"30", "40.unfinished"}
+
+
+def test_a_first_save_that_was_cut_short_is_no_loss(shelf: Path):
+    shutil.rmtree(shelf / "30")
+    (shelf / "40" / MANIFEST).unlink()
+    assert opened(shelf).latest is None
+
+
+def test_between_two_that_are_kept_only_the_newest_by_time_is(
+    finished_config: Config, finished: Path, tmp_path: Path
+):
+    """Every 16 steps here: the clock is asked for every eighth call, and heard at the next."""
+    saving = replace(finished_config.checkpoint, every=15, keep=None, minutes=1e-9)
+    cfg = replace(finished_config, checkpoint=saving)
+    assert train_here(cfg, tmp_path) == contract.DONE
+    assert names(tmp_path / "checkpoints") == {"15", "30", "40"}
+    shutil.rmtree(tmp_path / "checkpoints")
+    off = replace(cfg, steps=36)
+    assert train_here(off, tmp_path) == contract.DONE
+    assert names(tmp_path / "checkpoints") == {"15", "30", "36"}
+    assert loss_log(tmp_path) == loss_log(finished)[:36]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[dict[str, str]]:
+    with emulated_bucket() as environment:
+        yield environment
+
+
+@pytest.fixture
+def gs(bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The bucket's files, from here."""
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
+    return contract.files_at(f"gs://{NAME}")[0]
+
+
+def test_two_processes_save_in_a_bucket_and_go_past_what_is_damaged_there(
+    launch: Callable[..., Attempt], bucket: dict[str, str], gs: Any, tmp_path: Path
+):
+    place = f"{NAME}/runs/test"
+    where = {"environment": bucket | {"TPUFLEET_CHECKPOINTS": f"gs://{place}"}}
+    words = ["sample.length=0", "checkpoint.every=20"]
+    attempt = launch(tmp_path, [*words, "steps=40"], **where)
+    assert attempt.codes() == [0, 0], attempt.logs()
+    before = loss_log(tmp_path / "w0")
+
+    files = gs.find(f"{place}/40", detail=True)
+    longest = max(files, key=lambda name: files[name]["size"])
+    gs.pipe_file(longest, gs.cat_file(longest)[:-1])
+    attempt = launch(tmp_path, [*words, "steps=60"], **where)
+    assert attempt.codes() == [0, 0], attempt.logs()
+    assert "40: set aside as 40.damaged" in attempt.logs()
+    assert attempt.logs().count("from step 20 of 60") == 2
+    assert loss_log(tmp_path / "w0")[:40] == before
+    assert {name.rpartition("/")[2] for name in gs.ls(place, detail=False)} == {
+        "20",
+        "40",
+        "40.damaged",
+        "60",
+    }
+
+
+def test_what_lies_in_a_bucket_can_be_read_by_one_process(
+    finished: Path, finished_config: Config, bucket: dict[str, str], gs: Any
+):
+    gs.put(str(finished / "checkpoints"), f"{NAME}/copy", recursive=True)
+    corpus = Corpus(prepare(finished_config.data), finished_config)
+    place = Contract("copy", finished, f"gs://{NAME}/copy")
+    restored = restored_params(finished_config, place, corpus)
+    there = restored_params(
+        finished_config, replace(place, checkpoints=finished / "checkpoints"), corpus
+    )
+    assert all((restored[name] == there[name]).all() for name in there)
+
+
+def test_a_bucket_that_is_not_there_is_named_before_any_device_is_touched(gs: Any, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"^gs://nowhere/x: cannot be written: "):
+        check_writable(Contract("r", tmp_path, "gs://nowhere/x"))
+
+
+def test_a_bucket_that_can_be_written_is_left_empty(gs: Any, tmp_path: Path):
+    check_writable(Contract("r", tmp_path, f"gs://{NAME}/tried"))
+    assert gs.find(f"{NAME}/tried") == []
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(
+    make_config: Callable[..., Config], finished: Path, tmp_path: Path
+):
+    cfg = make_config(optimizer={"name": "muon"})
+    corpus = Corpus(prepare(cfg.data), cfg)
+    place = Contract("r", tmp_path, finished / "checkpoints")
+    assert identity(cfg, corpus.meta)["optimizer"]["name"] == "muon"
+    with pytest.raises(ConfigError, match=r"optimizer\.name is adamw there and muon here"):
+        restored_params(cfg, place, corpus)
