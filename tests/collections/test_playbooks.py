@@ -297,3 +297,33 @@ def test_one_of_two_tpus_of_a_name_is_deleted_by_its_name_and_zone(
     assert done.returncode == 0, flat(done)
     (left,) = local_api.get("locations/-/nodes")["nodes"]
     assert "/us-central2-b/" in left["name"]
+
+
+@pytest.mark.parametrize("verb", ["create", "delete"])
+def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, local_api, verb):
+    local_api.ready("old")
+    fault = {"unreachable": ["us-east1-d"]}
+    assert local_api.call("POST", "/_localcloud/faults", fault).status_code == 200
+    before = local_api.log().count(" request POST /v2/")
+    # A static inventory of what the plugin said while all zones answered.
+    api = {
+        "project": "local-fleet",
+        "endpoint": local_api.endpoint,
+        "credentials_file": str(local_api.credentials_file),
+        "zones": ["-"],
+    }
+    state = local_api.state
+    ssh = {"user": "tpu", "private_key_file": str(state / "ssh/key"), "os_login": False}
+    ssh |= {"known_hosts_file": str(state / "known_hosts"), "address": "internal"}
+    fleet = [{"name": "old", "zone": "us-central2-b", "accelerator_type": "v4-8"}]
+    fleet[0]["runtime_version"] = "tpu-ubuntu2204-base"
+    told = {"tpu_api": api, "tpu_ssh": ssh, "tpu_fleet": fleet, "tpu_partial": True}
+    inventory = state / "inventory.yml"
+    inventory.write_text(json.dumps({"all": {"vars": told}}))
+    words = (f"playbooks/{verb}.yml", "-e", "yes=true", "-e", "recreate=true")
+    done = play(environment, *words, inventory=str(inventory))
+    assert done.returncode != 0
+    assert "the list of TPUs is partial, no answer from us-east1-d" in flat(done)
+    assert local_api.log().count(" request POST /v2/") == before
+    local_api.call("POST", "/_localcloud/faults", {"unreachable": []})
+    assert local_api.node("old")["acceleratorType"] == "v4-16"

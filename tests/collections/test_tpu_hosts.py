@@ -1,5 +1,6 @@
 """From the API's nodes to inventory hosts: their names, their groups, what they know."""
 
+import json
 import re
 
 import pytest
@@ -304,3 +305,31 @@ def test_any_json_is_a_host_or_one_clear_line(data, address):
         assert host.groups
         assert ("tpu" in host.groups) == ("ansible_host" in host.variables)
         assert re.fullmatch(r"[0-9a-f.:]*", host.variables.get("ansible_host", ""))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(SCHEMA_NODES, min_size=2, max_size=4),
+    st.lists(st.sampled_from(["demo", "demo-0", "demo-1", "tpu"]), min_size=4, max_size=4),
+    st.lists(st.sampled_from(["us-central2-b", "us-east1-d"]), min_size=4, max_size=4),
+    st.sampled_from(["external", "internal", "iap"]),
+)
+def test_any_fleet_is_hosts_of_different_names_or_one_clear_line(made, names, zones, address):
+    place = "projects/local-fleet/locations/{}/nodes/{}"
+    fleet = [
+        part | {"name": place.format(zone, name), "id": str(number), "state": "READY"}
+        for number, (part, name, zone) in enumerate(zip(made, names, zones, strict=False))
+    ]
+    try:
+        built = hosts_of(*fleet, address=address, known_hosts_file="/k")
+        refuse_clashes([(host.name, host) for host in built.hosts])
+    except (BadNode, NameClash) as said:
+        assert str(said).isprintable()
+        return
+    assert len({host.name for host in built.hosts}) == len(built.hosts)
+    assert {host.node.id for host in built.hosts} == {part["id"] for part in fleet}
+    for host in built.hosts:
+        json.dumps(host.variables)
+        assert host.variables["tpu_slice_id"] < host.variables["tpu_slice_count"]
+        own = {group for group in host.groups if group.startswith("tpu_")}
+        assert len(own) == ("tpu" in host.groups)

@@ -1,0 +1,56 @@
+"""The real ssh with the inventory's options, at an sshd whose host key is the known one, or not."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import (
+    KnownHost,
+    KnownHostsFile,
+    ssh_options,
+)
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+pytestmark = pytest.mark.skipif(SSHD is None, reason="there is no sshd here")
+
+
+def new_key(path: Path) -> str:
+    """Make a host key; give its public half."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path.with_name(path.name + ".pub").read_text().split()[1]
+
+
+def said_by_ssh(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
+    """Connect to an sshd that has the key ``host``, where ``known`` is written down."""
+    file = tmp_path / "known_hosts"
+    KnownHostsFile(file).add([KnownHost("4711-w0", {"ssh-ed25519": known})])
+    # sshd -i speaks on its standard input and output, so that nothing has to listen.
+    proxy = f"{SSHD} -i -f /dev/null -h {tmp_path / 'host'} -o PidFile=none"
+    words = shlex.split(ssh_options(str(file), "4711-w0", accept_new=accept_new))
+    done = subprocess.run(
+        ["ssh", "-v", "-F", "none", "-o", f"ProxyCommand={proxy}", *words, "nobody@worker", "true"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 255
+    return done.stderr
+
+
+def test_the_known_key_is_taken_without_a_question(tmp_path):
+    said = said_by_ssh(tmp_path, new_key(tmp_path / "host"))
+    assert "is known and matches the ED25519 host key" in said
+    assert "Permission denied" in said
+
+
+@pytest.mark.parametrize("accept_new", [False, True])
+def test_a_changed_key_is_an_error_and_no_question(tmp_path, accept_new):
+    new_key(tmp_path / "host")
+    said = said_by_ssh(tmp_path, new_key(tmp_path / "other"), accept_new=accept_new)
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
+    assert "Host key verification failed" in said
+    assert "Are you sure" not in said
