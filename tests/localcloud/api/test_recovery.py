@@ -311,3 +311,87 @@ def test_kills_at_any_moment_of_a_queued_resource_s_life_lose_and_double_nothing
     assert "response" in killable.ended(deletion)
     assert killable.get("locations/-/nodes") == {}
     assert killable.machine_states() == {}
+
+
+def assert_nothing_is_leaked_or_doubled(killable):
+    """Hold the machines that there are against the nodes: each worker of a node that runs has its
+    own machine and address, and there is no other machine."""
+    status = killable.get("/_localcloud/status")
+    workers = [worker for node in status["nodes"] for worker in node["workers"]]
+    machines = [worker["machine"] for worker in workers]
+    addresses = [worker["address"] for worker in workers]
+    assert status["operations"] == []
+    assert sorted(machines) == sorted(killable.machine_states())
+    assert len(set(machines)) == len(machines)
+    assert len(set(addresses)) == len(addresses)
+    for node in status["nodes"]:
+        running = {killable.machine_states()[worker["machine"]] for worker in node["workers"]}
+        expected = {"READY": {True}, "STOPPED": {False}, "PREEMPTED": set()}
+        assert running == expected[node["state"]], node
+
+
+# What a person may ask for of a node, by the state that it is seen in.
+_DEMANDS = {
+    None: ("create",),
+    "READY": ("delete", "preempt", "warn", "stop", "maintain", "power off"),
+    "STOPPED": ("start", "delete"),
+    "PREEMPTED": ("delete",),
+    "CREATING": ("delete",),
+    "STARTING": ("delete",),
+    "REPAIRING": ("delete",),
+}
+
+
+def demand(killable, node_id, verb):
+    here = f"locations/{ZONE}/nodes/{node_id}"
+    fault = f"/_localcloud/nodes/{node_id}"
+    calls = {
+        "create": ("POST", f"locations/{ZONE}/nodes?nodeId={node_id}", ONE_WORKER),
+        "delete": ("DELETE", here, None),
+        "preempt": ("POST", f"{fault}:preempt", {}),
+        "warn": ("POST", f"{fault}:preempt", {"warningSeconds": 0.2}),
+        "stop": ("POST", f"{here}:stop", {}),
+        "start": ("POST", f"{here}:start", {}),
+        "maintain": (
+            "POST",
+            f"/v2alpha1/projects/local-fleet/{here}:simulateMaintenanceEvent",
+            {},
+        ),
+        "power off": ("POST", f"{fault}:powerOff", {}),
+    }
+    # A refusal is an answer as well: the state may have changed since it was seen.
+    killable.call(*calls[verb])
+
+
+ONE_WORKER = {**NODE, "acceleratorType": "v4-8"}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_kills_at_random_moments_of_several_nodes_lives_leak_and_double_nothing(killable, seed):
+    chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    names = ("a", "b", "c")
+    for _ in range(5):
+        seen = {it["name"]: it["state"] for it in killable.get("/_localcloud/status")["nodes"]}
+        for node_id in names:
+            verbs = _DEMANDS.get(seen.get(node_id), ())
+            if verbs:
+                demand(killable, node_id, chance.choice(verbs))
+        threading.Event().wait(chance.uniform(0, 0.5))
+        killable.kill()
+        killable.boot()
+
+    resting = {"READY", "STOPPED", "PREEMPTED"}
+
+    def settled():
+        status = killable.get("/_localcloud/status")
+        announced = any("preemptTime" in node for node in status["nodes"])
+        held = any(it["state"] == "PREEMPTED" and it["workers"] for it in status["nodes"])
+        moving = {node["state"] for node in status["nodes"]} - resting
+        return not (status["operations"] or announced or held or moving) or None
+
+    wait_for(settled)
+    # Only a machine that was let die on purpose may be off until the next start.
+    killable.kill()
+    killable.boot()
+    wait_for(settled)
+    assert_nothing_is_leaked_or_doubled(killable)
