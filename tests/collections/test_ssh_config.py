@@ -1,0 +1,52 @@
+"""The workers for ssh: what Ansible knows of a worker, as ssh itself reads it."""
+
+import shutil
+import subprocess
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.tpufleet.core.plugins.filter.ssh_config import ssh_config
+
+W0 = {
+    "ansible_host": "10.0.0.2",
+    "ansible_user": "tpu",
+    "ansible_ssh_private_key_file": "/home/a b/key",
+    "ansible_ssh_common_args": "-o HostKeyAlias=77-w0 -o UserKnownHostsFile='\"/home/a b/known\"' "
+    "-o StrictHostKeyChecking=yes -o 'ProxyCommand=gcloud tunnel w0 %p --listen-on-stdin'",
+}
+
+
+def as_ssh_reads_it(text, host, tmp_path):
+    file = tmp_path / "config"
+    file.write_text(text)
+    told = subprocess.run(
+        ["ssh", "-G", "-F", file, host], capture_output=True, text=True, check=True
+    )
+    return dict(line.split(" ", 1) for line in told.stdout.splitlines() if " " in line)
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh, which reads the file")
+def test_ssh_reaches_a_worker_by_name_as_ansible_does(tmp_path):
+    read = as_ssh_reads_it(ssh_config({"pod-w0": W0}, ["pod-w0"]), "pod-w0", tmp_path)
+
+    assert (read["hostname"], read["user"]) == ("10.0.0.2", "tpu")
+    assert read["identityfile"] == "/home/a b/key"
+    assert read["hostkeyalias"] == "77-w0"
+    assert read["userknownhostsfile"] == "/home/a b/known"
+    assert read["proxycommand"] == "gcloud tunnel w0 %p --listen-on-stdin"
+
+
+def test_each_worker_has_its_own_block():
+    text = ssh_config({"a-w0": W0, "b-w0": {"ansible_host": "10.0.0.9"}}, ["a-w0", "b-w0"])
+
+    assert text.count("Host ") == 2
+    assert text.endswith("Host b-w0\n    HostName 10.0.0.9\n")
+
+
+def test_no_workers_are_an_empty_file():
+    assert ssh_config({}, []) == ""
+
+
+def test_what_no_ssh_config_can_say_is_named_with_its_worker():
+    with pytest.raises(AnsibleFilterError, match=r"a-w0: .* '-C'"):
+        ssh_config({"a-w0": {"ansible_ssh_common_args": "-C"}}, ["a-w0"])
