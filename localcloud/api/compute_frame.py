@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localcloud.api.compute_errors import ComputeError
+from localcloud.api.compute_filter import meant
 from localcloud.api.compute_operation_table import ComputeOperation, ComputeOperationTable
 from localcloud.api.database import Database
 from localcloud.api.paging import requested_page
 from localcloud.api.project import Project
 from localcloud.api.routing import Call
-from localcloud.api.selection import chosen, ordered
+from localcloud.api.selection import ordered
 
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
@@ -95,7 +96,8 @@ class Frame:
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults")
         size = min(page.size, 500)
-        kept = [item for item in items if chosen(_without_brackets(wanted), known)(item)]
+        test = meant(wanted, known)
+        kept = [item for item in items if test(item)]
         rest = ordered(kept, order, known)
         if page.after is not None:
             keys = [item["selfLink"] for item in rest]
@@ -137,9 +139,3 @@ class Frame:
         if done:
             message["endTime"] = operation.end_time
         return message
-
-
-def _without_brackets(text: str) -> str:
-    """Take off the brackets that clients put around the terms of a filter: ``(name = x)``."""
-    text = text.strip()
-    return text[1:-1] if text.startswith("(") and text.endswith(")") else text

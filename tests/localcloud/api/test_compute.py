@@ -108,8 +108,12 @@ def test_lists_come_by_pages_filtered_and_ordered(compute):
     assert compute.names(DISKS, maxResults=2) == ["a", "b", "c"]
     assert compute.names(DISKS, filter="name=b") == ["b"]
     assert compute.names(DISKS, filter="(name = c)") == ["c"]
+    assert compute.names(DISKS, filter=r'name eq ".*\bc\b.*"') == ["c"]
+    assert compute.names(DISKS, filter="(name ne a)") == ["b", "c"]
     assert compute.names(DISKS, orderBy="name desc", maxResults=1) == ["c", "b", "a"]
     assert compute.refused("GET", DISKS, filter="colour=red") == (400, "invalid")
+    assert compute.refused("GET", DISKS, filter="name eq (") == (400, "invalid")
+    assert compute.refused("GET", DISKS, filter="colour eq red") == (400, "invalid")
     assert compute.refused("GET", DISKS, maxResults="many") == (400, "invalid")
     assert compute.refused("GET", DISKS, pageToken="nonsense") == (400, "invalid")
 
