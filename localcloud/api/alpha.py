@@ -19,6 +19,13 @@ from localcloud.api.routing import Call, Handler, Route
 
 ALPHA = LOCATION.replace("/v2/", "/v2alpha1/")
 _SLICES = "multiNodeParams"
+_MODEL, _AUTOCHECKPOINT = "provisioningModel", "autocheckpointEnabled"
+# gcloud always sends them.
+_SAY_NOTHING = (
+    (_AUTOCHECKPOINT, False),
+    (_MODEL, "PROVISIONING_MODEL_UNSPECIFIED"),
+    (_MODEL, "STANDARD"),
+)
 
 
 def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
@@ -40,8 +47,8 @@ def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
 
 def _translated(handler: Handler) -> Handler:
     def handle(call: Call) -> Mapping[str, Any]:
-        if _SLICES.encode() in call.content:
-            body = _renamed(call.json(), {_SLICES: "multisliceParams"})
+        if any(name.encode() in call.content for name in (_SLICES, _MODEL, _AUTOCHECKPOINT)):
+            body = _as_v2(_renamed(call.json(), {_SLICES: "multisliceParams"}))
             call = replace(call, content=json.dumps(body).encode())
         return _renamed(handler(call), {"multisliceParams": _SLICES}, api_version="V2_ALPHA1")
 
@@ -56,6 +63,18 @@ def _renamed(value: Any, names: Mapping[str, str], api_version: str = "V2") -> A
         return value
     renamed = {names.get(key, key): _renamed(it, names, api_version) for key, it in value.items()}
     return {**renamed, "apiVersion": api_version} if "apiVersion" in value else renamed
+
+
+def _as_v2(value: Any) -> Any:
+    """Say in v2's words what only v2alpha1 has a field for, where v2 can."""
+    if isinstance(value, list):
+        return [_as_v2(it) for it in value]
+    if not isinstance(value, Mapping):
+        return value
+    kept = {key: _as_v2(it) for key, it in value.items() if (key, it) not in _SAY_NOTHING}
+    if kept.get(_MODEL) == "SPOT":
+        kept["spot"] = bool(kept.pop(_MODEL))
+    return kept
 
 
 class Alpha:

@@ -49,6 +49,28 @@ def test_a_node_is_made_listed_and_deleted_by_the_alpha_s_paths(local_api):
     assert local_api.get("locations/-/nodes") == {}
 
 
+def test_a_field_that_only_the_alpha_has_is_refused_unless_it_says_nothing(local_api):
+    def create(value):
+        body = {**NODE, "autocheckpointEnabled": value}
+        return local_api.call("POST", f"{HERE}/nodes", body, nodeId="one")
+
+    assert create(True).status_code == 400
+    assert "error" not in ended(local_api, create(False))
+
+
+def test_a_spot_tpu_may_be_asked_by_the_alpha_s_provisioning_model(local_api):
+    def create(name, model):
+        body = {**NODE, "schedulingConfig": {"provisioningModel": model}}
+        return local_api.call("POST", f"{HERE}/nodes", body, nodeId=name)
+
+    ended(local_api, create("one", "SPOT"))
+    ended(local_api, create("two", "STANDARD"))
+
+    assert local_api.node("one")["schedulingConfig"] == {"spot": True}
+    assert local_api.node("two")["schedulingConfig"] == {}
+    assert create("three", "RESERVATION_BOUND").status_code == 400
+
+
 def test_a_node_is_made_once_and_deleted_once_by_a_request_id(local_api):
     first, second = str(uuid.uuid4()), str(uuid.uuid4())
     query = {"nodeId": "one", "requestId": first}

@@ -1,0 +1,133 @@
+"""Google's own gcloud as a caller of the local cloud, with a home and configuration apart."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localcloud import cloud
+from localcloud.place import Place
+
+GCLOUD = shutil.which("gcloud")
+pytestmark = pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
+TPUS = ("compute", "tpus")
+ZONE = "--zone=us-central2-b"
+KIND = ("--accelerator-type=v4-8", "--version=tpu-ubuntu2204-base")
+Gcloud = Callable[..., str]
+
+
+def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
+    """Give a gcloud that knows one cloud alone, its service account activated."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "CLOUDSDK_CONFIG": str(home / "gcloud"),
+        "CLOUDSDK_CORE_PROJECT": "local-fleet",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{endpoint}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{endpoint}/compute/v1/",
+    }
+
+    def gcloud(*arguments: str) -> str:
+        done = subprocess.run(
+            ["gcloud", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout
+
+    gcloud("auth", "activate-service-account", f"--key-file={credentials}")
+    return gcloud
+
+
+@pytest.fixture
+def gcloud(local_api, tmp_path) -> Gcloud:
+    return gcloud_for(tmp_path, local_api.endpoint, local_api.credentials_file)
+
+
+@pytest.mark.parametrize("track", [(), ("alpha",)])
+def test_it_creates_lists_describes_stops_starts_and_deletes_a_tpu(gcloud, local_api, track):
+    tpus = (*track, *TPUS, "tpu-vm")
+
+    gcloud(*tpus, "create", "one", ZONE, *KIND)
+    listed = gcloud(*tpus, "list", ZONE, "--format=value(name,state)")
+    gcloud(*tpus, "stop", "one", ZONE)
+    stopped = gcloud(*tpus, "describe", "one", ZONE, "--format=value(state)")
+    gcloud(*tpus, "start", "one", ZONE)
+    started = gcloud(*tpus, "describe", "one", ZONE, "--format=value(state)")
+    gcloud(*tpus, "delete", "one", ZONE)
+
+    assert listed.split() == ["one", "READY"]
+    assert (stopped.strip(), started.strip()) == ("STOPPED", "READY")
+    assert local_api.get("locations/-/nodes") == {}
+    assert local_api.machines.specs == {}
+
+
+def test_it_queues_for_tpus_and_gives_them_back(gcloud, local_api):
+    queue = (*TPUS, "queued-resources")
+    kind = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
+
+    gcloud(*queue, "create", "qr", "--node-id=one", *kind, "--spot", ZONE)
+    local_api.state_is("one", "READY")
+    listed = gcloud(*queue, "list", ZONE, "--format=value(name.basename())")
+    parent = gcloud(*queue, "describe", "qr", ZONE, "--format=value(tpu.nodeSpec[0].nodeId)")
+    gcloud(*queue, "delete", "qr", ZONE, "--force")
+
+    assert (listed.strip(), parent.strip()) == ("qr", "one")
+    assert local_api.get("locations/-/queuedResources") == {}
+
+
+def test_it_makes_and_deletes_what_belongs_to_compute(gcloud):
+    gcloud("compute", "disks", "create", "data", ZONE, "--size=10GB", "--type=pd-balanced")
+    gcloud("compute", "disks", "resize", "data", ZONE, "--size=20GB")
+    disks = gcloud("compute", "disks", "list", "--format=value(name,sizeGb,type)")
+    gcloud("compute", "disks", "delete", "data", ZONE)
+    rules = ("compute", "firewall-rules")
+    gcloud(*rules, "create", "mine", "--allow=tcp:22", "--source-ranges=203.0.113.0/24")
+    gcloud(*rules, "update", "mine", "--source-ranges=203.0.113.7/32")
+    listed = gcloud(
+        *rules, "list", "--filter=name=mine", "--format=value(name,sourceRanges.list())"
+    )
+    gcloud(*rules, "delete", "mine")
+    gcloud("compute", "project-info", "add-metadata", "--metadata=a=b")
+    told = gcloud("compute", "project-info", "describe", "--format=value(commonInstanceMetadata)")
+    networks = gcloud("compute", "networks", "list", "--format=value(name)")
+
+    assert disks.split() == ["data", "20", "pd-balanced"]
+    assert listed.split() == ["mine", "203.0.113.7/32"]
+    assert "'key': 'a', 'value': 'b'" in told
+    assert networks.split() == ["default"]
+
+
+def test_a_refusal_is_told_in_the_cloud_s_own_words(gcloud):
+    with pytest.raises(AssertionError, match=r'accelerator "v9-8" was not found in the zone'):
+        gcloud(*TPUS, "tpu-vm", "create", "one", ZONE, "--accelerator-type=v9-8", KIND[1])
+
+
+@pytest.mark.machines
+def test_it_runs_commands_on_all_workers_and_copies_files_to_them(tmp_path):
+    place = Place.of(f"test-gcloud-{os.getpid()}")
+    try:
+        up = cloud.up(place, port=None, subnet=None, say=print)
+        gcloud = gcloud_for(tmp_path, up.endpoint, place.directory / "service-account.json")
+        tpus = (*TPUS, "tpu-vm")
+        gcloud(*tpus, "create", "pod", ZONE, "--accelerator-type=v4-16", KIND[1])
+        (tmp_path / "file").write_text("from here\n")
+
+        copied = str(tmp_path / "file")
+        gcloud(*tpus, "scp", copied, "me@pod:there", ZONE, "--worker=all")
+        said = gcloud(*tpus, "ssh", "me@pod", ZONE, "--worker=all", "--command=whoami; cat there")
+    finally:
+        cloud.down(place, say=print)
+
+    assert sorted(said.splitlines()) == ["from here"] * 2 + ["me"] * 2
