@@ -51,6 +51,7 @@ class Checkpoints:
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = files_at(directory)
+        self._bucket = "://" in self.directory
         step = mesh.from_first(self._newest_sound(tidy) if jax.process_index() == 0 else NONE)
         if step == NOT_SOUND:
             raise ConfigError(
@@ -156,7 +157,11 @@ class Checkpoints:
         path, aside = f"{self._root}/{step}", f"{self._root}/{step}.{how}"
         if self._fs.exists(aside):
             self._fs.rm(aside, recursive=True)
-        self._fs.mv(path, aside, recursive=True)
+        if self._bucket:  # which knows no renaming of a whole prefix
+            self._fs.copy(path, aside, recursive=True)
+            self._fs.rm(path, recursive=True)
+        else:
+            self._fs.mv(path, aside, recursive=True)
         log.warning("%s/%d: set aside as %d.%s", self.directory, step, step, how)
 
     def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
@@ -168,9 +173,11 @@ class Checkpoints:
                 for name, size in self._files(step).items()
             }
             manifest = json.dumps({"of": self._identity, "files": files}, indent=1)
-            partial = f"{self._root}/{step}/.{MANIFEST}"
+            whole = f"{self._root}/{step}/{MANIFEST}"
+            partial = whole if self._bucket else f"{self._root}/{step}/.{MANIFEST}"
             self._fs.pipe_file(partial, manifest.encode())
-            self._fs.mv(partial, f"{self._root}/{step}/{MANIFEST}")
+            if partial != whole:  # in a bucket nobody sees half of an object
+                self._fs.mv(partial, whole)
             self._prune(step)
 
     def _prune(self, newest: int) -> None:
