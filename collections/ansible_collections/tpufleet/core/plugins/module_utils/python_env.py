@@ -30,6 +30,19 @@ print(json.dumps({
     "devices": jax.local_device_count(),
 }))
 """
+SLICE_PROOF = """
+import json, os, jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+where, count, mine, seconds = json.loads(os.environ["TPUFLEET_PROOF"])
+jax.distributed.initialize(where, count, mine, initialization_timeout=seconds)
+mesh = Mesh(jax.devices(), ("all",))
+ones = jax.jit(
+    lambda: jnp.ones(jax.device_count()), out_shardings=NamedSharding(mesh, PartitionSpec("all"))
+)()
+total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(ones)
+print(json.dumps({"devices": jax.device_count(), "sum": float(total)}))
+"""
 
 
 class EnvError(Exception):
@@ -189,10 +202,34 @@ def prove(env: Path, platform: str, chips: int, seconds: int, user: str) -> dict
 
     Returns ``{jax, platform, devices}``. Raises EnvError with JAX's own last words.
     """
+    late = f"JAX found no {platform} device in {seconds} s: another process may hold it"
+    return ask_jax(env, PROOF, proof_environment(platform, chips), seconds, user, late)
+
+
+def prove_slice(
+    env: Path, platform: str, place: tuple[str, int, int], seconds: int, user: str
+) -> dict:
+    """Run JAX on the whole slice, together with its other workers, and add up over all of them.
+
+    ``place`` is the coordinator (host:port), how many processes there are, and which this one is.
+    Returns ``{devices, sum}``: the slice's devices, and one for each of them added up by the
+    devices themselves. Raises EnvError.
+    """
+    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}
+    variables["JAX_PLATFORMS"] = platform
+    variables["TPUFLEET_PROOF"] = json.dumps([*place, seconds])
+    late = f"the slice's workers did not come together in {seconds} s"
+    return ask_jax(env, SLICE_PROOF, variables, seconds + 15, user, late)
+
+
+def ask_jax(
+    env: Path, script: str, variables: Mapping[str, str], seconds: int, user: str, late: str
+) -> dict:
+    """Run a script as the trainer's user; its last line is JSON. Raises EnvError."""
     account = pwd.getpwnam(user)
     child = subprocess.Popen(
-        [str(env / "bin/python"), "-c", PROOF],
-        env=proof_environment(platform, chips),
+        [str(env / "bin/python"), "-c", script],
+        env=dict(variables),
         cwd="/",
         user=account.pw_uid,
         group=account.pw_gid,
@@ -207,9 +244,7 @@ def prove(env: Path, platform: str, chips: int, seconds: int, user: str) -> dict
     except subprocess.TimeoutExpired as error:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        raise EnvError(
-            f"JAX found no {platform} device in {seconds} s: another process may hold it"
-        ) from error
+        raise EnvError(late) from error
     if child.returncode != 0:
         raise EnvError(f"JAX does not run: {reason(complaint)}")
     return json.loads(out.strip().splitlines()[-1])
