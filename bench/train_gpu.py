@@ -1,0 +1,156 @@
+"""How fast the presets train on this machine's GPU, beside a torch.compile GPT of the same shape.
+
+    .venv/bin/python -m bench.train_gpu [--torch-python PYTHON] [--tiny]
+
+For 124M, 350M and 1.5B parameters at 1,024 tokens in bfloat16: tokens a second, MFU (PaLM's
+count over the published peak), the share of the matmul ceiling measured in this same run, peak
+memory. PyTorch's side (train_gpu_torch.py) runs in a process of its own after ours, with the same
+batch. ``--tiny`` proves on any machine that the bench runs; its figures mean nothing. Exits with 1
+where a bar is missed; without a GPU no bar is judged.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A preset, how it is best run on one GPU of 80 GB, and the MFU that it must reach."""
+
+    name: str
+    overrides: tuple[str, ...]
+    bar: float
+
+
+CASES = (
+    Case("gpt2-124m", ("batch=32", "compute.remat=none"), 0.45),
+    Case("350m", ("batch=16", "compute.remat=none"), 0.50),
+    Case("1.5b", ("batch=16", "compute.remat=dots", "compute.scan_layers=false"), 0.55),
+)
+SHARED = ("compute.accumulate=1", "compute.loss_parts=8")
+TINY = ("model.layers=2", "model.width=64", "model.heads=4", "model.context=64", "batch=2")
+TINY_STEPS, STEPS = 2, 20
+FASTER_THAN_TORCH = 1.1
+
+
+def main() -> int:
+    """Measure, print, judge. Each case has a process of its own: memory is counted anew."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--only", help="one preset by name")
+    words = parser.parse_args()
+    if words.case:
+        print(json.dumps(ours(words.case, words.tiny)))
+        return 0
+    reached = True
+    for case in CASES:
+        if words.only in (None, case.name):
+            command = [sys.executable, "-m", "bench.train_gpu", "--case", case.name]
+            seen = answer([*command, *["--tiny"] * words.tiny])
+            reached &= report(case, seen, torch_side(words, seen["job"]))
+    return 0 if reached else 1
+
+
+def ours(name: str, tiny: bool) -> dict[str, Any]:
+    """Measure one case in this process."""
+    # No other allocator's reserve: what is counted is what was needed.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
+    import jax
+
+    from train.bench import flops_per_token, measure
+    from train.config import load
+
+    case = next(case for case in CASES if case.name == name)
+    overrides = [*case.overrides, *SHARED, *(TINY if tiny else ())]
+    cfg = load(PROJECT / "train" / "configs" / f"{name}.yml", overrides)
+    steps = TINY_STEPS if tiny else STEPS
+    ceiling = matmul_ceiling(256 if tiny else 8192)
+    figures = measure(cfg, steps)
+    model = cfg.model
+    return {
+        "gpu": jax.default_backend() == "gpu",
+        "text": str(figures),
+        "rate": figures.tokens_per_second,
+        "mfu": figures.mfu,
+        "of_ceiling": figures.flops_per_second / ceiling,
+        "ceiling": ceiling,
+        "job": {
+            "layers": model.layers,
+            "heads": model.heads,
+            "width": model.width,
+            "context": model.context,
+            "vocabulary": model.vocabulary,
+            "batch": cfg.batch,
+            "steps": steps,
+            "flops_per_token": flops_per_token(model),
+        },
+    }
+
+
+def matmul_ceiling(n: int) -> float:
+    """Measure operations a second of n x n bfloat16 products, the best of five runs of ten."""
+    import jax
+    import jax.numpy as jnp
+
+    a = jax.random.normal(jax.random.key(0), (n, n), jnp.bfloat16)
+    product = jax.jit(lambda x: jax.lax.fori_loop(0, 10, lambda _, y: (y @ a) * (n**-0.5), x))
+    product(a).block_until_ready()
+    seconds = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        product(a).block_until_ready()
+        seconds.append(time.perf_counter() - begun)
+    return 10 * 2 * n**3 / min(seconds)
+
+
+def torch_side(words: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any] | None:
+    """Measure PyTorch on the same shape; None without a Python that has it."""
+    if not words.torch_python:
+        return None
+    script = str(Path(__file__).with_name("train_gpu_torch.py"))
+    return answer([words.torch_python, script, json.dumps(job)])
+
+
+def answer(command: list[str]) -> dict[str, Any]:
+    """Run a command and read the JSON of its last line."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"train_gpu: {' '.join(command[:5])} ... ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def report(case: Case, seen: dict[str, Any], theirs: dict[str, Any] | None) -> bool:
+    """Print one case; False where a bar is missed."""
+    print(f"{case.name}: {seen['text']}")
+    print(
+        f"  {100 * seen['of_ceiling']:.1f} % of the matmul ceiling "
+        f"({seen['ceiling'] / 1e12:.3g} TFLOP/s, measured now)"
+    )
+    ratio = None
+    if theirs is None:
+        print("  no PyTorch; give a Python that has it with --torch-python")
+    else:
+        ratio = seen["rate"] / theirs["rate"]
+        print(f"  PyTorch {theirs['rate']:,.0f} tokens/s ({theirs['way']}): ours {ratio:.2f} times")
+    if not seen["gpu"] or seen["mfu"] is None:
+        print("  no bar is judged: no GPU with a published peak")
+        return True
+    reached = seen["mfu"] >= case.bar and (ratio is None or ratio >= FASTER_THAN_TORCH)
+    print(f"  bars MFU {100 * case.bar:g} %, {FASTER_THAN_TORCH} times PyTorch: ", end="")
+    print("reached" if reached else "missed")
+    return reached
+
+
+if __name__ == "__main__":
+    sys.exit(main())
