@@ -170,10 +170,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         kept = self._kept(nodes, slices)
         known = self._known_hosts(kept, options, source)
         built = build_hosts(kept, options, known, slices)
-        for warning in built.warnings:
-            self.display.warning(warning)
         self._set_shared_variables(settings, listing, hints)
         self._add_hosts(built.hosts)
+        for warning in built.warnings:
+            self.display.warning(warning)
 
     # --- options ---------------------------------------------------------------------------------
 
