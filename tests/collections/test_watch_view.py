@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.action.watch import ActionModule, Diary
+from ansible_collections.tpufleet.core.plugins.action.watch import ActionModule
 from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import keep, list_code, stage
 from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
@@ -16,6 +16,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
     train_variables,
     view,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.run_actor import Diary
 
 RECORD = {
     "tpu": "pod",

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import secrets
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -28,13 +22,13 @@ from ..module_utils.run_record import RecordConflictError, RecordError, RecordSt
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import TpuApiError
 from ..module_utils.tpu_nodes import parse_node
-from ..module_utils.watch_view import commands, last_words, train_variables, view
+from ..module_utils.watch_view import view
+from ..plugin_utils.run_actor import Actor, Diary
 from .run_record import plain
 
 LEASE_SECONDS = 90
 RENEW_SECONDS = 20
 AT_ONCE = 8
-ACTION_SECONDS = 3600
 HOST_FACTS = ("tpu_name", "tpu_state", "tpu_worker_count", "tpu_health", "tpu_zone")
 
 
@@ -59,9 +53,9 @@ class ActionModule(ActionBase):
             }
         )
         task_vars = task_vars or {}
-        self._options = options
         self._check = bool(self._task.check_mode)
         self._diary = Diary(Path(options["log"]), quiet=self._check)
+        self._actor = Actor(Path(options["project"]), Path(options["releases"]), self._diary)
         try:
             self._limits = watch.Limits(
                 **{key: float(value) for key, value in options["limits"].items()}
@@ -142,7 +136,8 @@ class ActionModule(ActionBase):
             if not self._remember(run, store, record, decision, fields, line):
                 return told | {"action": "nothing", "why": "its record has just changed"}
             self._diary(line)
-            return told | self._act(run, record, seen, decision.action)
+            failure = self._actor.act(run, record, seen, decision.action)
+            return told | ({"failed": True, "why": failure} if failure else {})
 
     def _remember(
         self,
@@ -198,97 +193,6 @@ class ActionModule(ActionBase):
             renewing.join()
             with contextlib.suppress(RecordError):
                 take(0)
-
-    def _act(
-        self, run: str, record: Mapping[str, Any], seen: watch.Seen, action: str
-    ) -> dict[str, Any]:
-        """Run the action's playbooks, the next one only if the one before was fine."""
-        with tempfile.TemporaryDirectory(prefix="tpufleet-watch-") as folder:
-            code = Path(self._options["releases"]) / str(record.get("release"))
-            starts = action in (watch.RECREATE, watch.LAUNCH, watch.RESTART)
-            if starts and not code.is_dir():
-                why = (
-                    f"release {record.get('release')} is not on this controller ({code}): "
-                    f"start the run from here once: ansible-playbook train.yml -e run={run} …"
-                )
-                self._diary(f"run {run}: {why}")
-                return {"failed": True, "why": why}
-            config = None
-            if record.get("config") is not None:
-                stem = Path(str(record.get("config_path") or "config.yml")).name
-                config = Path(folder) / stem
-                config.write_text(str(record["config"]), encoding="utf-8")
-            variables = Path(folder) / "run.json"
-            variables.touch(mode=0o600)
-            variables.write_text(json.dumps(train_variables(run, record, code, config)))
-            for words in commands(action, run, record, seen, str(variables)):
-                failure = self._play(run, words)
-                if failure:
-                    return {"failed": True, "why": failure}
-        return {}
-
-    def _play(self, run: str, words: list[str]) -> str:
-        """Run one playbook; what it says goes to the run's own file beside the log."""
-        shown = [word for word in words if not word.startswith("@")]
-        self._diary(f"run {run}: $ ansible-playbook {' '.join(shown).removesuffix(' -e')}")
-        tool = Path(sys.executable).with_name("ansible-playbook")
-        inventories = [
-            word
-            for source in context.CLIARGS.get("inventory") or ()
-            for word in ("-i", str(source))
-        ]
-        began = time.monotonic()
-        output = self._diary.beside(run)
-        with output.open("a+", encoding="utf-8") as stream:
-            start = stream.seek(0, os.SEEK_END)
-            try:
-                done = subprocess.run(
-                    [str(tool if tool.exists() else "ansible-playbook"), *inventories, *words],
-                    cwd=self._options["project"],
-                    env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"},
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    timeout=ACTION_SECONDS,
-                    check=False,
-                )
-                code = done.returncode
-            except subprocess.TimeoutExpired:
-                code = -1
-            stream.seek(start)
-            said = stream.read()
-        spent = f"{time.monotonic() - began:.0f} s"
-        if code == 0:
-            self._diary(f"run {run}: {words[0]} is through, {spent}")
-            return ""
-        why = f"{words[0]} failed after {spent}: {last_words(said)}"
-        self._diary(f"run {run}: {why} (all it said: {output})")
-        return why
-
-
-class Diary:
-    """The log of the watch: a line an event, time first, for people."""
-
-    def __init__(self, path: Path, quiet: bool) -> None:
-        self._path, self._quiet, self._lock = path.expanduser(), quiet, threading.Lock()
-        if not quiet:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def __call__(self, line: str) -> None:
-        """Write a line and show it."""
-        text = " ".join(line.split())
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        with self._lock:
-            Display().display(f"  {text}")
-            if not self._quiet:
-                with self._path.open("a", encoding="utf-8") as stream:
-                    stream.write(f"{stamp} {text}\n")
-
-    def beside(self, run: str) -> Path:
-        """Give the file of what a run's playbooks say."""
-        folder = self._path.with_suffix(".d")
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', run)}.log"
 
 
 def host_facts(task_vars: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,48 @@
+"""The whole of tpufleet.core.run_again: kill.yml, then train.yml with what the record says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.run import RunError, check_name
+from ..module_utils.run_record import RecordError, record_store
+from ..module_utils.watch_decision import READY, RESTART, Seen
+from ..plugin_utils.run_actor import Actor, Diary
+from .run_record import plain
+
+
+class ActionModule(ActionBase):
+    """Stops a run and launches it again as it was."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Read the record, then act."""
+        result = super().run(tmp, task_vars)
+        names = {"run": "str", "fleet_state": "str"}
+        names |= {"project": "path", "releases": "path", "log": "path"}
+        spec = {name: {"type": kind, "required": True} for name, kind in names.items()}
+        _, options = self.validate_argument_spec(argument_spec=spec)
+        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
+        try:
+            run = check_name(options["run"])
+            record = record_store(options["fleet_state"], api).read(run)
+        except (RecordError, RunError) as error:
+            raise AnsibleActionFail(str(error)) from None
+        if not record.get("tpu"):
+            raise AnsibleActionFail(
+                f"there is no record of a run {run}: ansible-playbook train.yml starts one"
+            )
+        if self._task.check_mode:
+            return result | {"changed": True, "msg": f"run {run} would be stopped and launched"}
+        diary = Diary(Path(options["log"]), quiet=False)
+        actor = Actor(Path(options["project"]), Path(options["releases"]), diary)
+        diary(f"run {run}: restart by hand")
+        failure = actor.act(run, record, Seen(READY), RESTART, only_if_wanted=False)
+        if failure:
+            raise AnsibleActionFail(f"run {run}: {failure}")
+        return result | {"changed": True, "msg": f"run {run} was stopped and launched again"}

@@ -1,0 +1,55 @@
+"""Documentation of tpufleet.core.run_again; what it does is in plugins/action/run_again.py."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run_again
+short_description: Stop a run and launch it again as its record says
+description:
+  - Same code, config, command and TPU as at its last launch; it goes on from its checkpoint.
+  - Acts by kill.yml and train.yml, each with a line in O(log).
+options:
+  run:
+    description: The run's name.
+    type: str
+    required: true
+  fleet_state:
+    description: Where the records are.
+    type: str
+    required: true
+  project:
+    description: The project's root, whose playbooks are used.
+    type: path
+    required: true
+  releases:
+    description: Where the controller keeps the releases that were launched.
+    type: path
+    required: true
+  log:
+    description: The file in which every action stands.
+    type: path
+    required: true
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Restart the run
+  tpufleet.core.run_again:
+    run: shakespeare
+    fleet_state: "{{ fleet_state }}"
+    project: "{{ playbook_dir }}/.."
+    releases: "{{ fleet_state }}/releases"
+    log: "{{ fleet_state }}/watch.log"
+"""
+
+RETURN = r"""
+msg:
+  description: What was done.
+  returned: always
+  type: str
+"""

@@ -1,0 +1,128 @@
+"""What the watch and restart do about a run: the playbooks that a person would type, one after the
+other, with a line each in a log."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+from ansible.utils.display import Display
+
+from ..module_utils import watch_decision as watch
+from ..module_utils.watch_view import commands, last_words, train_variables
+
+ACTION_SECONDS = 3600
+
+
+class Actor:
+    """Acts from ``project``, with the releases that are kept in ``releases``."""
+
+    def __init__(self, project: Path, releases: Path, diary: Diary) -> None:
+        self._project, self._releases, self._diary = project, releases, diary
+
+    def act(
+        self,
+        run: str,
+        record: Mapping[str, Any],
+        seen: watch.Seen,
+        action: str,
+        only_if_wanted: bool = True,
+    ) -> str:
+        """Run the action's playbooks, the next only if the one before was fine; say why not."""
+        with tempfile.TemporaryDirectory(prefix="tpufleet-run-") as folder:
+            code = self._releases.expanduser() / str(record.get("release"))
+            starts = action in (watch.RECREATE, watch.LAUNCH, watch.RESTART)
+            if starts and not code.is_dir():
+                why = (
+                    f"release {record.get('release')} is not on this controller ({code}): "
+                    f"start the run from here once: ansible-playbook train.yml -e run={run} …"
+                )
+                self._diary(f"run {run}: {why}")
+                return why
+            config = None
+            if record.get("config") is not None:
+                stem = Path(str(record.get("config_path") or "config.yml")).name
+                config = Path(folder) / stem
+                config.write_text(str(record["config"]), encoding="utf-8")
+            told = train_variables(run, record, code, config) | {"only_if_wanted": only_if_wanted}
+            variables = Path(folder) / "run.json"
+            variables.touch(mode=0o600)
+            variables.write_text(json.dumps(told))
+            for words in commands(action, run, record, seen, str(variables)):
+                failure = self._play(run, words)
+                if failure:
+                    return failure
+        return ""
+
+    def _play(self, run: str, words: list[str]) -> str:
+        """Run one playbook; what it says goes to the run's own file beside the log."""
+        shown = [word for word in words if not word.startswith("@")]
+        self._diary(f"run {run}: $ ansible-playbook {' '.join(shown).removesuffix(' -e')}")
+        tool = Path(sys.executable).with_name("ansible-playbook")
+        inventories = [
+            word
+            for source in context.CLIARGS.get("inventory") or ()
+            for word in ("-i", str(source))
+        ]
+        began = time.monotonic()
+        output = self._diary.beside(run)
+        with output.open("a+", encoding="utf-8") as stream:
+            start = stream.seek(0, os.SEEK_END)
+            try:
+                done = subprocess.run(
+                    [str(tool if tool.exists() else "ansible-playbook"), *inventories, *words],
+                    cwd=self._project,
+                    env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    timeout=ACTION_SECONDS,
+                    check=False,
+                )
+                code = done.returncode
+            except subprocess.TimeoutExpired:
+                code = -1
+            stream.seek(start)
+            said = stream.read()
+        spent = f"{time.monotonic() - began:.0f} s"
+        if code == 0:
+            self._diary(f"run {run}: {words[0]} is through, {spent}")
+            return ""
+        why = f"{words[0]} failed after {spent}: {last_words(said)}"
+        self._diary(f"run {run}: {why} (all it said: {output})")
+        return why
+
+
+class Diary:
+    """The log of the watch: a line an event, time first, for people."""
+
+    def __init__(self, path: Path, quiet: bool) -> None:
+        self._path, self._quiet, self._lock = path.expanduser(), quiet, threading.Lock()
+        if not quiet:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def __call__(self, line: str) -> None:
+        """Write a line and show it."""
+        text = " ".join(line.split())
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with self._lock:
+            Display().display(f"  {text}")
+            if not self._quiet:
+                with self._path.open("a", encoding="utf-8") as stream:
+                    stream.write(f"{stamp} {text}\n")
+
+    def beside(self, run: str) -> Path:
+        """Give the file of what a run's playbooks say."""
+        folder = self._path.with_suffix(".d")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', run)}.log"
