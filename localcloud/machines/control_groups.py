@@ -57,6 +57,15 @@ def remove(prefix: str, machine: str) -> None:
             (top / prefix).rmdir()  # the cloud's own group goes with its last machine
 
 
+def populated(prefix: str, machine: str) -> bool:
+    """Tell whether anything lives in the machine's group (cgroup-v2.rst, "cgroup.events")."""
+    try:
+        events = (hierarchy() / prefix / machine / "cgroup.events").read_text()
+    except OSError:
+        return False
+    return "populated 1" in events.splitlines()
+
+
 def machines(prefix: str) -> list[str]:
     """Name the machines that have a group."""
     top = hierarchy() / prefix
