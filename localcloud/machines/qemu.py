@@ -4,6 +4,7 @@ A machine is one qemu process, one tap on the cloud's bridge and one directory: 
 image's disk, its seed, its console. Nothing is kept in memory that a restart would lose.
 """
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
@@ -12,12 +13,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
-from localcloud.machines import boot_wait, mounts, network, processes, qemu_accelerator, qmp
+from localcloud.machines import (
+    boot_wait,
+    mounts,
+    network,
+    nspawn_troubles,
+    processes,
+    qemu_accelerator,
+    qmp,
+)
 from localcloud.machines.nspawn import furnish, public_host_keys
 from localcloud.machines.qemu_image import FIRST_INIT, ROOT_UUID, SEED_SERIAL, QemuImage
 from localcloud.machines.roster import Roster
-from localcloud.machines.seam import DataDisk, MachineError, MachineSpec
+from localcloud.machines.seam import DataDisk, MachineError, MachineSpec, SweepError, Trouble
 from localcloud.place import Place
 
 TOOLS = ("qemu-system-x86_64", "qemu-img", "mke2fs")
@@ -74,6 +84,46 @@ class QemuMachines:
         subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
         mounts.unmount_below(directory)  # a server that was killed while it made the seed
 
+    def shut_down(self, name: str) -> None:
+        """Press the machine's power button, by ACPI; nothing happens to one that is off."""
+        with contextlib.suppress(OSError):
+            self._ask(name, "system_powerdown")
+
+    def afflict(self, name: str, trouble: Trouble) -> None:
+        """Stop its processor, or its link; its disk cannot be filled from here (MachineError)."""
+        if trouble == "full-disk":
+            raise MachineError(f"{name}: the disk of a qemu machine cannot be filled from outside")
+        if not self.alive(name):
+            raise MachineError(f"{name} is off: nothing troubles it")
+        self._set(name, trouble, on=True)
+
+    def relieve(self, name: str, trouble: Trouble) -> None:
+        """Take a trouble away, if the machine has it."""
+        if trouble in self.troubles(name):
+            self._set(name, trouble, on=False)
+
+    def troubles(self, name: str) -> Collection[Trouble]:
+        """Ask qemu and the bridge; a machine that is off has none."""
+        found: list[Trouble] = []
+        with contextlib.suppress(OSError):
+            if self._ask(name, "query-status")["status"] == "paused":
+                found.append("hang")
+            if nspawn_troubles.is_cut(self.tap(name)):
+                found.append("cut")
+        return found
+
+    def _set(self, name: str, trouble: Trouble, *, on: bool) -> None:
+        if trouble == "cut":
+            nspawn_troubles.cut(self.tap(name), on=on)
+            return
+        try:
+            self._ask(name, "stop" if on else "cont")
+        except OSError as error:
+            raise MachineError(f"{name}: {error}") from error
+
+    def _ask(self, name: str, verb: str) -> dict[str, Any]:
+        return qmp.ask(self.roster.directory(name), verb, POWER_OFF_S)
+
     def delete(self, name: str) -> None:
         """Cut the power and remove the machine's disk; data disks are the cloud's and stay."""
         self.power_off(name)
@@ -100,8 +150,14 @@ class QemuMachines:
     def sweep(self, keep: Collection[str]) -> list[str]:
         """Remove every machine of this cloud that is not in ``keep``, whole or in pieces."""
         strays = sorted(self.roster.names() - set(keep))
+        left = {}
         for name in strays:
-            self.delete(name)
+            try:
+                self.delete(name)
+            except (MachineError, OSError) as error:
+                left[name] = f"{name}: {error}"
+        if left:
+            raise SweepError(left)
         return strays
 
     def tap(self, name: str) -> str:

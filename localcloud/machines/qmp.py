@@ -1,11 +1,38 @@
-"""Ask a running qemu to leave, over its QMP socket (QEMU Machine Protocol, qmp-spec)."""
+"""Talk to a running qemu over its QMP socket (QEMU Machine Protocol, qmp-spec)."""
 
 import json
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 SOCKET = "qmp"
+
+
+def ask(directory: Path, verb: str, patience_s: float) -> dict[str, Any]:
+    """Give what the qemu whose socket is in ``directory`` returns to a command.
+
+    Raises OSError if there is none, if it refuses, or does not answer in ``patience_s`` a step.
+    """
+    where = os.open(directory, os.O_PATH)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(patience_s)
+            connection.connect(f"/proc/self/fd/{where}/{SOCKET}")
+            with connection.makefile("rw", encoding="utf-8") as lines:
+                lines.readline()  # the greeting
+                answer: dict[str, Any] = {}
+                for command in ("qmp_capabilities", verb):
+                    lines.write(json.dumps({"execute": command}) + "\n")
+                    lines.flush()
+                    answer = {"event": ""}
+                    while "event" in answer:  # events come in between
+                        answer = json.loads(lines.readline() or '{"error": "it hung up"}')
+        if "return" not in answer:
+            raise OSError(f"qemu refuses {verb}: {answer.get('error')}")
+        return answer["return"]
+    finally:
+        os.close(where)
 
 
 def quit_now(directory: Path, patience_s: float) -> bool:

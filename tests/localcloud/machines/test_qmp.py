@@ -1,0 +1,59 @@
+"""Asking a running qemu over its socket: answers are told from events and refusals."""
+
+import json
+import socket
+import threading
+
+import pytest
+
+from localcloud.machines import qmp
+
+
+@pytest.fixture
+def qemu(tmp_path):
+    """A qemu's socket in a directory; it answers each command with the lines set for it."""
+    answers = {"qmp_capabilities": [{"return": {}}]}
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(tmp_path / qmp.SOCKET))
+    listener.listen()
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rw") as lines:
+            lines.write('{"QMP": {}}\n')
+            lines.flush()
+            for line in lines:
+                for answer in answers.get(json.loads(line)["execute"], ()):
+                    lines.write(json.dumps(answer) + "\n")
+                lines.flush()
+                if json.loads(line)["execute"] not in answers:
+                    return
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield tmp_path, answers
+    listener.close()
+
+
+def test_an_answer_is_found_behind_the_events_that_came_before_it(qemu):
+    directory, answers = qemu
+    answers["query-status"] = [{"event": "STOP"}, {"return": {"status": "paused"}}]
+
+    assert qmp.ask(directory, "query-status", 5.0) == {"status": "paused"}
+
+
+def test_a_refusal_is_an_error_with_qemu_s_words(qemu):
+    directory, answers = qemu
+    answers["cont"] = [{"error": {"desc": "not now"}}]
+
+    with pytest.raises(OSError, match="not now"):
+        qmp.ask(directory, "cont", 5.0)
+
+
+def test_a_qemu_that_hangs_up_is_an_error(qemu):
+    with pytest.raises(OSError, match="hung up"):
+        qmp.ask(qemu[0], "stop", 5.0)
+
+
+def test_a_machine_without_a_qemu_is_an_error(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        qmp.ask(tmp_path, "stop", 5.0)
