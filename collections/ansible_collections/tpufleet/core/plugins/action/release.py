@@ -10,7 +10,11 @@ import re
 import shlex
 import subprocess
 import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
@@ -21,6 +25,7 @@ from ..module_utils.release import ReleaseError, release_id
 
 INCOMING = ".cache/tpufleet/incoming"
 SSH_FAILED = 255
+LEADER_SECONDS = 900
 
 
 class ActionModule(ActionBase):
@@ -54,13 +59,13 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
         except ReleaseError as error:
             raise AnsibleActionFail(str(error)) from None
-        if not self._task.check_mode:
-            self._send(tree, name)
-        result = self._prove(options, release, name, task_vars)
-        if result.pop("mismatch", False):
-            self._send(tree, name, "--checksum")
-            result = self._prove(options, release, name, task_vars)
-            result.pop("mismatch", None)
+        way = Way.of(task_vars or {}, tree.parent.parent)
+        try:
+            result = self._bring(options, tree, release, name, task_vars, way)
+        except BaseException:
+            way.tell(False)
+            raise
+        way.tell(not result.get("failed"))
         if "before" in result:
             result["diff"] = {
                 "before": result.pop("before"),
@@ -68,6 +73,20 @@ class ActionModule(ActionBase):
                 "before_header": "newest release",
                 "after_header": f"release {release}",
             }
+        return result
+
+    def _bring(
+        self, options: dict, tree: Path, release: str, name: str, task_vars: dict | None, way: Way
+    ) -> dict:
+        """Ask whether the release is there; if not, let it come, by the leader or from here."""
+        by_leader = False if self._task.check_mode else way.wait()
+        result = self._prove(options, release, name, task_vars, by_leader)
+        for extra in ((), ("--checksum",)):
+            if self._task.check_mode or not result.pop("mismatch", False):
+                break
+            self._send(tree, name, *extra)
+            result = self._prove(options, release, name, task_vars, False)
+        result.pop("mismatch", None)
         return result
 
     def _staged(self, code: Path, chosen: list[str]) -> tuple[Path, str]:
@@ -136,12 +155,63 @@ class ActionModule(ActionBase):
         program.chmod(0o700)
         return program
 
-    def _prove(self, options: dict, release: str, name: str, task_vars: dict | None) -> dict:
+    def _prove(
+        self, options: dict, release: str, name: str, task_vars: dict | None, by_leader: bool
+    ) -> dict:
         """Run the worker's part, which answers whether the release is there, whole."""
         arguments = {**options, "release": release, "incoming": f"{INCOMING}/{name}"}
+        arguments["from_leader"] = by_leader
         return self._execute_module(
             module_name="tpufleet.core.release", module_args=arguments, task_vars=task_vars
         )
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the release comes to this worker: the leader's from here, the others' from the leader.
+
+    ``mark`` is where the leader's part of the task says how it went; None for a worker whose
+    leader is not in the play.
+    """
+
+    leads: bool
+    mark: Path | None
+
+    @classmethod
+    def of(cls, task_vars: Mapping[str, Any], folder: Path) -> Way:
+        """Read it out of the inventory's word on this worker and on those of the play."""
+        tpu = task_vars.get("tpu_id") or task_vars.get("tpu_name")
+        if not tpu or int(task_vars.get("tpu_worker_count", 1)) < 2:
+            return cls(False, None)
+        mark = folder / re.sub(r"[^A-Za-z0-9_-]", "-", f"leader-{tpu}")
+        if int(task_vars.get("tpu_worker_id", 0)) == 0:
+            return cls(True, mark)
+        hostvars = task_vars["hostvars"]
+        leads = any(
+            hostvars[host].get("tpu_worker_id") == 0
+            and (hostvars[host].get("tpu_id") or hostvars[host].get("tpu_name")) == tpu
+            for host in task_vars.get("ansible_play_hosts", [])
+        )
+        return cls(False, mark if leads else None)
+
+    def tell(self, good: bool) -> None:
+        """Say how it went, for those who wait for the leader."""
+        if self.leads and self.mark:
+            new = self.mark.with_suffix(".new")
+            new.write_text("good" if good else "bad", encoding="ascii")
+            new.replace(self.mark)
+
+    def wait(self) -> bool:
+        """Wait for the leader; tell whether it has the release to give. Without one in the play
+        it may have it."""
+        if self.leads:
+            return False
+        if not self.mark:
+            return True
+        last = time.monotonic() + LEADER_SECONDS
+        while not self.mark.exists() and time.monotonic() < last:
+            time.sleep(0.05)
+        return self.mark.exists() and self.mark.read_text(encoding="ascii") == "good"
 
 
 def explain(complaint: str) -> str:

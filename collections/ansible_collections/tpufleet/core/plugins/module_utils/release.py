@@ -231,6 +231,22 @@ def newest(releases: Path) -> Path | None:
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
+def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
+    """Remove all but the ``kept`` releases that came last and the ``used``; name those gone."""
+    found = sorted(
+        (path for path in releases.glob("[0-9a-f]*") if path.is_dir()),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    gone = [path for path in found[kept:] if path.name not in used]
+    for path in gone:
+        # Out of sight first: nobody must take half a release for one.
+        dying = path.with_name(f".{path.name}.gone")
+        path.rename(dying)
+        remove(dying)
+    return [path.name for path in gone]
+
+
 def summary(problems: list[str]) -> str:
     """Say the first few of many problems."""
     more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""

@@ -40,6 +40,15 @@ options:
   release:
     description: The release's name. Set by the part of this module that runs on the controller.
     type: str
+  from_leader:
+    description: Take it from the TPU's leader. Set by the part of this module that runs on the
+      controller.
+    type: bool
+    default: false
+  kept:
+    description: How many releases a worker keeps; those of runs that are active stay anyway.
+    type: int
+    default: 5
   incoming:
     description: Where rsync has put the files. Set by the part of this module that runs on the
       controller.
@@ -82,15 +91,20 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.from_leader import FromLeaderError, pull
 from ..module_utils.release import (
+    MANIFEST,
     Entry,
     ReleaseError,
     install,
     newest,
     proven,
+    prune,
     read_manifest,
     summary,
 )
+from ..module_utils.run import Places, RunError
+from ..module_utils.run_unit import active_runs, read_json
 
 
 def incoming_path(given: str) -> Path:
@@ -100,6 +114,25 @@ def incoming_path(given: str) -> Path:
     """
     login = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
     return Path(pwd.getpwnam(login).pw_dir) / given
+
+
+def from_the_leader(params: dict, name: str) -> Path:
+    """Take the release from the leader, of which only what differs from the last one travels."""
+    place = Path(params["root"]) / "incoming" / Path(params["incoming"]).name
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    pull("releases", name, place, seconds=600)
+    return place
+
+
+def used() -> set[str]:
+    """Name the releases of the runs that are active here."""
+    places = Places(Path("/opt/tpufleet"), Path("/var/lib/tpufleet"), Path("/etc/tpufleet"))
+    try:
+        runs = active_runs()
+    except (RunError, FileNotFoundError):  # no systemd, so no runs
+        return set()
+    launched = [read_json(places.unit_dir(run) / "launch.json") or {} for run in runs]
+    return {str(found.get("release")) for found in launched}
 
 
 def listing(entries: list[Entry]) -> str:
@@ -121,6 +154,8 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/tpufleet"},
             "release": {"type": "str"},
             "incoming": {"type": "path"},
+            "from_leader": {"type": "bool", "default": False},
+            "kept": {"type": "int", "default": 5},
         },
         supports_check_mode=True,
     )
@@ -140,14 +175,19 @@ def main() -> None:
         if problems and module._diff:
             result["before"] = listing(read_manifest(before)) if before else ""
         if problems and not module.check_mode:
+            if module.params["from_leader"]:
+                incoming = from_the_leader(module.params, name)
+            elif not (incoming / MANIFEST).is_file():
+                raise ReleaseError(f"release {name} has not come yet")
             install(incoming, releases, name)
+            prune(releases, module.params["kept"], {name, *used()})
         if problems and module.check_mode:
             result["msg"] = f"release {name} would be put in place: {summary(problems)}"
         else:
             result["files"] = len(read_manifest(path))
         if not module.check_mode:
             os.utime(path)
-    except ReleaseError as error:
+    except (ReleaseError, FromLeaderError) as error:
         module.fail_json(msg=str(error), mismatch=True, **result)
     except OSError as error:
         module.fail_json(
