@@ -44,6 +44,16 @@ TABLE = {
         True,
     ),
     "tpu_plan": ({**API, **FLEET}, False),
+    "watch": (
+        {
+            "fleet_state": "{{ fleet_state }}",
+            "answers": {},
+            "project": str(ROOT),
+            "releases": "{{ fleet_state }}/releases",
+            "log": "{{ fleet_state }}/watch.log",
+        },
+        False,
+    ),
     "vpc_firewall, present": ({**API, "ssh_from": ["203.0.113.0/28"]}, True),
     "vpc_firewall, absent": ({**API, "name": "older", "state": "absent"}, True),
 }
@@ -62,8 +72,8 @@ def speaks_to_the_cloud(name: str) -> bool:
     while todo:
         file = todo.pop()
         seen.add(file)
-        # A bucket's readers and writers are shown in its own tests.
-        names = imports_of(file) - {"gcs"}
+        # Who changes nothing but records in a bucket is shown in the tests of those.
+        names = imports_of(file) - {"gcs", "run_record", "run_record_gcs"}
         if {"tpu_api", "google_http"} & names:
             return True
         found = {PLUGINS / f"module_utils/{each}.py" for each in names}
