@@ -151,8 +151,8 @@ def local_cloud() -> Iterator[LocalCloud]:
 @contextmanager
 def counted() -> Iterator[object]:
     """Count what comes in for machines from outside; not what comes from package mirrors."""
-    mirrors = ", ".join(sorted(mirror_addresses()))
-    aside = f"ip saddr {{ {mirrors} }} return" if mirrors else ""
+    told = ", ".join(f"{address} . {port}" for address, port in sorted(mirrors()))
+    aside = f"ip saddr . tcp sport {{ {told} }} return" if told else ""
     subprocess.run(
         ["nft", "-f", "-"],
         input=f"""table ip {TABLE} {{
@@ -180,14 +180,16 @@ def came() -> int:
     return next(entry["counter"]["bytes"] for entry in told["nftables"] if "counter" in entry)
 
 
-def mirror_addresses() -> set[str]:
-    """Find the addresses of this host's package mirrors: the machines have the same."""
+def mirrors() -> set[tuple[str, int]]:
+    """Find address and port of this host's package mirrors: the machines have the same."""
     words = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    hosts = {urlsplit(line).hostname for line in told.split() if "://" in line}
-    found: set[str] = set()
-    for host in filter(None, hosts):
-        found |= {str(info[4][0]) for info in socket.getaddrinfo(host, None, socket.AF_INET)}
+    found: set[tuple[str, int]] = set()
+    for url in map(urlsplit, told.split()):
+        port = url.port or (443 if url.scheme == "https" else 80)
+        if url.hostname:
+            infos = socket.getaddrinfo(url.hostname, port, socket.AF_INET)
+            found |= {(str(info[4][0]), port) for info in infos}
     return found
 
 

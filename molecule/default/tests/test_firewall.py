@@ -1,0 +1,64 @@
+"""What comes in to a worker: from outside the fleet (this computer), and from a fleet member."""
+
+import socket
+
+import pytest
+from testinfra.utils.ansible_runner import AnsibleRunner
+
+PORT = 45999
+
+
+@pytest.fixture
+def listener(host):
+    with host.sudo():
+        host.run(f"systemd-run --unit=probe-{PORT} --collect python3 -m http.server {PORT}")
+        up = f"ss -Hltn sport = :{PORT} | grep -q ."
+        host.run(f"for i in $(seq 100); do {up} && break; sleep 0.1; done")
+    yield
+    with host.sudo():
+        host.run(f"systemctl stop probe-{PORT}")
+
+
+def address_of(host):
+    return host.check_output("hostname -I").split()[0]
+
+
+def opens(address, port):
+    try:
+        with socket.create_connection((address, port), timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def members(host):
+    """Give the other workers of the fleet."""
+    inventory = host.backend.ansible_inventory
+    names = AnsibleRunner.get_runner(inventory).get_hosts("tpu")
+    found = [host.get_host(f"ansible://{name}", ansible_inventory=inventory) for name in names]
+    return [other for other in found if address_of(other) != address_of(host)]
+
+
+def test_from_outside_ssh_alone_comes_in(host, listener):
+    listening = host.check_output("ss -Hltn | awk '{print $4}'").split()
+    ports = {int(place.rsplit(":", 1)[1]) for place in listening}
+
+    assert PORT in ports
+    assert {port for port in ports if opens(address_of(host), port)} == {22}
+
+
+def test_a_fleet_member_reaches_every_port(host, listener):
+    others = members(host)
+
+    assert others
+    for other in others:
+        reach = f"echo > /dev/tcp/{address_of(host)}/{PORT}"
+        assert other.run("timeout 5 bash -c %s", reach).rc == 0
+
+
+def test_the_rules_are_there_again_when_their_unit_starts(host):
+    with host.sudo():
+        assert host.service("tpufleet-firewall").is_enabled
+        host.check_output("systemctl stop tpufleet-firewall")
+        host.check_output("systemctl start tpufleet-firewall")
+        assert "policy drop" in host.check_output("nft list table inet tpufleet")
