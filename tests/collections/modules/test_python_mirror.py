@@ -1,0 +1,93 @@
+"""Where uv takes a Python from, where the system's is too old: a place of one's own."""
+
+import json
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import (
+    install_python,
+    installed_python,
+)
+
+PROJECT = Path(__file__).parents[3]
+UV = Path(sys.prefix) / "bin/uv"
+
+
+@pytest.fixture
+def mirror():
+    """A mirror on loopback that has nothing, and remembers what it was asked for."""
+    asked = []
+
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *words):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Empty)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/python", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_uv_asks_the_mirror_for_a_python(tmp_path, mirror):
+    url, asked = mirror
+
+    with pytest.raises(EnvError):
+        install_python(UV, tmp_path, "3.12", url, {})
+
+    assert asked
+    assert all(path.startswith("/python/") and "cpython-3.12" in path for path in asked)
+
+
+def test_too_old_and_nowhere_to_get_one_is_one_line_with_what_mends_it(tmp_path, mirror):
+    url, _ = mirror
+
+    with pytest.raises(
+        EnvError, match=r"system's Python is too old and http://\S+ gives none"
+    ) as no:
+        install_python(UV, tmp_path, "3.12", url, {})
+
+    assert "\n" not in str(no.value)
+    assert "set python_mirror" in str(no.value)
+    assert installed_python(tmp_path, "3.12") is None
+
+
+def test_a_python_that_was_installed_before_is_found_without_asking_anybody(tmp_path):
+    program = tmp_path / "cpython-3.12.9-linux-x86_64-gnu/bin/python3.12"
+    program.parent.mkdir(parents=True)
+    program.touch()
+
+    assert installed_python(tmp_path, "3.12") == program
+
+
+def test_a_dry_run_on_a_bare_machine_says_what_would_come(tmp_path):
+    arguments = {
+        "lock": "uv==1.0\n",
+        "root": str(tmp_path),
+        "_ansible_check_mode": True,
+        "_ansible_remote_tmp": str(tmp_path),
+    }
+    module = "ansible_collections.tpufleet.core.plugins.modules.python_toolchain"
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+        capture_output=True,
+        text=True,
+        cwd=PROJECT / "collections",
+        check=True,
+    )
+
+    told = json.loads(done.stdout)
+    assert told["changed"]
+    assert not any(path.name.startswith("uv") for path in tmp_path.iterdir())
