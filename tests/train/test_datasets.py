@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("datasets")
 
+from tests.train.bucket import NAME, emulated_bucket
 from train.config import ConfigError, DataConfig, DatasetConfig
 from train.corpus import prepare, read_meta, read_tokenizer
 from train.texts import CorpusError
@@ -79,6 +80,16 @@ def test_a_bucket_keeps_the_dataset_and_is_read_from_the_second_time(cfg: DataCo
     again = replace(in_bucket, heldout=0.4)
     assert text_of(again) == "first\n\nse"
     assert fsspec.filesystem("memory").glob("/cache/*/*train*.parquet") == files
+
+
+def test_the_bucket_may_be_google_s(cfg: DataConfig, monkeypatch: pytest.MonkeyPatch):
+    with emulated_bucket() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        place = f"gs://{NAME}/cache"
+        assert text_of(replace(cfg, dataset=replace(cfg.dataset, cache_dir=place))) == (
+            "first\n\nsecond\n\n"
+        )
 
 
 @pytest.mark.parametrize(
