@@ -8,6 +8,7 @@ from localcloud.api.compute_table import ResourceTable
 from localcloud.api.database import Database
 from localcloud.api.errors import failed_precondition, invalid, not_found
 from localcloud.api.node_table import Node, NodeTable
+from localcloud.machines.seam import DataDisk
 
 COLLECTION = "disks"
 _NAME = re.compile(r"(projects/[^/]+)/zones/([^/]+)/disks/([^/]+)")
@@ -23,6 +24,17 @@ class DataDisks:
     def users(self, name: str) -> list[Node]:
         """Give the nodes that have the disk of this full name."""
         return [node for node in self._nodes.everything() if name in _sources(node.body)]
+
+    def of(self, node: Node) -> tuple[DataDisk, ...]:
+        """Give a node's disks as its machines get them, but for any that was deleted meanwhile."""
+        given = []
+        for name, mode in _sources(node.body).items():
+            found = _NAME.fullmatch(name)
+            disk = found and self._table.get(COLLECTION, f"zones/{found[2]}", found[3])
+            if found and disk:
+                size = int(disk.body["sizeGb"])
+                given.append(DataDisk(found[2], found[3], size, read_only=mode == "READ_ONLY"))
+        return tuple(given)
 
     def check(
         self, disks: Sequence[Mapping[str, Any]], parent: str, zone: str, workers: int

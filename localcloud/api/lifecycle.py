@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import RPC_ABORTED, RPC_CANCELLED, RPC_INTERNAL, failed_precondition
 from localcloud.api.jobs import Jobs
@@ -42,6 +43,7 @@ class Lifecycle:
         """Serve one cloud; ``lateness`` says how many seconds late a worker of a zone boots now."""
         self._database = database
         self._nodes = NodeTable(database)
+        self._disks = DataDisks(database)
         self._operations = OperationTable(database)
         self._machines = machines
         self._parent = parent
@@ -303,7 +305,10 @@ class Lifecycle:
 
     def _boot(self, node: Node, worker: Worker) -> None:
         metadata = node.body.get("metadata", {})
-        self._machines.start(MachineSpec(worker.machine, worker.address, metadata, worker.external))
+        disks = self._disks.of(node)
+        self._machines.start(
+            MachineSpec(worker.machine, worker.address, metadata, worker.external, disks)
+        )
 
     def _shut_down(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
         """Let the guests shut down, each in its time, and cut the power of those that don't."""
