@@ -31,7 +31,7 @@ from localcloud.machines.seam import DataDisk, MachineError, MachineSpec, SweepE
 from localcloud.place import Place
 
 TOOLS = ("qemu-system-x86_64", "qemu-img", "mke2fs")
-BOOT_DEADLINE_S = 600.0  # software emulation on a busy host
+BOOT_DEADLINE_S = 900.0  # software emulation on a busy host, where a kernel may fail and boot anew
 GREETING_S = 15.0
 POWER_OFF_S = 5.0
 MEMORY_MIB = 1024
