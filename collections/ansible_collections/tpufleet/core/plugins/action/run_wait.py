@@ -61,7 +61,8 @@ class ActionModule(ActionBase):
             spent = time.monotonic() - began
             if options["show"]:
                 Display().display(
-                    f"  {self._task_host(task_vars)} {progress(seen)} ({spent:.0f} s)"
+                    f"  {self._task_host(task_vars)}: {progress(seen)} ({spent:.0f} s)",
+                    screen_only=True,
                 )
             outcome = outcome_of(answer, options, spent)
             if outcome == "settled" and not seen["active"] and seen["state"] not in GOOD_ENDS:

@@ -159,7 +159,7 @@ class _Teller:
             if state == before and now - when < SAY_AGAIN:
                 return
             self._said[name] = (state, now)
-            Display().display(f"  {name}: {state}, {now - self._began:.0f} s")
+            Display().display(f"  {name}: {state}, {now - self._began:.0f} s", screen_only=True)
 
 
 def _zones(given: Mapping[str, Any]) -> Sequence[str]:

@@ -8,6 +8,11 @@ class ModuleDocFragment:
 
     DOCUMENTATION = r"""
 options:
+  progress_file:
+    description:
+      - A file to which the module adds a line for each thing that it waits for, and every ten
+        seconds that it still does. Where the module runs on the controller, these are shown.
+    type: path
   accelerator_config:
     description: What it is, by its topology. It can't be changed later.
     type: dict

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -19,6 +21,10 @@ NAMED_OPTIONS: dict[str, Any] = {
     "zone": {"type": "str", "required": True},
     "timeout": {"type": "int", "default": 1800},
 }
+#: Of one that waits: the file to which it writes what it waits for; the action plugin gives it.
+PROGRESS_OPTION: dict[str, Any] = {"progress_file": {"type": "path"}}
+#: How long a state may go on before it is written again, seconds.
+SAY_AGAIN_S = 10.0
 #: Of one that makes TPUs.
 NEEDED_TO_MAKE = (("state", "present", ["runtime_version"]),)
 
@@ -48,6 +54,30 @@ def run_cloud_module(
     except TpuApiError as error:
         module.fail_json(msg=str(error), reason=error.reason)
     module.exit_json(**result)
+
+
+class Progress:
+    """Writes what a thing is at to a file: each new state, and every ten seconds that it is so."""
+
+    def __init__(self, path: str | None, name: str) -> None:
+        """Write nothing where there is no path."""
+        self._path, self._name = path, name
+        self._began = time.monotonic()
+        self._said, self._when = "", self._began
+
+    def __call__(self, state: str) -> None:
+        """Write a line, unless the same was written a moment ago."""
+        now = time.monotonic()
+        if not self._path or (state == self._said and now - self._when < SAY_AGAIN_S):
+            return
+        self._said, self._when = state, now
+        with Path(self._path).open("a", encoding="utf-8") as file:
+            file.write(f"{self._name}: {state}, {now - self._began:.0f} s\n")
+
+
+def progress_of(given: Mapping[str, Any]) -> Progress:
+    """Give the progress of a module that has PROGRESS_OPTION and is about one named thing."""
+    return Progress(given["progress_file"], given["name"])
 
 
 def result_of(done: Any) -> dict[str, Any]:

@@ -135,6 +135,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.cloud_module import (
     NAMED_OPTIONS,
     NEEDED_TO_MAKE,
+    PROGRESS_OPTION,
+    progress_of,
     result_of,
     run_cloud_module,
 )
@@ -170,13 +172,19 @@ def _present(module: AnsibleModule, api: TpuApi) -> Outcome:
         check=module.check_mode,
         recreate=given["recreate"],
         replace_dead=given["replace_dead"],
+        progress=progress_of(given),
     )
 
 
 def _absent(module: AnsibleModule, api: TpuApi) -> Outcome:
     given = module.params
     return ensure_absent(
-        api, given["zone"], given["name"], timeout=given["timeout"], check=module.check_mode
+        api,
+        given["zone"],
+        given["name"],
+        timeout=given["timeout"],
+        check=module.check_mode,
+        progress=progress_of(given),
     )
 
 
@@ -189,6 +197,7 @@ def _power(module: AnsibleModule, api: TpuApi) -> Outcome:
         started=given["state"] == "started",
         timeout=given["timeout"],
         check=module.check_mode,
+        progress=progress_of(given),
     )
 
 
@@ -199,6 +208,7 @@ def main() -> None:
         {
             **NAMED_OPTIONS,
             **NODE_OPTIONS,
+            **PROGRESS_OPTION,
             "state": {
                 "type": "str",
                 "choices": ["present", "absent", "started", "stopped"],

@@ -137,6 +137,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.cloud_module import (
     NAMED_OPTIONS,
     NEEDED_TO_MAKE,
+    PROGRESS_OPTION,
+    progress_of,
     result_of,
     run_cloud_module,
 )
@@ -159,6 +161,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
                 timeout=given["timeout"],
                 force=given["force"],
                 check=module.check_mode,
+                progress=progress_of(given),
             )
         )
     done = ensure_requested(
@@ -168,6 +171,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
         wait=given["wait"],
         check=module.check_mode,
         replace_dead=given["replace_dead"],
+        progress=progress_of(given),
     )
     result = result_of(done)
     if done.request:
@@ -209,6 +213,7 @@ def main() -> None:
         {
             **NAMED_OPTIONS,
             **node,
+            **PROGRESS_OPTION,
             **{key: {"type": "str", "default": ""} for key in texts},
             **{key: {"type": "str"} for key in ("min_duration", "valid_for")},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
