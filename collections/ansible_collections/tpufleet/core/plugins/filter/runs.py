@@ -4,6 +4,7 @@ table."""
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,22 @@ def by_host(
     """Collect what a task registered under ``name`` on each host; a host that never came so far
     has nothing."""
     return {host: variables[host].get(name) or {} for host in hosts}
+
+
+def workers_pattern(tpu: str = "") -> str:
+    """Give the pattern of the READY workers, of all TPUs or of one."""
+    return f"tpu:&{group_of(tpu)}" if tpu else "tpu"
+
+
+def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
+    """Name the READY workers, of all TPUs or of one."""
+    ready = list(groups.get("tpu", []))
+    return [host for host in ready if not tpu or host in groups.get(group_of(tpu), [])]
+
+
+def group_of(tpu: str) -> str:
+    """Give the inventory's group of a TPU; its name is made safe as Ansible does it."""
+    return "tpu_" + re.sub(r"[^A-Za-z0-9_]", "_", tpu)
 
 
 def run_env(layers: Sequence[Any]) -> dict[str, str]:
@@ -344,6 +361,8 @@ class FilterModule:
         """Name them."""
         return {
             "by_host": by_host,
+            "workers_pattern": workers_pattern,
+            "workers_of": workers_of,
             "watch_lines": watch_lines,
             "run_env": run_env,
             "one_env": one_env,

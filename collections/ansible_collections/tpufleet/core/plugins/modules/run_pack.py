@@ -1,0 +1,151 @@
+#!/usr/bin/python
+"""Pack what a run has written on a worker."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run_pack
+short_description: Pack what a run has written on a worker into one archive
+description:
+  - Metrics, log, config, heartbeat and how it ended; nothing of its environment, in which secrets
+    are.
+options:
+  run:
+    description: The run's name.
+    type: str
+    required: true
+  bundle:
+    description: Also what a bug report needs, that is the unit's state, its journal, the system's
+      release and the devices.
+    type: bool
+    default: false
+  checkpoints:
+    description: Also the run's checkpoints, if they are in a directory.
+    type: bool
+    default: false
+  state_dir:
+    description: Where runs keep what they write.
+    type: path
+    default: /var/lib/tpufleet
+  etc:
+    description: Where units find what they need.
+    type: path
+    default: /etc/tpufleet
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Pack what the run has written
+  tpufleet.core.run_pack:
+    run: shakespeare
+  become: true
+"""
+
+RETURN = r"""
+path:
+  description: The archive, which only root may read; for the caller to take away.
+  returned: success
+  type: str
+files:
+  description: What is in it.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import io
+import os
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.run import Places, RunError, check_name
+from ..module_utils.run_unit import UNIT, read_json
+
+WRITTEN = ("config.yml", "exit.json", "heartbeat.json", "log", "meeting.json", "metrics.jsonl")
+LOOKS = {
+    "unit.txt": ["systemctl", "status", "--no-pager", "--lines=0", "{unit}"],
+    "journal.txt": ["journalctl", "--no-pager", "--lines=500", "--unit={unit}"],
+    "kernel.txt": ["uname", "-a"],
+    "disks.txt": ["df", "-h"],
+    "memory.txt": ["free", "-m"],
+    "devices.txt": ["sh", "-c", "ls -l /dev/accel* /dev/vfio/* 2>&1"],
+}
+
+
+def look(words: list[str], unit: str) -> bytes:
+    """Give what a program says; that it isn't there is worth knowing, too."""
+    try:
+        asked = [word.format(unit=unit) for word in words]
+        return subprocess.run(asked, capture_output=True, check=False, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{error}\n".encode()
+
+
+def pack(params: dict, places: Places, archive: tarfile.TarFile) -> list[str]:
+    """Fill the archive; name what is in it. Raises RunError if there is no such run."""
+    run = check_name(params["run"])
+    folder, launch = places.run_dir(run), places.unit_dir(run) / "launch.json"
+    if not folder.is_dir():
+        raise RunError(f"there was never a run {run} here: playbooks/status.yml shows the runs")
+    for path in [folder / name for name in WRITTEN] + [launch]:
+        if path.is_file() and not path.is_symlink():
+            archive.add(path, f"{run}/{path.name}", recursive=False)
+    if params["bundle"]:
+        for name, words in LOOKS.items():
+            said = look(words, UNIT.format(run))
+            entry = tarfile.TarInfo(f"{run}/{name}")
+            entry.size = len(said)
+            archive.addfile(entry, io.BytesIO(said))
+    if params["checkpoints"]:
+        place = str((read_json(launch) or {}).get("checkpoints", ""))
+        if "://" in place:
+            raise RunError(f"the checkpoints are in {place}: gcloud storage cp fetches them")
+        if not Path(place).is_dir():
+            raise RunError(f"there are no checkpoints of {run} in {place}")
+        archive.add(place, f"{run}/checkpoints")
+    return archive.getnames()
+
+
+def main() -> None:
+    """Pack into a file that only root may read."""
+    module = AnsibleModule(
+        argument_spec={
+            "run": {"type": "str", "required": True},
+            "bundle": {"type": "bool", "default": False},
+            "checkpoints": {"type": "bool", "default": False},
+            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
+            "etc": {"type": "path", "default": "/etc/tpufleet"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    places = Places(Path("/opt/tpufleet"), Path(params["state_dir"]), Path(params["etc"]))
+    handle, name = tempfile.mkstemp(prefix="tpufleet-", suffix=".tar.gz")
+    try:
+        with (
+            os.fdopen(handle, "wb") as stream,
+            tarfile.open(fileobj=stream, mode="w:gz") as archive,
+        ):
+            files = pack(params, places, archive)
+        if module.check_mode:
+            Path(name).unlink()
+    except RunError as error:
+        Path(name).unlink()
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        Path(name).unlink()
+        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+    module.exit_json(changed=False, path=name, files=files)
+
+
+if __name__ == "__main__":
+    main()
