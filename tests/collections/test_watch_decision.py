@@ -93,6 +93,12 @@ def test_a_worker_that_can_not_be_reached_starts_nothing_and_deletes_nothing():
     assert "w1 can't be reached for 3600 s" in late.why
 
 
+def test_a_run_whose_workers_have_another_run_waits_for_it():
+    decision = decide(RECORD, pod(replace(ended("75"), other="second"), IDLE), NOW)
+
+    assert (decision.action, decision.why) == (NOTHING, "run second is on w0")
+
+
 def test_a_new_worker_without_the_run_is_launched_on():
     assert decide(RECORD, pod(replace(IDLE, known=False, attempt=0)), NOW).action == LAUNCH
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,12 @@ class Fleet:
         file = scratch / "status.json"
         self.must_play("playbooks/status.yml", "-e", f"status_json={file}")
         return {row["worker"]: row for row in json.loads(file.read_text()) if row.get("run") == run}
+
+    def on(self, worker: str, *command: str) -> None:
+        """Run a command as root on a worker; it has to succeed."""
+        words = ("-b", "-m", "ansible.builtin.command", "-a", shlex.join(command))
+        done = self._run("ansible", worker, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def read(self, worker: int, path: str) -> str:
         """Read a file of a worker's file system, from where the local cloud keeps it."""

@@ -48,8 +48,9 @@ class Limits:
 class Part:
     """A run on one worker as a pass sees it. ``active`` is None where the worker can't be reached.
 
-    ``code`` is the exit code or the signal's name of its last attempt, empty where it left none;
-    ``blames`` whom it names for its end; ``ended_at`` when.
+    ``other`` names another run that is active there. ``code`` is the exit code or the signal's name
+    of its last attempt, empty where it left none; ``blames`` whom it names for its end;
+    ``ended_at`` when.
     """
 
     host: str
@@ -63,6 +64,7 @@ class Part:
     blames: str = ""
     words: str = ""
     attempt: int = 0
+    other: str = ""
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,10 @@ def _standing(
 ) -> Decision:
     if seen.health == "UNHEALTHY_MAINTENANCE":
         return _stay("maintenance", "its TPU is in maintenance", memory, now)
+    busy = next((part for part in seen.parts if part.other), None)
+    if busy:
+        why = f"run {busy.other} is on {busy.host}"
+        return _stay("waiting for its workers", why, memory, now)
     attempt = int(record.get("attempt", 0))
     ended = [part for part in seen.parts if part.known and part.code and part.attempt == attempt]
     codes = {part.code for part in ended}

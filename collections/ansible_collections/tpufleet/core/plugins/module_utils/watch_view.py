@@ -52,8 +52,10 @@ def part(host: str, run: str, answer: Mapping[str, Any]) -> Part:
     if "runs" not in answer:
         return Part(host, None)
     seen = next((each for each in answer["runs"] if each["run"] == run), None)
+    others = [each["run"] for each in answer["runs"] if each["active"] and each["run"] != run]
+    other = str(others[0]) if others else ""
     if seen is None:
-        return Part(host, False, known=False)
+        return Part(host, False, known=False, other=other)
     beat, ended = seen.get("heartbeat") or {}, seen.get("exit") or {}
     step = beat.get("step")
     return Part(
@@ -67,6 +69,7 @@ def part(host: str, run: str, answer: Mapping[str, Any]) -> Part:
         blames=str(ended.get("why", "")),
         words=str(seen.get("state", "")),
         attempt=int(seen.get("attempt") or 0),
+        other=other,
     )
 
 

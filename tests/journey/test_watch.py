@@ -1,0 +1,102 @@
+"""A run that loses its TPU comes back by passes of the watch alone, and its losses are the
+undisturbed run's; each test is the next step, in the order of this file."""
+
+import os
+import time
+
+import pytest
+
+from localcloud import client, cloud
+from localcloud.place import Place
+from tests.journey.fleet import Fleet
+
+pytestmark = pytest.mark.machines
+STEPS = 600
+CONFIG = f"""
+steps: {STEPS}
+batch: 8
+model: {{layers: 2, heads: 4, width: 96, context: 64}}
+checkpoint: {{every: 40}}
+sample: {{length: 0}}
+"""
+DONE_BY = 30
+"""Passes of the watch after which a run that gets on must be done."""
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    place = Place.of(f"test-watch-{os.getpid()}")
+    cloud.up(place, port=None, subnet=None, say=print)
+    yield Fleet(place)
+    cloud.down(place, say=print)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    file = tmp_path_factory.mktemp("config") / "watched.yml"
+    file.write_text(CONFIG)
+    return file
+
+
+def history(fleet: Fleet) -> str:
+    return (fleet.place.directory / "fleet/watch.log").read_text()
+
+
+def test_a_whole_run_to_compare_with(fleet, config):
+    fleet.must_play("playbooks/create.yml")
+    fleet.must_play("setup.yml")
+    fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=whole", "-e", "wait=done")
+    assert len(fleet.metrics("whole")) == STEPS
+
+
+def test_a_watch_of_what_is_done_changes_nothing(fleet):
+    assert fleet.must_play("playbooks/watch.yml").changed() == 0
+
+
+def test_a_preempted_tpu_is_made_anew_and_the_run_goes_on_to_the_same_losses(
+    fleet, config, tmp_path
+):
+    whole = {line["step"]: line["loss"] for line in fleet.metrics("whole")}
+    fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=cut")
+    deadline = time.monotonic() + 120
+    while fleet.metrics("cut")[-1]["step"] < 50 and time.monotonic() < deadline:
+        time.sleep(0.3)
+    before = {line["step"]: line["loss"] for line in fleet.metrics("cut")}
+    client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
+
+    fleet.must_play("playbooks/watch.yml")
+    log = history(fleet)
+    assert "run cut: preempted: its TPU is PREEMPTED: recreate" in log
+    for _ in range(DONE_BY):
+        fleet.must_play("playbooks/watch.yml")
+        if "run cut: done" in history(fleet):
+            break
+        time.sleep(5)
+
+    assert "run cut: done: every worker has ended with 0: record done" in history(fleet)
+    after = {line["step"]: line["loss"] for line in fleet.metrics("cut")}
+    assert max(after) == STEPS
+    assert min(after) <= max(before) + 1
+    assert {**before, **after} == whole
+
+
+def test_what_was_killed_stays_killed(fleet, config):
+    launch = ("train.yml", "-e", f"config={config}", "-e", "run=killed", "-e", "set=steps=100000")
+    fleet.must_play(*launch)
+    fleet.must_play("playbooks/kill.yml", "-e", "run=killed")
+    fleet.must_play("playbooks/watch.yml")
+    assert "killed: stopped" in fleet.must_play("playbooks/watch.yml").said
+    assert "run killed" not in history(fleet)
+
+
+def test_a_trainer_that_was_killed_outright_is_launched_again(fleet, config):
+    launch = ("train.yml", "-e", f"config={config}", "-e", "run=shot", "-e", "set=steps=100000")
+    fleet.must_play(*launch)
+    fleet.on("demo-w1", "systemctl", "kill", "--signal=KILL", "tpufleet-run@shot.service")
+    for _ in range(DONE_BY):
+        fleet.must_play("playbooks/watch.yml")
+        if "run shot: train.yml" in history(fleet) or "run shot: $" in history(fleet):
+            break
+        time.sleep(3)
+    assert "run shot: interrupted" in history(fleet)
+    fleet.must_play("playbooks/kill.yml", "-e", "run=shot")
