@@ -44,6 +44,7 @@ TABLE = {
         True,
     ),
     "tpu_plan": ({**API, **FLEET}, False),
+    "doctor": ({}, False),
     "watch": (
         {
             "fleet_state": "{{ fleet_state }}",

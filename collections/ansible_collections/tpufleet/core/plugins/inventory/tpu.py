@@ -96,6 +96,7 @@ from ..module_utils.tpu_hosts import (
 from ..module_utils.tpu_nodes import Node
 from ..module_utils.tpu_slices import Slice, slices_of
 from ..module_utils.tpu_sources import Source, TpuNodes
+from ..plugin_utils.doctor_asked import doctor_asked, last_words
 from ..plugin_utils.inert_text import plain
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
@@ -134,15 +135,28 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         elsewhere it raises AnsibleParserError.
         """
         super().parse(inventory, loader, path, cache)
+        self._text: dict[str, str] = {}
+        self._hints: dict[str, Any] = {}
         try:
             self._read_config_data(path)
             self._fill(path, use_cache=cache)
         except (TpuApiError, AnsibleError) as error:
             text = one_line(error.message if isinstance(error, AnsibleError) else error)
+            if doctor_asked():
+                self._tell_the_doctor(text)
+                return
             if constants.INVENTORY_ANY_UNPARSED_IS_FAILED:
                 self.display.error(f"inventory {path}: {text}", wrap_text=False)
                 raise SystemExit(_PARSER_ERROR) from None
             raise AnsibleParserError(text) from None
+
+    def _tell_the_doctor(self, error: str) -> None:
+        """Go on without hosts: the doctor says what is wrong, beside all else that it looks at."""
+        # A configuration that can't be read has no options.
+        known = {"zones", "address", "os_login"} & set(self._options)
+        other = {option: self.get_option(option) for option in known}
+        for name, value in last_words(error, self._text, other, self._hints).items():
+            self.inventory.set_variable("all", name, plain(value))
 
     def _fill(self, path: str, *, use_cache: bool) -> None:
         hints = self._templated_options(path)
@@ -185,11 +199,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             "inventory_file": path,
             **(self._vars or {}),
         }
-        self._text: dict[str, str] = {}
         given = self.get_option("vars") or {}
-        values = {
-            name: self._template(f"vars.{name}", value, seen) for name, value in given.items()
-        }
+        values = self._hints
+        for name, value in given.items():
+            values[name] = self._template(f"vars.{name}", value, seen)
         for option in _TEMPLATED:
             value = self._template(option, self.get_option(option), seen)
             self._text[option] = str("" if value is None else value).strip()

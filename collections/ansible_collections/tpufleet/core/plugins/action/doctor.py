@@ -1,0 +1,143 @@
+"""The whole of tpufleet.core.doctor: it looks at everything from the controller, changing nothing.
+
+Takes the inventory's variables itself, so that one that can't be evaluated is a line, not the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.doctor_cloud import cloud_findings
+from ..module_utils.doctor_controller import key_finding, program_findings, version_findings
+from ..module_utils.doctor_finding import MEND, OK, Finding, mend, told, unseen, verdict
+from ..module_utils.doctor_fleet import (
+    bucket_findings,
+    fleet_finding,
+    grant_finding,
+    quota_findings,
+)
+from ..module_utils.doctor_ways import way_findings, way_of
+from ..module_utils.google_http import Patience
+from ..module_utils.host_keys import KnownHostsFile
+from ..module_utils.tpu_api import ApiSettings, TpuApi
+from ..module_utils.tpu_errors import NotConfigured, TpuApiError, one_line
+from ..plugin_utils.doctor_asked import ERROR
+from ..plugin_utils.folded_names import folded
+from .run_record import plain
+
+#: What is wrong shall be said soon; create.yml is the one that is patient.
+_PATIENCE = Patience(tries=2, connects=1, request_timeout=20)
+_COMMAND = re.compile(r"^(.*?): ((?:python -m|ansible-\w+|gcloud|make) .*)$")
+
+
+class ActionModule(ActionBase):
+    """Looks at the controller, the cloud and the ways to the workers."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Look at everything; a check that fails hinders no other."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        self.validate_argument_spec(argument_spec={})
+        self._vars = task_vars or {}
+        self._broken: list[Finding] = []
+        findings = list(self._look(datetime.now(UTC).date()))
+        lines = [each.line for each in findings]
+        shown = {"changed": False, "findings": told(findings), "lines": lines}
+        return result | shown | {"msg": verdict(findings)}
+
+    def _look(self, today: date) -> Iterator[Finding]:
+        api = self._value("tpu_api", {})
+        ssh = self._value("tpu_ssh", {})
+        zones = [str(zone) for zone in api.get("zones") or ["-"]]
+        address = str(ssh.get("address") or "external")
+        yield from version_findings()
+        yield from program_findings(address)
+        fleet, fleet_line = fleet_finding(self._value("tpu_fleet", []))
+        yield from self._cloud(api, zones, fleet, today)
+        yield from self._broken
+        yield fleet_line
+        grant = grant_finding(self._value("grant_ends", ""), today)
+        if grant:
+            yield grant
+        yield key_finding(str(ssh.get("private_key_file") or ""))
+        yield from self._ways(address, str(ssh.get("known_hosts_file") or ""))
+
+    def _cloud(
+        self, api: Mapping[str, Any], zones: list[str], fleet: Any, today: date
+    ) -> Iterator[Finding]:
+        wanted = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
+        # Why the inventory could not be read, if so; its line ends with what mends it.
+        listed = str(self._value(ERROR, ""))
+        parts = _COMMAND.match(listed)
+        inventory = [mend("inventory", *(parts.groups() if parts else (listed,)))] if listed else []
+        if not api.get("storage_endpoint"):
+            # A cloud with an emulator tells it to its workers; they and this computer see the same.
+            emulator = self._value("worker_environment", {}).get("STORAGE_EMULATOR_HOST", "")
+            api = {**api, "storage_endpoint": emulator}
+        settings, trouble = self._settings(api)
+        if settings is None:
+            known = "endpoint" in api or not listed
+            yield from [mend("project", trouble)] if known else inventory
+            why = "can't be seen without " + ("a project" if known else "the inventory")
+            for check in ("credentials", "clock", "TPU API", "zones", "quota", "bucket"):
+                yield unseen(check, why)
+            return
+        found = cloud_findings(settings, zones, wanted)
+        if not any(each.state == MEND for each in found):
+            yield from inventory
+        yield from found
+        answers = any(each.check == "TPU API" and each.state == OK for each in found)
+        yield from self._quota(settings, fleet, zones, today, answers)
+        state = str(self._value("fleet_state", ""))
+        bucket = str(self._value("bucket", "") or (state if state.startswith("gs://") else ""))
+        yield from bucket_findings(settings, bucket, wanted)
+
+    def _settings(self, api: Mapping[str, Any]) -> tuple[ApiSettings | None, str]:
+        try:
+            return ApiSettings.of(api), ""
+        except NotConfigured as error:
+            return None, str(error)
+
+    def _quota(
+        self, settings: ApiSettings, fleet: Any, zones: list[str], today: date, answers: bool
+    ) -> list[Finding]:
+        if not answers:
+            return [unseen("quota", "can't be seen without the API")]
+        try:
+            return quota_findings(TpuApi(settings, patience=_PATIENCE), fleet, zones, today)
+        except TpuApiError as error:
+            return [unseen("quota", str(error))]
+
+    def _ways(self, address: str, known_hosts_file: str) -> Iterator[Finding]:
+        hostvars = self._vars.get("hostvars", {})
+        workers = self._vars.get("groups", {}).get("tpu", [])
+        ways = [way_of(str(host), hostvars[host]) for host in workers]
+        try:
+            known = KnownHostsFile(known_hosts_file).read() if known_hosts_file else {}
+        except TpuApiError as error:
+            yield mend("host keys", str(error), f"chmod 600 {known_hosts_file}")
+            known = {}
+        is_known: Callable[[str], bool] = known.__contains__
+        yield from way_findings(ways, address, is_known, folded)
+
+    def _value(self, name: str, default: Any) -> Any:
+        """Evaluate a variable of the inventory; one that can't be is a finding of its own."""
+        if name not in self._vars:
+            return default
+        try:
+            value = plain(self._templar.template(self._vars[name]))
+        except AnsibleError as error:
+            why = f"can't be evaluated: {one_line(error.message)}"
+            self._broken.append(mend(f"variable {name}", why, "$EDITOR inventory/*/group_vars/all"))
+            return default
+        return default if value is None else value

@@ -1,0 +1,60 @@
+"""Filters that read the doctor's findings together: the controller's and each worker's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..module_utils.doctor_finding import MEND, Finding, mend, untold, verdict
+from ..plugin_utils.folded_names import folded
+
+Answer = Mapping[str, Any]
+
+
+def doctor_summary(here: Answer, answers: Mapping[str, Answer], tpu: str = "") -> dict[str, Any]:
+    """Put all findings into ``lines``, with the ``verdict`` and the ``count`` of what to mend.
+
+    ``answers`` are what doctor_worker said, by worker; ``tpu`` is the TPU that was asked for.
+    """
+    findings = [*untold(here["findings"]), *worker_findings(answers)]
+    if tpu and not answers:
+        named = "" if tpu == "all" else f" of TPU {tpu}"
+        shown = "ansible-playbook playbooks/status.yml shows what there is"
+        findings.append(mend("workers", f"no worker{named} is READY", shown))
+    count = sum(each.state == MEND for each in findings)
+    said = verdict(findings)
+    return {"lines": [*(each.line for each in findings), said], "verdict": said, "count": count}
+
+
+def worker_findings(answers: Mapping[str, Answer]) -> list[Finding]:
+    """Fold what many workers say alike into a line; what is wrong stands behind what is right."""
+    alike: dict[Finding, list[str]] = {}
+    lost: list[Finding] = []
+    for host, answer in answers.items():
+        if "findings" not in answer:
+            lost.append(_unreached(host, answer))
+            continue
+        for each in untold(answer["findings"]):
+            alike.setdefault(each, []).append(host)
+    found = [
+        Finding(f"{folded(hosts)}: {each.check}", each.state, each.said, each.mend)
+        for each, hosts in sorted(alike.items(), key=lambda item: item[0].state == MEND)
+    ]
+    return found + lost
+
+
+def _unreached(host: str, answer: Answer) -> Finding:
+    said = " ".join(str(answer.get("msg") or "no answer").split())
+    if not answer.get("unreachable"):
+        return mend(host, said, f"ansible-playbook setup.yml --limit {host}")
+    reason = said[max(said.rfind("ssh: "), 0) :]
+    by = f"reboot it, or make its TPU anew: ansible-playbook playbooks/create.yml ({host})"
+    return mend(host, f"can't be reached: {reason}", by)
+
+
+class FilterModule:
+    """Ansible's way to find the filters."""
+
+    def filters(self) -> dict[str, Any]:
+        """Name them."""
+        return {"doctor_summary": doctor_summary}

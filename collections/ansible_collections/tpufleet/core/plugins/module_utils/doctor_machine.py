@@ -1,0 +1,245 @@
+"""What the doctor sees on a worker: disk, memory, devices, certificate, versions, last errors.
+
+Python 3.9 and the standard library, since it runs on workers. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .certificate import read_certificate
+from .devices import device_files, holders, open_files, program
+from .doctor_finding import Finding, mend, ok
+
+DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - they are only looked at
+LEAST_DISK = 0.05
+LEAST_MEMORY = 0.05
+ERROR_LINES = 3
+LOG_HOURS = 24
+KERNEL_TROUBLE = re.compile(
+    r"out of memory|oom-kill|killed process|i/o error|hung task|blocked for more than"
+    r"|remounting filesystem read-only|ext4-fs error|machine check|hardware error"
+    r"|soft lockup|nfs: server .* not responding|general protection fault",
+    re.IGNORECASE,
+)
+LIBTPU_TROUBLE = re.compile(r"^[EF]\d{4} ")
+"""A line of level error or fatal, as glog writes it: level, month and day, time."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where to look; each a directory that tests may move. ``name`` is the inventory's."""
+
+    name: str
+    device_glob: str = ""
+    chips: int = 0
+    proc: Path = Path("/proc")
+    root: Path = Path("/opt/tpufleet")
+    lockfile: Path = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
+    tpu_logs: Path = Path("/tmp/tpu_logs")  # noqa: S108 - libtpu's own place
+    disks: Sequence[str] = DISKS
+
+
+def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
+    """Look at everything; ``kernel`` are the kernel's last lines."""
+    found = [
+        *disk_findings(machine),
+        memory_finding(machine),
+        *device_findings(machine),
+        lock_finding(machine),
+        certificate_finding(machine),
+        *version_findings(machine),
+        kernel_finding(kernel),
+        libtpu_finding(machine, time.time()),
+    ]
+    return found
+
+
+def disk_findings(machine: Machine) -> Iterator[Finding]:
+    """Look at the room on each file system, once each."""
+    seen = set()
+    free = []
+    for place in machine.disks:
+        try:
+            device, room = Path(place).stat().st_dev, os.statvfs(place)
+        except OSError:
+            continue
+        if device in seen or not room.f_blocks:
+            continue
+        seen.add(device)
+        share, left = room.f_bavail / room.f_blocks, room.f_bavail * room.f_frsize
+        files = room.f_favail / room.f_files if room.f_files else 1.0
+        said = f"{place} has {_size(left)} free ({share:.0%})"
+        if share < LEAST_DISK or files < LEAST_DISK:
+            what = said if share < LEAST_DISK else f"{place} has room for {files:.0%} of its files"
+            by = f"ansible {machine.name} -b -a 'du -xhd2 --threshold=1G {place}' shows what is big"
+            yield mend("disk", what, by)
+        else:
+            free.append(said)
+    if free:
+        yield ok("disk", ", ".join(free))
+
+
+def memory_finding(machine: Machine) -> Finding:
+    """Look at the memory that is left, and at who has the most where that is little."""
+    sizes = {}
+    for line in _text(machine.proc / "meminfo").splitlines():
+        key, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdigit():
+            sizes[key] = int(words[0]) * 1024
+    total, left = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
+    if not total:
+        return mend("memory", "/proc/meminfo can't be read", f"ansible {machine.name} -a 'free -m'")
+    said = f"{_size(left)} of {_size(total)} to be had"
+    if left / total >= LEAST_MEMORY:
+        return ok("memory", said)
+    size, name, pid = max(_resident(machine.proc), default=(0, "nobody", "0"))
+    said = f"{said}; {name} (pid {pid}) has {_size(size)}"
+    return mend("memory", said, f"ansible {machine.name} -b -a 'kill {pid}', if it is no run's")
+
+
+def device_findings(machine: Machine) -> Iterator[Finding]:
+    """Look at the chips, and at who holds them: a run, or somebody else."""
+    if not machine.device_glob:
+        yield ok("devices", "none are to be seen on this type")
+        return
+    count = len(device_files(machine.device_glob))
+    if count < machine.chips:
+        said = f"{count} devices {machine.device_glob} where {machine.chips} should be"
+        yield mend("devices", said, f"ansible {machine.name} -b -m ansible.builtin.reboot")
+    strangers = []
+    for held in holders(machine.device_glob, machine.proc):
+        pid = re.search(r"\(pid (\d+)\)", held)
+        if pid and "tpufleet-run@" not in _text(machine.proc / pid[1] / "cgroup"):
+            strangers.append((held, pid[1]))
+    for held, pid in strangers:
+        yield mend(
+            "devices", f"{held}, and is no run", f"ansible {machine.name} -b -a 'kill {pid}'"
+        )
+    if count >= machine.chips and not strangers:
+        yield ok("devices", f"{count} of {machine.device_glob}, nobody but runs holds them")
+
+
+def lock_finding(machine: Machine) -> Finding:
+    """Look at libtpu's lockfile: without a holder it keeps the next program from the chips."""
+    check = "lockfile"
+    if not machine.lockfile.exists():
+        return ok(check, "none")
+    those = [
+        f"{program(folder)} (pid {folder.name})"
+        for folder in machine.proc.glob("[0-9]*")
+        if str(machine.lockfile) in open_files(folder)
+    ]
+    if those or holders(machine.device_glob, machine.proc):
+        return ok(check, f"{machine.lockfile}, held by {', '.join(those) or 'who has the devices'}")
+    said = f"{machine.lockfile} is there and nobody holds it"
+    return mend(check, said, f"ansible {machine.name} -b -a 'rm {machine.lockfile}'")
+
+
+def certificate_finding(machine: Machine) -> Finding:
+    """Look for the certificate that setup came to its end here."""
+    setup = f"ansible-playbook setup.yml --limit {machine.name}"
+    if read_certificate(machine.root) is None:
+        return mend("certificate", "setup did not come to its end here", setup)
+    return ok("certificate", "setup came to its end")
+
+
+def version_findings(machine: Machine) -> Iterator[Finding]:
+    """Say the versions in the environment that the certificate names."""
+    told = read_certificate(machine.root) or {}
+    env = machine.root / "envs" / str(told.get("environment") or "none")
+    if not env.is_dir():
+        if told:
+            setup = f"ansible-playbook setup.yml --limit {machine.name}"
+            yield mend("versions", f"there is no environment {env}", setup)
+        return
+    found = {}
+    for name in ("jax", "jaxlib", "libtpu"):
+        for folder in env.glob(f"lib/python3*/site-packages/{name}-*.dist-info"):
+            found[name] = folder.name[len(name) + 1 : -len(".dist-info")]
+    python = next(iter(sorted(env.glob("lib/python3*"))), None)
+    words = [f"Python {python.name[len('python') :]}"] if python else []
+    words += [f"{name} {version}" for name, version in found.items()]
+    certified = str((told.get("versions") or {}).get("jax") or "")
+    if certified and found.get("jax") != certified:
+        said = f"jax is {found.get('jax', 'missing')}, setup left {certified}"
+        setup = f"ansible-playbook setup.yml --limit {machine.name} -e renew=true"
+        yield mend("versions", said, setup)
+    else:
+        yield ok("versions", ", ".join(words))
+
+
+def kernel_finding(lines: Sequence[str]) -> Finding:
+    """Pick the kernel's last words of trouble."""
+    trouble = [line.strip() for line in lines if KERNEL_TROUBLE.search(line)]
+    if not trouble:
+        return ok("kernel", f"no trouble in the last {LOG_HOURS} hours")
+    said = " | ".join(trouble[-ERROR_LINES:])
+    if re.search(r"out of memory|oom-kill|killed process", said, re.IGNORECASE):
+        return mend("kernel", said, "a smaller batch, or fewer processes that load data")
+    return mend("kernel", said, "make the TPU anew: ansible-playbook playbooks/create.yml")
+
+
+def libtpu_finding(machine: Machine, now: float) -> Finding:
+    """Pick the last errors in libtpu's log of the last day."""
+    trouble = []
+    try:
+        files = {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*") if path.is_file()}
+        recent = [path for path in files if now - path.stat().st_mtime < LOG_HOURS * 3600]
+    except OSError:
+        recent = []
+    for path in sorted(recent, key=lambda each: each.stat().st_mtime):
+        trouble += [line for line in _tail(path).splitlines() if LIBTPU_TROUBLE.match(line)]
+    if not trouble:
+        return ok("libtpu", "no errors in its log" if recent else "no log of the last day")
+    last = list(dict.fromkeys(line.strip() for line in trouble))[-ERROR_LINES:]
+    return mend("libtpu", " | ".join(last), f"ansible {machine.name} -b -m ansible.builtin.reboot")
+
+
+def kernel_lines() -> list[str]:
+    """Ask the journal, or the kernel itself, for the last day's lines of warnings and worse."""
+    for words in (
+        ["journalctl", "--dmesg", "--priority=warning", "--no-pager", f"--since=-{LOG_HOURS}h"],
+        ["dmesg", "--level=emerg,alert,crit,err,warn", "--ctime"],
+    ):
+        try:
+            done = subprocess.run(words, capture_output=True, check=False, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0:
+            return done.stdout.decode("utf-8", errors="replace").splitlines()[-2000:]
+    return []
+
+
+def _resident(proc: Path) -> Iterator[tuple[int, str, str]]:
+    for folder in proc.glob("[0-9]*"):
+        pages = _text(folder / "statm").split()
+        if len(pages) > 1:
+            yield int(pages[1]) * os.sysconf("SC_PAGE_SIZE"), program(folder), folder.name
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def _tail(path: Path, most: int = 1 << 17) -> str:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            return stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,149 @@
+"""What the doctor sees on a worker: made-up /proc, certificates and logs, real file systems."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.doctor_machine import (
+    Machine,
+    certificate_finding,
+    device_findings,
+    disk_findings,
+    kernel_finding,
+    libtpu_finding,
+    lock_finding,
+    memory_finding,
+    version_findings,
+)
+
+from tests.collections.running_modules import run_module
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A worker with a chip, an idle process, and nothing wrong."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/accel0").touch()
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n")
+    made = Machine(
+        "pod-w0",
+        device_glob=str(tmp_path / "dev/accel*"),
+        chips=1,
+        proc=proc,
+        root=tmp_path / "opt",
+        lockfile=tmp_path / "libtpu_lockfile",
+        tpu_logs=tmp_path / "tpu_logs",
+        disks=(str(tmp_path),),
+    )
+    process(made, 7, "init")
+    return made
+
+
+def process(machine: Machine, pid: int, name: str, *files: Path | str, cgroup: str = "") -> None:
+    folder = machine.proc / str(pid)
+    (folder / "fd").mkdir(parents=True)
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "statm").write_text(f"0 {pid * 1000}")
+    (folder / "cgroup").write_text(cgroup)
+    for number, file in enumerate(files):
+        (folder / "fd" / str(number)).symlink_to(file)
+
+
+def test_a_disk_with_room_is_fine_and_one_that_is_not_there_is_passed_over(machine):
+    [found] = disk_findings(machine)
+    assert found.state == "ok"
+    assert "free" in found.said
+    assert list(disk_findings(Machine("x", disks=("/no/such/place",)))) == []
+
+
+def test_a_full_disk_is_named(machine, monkeypatch):
+    full = os.statvfs_result((4096, 4096, 1000, 10, 10, 100, 50, 50, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda place: full)
+    [found] = disk_findings(machine)
+    assert "(1%)" in found.said
+    assert found.mend.startswith("ansible pod-w0 -b -a 'du -xhd2")
+
+
+def test_little_memory_names_the_process_that_has_the_most(machine):
+    assert memory_finding(machine).state == "ok"
+    (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
+    process(machine, 99, "python3")
+    found = memory_finding(machine)
+    assert "python3 (pid 99) has" in found.said
+    assert "kill 99" in found.mend
+
+
+def test_a_run_may_hold_the_devices_and_nobody_else(machine, tmp_path):
+    unit = "0::/system.slice/system-tpufleet.slice/tpufleet-run@short.service"
+    process(machine, 20, "python", tmp_path / "dev/accel0", cgroup=unit)
+    [found] = device_findings(machine)
+    assert found.state == "ok"
+    process(machine, 21, "jupyter", tmp_path / "dev/accel0", cgroup="0::/user.slice")
+    [found] = device_findings(machine)
+    assert "jupyter (pid 21) holds" in found.said
+    assert found.mend == "ansible pod-w0 -b -a 'kill 21'"
+
+
+def test_a_chip_that_is_missing_is_counted(machine, tmp_path):
+    (tmp_path / "dev/accel0").unlink()
+    [found] = device_findings(machine)
+    assert f"0 devices {tmp_path}/dev/accel* where 1 should be" in found.said
+
+
+def test_a_lockfile_that_nobody_holds_is_to_go_and_one_that_is_held_stays(machine):
+    assert lock_finding(machine).state == "ok"
+    machine.lockfile.touch()
+    assert lock_finding(machine).mend == f"ansible pod-w0 -b -a 'rm {machine.lockfile}'"
+    process(machine, 30, "python", machine.lockfile)
+    assert "held by python (pid 30)" in lock_finding(machine).said
+    assert machine.lockfile.exists()
+
+
+def test_a_worker_without_a_certificate_is_set_up(machine):
+    assert certificate_finding(machine).mend == "ansible-playbook setup.yml --limit pod-w0"
+    assert list(version_findings(machine)) == []
+
+
+def test_versions_are_those_of_the_certificates_environment(machine):
+    packages = machine.root / "envs/abc/lib/python3.13/site-packages"
+    for name in ("jax-0.12.0", "jaxlib-0.12.0", "libtpu-0.0.50"):
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+    ready = machine.root / "ready.json"
+    ready.write_text('{"content": "x", "environment": "abc", "versions": {"jax": "0.12.0"}}')
+    [found] = version_findings(machine)
+    assert found.said == "Python 3.13, jax 0.12.0, jaxlib 0.12.0, libtpu 0.0.50"
+    ready.write_text('{"content": "x", "environment": "abc", "versions": {"jax": "0.11.0"}}')
+    [found] = version_findings(machine)
+    assert found.said == "jax is 0.12.0, setup left 0.11.0"
+
+
+def test_the_kernels_last_trouble_is_said():
+    calm = ["kernel: usb 1-1: new device", "kernel: audit: rate limit"]
+    assert kernel_finding(calm).state == "ok"
+    found = kernel_finding([*calm, "kernel: Out of memory: Killed process 9 (python)"])
+    assert "Killed process 9 (python)" in found.said
+    assert found.mend.startswith("a smaller batch")
+    assert "anew" in kernel_finding(["blk_update_request: I/O error, dev sda"]).mend
+
+
+def test_libtpus_errors_of_the_last_day_are_said(machine):
+    assert libtpu_finding(machine, time.time()).said == "no log of the last day"
+    machine.tpu_logs.mkdir()
+    log = machine.tpu_logs / "tpu_driver.t1v.root.log.INFO.1"
+    log.write_text("I1121 10:00:00 fine\nE1121 10:00:01 chip 2 is lost\n")
+    (machine.tpu_logs / "tpu_driver.INFO").symlink_to(log)
+    assert libtpu_finding(machine, time.time()).said == "E1121 10:00:01 chip 2 is lost"
+    assert libtpu_finding(machine, time.time() + 90000).state == "ok"
+
+
+def test_the_module_looks_at_this_machine_and_changes_nothing(tmp_path):
+    told = run_module("doctor_worker", worker="here", root=str(tmp_path))
+    assert told["changed"] is False
+    checks = [each["check"] for each in told["findings"]]
+    assert {"disk", "memory", "devices", "lockfile", "certificate", "kernel", "libtpu"} <= set(
+        checks
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,135 @@
+"""playbooks/doctor.yml in the first hour: what is missing is named, with the command."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from tests.collections.scripted_api import Say, ScriptedApi, error
+from tests.collections.test_doctor import PLACES, disabled
+from tests.collections.test_playbooks import environment_of, play
+from tests.localcloud.api.local_api import LocalApi
+
+PLAIN = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+DOCTOR = "playbooks/doctor.yml"
+Done = subprocess.CompletedProcess[str]
+
+
+def said(done: Done) -> list[str]:
+    """The doctor's lines, out of the JSON that the task shows."""
+    shown = re.search(r"\{\s*\"doctor_said\.lines\": .*?\n\}", done.stdout, re.DOTALL)
+    assert shown, done.stdout + done.stderr
+    return [" ".join(line.split()) for line in json.loads(shown[0])["doctor_said.lines"]]
+
+
+def to_mend(done: Done) -> list[str]:
+    return [line for line in said(done) if line.startswith("MEND")]
+
+
+def bare(tmp_path: Path, **more: str) -> dict[str, str]:
+    """The environment of somebody who has set nothing up yet."""
+    kept = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
+    home = {"HOME": str(tmp_path), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible")}
+    return {**kept, **home, **PLAIN, "NO_GCE_CHECK": "true", **more}
+
+
+def inventory_of(scripted: ScriptedApi, folder: Path, fleet: object = (), **options: object) -> str:
+    """Write an inventory for the scripted server, with a fleet file."""
+    config = {
+        "plugin": "tpufleet.core.tpu",
+        **scripted.api,
+        "known_hosts_file": str(folder / "known_hosts"),
+        **options,
+    }
+    (folder / "inv/group_vars/all").mkdir(parents=True)
+    (folder / "inv/tpu.yml").write_text(yaml.safe_dump(config))
+    variables = {"tpu_fleet": list(fleet), "fleet_state": str(folder / "state")}
+    (folder / "inv/group_vars/all/fleet.yml").write_text(yaml.safe_dump(variables))
+    return str(folder / "inv")
+
+
+def test_no_project(tmp_path):
+    done = play(bare(tmp_path), DOCTOR, inventory="inventory/gcp")
+    assert done.returncode != 0
+    [project, fleet, key] = to_mend(done)
+    assert "project is 'YOUR-PROJECT'" in project
+    assert "fill in yours in inventory/gcp/tpu.yml" in project
+    assert "wants no TPU yet: $EDITOR inventory" in fleet
+    assert "playbooks/create.yml makes one" in key
+    assert any(line.startswith("ok python") for line in said(done))
+    assert said(done)[-1] == "3 things to mend"
+
+
+def test_no_credentials(tmp_path):
+    (tmp_path / "tpu.yml").write_text("plugin: tpufleet.core.tpu\nproject: my-project\n")
+    done = play(bare(tmp_path), DOCTOR, inventory=str(tmp_path / "tpu.yml"))
+    assert "gcloud auth application-default login" in to_mend(done)[0]
+    assert "MEND credentials: no Google credentials found" in to_mend(done)[0]
+    assert "? zones: can't be seen without credentials" in said(done)
+
+
+def test_the_api_is_off(tmp_path, scripted):
+    scripted.answerer = lambda asked: Say(disabled("tpu.googleapis.com"), 403)
+    done = play(bare(tmp_path), DOCTOR, inventory=inventory_of(scripted, tmp_path))
+    assert [line for line in to_mend(done) if "TPU API" in line] == [
+        "MEND TPU API: is not enabled in local-fleet: gcloud services enable tpu.googleapis.com "
+        "--project=local-fleet"
+    ]
+
+
+def test_a_wrong_zone(tmp_path, scripted):
+    fleet = [{"name": "pod", "zone": "us-central2-x", "accelerator_type": "v4-8"}]
+    fleet[0]["runtime_version"] = "tpu-ubuntu2204-base"
+
+    def answer(asked):
+        if asked.path.endswith("/locations"):
+            return Say(PLACES)
+        return error(403, "denied") if "us-central2-x" in asked.path else Say()
+
+    scripted.answerer = answer
+    done = play(bare(tmp_path), DOCTOR, inventory=inventory_of(scripted, tmp_path, fleet))
+    assert any("us-central2-x (fleet.yml) has no TPUs" in line for line in to_mend(done))
+    assert any("such as us-central2-b" in line for line in to_mend(done))
+
+
+def test_the_local_cloud_is_not_up(tmp_path):
+    environment = bare(tmp_path, TPUFLEET_LOCALCLOUD_DIR=str(tmp_path))
+    done = play(environment, DOCTOR)
+    assert to_mend(done)[0] == (
+        "MEND inventory: the local cloud 'default' is not up: python -m localcloud up"
+    )
+    assert "? TPU API: can't be seen without the inventory" in said(done)
+
+
+def test_an_inventory_that_cannot_be_read_ends_every_other_playbook(tmp_path):
+    environment = bare(tmp_path, TPUFLEET_LOCALCLOUD_DIR=str(tmp_path))
+    done = play(environment, "playbooks/plan.yml")
+    assert done.returncode == 4
+    assert "PLAY" not in done.stdout
+
+
+def test_no_quota_is_told_by_what_holds_it(local_api: LocalApi):
+    local_api.ready("old")
+    done = play(environment_of(local_api) | PLAIN, DOCTOR, "-e", "bucket=")
+    assert any(
+        "quota: v4 on demand in us-central2-b: 8 chips in use" in line for line in said(done)
+    ), said(done)
+    assert not re.search(r" request (PATCH|PUT|DELETE) ", local_api.log())
+
+
+def test_a_fleet_file_with_a_mistake_hides_nothing_else(tmp_path, scripted):
+    scripted.answerer = lambda asked: Say(PLACES if asked.path.endswith("/locations") else {})
+    inventory = inventory_of(scripted, tmp_path, [{"name": "pod", "zoned": "x"}])
+    done = play(bare(tmp_path), DOCTOR, inventory=inventory)
+    assert any("fleet file" in line and "zoned" in line for line in to_mend(done))
+    assert any(line.startswith("ok zones") for line in said(done))
+
+
+def test_a_tpu_that_is_not_there(tmp_path, scripted):
+    scripted.answerer = lambda asked: Say(PLACES if asked.path.endswith("/locations") else {})
+    inventory = inventory_of(scripted, tmp_path)
+    done = play(bare(tmp_path), DOCTOR, "-e", "tpu=gone", inventory=inventory)
+    assert any("no worker of TPU gone is READY" in line for line in to_mend(done))
