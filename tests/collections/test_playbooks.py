@@ -144,7 +144,7 @@ def test_the_module_is_told_the_api_by_the_inventory_and_is_idempotent(environme
     task = tmp_path / "task.yml"
     states = ("present", "present", "absent", "absent")
     task.write_text(play_of(*map(node_task, states)))
-    result = play(environment, task)
+    result = play(environment, task, "-v")
     assert result.returncode == 0, result.stdout + result.stderr
     seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
     assert seen == ["changed", "ok", "changed", "ok"]
@@ -229,7 +229,7 @@ def test_the_module_of_queued_resources_is_idempotent_and_removes_by_force(envir
         state: """
     task = tmp_path / "task.yml"
     task.write_text(play_of(*(ask + s for s in ("present", "present", "absent", "absent"))))
-    result = play(environment, task)
+    result = play(environment, task, "-v")
     assert result.returncode == 0, result.stdout + result.stderr
     seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
     assert seen == ["changed", "ok", "changed", "ok"]
