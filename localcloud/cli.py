@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localcloud import bucket_cli, client, cloud, faults_cli, settings
 from localcloud.failure import CloudError
-from localcloud.machines import image, kinds
+from localcloud.machines import kinds
 from localcloud.machines.seam import MachineError
 from localcloud.place import NAME, Place, clouds_directory
 
@@ -56,7 +56,7 @@ def clean(_place: Place, options: argparse.Namespace) -> None:
     for entry in sorted(directory.glob("*")):
         if NAME.fullmatch(entry.name) and cloud.is_one(entry):
             down(Place.of(entry.name), options)
-    image.remove_all()
+    cloud.remove_images(say=say)
     if not directory.exists():
         return
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from localcloud import bucket, client, settings
 from localcloud.api.server import create_server
 from localcloud.failure import CloudError
-from localcloud.machines import kernel_limits, kinds, mounts, network, processes
+from localcloud.machines import image, kernel_limits, kinds, mounts, network, processes
 from localcloud.machines.kinds import KINDS
 from localcloud.machines.seam import Machines
 from localcloud.place import PROJECT_ROOT, Place
@@ -43,13 +43,29 @@ def up(
     """
     _want_root()
     _want_tools()
-    with _alone_on_host(say):
-        return _up(place, port, subnet, machines, say)
+    while True:
+        # Made before the host is held: it takes minutes, which keep no other cloud waiting.
+        root = None if is_served(place) else _image(place, machines, say)
+        with _alone_on_host(say):
+            if done := _up(place, port, subnet, machines, root, say):
+                return done
+
+
+def _image(place: Place, machines: str | None, say: Say) -> Path:
+    kind = _kind(place, settings.read(place) if place.settings.exists() else None, machines)
+    kinds.want_tools(kind)
+    return KINDS[kind].ensure_image(say)
 
 
 def _up(
-    place: Place, port: int | None, subnet: IPv4Network | None, machines: str | None, say: Say
-) -> Settings:
+    place: Place,
+    port: int | None,
+    subnet: IPv4Network | None,
+    machines: str | None,
+    root: Path | None,
+    say: Say,
+) -> Settings | None:
+    """Bring it up with machines made from ``root``; None where that is not there any more."""
     place.directory.mkdir(parents=True, exist_ok=True)
     place.directory.chmod(0o700)  # a machine's root makes what it likes below, setuid files too
     place.machines.mkdir(exist_ok=True)
@@ -68,8 +84,8 @@ def _up(
         bucket.up(place, network.Network(place, IPv4Network(found.subnet)).gateway, say)
         settings.hand_over(place)
         return found
-    kinds.want_tools(kind)
-    root = KINDS[kind].ensure_image(say)
+    if root is None or not root.is_dir():
+        return None
     kernel_limits.raise_for_many_machines()
     say("starting the network: a bridge, NAT, a name server")
     net = network.up(place, _subnet(place, before, subnet), say, needed=_has_machines(place))
@@ -108,6 +124,12 @@ def _down(place: Place, say: Say) -> None:
         raise CloudError(f"{left[0]} is mounted there by somebody: umount it, then down again")
     _remove_directory(place)
     kernel_limits.restore_after_the_last_cloud()
+
+
+def remove_images(*, say: Say) -> None:
+    """Remove the cached root file systems. No cloud comes up meanwhile."""
+    with _alone_on_host(say):
+        image.remove_all(say)
 
 
 def is_one(directory: Path) -> bool:

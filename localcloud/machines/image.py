@@ -5,6 +5,7 @@ roles' work. It comes from the package sources that this host itself is configur
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -38,7 +39,9 @@ PACKAGES = (
 DEBIAN_SUITE = "trixie"
 RECIPE = 2  # raise it when build() makes something else of the same packages
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}(\.[0-9a-f]{8}\.ext4|\.accelerator)?(\.partial-\d+)?")
+_OURS = re.compile(
+    r"[a-z]+-[0-9a-f]{12}(\.[0-9a-f]{8}\.ext4|\.accelerator|\.qemu)?(\.partial-\d+)?"
+)
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 # What a machine here must not do, or need not: its clock, disks and updates are the host's.
 _MASKED = (
@@ -94,6 +97,12 @@ def base_lines(sources: Iterable[Source], os_release: dict[str, str]) -> tuple[s
     return codename, list(dict.fromkeys(lines))
 
 
+def sources() -> tuple[str, list[str], list[str]]:
+    """Give the suite, the ``deb`` lines and apt's options for what is made on this host."""
+    suite, lines = base_lines(configured_sources(), os_release())
+    return suite, lines, acquire_options(_output(["apt-config", "dump", "Acquire"]))
+
+
 def acquire_options(dump: str) -> list[str]:
     """Keep what ``apt-config dump`` says of proxies and validity checks, for the machines."""
     kept = re.compile(r"Acquire::(https?::|Check-)[^\"]*\"[^\"]+\";")
@@ -118,8 +127,7 @@ def ensure(say: Callable[[str], None], also: tuple[str, ...] = ()) -> Path:
     Raises CloudError if it cannot be made; a half-made image is never left under its name.
     """
     packages = PACKAGES + also
-    suite, lines = base_lines(configured_sources(), os_release())
-    options = acquire_options(_output(["apt-config", "dump", "Acquire"]))
+    suite, lines, options = sources()
     host_pem = CA_BUNDLE.read_text() if CA_BUNDLE.exists() else ""
     recipe = repr(
         (
@@ -137,8 +145,34 @@ def ensure(say: Callable[[str], None], also: tuple[str, ...] = ()) -> Path:
     name = f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = images_directory() / name
     if not image.is_dir():
-        _build(image, suite, lines, options, host_pem, say, packages)
+        with alone(say):
+            if not image.is_dir():
+                _build(image, suite, lines, options, host_pem, say, packages)
     return image
+
+
+@contextlib.contextmanager
+def alone(say: Callable[[str], None]) -> Iterator[None]:
+    """Let one at a time make or remove what is in the cache; who finds it made waits for nobody."""
+    while True:
+        images_directory().mkdir(parents=True, exist_ok=True)
+        handle = os.open(images_directory(), os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("waiting: another local cloud makes a root file system for machines")
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if not _is(images_directory(), handle):
+                continue  # it was removed meanwhile: the lock is nobody's any more
+            yield
+            return
+        finally:
+            os.close(handle)
+
+
+def _is(path: Path, handle: int) -> bool:
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
 
 
 def _build(
@@ -150,46 +184,78 @@ def _build(
     say: Callable[[str], None],
     packages: tuple[str, ...] = PACKAGES,
 ) -> None:
-    if not shutil.which("mmdebstrap"):
-        raise CloudError("mmdebstrap is missing: apt-get install mmdebstrap")
-    image.parent.mkdir(parents=True, exist_ok=True)
-    for killed in image.parent.glob("*.partial-*"):  # nobody else builds: one cloud comes at a time
-        _remove(killed)
-    partial = image.with_name(f"{image.name}.partial-{os.getpid()}")
     say(f"making the machines' root file system ({suite}), once")
     command = [
-        "mmdebstrap",
-        "--variant=minbase",
-        f"--include={','.join(packages)}",
-        *(f"--aptopt={option}" for option in options),
-        suite,
-        str(partial),
+        *bootstrap("minbase", packages, suite, options),
+        str(partial_of(image)),
         *lines,
     ]
+    make_tree(image, command, say, lambda root: _finish(root, host_pem))
+
+
+def bootstrap(
+    variant: str, packages: Iterable[str], suite: str, options: Iterable[str] = ()
+) -> list[str]:
+    """Give mmdebstrap's command up to the tree's path, which the package sources follow.
+
+    It ends with this process, however that ends, and has its mounts to itself: so what a killed
+    build leaves is nothing but a directory.
+    """
+    return [
+        *("setpriv", "--pdeathsig", "KILL", "--"),
+        *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
+        *("mmdebstrap", f"--variant={variant}", f"--include={','.join(packages)}"),
+        *(f"--aptopt={option}" for option in options),
+        suite,
+    ]
+
+
+def partial_of(tree: Path) -> Path:
+    """Name what a tree is while this process makes it."""
+    return tree.with_name(f"{tree.name}.partial-{os.getpid()}")
+
+
+def make_tree(
+    tree: Path,
+    command: list[str],
+    say: Callable[[str], None],
+    finish: Callable[[Path], None] = lambda root: None,
+) -> None:
+    """Make a tree by a command that makes ``partial_of`` it, whole or not at all.
+
+    Only for who is ``alone``. Raises CloudError.
+    """
+    if not shutil.which("mmdebstrap"):
+        raise CloudError("mmdebstrap is missing: requirements/install-system")
+    for killed in tree.parent.glob("*.partial-*"):  # nobody else builds: see alone()
+        _remove(killed)
+    partial = partial_of(tree)
     tail: list[str] = []
     try:
         for line in _lines(command):
             tail = [*tail[-7:], line]
             if line.startswith("I: "):
                 say(f"  {line[3:]}")
-        _finish(partial, host_pem)
-        partial.rename(image)
+        finish(partial)
+        partial.rename(tree)
     except subprocess.CalledProcessError as error:
         raise CloudError(
-            "making the root file system failed; the last words of "
-            f"{shlex.join(command[:2])} were:\n" + "\n".join(tail)
+            f"making {tree} failed; the last words of mmdebstrap were:\n" + "\n".join(tail)
         ) from error
     finally:
         _remove(partial)
 
 
-def remove_all() -> None:
+def remove_all(say: Callable[[str], None]) -> None:
     """Remove the cached images, whole and half-made, and nothing else that lies beside them."""
-    for entry in images_directory().glob("*"):
-        if _OURS.fullmatch(entry.name):
-            _remove(entry)
-    with contextlib.suppress(OSError):
-        images_directory().rmdir()
+    if not images_directory().exists():
+        return
+    with alone(say):
+        for entry in images_directory().glob("*"):
+            if _OURS.fullmatch(entry.name):
+                _remove(entry)
+        with contextlib.suppress(OSError):
+            images_directory().rmdir()
 
 
 def _remove(image: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud.failure import CloudError
-from localcloud.machines import image, qemu, qemu_accelerator, qemu_image
+from localcloud.machines import image, nspawn, qemu, qemu_image, qemu_program
 from localcloud.machines.network import Network
 from localcloud.machines.nspawn import NspawnMachines
 from localcloud.machines.qemu import QemuMachines
@@ -29,15 +29,12 @@ class Kind:
 
 def _ensure_qemu_image(say: Say) -> Path:
     made = qemu_image.ensure(say)
-    if qemu_accelerator.choose(made) == qemu_accelerator.TCG:
-        say("KVM does not run a machine on this host: they are emulated, a boot takes a minute")
+    qemu_program.ensure(made, say)
     return made.root
 
 
 KINDS = {
-    "nspawn": Kind(
-        ("systemd-nspawn",), "requirements/install-system", image.ensure, NspawnMachines
-    ),
+    "nspawn": Kind(nspawn.TOOLS, "requirements/install-system", image.ensure, NspawnMachines),
     "qemu": Kind(
         qemu.TOOLS,
         "requirements/install-system qemu",

@@ -18,6 +18,7 @@ from localcloud.machines.roster import Roster
 from localcloud.machines.seam import TROUBLES, MachineError, MachineSpec, SweepError, Trouble
 from localcloud.place import Place
 
+TOOLS = ("bridge", "mkfs.ext4", "mount", "nsenter", "systemd-nspawn", "umount")
 BOOT_DEADLINE_S = 90.0
 GREETING_S = 2.0
 POWER_OFF_GRACE_S = 0.0  # a cloud does not wait for a guest either when its node is deleted

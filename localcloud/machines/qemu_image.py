@@ -58,6 +58,11 @@ class QemuImage:
         return self.root.with_name(f"{self.root.name}.accelerator")
 
     @property
+    def qemu(self) -> Path:
+        """A Debian tree with a newer qemu than the host's own, where that one is not sound."""
+        return self.root.with_name(f"{self.root.name}.qemu")
+
+    @property
     def kernel(self) -> Path:
         """The newest kernel of the image."""
         return self._newest("vmlinuz-*")
@@ -85,8 +90,10 @@ def ensure(say: Callable[[str], None]) -> QemuImage:
     kernel = _KERNELS.get(distribution, _KERNELS["debian"])
     made = QemuImage(image.ensure(say, (kernel, "initramfs-tools")))
     if not made.disk.exists():
-        say("making the disk of the machines with a kernel of their own, once")
-        _make_disk(made)
+        with image.alone(say):
+            if not made.disk.exists():
+                say("making the disk of the machines with a kernel of their own, once")
+                _make_disk(made)
     return made
 
 

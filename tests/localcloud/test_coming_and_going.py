@@ -2,6 +2,7 @@
 
 import argparse
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -58,6 +59,89 @@ def test_a_second_cloud_waits_for_the_first_and_says_so(place: Place):
     with cloud._alone_on_host(say):
         first.join(30)
     assert said == [("waiting: another local cloud comes up or goes away on this host", True)]
+
+
+def test_a_root_file_system_in_the_making_keeps_no_other_cloud_waiting(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    waited = []
+
+    def make(*_: object) -> Path:
+        with cloud._alone_on_host(waited.append):
+            return place.directory
+
+    monkeypatch.setattr(cloud, "_image", make)
+    for unneeded in ("_want_root", "_want_tools"):
+        monkeypatch.setattr(cloud, unneeded, lambda: None)
+    chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
+    monkeypatch.setattr(cloud, "_up", lambda *_: chosen)
+    assert cloud.up(place, port=None, subnet=None, say=print) == chosen
+    assert waited == []
+
+
+def test_a_root_file_system_that_went_away_before_its_use_is_made_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[Path] = []
+
+    def make(*_: object) -> Path:
+        made.append(place.directory.parent / f"images/{len(made)}")
+        if len(made) == 2:
+            made[1].mkdir(parents=True)
+        return made[-1]
+
+    def come_up(*_: object, **__: object) -> None:
+        raise CloudError("far enough")
+
+    monkeypatch.setattr(cloud, "_image", make)
+    for unneeded in ("_want_root", "_want_tools"):
+        monkeypatch.setattr(cloud, unneeded, lambda: None)
+    monkeypatch.setattr(cloud.kernel_limits, "raise_for_many_machines", come_up)
+    with pytest.raises(CloudError, match="far enough"):
+        cloud.up(place, port=None, subnet=None, say=print)
+    assert len(made) == 2
+
+
+def test_two_that_want_the_same_root_file_system_make_it_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    builds, said, waiting = [], [], threading.Event()
+
+    def build(wanted: Path, *_: object) -> None:
+        assert waiting.wait(30)
+        builds.append(wanted)
+        wanted.mkdir()
+
+    def say(line: str) -> None:
+        said.append(line)
+        waiting.set()
+
+    monkeypatch.setattr(image, "configured_sources", list)
+    monkeypatch.setattr(image, "base_lines", lambda *_: ("trixie", []))
+    monkeypatch.setattr(image, "_output", lambda _command: "")
+    monkeypatch.setattr(image, "_build", build)
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(image.ensure, (say, say))
+    assert builds == [first] == [second]
+    assert said == ["waiting: another local cloud makes a root file system for machines"]
+
+
+def test_who_waited_for_a_cache_that_was_removed_holds_the_new_one(place: Place):
+    entered = threading.Event()
+
+    def wait(_line: str) -> None:
+        entered.set()
+
+    def hold() -> bool:
+        with image.alone(wait):
+            return images.exists()
+
+    images = place.directory.parent / "images"
+    with ThreadPoolExecutor() as pool, image.alone(print):
+        other = pool.submit(hold)
+        assert entered.wait(30)
+        images.rmdir()
+    assert other.result()
 
 
 def test_clean_removes_clouds_and_images_and_nothing_that_lies_beside_them(

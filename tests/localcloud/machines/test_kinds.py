@@ -1,0 +1,23 @@
+"""What each kind of machine wants of its host."""
+
+import pytest
+
+from localcloud.failure import CloudError
+from localcloud.machines import kinds
+
+
+@pytest.mark.parametrize(
+    ("kind", "tool", "command"),
+    [
+        ("nspawn", "mkfs.ext4", "requirements/install-system"),
+        ("nspawn", "nsenter", "requirements/install-system"),
+        ("qemu", "qemu-img", "requirements/install-system qemu"),
+    ],
+)
+def test_a_missing_tool_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, kind: str, tool: str, command: str
+):
+    monkeypatch.setattr("shutil.which", lambda name: None if name == tool else f"/bin/{name}")
+    with pytest.raises(CloudError) as refused:
+        kinds.want_tools(kind)
+    assert str(refused.value) == f"{tool} is missing, for machines of kind {kind}: {command}"
