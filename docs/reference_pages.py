@@ -67,12 +67,15 @@ def role_part(role: Path, level: str) -> str:
     """Say what a role does and takes, for each of its entry points."""
     specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
     defaults = _defaults(role)
-    parts = []
+    parts, main = [], specs.get("main", {})
     for entry, spec in specs.items():
         name = role.name if entry == "main" else f"{role.name}: {entry}"
         words = [f"{level} {name}", _sentence(spec.get("short_description", ""))]
-        words += [text(paragraph) for paragraph in _several(spec.get("description"))]
-        if spec.get("options"):
+        if entry == "main" or spec.get("description") != main.get("description"):
+            words += [text(paragraph) for paragraph in _several(spec.get("description"))]
+        if entry != "main" and spec.get("options") == main.get("options"):
+            words.append("It takes what the role takes.")
+        elif spec.get("options"):
             words.append(table(spec["options"], defaults))
         parts.append("\n\n".join(filter(None, words)))
         level = "#" * max(2, len(level))
@@ -133,7 +136,8 @@ def text(paragraph: str) -> str:
     """Turn Ansible's markup into Markdown (docs.ansible.com, "Ansible markup")."""
     marked = md.to_md(parse(paragraph, Context()))
     coded = re.sub(r"<code>(.*?)</code>", lambda m: f"`{_plain(m[1])}`", marked)
-    return re.sub(r"\\([^\w\s*`\[\]<>])", r"\1", coded)
+    within_words = re.sub(r"(?<=\w)\\_(?=\w)", "_", coded)
+    return re.sub(r"\\([^\w\s*`\[\]<>])", r"\1", within_words)
 
 
 def _rows(options: Options, defaults: Mapping[str, Any], within: str) -> Iterator[str]:
