@@ -21,7 +21,7 @@ from localcloud.machines import (
     network,
     nspawn_troubles,
     processes,
-    qemu_accelerator,
+    qemu_program,
     qmp,
 )
 from localcloud.machines.nspawn import furnish, public_host_keys
@@ -30,11 +30,11 @@ from localcloud.machines.roster import Roster
 from localcloud.machines.seam import DataDisk, MachineError, MachineSpec, SweepError, Trouble
 from localcloud.place import Place
 
-TOOLS = ("qemu-system-x86_64", "qemu-img", "mke2fs")
+TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
 BOOT_DEADLINE_S = 900.0  # software emulation on a busy host, where a kernel may fail and boot anew
 GREETING_S = 15.0
 POWER_OFF_S = 5.0
-MEMORY_MIB = 1024
+MEMORY_MIB = 2048  # with 1024, JAX and an Orbax save do not fit beside the system
 _KERNEL_LINE = (
     f"console=ttyS0 root=UUID={ROOT_UUID} rootfstype=ext4 rootflags=noinit_itable rw "
     f"net.ifnames=0 oops=panic panic=1 init={FIRST_INIT}"
@@ -199,8 +199,7 @@ class QemuMachines:
         )
         disk, seed = (_option(directory / name) for name in ("disk.qcow2", "seed.tar"))
         command = [
-            "qemu-system-x86_64",
-            *qemu_accelerator.arguments(qemu_accelerator.choose(self.image)),
+            *qemu_program.command(self.image),
             *("-machine", "q35"),
             *("-m", str(MEMORY_MIB), "-smp", "1"),
             *("-nodefaults", "-no-user-config", "-display", "none"),

@@ -30,25 +30,14 @@ def choose(image: QemuImage) -> str:
     return accelerator
 
 
-def arguments(accelerator: str) -> list[str]:
-    """Give qemu's options for an accelerator.
-
-    Emulation keeps to an old processor, since the flags of qemu 7.2's newer ones come out wrong
-    far more often; without AVX, jaxlib does not run there.
-    """
-    if accelerator == KVM:
-        return ["-accel", "kvm", "-cpu", "host"]
-    return ["-accel", "tcg,thread=multi", "-cpu", "Nehalem"]
-
-
 def _kvm_boots(kernel: Path) -> bool:
     if not _DEVICE.exists():
         return False
     with tempfile.TemporaryDirectory(prefix="tpufleet-kvm-") as directory:
         console = Path(directory) / "console"
-        command = ["qemu-system-x86_64", *arguments(KVM), "-m", "256", "-nodefaults", "-display",
-                   "none", "-no-reboot", "-serial", f"file:{console}", "-kernel", str(kernel),
-                   "-append", "console=ttyS0 panic=-1"]  # fmt: skip
+        command = ["qemu-system-x86_64", "-accel", "kvm", "-cpu", "host", "-m", "256",
+                   "-nodefaults", "-display", "none", "-no-reboot", "-serial", f"file:{console}",
+                   "-kernel", str(kernel), "-append", "console=ttyS0 panic=-1"]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, check=False,
                                   timeout=PROBE_DEADLINE_S)  # fmt: skip

@@ -1,0 +1,80 @@
+"""Which qemu runs a machine, and with which processor."""
+
+from pathlib import Path
+
+import pytest
+
+from localcloud.machines import image, qemu_program
+from localcloud.machines.qemu_image import QemuImage
+
+DEBIAN_12 = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright (c) …"
+DEBIAN_13 = "QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)\nCopyright (c) …"
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QemuImage:
+    """An image on a Debian host without KVM, whose newer qemu is made by an empty command."""
+
+    def make(tree: Path, command: list[str], say: object) -> None:
+        assert f"{tree}.partial-" in " ".join(command)
+        tree.mkdir()
+
+    monkeypatch.setattr(qemu_program, "choose", lambda _: "tcg")
+    monkeypatch.setattr(
+        image, "sources", lambda: ("trixie", ["deb http://m.example trixie main"], [])
+    )
+    monkeypatch.setattr(image, "images_directory", lambda: tmp_path)
+    monkeypatch.setattr(image, "make_tree", make)
+    return QemuImage(tmp_path / "trixie-0123456789ab")
+
+
+def host_has(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setattr(qemu_program, "host_s_version", lambda: told)
+
+
+@pytest.mark.parametrize(
+    ("told", "sound"),
+    [(DEBIAN_12, False), (DEBIAN_13, True), ("QEMU emulator version 9.2.1", False), ("", False)],
+)
+def test_a_qemu_is_sound_from_version_10_on(told: str, sound: bool):
+    assert qemu_program.is_sound(told) is sound
+
+
+def test_a_newer_qemu_runs_by_its_own_loader_with_every_processor_feature(
+    made: QemuImage, monkeypatch: pytest.MonkeyPatch
+):
+    host_has(monkeypatch, DEBIAN_12)
+    qemu_program.ensure(made, print)
+    command = qemu_program.command(made)
+    assert command[0] == f"{made.qemu}/lib64/ld-linux-x86-64.so.2"
+    assert command[-1] == "max"
+
+
+def test_a_host_with_a_sound_qemu_runs_its_own(made: QemuImage, monkeypatch: pytest.MonkeyPatch):
+    host_has(monkeypatch, DEBIAN_13)
+    qemu_program.ensure(made, print)
+    assert not made.qemu.exists()
+    assert qemu_program.command(made)[0] == "qemu-system-x86_64"
+    assert qemu_program.command(made)[-1] == "max"
+
+
+def test_a_host_without_a_source_of_a_newer_one_is_told_and_gets_the_safer_processor(
+    made: QemuImage, monkeypatch: pytest.MonkeyPatch
+):
+    host_has(monkeypatch, DEBIAN_12)
+    monkeypatch.setattr(image, "sources", lambda: ("jammy", [], []))
+    said: list[str] = []
+    qemu_program.ensure(made, said.append)
+    assert "may fail" in said[-1]
+    assert qemu_program.command(made)[-1] == "Nehalem"
+
+
+def test_with_kvm_the_host_s_own_runs_whatever_its_age(
+    made: QemuImage, monkeypatch: pytest.MonkeyPatch
+):
+    host_has(monkeypatch, DEBIAN_12)
+    monkeypatch.setattr(qemu_program, "choose", lambda _: "kvm")
+    qemu_program.ensure(made, print)
+    assert qemu_program.command(made) == [
+        "qemu-system-x86_64", "-accel", "kvm", "-cpu", "host"
+    ]  # fmt: skip
