@@ -11,6 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision impor
     NOTHING,
     RECORD_DONE,
     RECREATE,
+    REPLACE,
     RESTART,
     STOP,
     Limits,
@@ -103,7 +104,67 @@ def test_a_new_worker_without_the_run_is_launched_on():
     assert decide(RECORD, pod(replace(IDLE, known=False, attempt=0)), NOW).action == LAUNCH
 
 
-@pytest.mark.parametrize("code", ["75", "TERM", "KILL"])
+GONE_AWAY = replace(IDLE, active=None)
+IN_A_BUCKET = {**RECORD, "checkpoints": "gs://bucket/run"}
+FOR_LONG = {"watch": {"state": "unreachable", "since": NOW - LIMITS.unreachable - 1}}
+
+
+def test_a_tpu_with_a_worker_that_stays_away_is_replaced_when_the_api_was_asked_twice():
+    record = {**IN_A_BUCKET, **FOR_LONG}
+
+    assert decide(IN_A_BUCKET, pod(ended("77"), GONE_AWAY, asked_twice=True), NOW).action == NOTHING
+    assert decide(record, pod(ended("77"), GONE_AWAY), NOW).action == NOTHING
+    assert decide(record, pod(ended("77"), GONE_AWAY, asked_twice=True), NOW).action == REPLACE
+
+
+def test_nothing_is_replaced_while_its_run_goes_on():
+    seen = pod(RUNNING, GONE_AWAY, asked_twice=True)
+
+    assert decide({**IN_A_BUCKET, **FOR_LONG}, seen, NOW).action == NOTHING
+
+
+def test_nothing_is_replaced_by_a_controller_that_reaches_no_worker_at_all():
+    seen = pod(GONE_AWAY, GONE_AWAY, asked_twice=True, others_answer=False)
+
+    assert decide({**IN_A_BUCKET, **FOR_LONG}, seen, NOW).action == NOTHING
+
+
+def test_nothing_is_replaced_whose_checkpoints_may_be_on_its_disks():
+    record = {**RECORD, **FOR_LONG, "checkpoints": "/mnt/shared/checkpoints/run"}
+    decision = decide(record, pod(ended("77"), GONE_AWAY, asked_twice=True), NOW)
+
+    assert decision.action == NOTHING
+    assert "playbooks/delete.yml" in decision.why
+
+
+def test_a_tpu_that_is_replaced_again_and_again_without_a_step_is_given_up():
+    record, now, replaced = IN_A_BUCKET, NOW, 0
+    for _ in range(100):
+        decision = decide(record, pod(ended("77"), GONE_AWAY, asked_twice=True), now)
+        replaced += decision.action == REPLACE
+        record, now = remember(record, decision), now + 100
+        if decision.action == GIVE_UP:
+            break
+
+    assert decision.action == GIVE_UP
+    assert replaced == LIMITS.replacements
+
+
+def test_a_worker_that_fails_again_and_again_has_its_tpu_replaced_if_checkpoints_allow_it():
+    record = {**IN_A_BUCKET, "watch": {"bad_worker": "w1", "bad_times": 3}}
+    decision = decide(record, pod(ended("77"), ended("1")), NOW)
+
+    assert decision.action == REPLACE
+    assert decision.why.startswith("w1 was the first to fail 4 times running")
+
+
+def test_what_was_killed_goes_on_at_once_and_counts_as_a_crash_since_memory_may_be_short():
+    decision = decide(RECORD, pod(ended("KILL"), ended("77")), NOW)
+
+    assert (decision.action, decision.memory.crashes) == (LAUNCH, 1)
+
+
+@pytest.mark.parametrize("code", ["75", "TERM"])
 def test_what_was_interrupted_goes_on_at_once_and_costs_no_crash(code):
     decision = decide(RECORD, pod(ended(code), ended("77")), NOW)
 
@@ -236,8 +297,9 @@ def test_whatever_is_seen_what_is_not_wanted_is_never_started_and_no_loss_is_tak
     assert decision == decide(record, seen, NOW)
     if record["wanted"] != "running":
         assert decision.action in (NOTHING, STOP)
-    if decision.action == RECREATE:
+    if decision.action in (RECREATE, REPLACE):
         assert seen.asked_twice
+    if decision.action == RECREATE:
         assert seen.node in ("PREEMPTED", "TERMINATED", GONE)
     if decision.action in (LAUNCH, RESTART):
         assert seen.node == "READY"
@@ -247,7 +309,7 @@ def test_whatever_is_seen_what_is_not_wanted_is_never_started_and_no_loss_is_tak
 
 
 @settings(deadline=None, max_examples=100)
-@given(code=st.sampled_from(["1", "3", "76", "127", "SEGV"]), workers=st.integers(1, 3))
+@given(code=st.sampled_from(["1", "3", "76", "127", "SEGV", "KILL"]), workers=st.integers(1, 3))
 def test_a_run_that_fails_forever_is_given_up_after_a_bounded_number_of_launches(code, workers):
     record, now, launches = dict(RECORD), NOW, 0
     for _ in range(200):

@@ -52,6 +52,11 @@ def test_a_tpu_that_is_not_in_the_inventory_is_gone_and_was_asked_for_once():
     assert view("mine", RECORD, {}, {}) == Seen(GONE)
 
 
+def test_it_is_told_whether_any_worker_of_the_fleet_could_be_reached():
+    assert view("mine", RECORD, HOSTS, {"other-w0": {"runs": []}}).others_answer
+    assert not view("mine", RECORD, HOSTS, {"other-w0": {"unreachable": True}}).others_answer
+
+
 def test_a_second_question_to_the_api_with_the_same_answer_counts_and_another_one_does_not():
     dead = {"pod": {"tpu_name": "pod", "tpu_state": "PREEMPTED"}}
 
@@ -65,6 +70,11 @@ def test_a_second_question_to_the_api_with_the_same_answer_counts_and_another_on
     ("action", "known", "playbooks"),
     [
         ("recreate", True, ["playbooks/create.yml", "setup.yml", "train.yml"]),
+        (
+            "replace",
+            True,
+            ["playbooks/delete.yml", "playbooks/create.yml", "setup.yml", "train.yml"],
+        ),
         ("launch", True, ["train.yml"]),
         ("launch", False, ["setup.yml", "train.yml"]),
         ("restart", True, ["playbooks/kill.yml", "train.yml"]),
@@ -82,7 +92,7 @@ def test_an_action_is_the_playbooks_that_a_person_would_type(action, known, play
 
 
 def test_a_run_is_launched_again_as_it_was():
-    told = train_variables("mine", RECORD, Path("/kept/r"), Path("/kept/c.yml"))
+    told = train_variables("mine", RECORD, Path("/kept/r"), Path("/kept/c.yml"), "gs://b/fleet")
 
     assert told["set"] == ["steps=9"]
     assert (told["run"], told["checkpoints"], told["env"]) == ("mine", "gs://b/c", {"A": "1"})
@@ -91,7 +101,7 @@ def test_a_run_is_launched_again_as_it_was():
 
 
 def test_a_trainer_of_someones_own_keeps_its_words():
-    told = train_variables("mine", RECORD | {"command": ["x", "a b"]}, Path("/r"), None)
+    told = train_variables("mine", RECORD | {"command": ["x", "a b"]}, Path("/r"), None, "/state")
 
     assert told["command"] == "x 'a b'"
     assert "config" not in told

@@ -40,7 +40,8 @@ class ActionModule(ActionBase):
         if self._task.check_mode:
             return result | {"changed": True, "msg": f"run {run} would be stopped and launched"}
         diary = Diary(Path(options["log"]), quiet=False)
-        actor = Actor(Path(options["project"]), Path(options["releases"]), diary)
+        project, releases = Path(options["project"]), Path(options["releases"])
+        actor = Actor(project, releases, options["fleet_state"], diary)
         diary(f"run {run}: restart by hand")
         failure = actor.act(run, record, Seen(READY), RESTART, only_if_wanted=False)
         if failure:

@@ -55,7 +55,8 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         self._check = bool(self._task.check_mode)
         self._diary = Diary(Path(options["log"]), quiet=self._check)
-        self._actor = Actor(Path(options["project"]), Path(options["releases"]), self._diary)
+        project, releases = Path(options["project"]), Path(options["releases"])
+        self._actor = Actor(project, releases, options["fleet_state"], self._diary)
         try:
             self._limits = watch.Limits(
                 **{key: float(value) for key, value in options["limits"].items()}
@@ -67,10 +68,10 @@ class ActionModule(ActionBase):
             records = {run: store.read(run) for run in store.runs()}
             if options["run"]:
                 records = {run: found for run, found in records.items() if run == options["run"]}
-            listed = self._listed(api, records, hosts)
+            answers = plain(options["answers"])
+            listed = self._listed(api, records, hosts, answers)
         except (RecordError, TpuApiError, TypeError) as error:
             raise AnsibleActionFail(str(error)) from None
-        answers = plain(options["answers"])
 
         def one(run: str) -> dict[str, Any]:
             seen = view(run, records[run], hosts, answers, listed)
@@ -91,14 +92,18 @@ class ActionModule(ActionBase):
         }
 
     def _listed(
-        self, api: Mapping[str, Any], records: Mapping[str, Any], hosts: Mapping[str, Any]
+        self,
+        api: Mapping[str, Any],
+        records: Mapping[str, Any],
+        hosts: Mapping[str, Any],
+        answers: Mapping[str, Any],
     ) -> dict[str, str] | None:
         """Ask the API itself once more if a wanted run's TPU seems to be lost."""
         wanted = [record for record in records.values() if record.get("wanted") == "running"]
         lost = [
             record
             for record in wanted
-            if view("", record, hosts, {}).node in watch.DEAD and record.get("tpu")
+            if record.get("tpu") and doubtful(view("", record, hosts, answers))
         ]
         if not lost:
             return None
@@ -193,6 +198,11 @@ class ActionModule(ActionBase):
             renewing.join()
             with contextlib.suppress(RecordError):
                 take(0)
+
+
+def doubtful(seen: watch.Seen) -> bool:
+    """Tell whether a TPU looks lost, or a worker of it is away: then the API is asked itself."""
+    return seen.node in watch.DEAD or any(part.active is None for part in seen.parts)
 
 
 def host_facts(task_vars: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from . import run_checkpoints
+from .certificate import read_certificate
 from .devices import groups, holders
 from .python_env import is_complete, network_environment
 from .release import proven, summary
@@ -121,12 +122,10 @@ def standing(launch: Launch, places: Places) -> str:
     return "done" if same and seen["state"] == "done" else "absent"
 
 
-def obstacles(
-    launch: Launch, places: Places, device_glob: str = "", release_comes: bool = False
-) -> list[str]:
+def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str]:
     """Tell what keeps a launch from starting here: each line what was seen, and what mends it.
 
-    ``release_comes`` says that a release which isn't there is about to be: a dry run pushes none.
+    A release that is missing is none of them: it comes by itself (``release_trouble``).
     """
     found = []
     for other in active_runs():
@@ -141,12 +140,6 @@ def obstacles(
                 f"run {other} is {seen['state']} with {other_launch(seen['launched'], launch)}: "
                 f"ansible-playbook playbooks/kill.yml -e run={other} first"
             )
-    release = places.release(launch.release)
-    problems = proven(release, launch.release) if release.exists() else ["it is not there"]
-    if problems and not release_comes:
-        found.append(
-            f"release {launch.release}: {summary(problems)}: ansible-playbook playbooks/push.yml"
-        )
     if not is_complete(places.python_env(launch.python_env)):
         found.append(
             f"there is no Python environment {launch.python_env}: "
@@ -158,6 +151,17 @@ def obstacles(
     if trouble:
         found.append(trouble)
     return found
+
+
+def release_trouble(launch: Launch, places: Places) -> str:
+    """Say what the worker's copy of the launch's release lacks; nothing if it is whole."""
+    if read_certificate(places.root) is None:
+        found.append("this worker is not set up: ansible-playbook setup.yml")
+    release = places.release(launch.release)
+    problems = proven(release, launch.release) if release.exists() else ["it is not there"]
+    if not problems:
+        return ""
+    return f"release {launch.release}: {summary(problems)}: ansible-playbook playbooks/push.yml"
 
 
 def other_launch(launched: dict, launch: Launch) -> str:

@@ -7,7 +7,7 @@ on whichever controller, goes on from what is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -20,12 +20,14 @@ READY = "READY"
 
 NOTHING = "nothing"
 RECREATE = "recreate"
+REPLACE = "replace"
+"""Delete the TPU, though the API says that it is READY, and make it anew."""
 LAUNCH = "launch"
 RESTART = "restart"
 STOP = "stop"
 RECORD_DONE = "record done"
 GIVE_UP = "give up"
-ACTIONS = (NOTHING, RECREATE, LAUNCH, RESTART, STOP, RECORD_DONE, GIVE_UP)
+ACTIONS = (NOTHING, RECREATE, REPLACE, LAUNCH, RESTART, STOP, RECORD_DONE, GIVE_UP)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Limits:
     preemptions: int = 0
     nans: int = 1
     same_worker: int = 3
+    replacements: int = 3
     first_backoff: float = 10
     longest_backoff: float = 600
 
@@ -70,13 +73,15 @@ class Part:
 @dataclass(frozen=True)
 class Seen:
     """A run as a pass sees it. ``node`` is the API's state of its TPU, ``asked_twice`` whether a
-    second question, to the API itself, had the same answer."""
+    second question, to the API itself, had the same answer. ``others_answer`` says whether any
+    worker at all could be reached from here."""
 
     node: str
     parts: tuple[Part, ...] = ()
     workers: int = 1
     health: str = ""
     asked_twice: bool = False
+    others_answer: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class Memory:
     best_step: int = 0
     crashes: int = 0
     preemptions: int = 0
+    replacements: int = 0
     nans: int = 0
     tries: int = 0
     not_before: float = 0.0
@@ -135,7 +141,8 @@ def decide(
     best = max([memory.best_step, *(part.step for part in seen.parts)])
     if best > memory.best_step:
         # It gets on: what went wrong before is forgiven, the preemptions' count only goes up.
-        memory = replace(memory, best_step=best, crashes=0, nans=0, bad_worker="", bad_times=0)
+        forgiven = {"crashes": 0, "nans": 0, "replacements": 0, "bad_worker": "", "bad_times": 0}
+        memory = replace(memory, best_step=best, **forgiven)
         if any(part.active for part in seen.parts):
             memory = replace(memory, tries=0, not_before=0.0)
     wanted = record.get("wanted")
@@ -161,7 +168,7 @@ def _wanted_running(
         return _stay("waiting for its TPU", why, memory, now)
     away = [part for part in seen.parts if part.active is None]
     if away:
-        return _unreachable(away, memory, now, limits)
+        return _unreachable(record, seen, away, memory, now, limits)
     active = [part for part in seen.parts if part.active]
     if len(active) == len(seen.parts):
         return _running(seen, memory, now, limits)
@@ -192,32 +199,76 @@ def _lost(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision:
     return _act(RECREATE, "preempted", why, spent, now)
 
 
-def _unreachable(away: list[Part], memory: Memory, now: float, limits: Limits) -> Decision:
+def _unreachable(
+    record: Mapping[str, Any],
+    seen: Seen,
+    away: list[Part],
+    memory: Memory,
+    now: float,
+    limits: Limits,
+) -> Decision:
     names = ", ".join(part.host for part in away)
     since = _since(memory, "unreachable", now)
-    if since > limits.unreachable:
-        why = (
-            f"{names} can't be reached for {since:.0f} s though the TPU is READY: "
-            "look at it, or delete the TPU: playbooks/delete.yml; then it is made anew"
-        )
-        return _stay("unreachable", why, memory, now)
-    return _stay("unreachable", f"{names} can't be reached", memory, now)
+    if since <= limits.unreachable:
+        return _stay("unreachable", f"{names} can't be reached", memory, now)
+    why = f"{names} can't be reached for {since:.0f} s though the TPU is READY"
+    here = [part for part in seen.parts if part.active is not None]
+    if here and all(part.active for part in here) and not _late(here, limits):
+        return _stay("unreachable", f"{why}; the run goes on on {here[0].host}", memory, now)
+    if not seen.others_answer:
+        # What can't reach anything may have lost its own network: the run may be fine.
+        return _stay("unreachable", f"{why}, nor any other worker from here", memory, now)
+    if not seen.asked_twice:
+        return _stay("unreachable", f"{why}; to be asked once more", memory, now)
+    return _replace(record, "unreachable", why, memory, now, limits)
+
+
+def _replace(
+    record: Mapping[str, Any], state: str, why: str, memory: Memory, now: float, limits: Limits
+) -> Decision:
+    """Make a TPU anew that is there but no good; its disks go with it, so only checkpoints in a
+    bucket allow that."""
+    by_hand = "playbooks/delete.yml deletes the TPU, then it is made anew"
+    if not str(record.get("checkpoints", "")).startswith("gs://"):
+        text = f"{why}; its checkpoints are in no bucket, so look at it, or: {by_hand}"
+        return _stay(state, text, memory, now)
+    if memory.replacements >= limits.replacements:
+        return _end(f"{why}; it was made anew {memory.replacements} times", memory, now)
+    if now < memory.not_before:
+        left = f"{why}; it is made anew in {memory.not_before - now:.0f} s"
+        return _stay(state, left, memory, now)
+    spent = replace(
+        memory,
+        replacements=memory.replacements + 1,
+        not_before=now + _backoff(memory.replacements, limits),
+        bad_worker="",
+        bad_times=0,
+    )
+    # What comes of it is watched anew: a worker of the new TPU has its own time to be reached.
+    decision = _act(REPLACE, state, why, spent, now)
+    return replace(decision, memory=replace(decision.memory, state="replaced", since=now))
 
 
 def _running(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision:
-    ages = [part for part in seen.parts if part.has_heartbeat and part.heartbeat_age is not None]
-    late = [
-        part
-        for part in ages
-        if part.heartbeat_age > (limits.heartbeat if part.step else limits.first_heartbeat)
-    ]
-    if late and len(late) == len(ages):
+    late = _late(seen.parts, limits)
+    if late:
         worst = max(late, key=lambda part: part.heartbeat_age or 0)
         why = f"{worst.host} has written no heartbeat for {worst.heartbeat_age:.0f} s"
         return _after_crash("hung", why, seen, memory, now, limits, RESTART)
     if seen.health.startswith("UNHEALTHY"):
         return _stay("running", f"its TPU is {seen.health}", memory, now)
     return _stay("running", "", memory, now)
+
+
+def _late(parts: Sequence[Part], limits: Limits) -> list[Part]:
+    """Give the parts whose heartbeat is too old, if there is no other heartbeat."""
+    ages = [part for part in parts if part.has_heartbeat and part.heartbeat_age is not None]
+    late = [
+        part
+        for part in ages
+        if part.heartbeat_age > (limits.heartbeat if part.step else limits.first_heartbeat)
+    ]
+    return late if len(late) == len(ages) else []
 
 
 def _standing(
@@ -244,13 +295,21 @@ def _standing(
             return _end(f"{words}, {_nth(nans)} time at the same place", memory, now)
         counted = replace(memory, nans=nans)
         return _after_crash("not a number", words, seen, counted, now, limits, LAUNCH, attempt)
-    harmless = {str(DONE), str(SAVED), str(PEER_ENDED), "TERM", "KILL"}
+    # KILL is nobody's wish: most often the kernel's, out of memory, and then it comes again.
+    harmless = {str(DONE), str(SAVED), str(PEER_ENDED), "TERM"}
     if not ended or (codes <= harmless and not _crashed(ended)):
         state = "interrupted" if ended else "standing still"
         why = words or "no process of it is there"
         return _relaunch(state, why, memory, now, limits)
     state = "not started" if str(NOT_TOGETHER) in codes else "crashed"
-    return _after_crash(state, words, seen, memory, now, limits, LAUNCH, attempt)
+    counted = _after_crash(state, words, seen, memory, now, limits, LAUNCH, attempt)
+    bad = counted.memory
+    often = limits.same_worker and bad.bad_times > limits.same_worker and len(seen.parts) > 1
+    if counted.action == GIVE_UP and often and bad.crashes <= limits.crashes:
+        text = f"{bad.bad_worker} was the first to fail {bad.bad_times} times running: {words}"
+        better = _replace(record, state, text, replace(bad, not_before=0.0), now, limits)
+        return counted if better.action == NOTHING else better
+    return counted
 
 
 def _relaunch(state: str, why: str, memory: Memory, now: float, limits: Limits) -> Decision:
@@ -309,7 +368,10 @@ def _crashed(ended: list[Part]) -> bool:
 def _first(ended: list[Part]) -> Part | None:
     """Give the part that ended first by itself."""
     own = [part for part in ended if part.code not in (str(PEER_ENDED), str(DONE))]
-    return min(own or ended, key=lambda part: part.ended_at, default=None)
+    # A worker that is gone leaves no word; the others name it.
+    blamed = {part.blames.partition(" ")[0] for part in ended if not own}
+    named = [part for part in ended if part.host in blamed]
+    return min(own or named or ended, key=lambda part: part.ended_at, default=None)
 
 
 def _backoff(tries: int, limits: Limits) -> float:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from .run_plan import TRAINER
-from .watch_decision import GONE, LAUNCH, READY, RECREATE, RESTART, STOP, Part, Seen
+from .watch_decision import GONE, LAUNCH, READY, RECREATE, REPLACE, RESTART, STOP, Part, Seen
 
 CREATE, SETUP = "playbooks/create.yml", "setup.yml"
+DELETE = "playbooks/delete.yml"
 TRAIN, KILL = "train.yml", "playbooks/kill.yml"
 
 
@@ -44,6 +45,7 @@ def view(
         workers=max([int(found.get("tpu_worker_count", 1)) for found in mine.values()]),
         health=next((str(found.get("tpu_health") or "") for found in mine.values()), ""),
         asked_twice=asked_twice,
+        others_answer=any("runs" in answer for answer in answers.values()),
     )
 
 
@@ -86,6 +88,8 @@ def commands(
     new = [SETUP, "-e", tpu]
     if action == RECREATE:
         return [[CREATE, "-e", tpu], new, train]
+    if action == REPLACE:
+        return [[DELETE, "-e", tpu, "-e", "yes=true"], [CREATE, "-e", tpu], new, train]
     if action == LAUNCH:
         return [train] if all(each.known for each in seen.parts) else [new, train]
     if action == RESTART:
@@ -94,13 +98,14 @@ def commands(
 
 
 def train_variables(
-    run: str, record: Mapping[str, Any], code: Path, config: Path | None
+    run: str, record: Mapping[str, Any], code: Path, config: Path | None, fleet_state: str
 ) -> dict[str, Any]:
     """Give what train.yml has to be told to launch the run again as it was."""
     words = [str(word) for word in record.get("command", [])]
     found: dict[str, Any] = {
         "run": run,
         "code": str(code),
+        "fleet_state": fleet_state,
         "checkpoints": str(record.get("checkpoints", "")).rpartition("/")[0],
         "env": dict(record.get("env") or {}),
         "wait": "started",

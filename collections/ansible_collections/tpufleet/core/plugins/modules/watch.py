@@ -7,7 +7,8 @@ module: watch
 short_description: Compare what runs are wanted with what is, once, and do the next thing for each
 description:
   - Reads the records in O(fleet_state), the inventory and the workers' O(answers), and decides for
-    each run whether to do nothing, to make its lost TPU anew, to launch what stands still, to
+    each run whether to do nothing, to make its lost TPU anew, to replace one
+      with a worker that stays away or fails again and again, to launch what stands still, to
     restart what hangs, to stop what was stopped, or to give up.
   - A TPU counts as lost only if the API says so when it is asked once more.
   - Acts by ansible-playbook, with the playbooks that a person would type. A lease in O(fleet_state)
@@ -43,7 +44,7 @@ options:
     description:
       - What to have patience with. Seconds are C(heartbeat), C(first_heartbeat), C(unreachable),
         C(settle), C(first_backoff), C(longest_backoff); counts are C(crashes), C(preemptions) (0
-        is no limit), C(nans), C(same_worker).
+        is no limit), C(replacements), C(nans), C(same_worker).
     type: dict
     default: {}
 attributes:

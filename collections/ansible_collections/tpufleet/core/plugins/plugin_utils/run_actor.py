@@ -25,10 +25,12 @@ ACTION_SECONDS = 3600
 
 
 class Actor:
-    """Acts from ``project``, with the releases that are kept in ``releases``."""
+    """Acts from ``project``, with the releases that are kept in ``releases`` and the records in
+    ``fleet_state``."""
 
-    def __init__(self, project: Path, releases: Path, diary: Diary) -> None:
+    def __init__(self, project: Path, releases: Path, fleet_state: str, diary: Diary) -> None:
         self._project, self._releases, self._diary = project, releases, diary
+        self._fleet_state = fleet_state
 
     def act(
         self,
@@ -41,7 +43,7 @@ class Actor:
         """Run the action's playbooks, the next only if the one before was fine; say why not."""
         with tempfile.TemporaryDirectory(prefix="tpufleet-run-") as folder:
             code = self._releases.expanduser() / str(record.get("release"))
-            starts = action in (watch.RECREATE, watch.LAUNCH, watch.RESTART)
+            starts = action in (watch.RECREATE, watch.REPLACE, watch.LAUNCH, watch.RESTART)
             if starts and not code.is_dir():
                 why = (
                     f"release {record.get('release')} is not on this controller ({code}): "
@@ -54,7 +56,8 @@ class Actor:
                 stem = Path(str(record.get("config_path") or "config.yml")).name
                 config = Path(folder) / stem
                 config.write_text(str(record["config"]), encoding="utf-8")
-            told = train_variables(run, record, code, config) | {"only_if_wanted": only_if_wanted}
+            told = train_variables(run, record, code, config, self._fleet_state)
+            told |= {"only_if_wanted": only_if_wanted}
             variables = Path(folder) / "run.json"
             variables.touch(mode=0o600)
             variables.write_text(json.dumps(told))
