@@ -46,6 +46,13 @@ test-molecule: env-dev ## the roles on machines: check, converge, idempotence, v
 test-journey: env-dev ## one whole journey on machines: create, train, kill, resume, preempt, delete
 	@$(AS_ROOT) $(PYTHON) -m pytest -m machines tests
 
+.PHONY: test-qemu
+test-qemu: env-dev ## what needs a kernel: NFS, data disks, reboots, on qemu machines (half an hour if emulated)
+	@requirements/install-system qemu
+	@$(AS_ROOT) $(PYTHON) -m pytest -m qemu tests
+	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs down --yes' EXIT; trap 'exit 130' INT TERM; \
+	$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs up --machines qemu && $(AS_ROOT) molecule test --scenario-name nfs
+
 .PHONY: lint
 lint: env-dev ## ruff, ansible-lint (profile production), yamllint
 	@ruff format --check --quiet . || { echo 'mend it: make format'; exit 1; }
