@@ -123,7 +123,16 @@ def test_a_name_in_two_zones_is_never_deleted_on_a_guess():
     nodes = [parse_node(node()), parse_node(node(zone="us-east1-d", id="2"))]
     with pytest.raises(NotConfigured, match="say -e zone="):
         find(nodes, "demo")
-    assert find(nodes, "demo", "us-east1-d").id == "2"
+    assert [node.id for node in find(nodes, "demo", "us-east1-d")] == ["2"]
+
+
+def test_a_name_that_no_tpu_has_is_answered_with_those_that_are_there():
+    nodes = [parse_node(node()), parse_node(node("pod"))]
+    with pytest.raises(NotConfigured, match=r"there are demo \(.*\), pod \("):
+        find(nodes, "dmeo")
+    with pytest.raises(NotConfigured, match="there is none at all"):
+        find([], "demo")
+    assert find(nodes, "gone", known=True) == []
 
 
 def test_no_capacity_in_one_zone_goes_on_to_the_next(client, scripted):

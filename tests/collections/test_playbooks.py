@@ -119,6 +119,19 @@ def test_yes_deletes_the_named_one_only(environment, local_api):
     assert names == ["demo"]
 
 
+def test_a_tpu_of_the_fleet_that_is_gone_already_is_no_failure_and_a_slip_of_the_pen_is_one(
+    environment, local_api
+):
+    local_api.ready("old")
+    gone = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
+    slip = play(environment, "playbooks/delete.yml", "-e", "tpu=dmeo", "-e", "yes=true")
+    assert gone.returncode == 0, flat(gone)
+    assert "changed=0" in flat(gone)
+    assert slip.returncode != 0
+    assert "no TPU called 'dmeo' in the listed zones; there are old (us-central2-b)" in flat(slip)
+    assert local_api.node("old")["state"] == "READY"
+
+
 def test_yes_false_is_no_yes(environment, local_api):
     local_api.ready("demo")
     assert play(environment, "playbooks/delete.yml", "-e", "yes=false").returncode != 0

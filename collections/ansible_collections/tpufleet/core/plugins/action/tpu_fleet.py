@@ -104,13 +104,13 @@ class ActionModule(ActionBase):
             if given["only"]
             else {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued},
         )
+        meant = [tpu for tpu in everything if given["only"] in (None, tpu.name)]
         if not given["only"]:
             nodes = list(tpu_fleet.sort_nodes(fleet, listed, _zones(given)).present.values())
-        elif waiting and not any(node.name == given["only"] for node in listed):
-            nodes = []
         else:
-            nodes = [tpu_fleet.find(listed, given["only"], given["zone"])]
-        meant = [tpu for tpu in everything if given["only"] in (None, tpu.name)]
+            # One that the fleet or the queue knows by name is gone already; another is a slip.
+            known = waiting or any(given["zone"] in ("", *tpu.zones) for tpu in meant)
+            nodes = tpu_fleet.find(listed, given["only"], given["zone"], known=bool(known))
         # Looked for before the TPUs go, which are what name them.
         disks = made_disks(api, nodes, meant) if given["disks"] else []
         options, tell = self._options(given), _Teller()

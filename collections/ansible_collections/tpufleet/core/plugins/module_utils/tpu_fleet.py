@@ -21,6 +21,8 @@ from .tpu_requests import Request
 from .tpu_wanted import Outcome, Wanted, facts_of, status_of
 
 AT_ONCE = 16
+#: How many TPUs are named to who asks for one that isn't there.
+NAMED = 8
 Tell = Callable[[str, str], None]
 
 
@@ -92,18 +94,27 @@ def sort_nodes(fleet: Sequence[FleetTpu], nodes: Iterable[Node], zones: Sequence
     return Survey(present, tuple(node for node in nodes if (node.zone, node.name) not in taken))
 
 
-def find(nodes: Iterable[Node], name: str, zone: str = "") -> Node:
-    """Find the one TPU of this name. Raises NotConfigured for none, and for several."""
+def find(nodes: Iterable[Node], name: str, zone: str = "", *, known: bool = False) -> list[Node]:
+    """Find the one TPU of this name; none of a ``known`` name. Raises NotConfigured.
+
+    That is for a name that nobody knows, and for one that several have.
+    """
+    nodes = list(nodes)
     found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
-    if not found:
+    if not found and not known:
         where = f"in zone {zone}" if zone else "in the listed zones"
-        raise errors.NotConfigured(f"there is no TPU called {name!r} {where}")
+        there = sorted(f"{node.name} ({node.zone})" for node in nodes)
+        more = f" and {len(there) - NAMED} more" if len(there) > NAMED else ""
+        raise errors.NotConfigured(
+            f"there is no TPU called {name!r} {where}; there "
+            + (f"are {', '.join(there[:NAMED])}{more}" if there else "is none at all")
+        )
     if len(found) > 1:
         zones = ", ".join(sorted(node.zone for node in found))
         raise errors.NotConfigured(
             f"there is a TPU {name} in several zones ({zones}): say -e zone="
         )
-    return found[0]
+    return found
 
 
 def create(
