@@ -34,6 +34,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
     one = kind("error", "answer an error", reach=True)
     one.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
     one.add_argument("code", type=int, help="the HTTP code, such as 429 or 503")
+    one = kind("outcome", "let a call of Compute begin an operation that fails", reach=True)
+    one.add_argument("method", help="such as compute.disks.insert or 'compute.*'")
+    one.add_argument("code", help="such as QUOTA_EXCEEDED or ZONE_RESOURCE_POOL_EXHAUSTED")
+    one.add_argument("--message", help="the operation's words")
     one = kind("latency", "answer late", reach=True)
     one.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
     one.add_argument("delaySeconds", type=float, metavar="SECONDS")
@@ -106,7 +110,7 @@ def run(place: Place, options: argparse.Namespace) -> Iterator[str]:
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
     if options.fault == "unreachable":
         return {"unreachable": options.zones}
-    kinds = {"error": "errors", "drop": "drops"}
+    kinds = {"error": "errors", "drop": "drops", "outcome": "outcomes"}
     outside = ("name", "verb", "fault")
     said = {
         key: value

@@ -6,6 +6,7 @@ sees of them: their checks, their operations, and who uses what.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 from localcloud.api.compute_disks import Disks
@@ -35,11 +36,19 @@ def compute_routes(
     name = project.parent.partition("/")[2]
     account = f"compute@{name}.iam.gserviceaccount.com"
     frame = Frame(database, project, endpoint, f"fleet@{name}.iam.gserviceaccount.com")
-    return (
+    resources = (
         *Networks(frame, addresses).routes(),
         *Firewalls(frame).routes(),
         *Disks(frame, endpoint).routes(),
         *ComputeProject(frame, account, changed).routes(),
+    )
+    return (
+        *(
+            route
+            if route.verb == "GET"
+            else replace(route, handler=frame.kept(route.handler), begins=True)
+            for route in resources
+        ),
         *ComputeOperations(frame).routes(),
         *Places(frame).routes(),
     )

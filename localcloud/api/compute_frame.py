@@ -1,5 +1,6 @@
 """What all methods of the Compute API share: addresses of resources, lists, ids of requests."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,13 +11,21 @@ from localcloud.api.compute_operation_table import ComputeOperation, ComputeOper
 from localcloud.api.database import Database
 from localcloud.api.paging import requested_page
 from localcloud.api.project import Project
-from localcloud.api.routing import Call
+from localcloud.api.routing import Call, Handler
 from localcloud.api.selection import ordered
 
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
 # returnPartialSuccess is on no list of the discovery document, and gcloud sends it on all.
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
+
+
+class FailingOperation(Exception):  # noqa: N818 - it is no error of the caller's
+    """Undoes the change of a call whose operation is to fail; carries that operation."""
+
+    def __init__(self, operation: tuple[Any, ...]) -> None:
+        super().__init__(operation)
+        self.operation = operation
 
 
 class Frame:
@@ -112,9 +121,26 @@ class Frame:
     def begin(
         self, method: str, call: Call, scope: str, verb: str, target: str, uid: int
     ) -> dict[str, Any]:
-        """Store an operation, under way for a moment, and write it."""
+        """Store an operation, under way for a moment, and write it.
+
+        To be called last in the transaction of the change: raises FailingOperation, which undoes
+        it, where a fault has the operation end with an error.
+        """
         request_id = call.query.get("requestId", "")
+        if call.ends_with:
+            raise FailingOperation((scope, method, verb, target, uid, request_id, call.ends_with))
         return self.write(self.operations.add(scope, method, verb, target, uid, request_id))
+
+    def kept(self, handler: Handler) -> Handler:
+        """Give a method that answers with the operation, also with one that is to fail."""
+
+        def answer(call: Call) -> Mapping[str, Any]:
+            try:
+                return handler(call)
+            except FailingOperation as failing:
+                return self.write(self.operations.add(*failing.operation))
+
+        return answer
 
     def write(self, operation: ComputeOperation) -> dict[str, Any]:
         """Write a stored operation as Compute does."""
@@ -138,4 +164,9 @@ class Frame:
             message[kind.removesuffix("s")] = self.link(operation.scope)
         if done:
             message["endTime"] = operation.end_time
+        if done and operation.error:
+            error = json.loads(operation.error)
+            message["error"] = {"errors": [error]}
+            message["httpErrorStatusCode"] = 403 if "QUOTA" in error["code"] else 503
+            message["httpErrorMessage"] = error["message"]
         return message

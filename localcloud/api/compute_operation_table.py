@@ -4,9 +4,10 @@ What it is about is done when it is stored; its end is a time and not a deed, so
 to go on after a restart.
 """
 
+import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from localcloud.api.clock import timestamp
@@ -16,7 +17,7 @@ from localcloud.api.node_table import new_uid
 from localcloud.api.request_ids import check_request_id
 
 LASTS_S = 0.2
-_COLUMNS = "uid, scope, name, method, verb, target, target_uid, begins, ends, request_id"
+_COLUMNS = "uid, scope, name, method, verb, target, target_uid, begins, ends, request_id, error"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ComputeOperation:
     begins: float
     ends: float
     request_id: str
+    error: str = ""  # JSON of ``{code, message}``, "" without one
 
     @property
     def insert_time(self) -> str:
@@ -56,18 +58,26 @@ class ComputeOperationTable:
         return time.time() + LASTS_S
 
     def add(
-        self, scope: str, method: str, verb: str, target: str, target_uid: int, request_id: str
+        self,
+        scope: str,
+        method: str,
+        verb: str,
+        target: str,
+        target_uid: int,
+        request_id: str,
+        error: Mapping[str, str] | None = None,
     ) -> ComputeOperation:
-        """Store a new operation."""
+        """Store a new operation, which ends well, or with an error of ``code`` and ``message``."""
         now = time.time()
         name = f"operation-{int(now * 1000)}-{secrets.token_hex(6)}"
         row = (new_uid(), scope, name, method, verb, target, target_uid, now, now + LASTS_S)
-        operation = ComputeOperation(*row, request_id)
+        failed = json.dumps(dict(error)) if error else ""
+        operation = ComputeOperation(*row, request_id, failed)
         with self._database.transaction() as connection:
             connection.execute(
                 f"INSERT INTO compute_operations ({_COLUMNS}) "  # noqa: S608 - ours, no input
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, request_id),
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, request_id, failed),
             )
         return operation
 

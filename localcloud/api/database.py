@@ -104,8 +104,11 @@ CREATE TABLE compute_operations (
 );
 CREATE INDEX compute_requests ON compute_operations (request_id) WHERE request_id != '';
 """
+_FAILED_OPERATIONS = """
+ALTER TABLE compute_operations ADD COLUMN error TEXT NOT NULL DEFAULT '';
+"""
 # A file of version n is brought up to date by the steps behind the first n.
-_STEPS = (_FIRST, _QUEUED_RESOURCES, _COMPUTE)
+_STEPS = (_FIRST, _QUEUED_RESOURCES, _COMPUTE, _FAILED_OPERATIONS)
 VERSION = len(_STEPS)
 
 

@@ -9,12 +9,14 @@ errors    ``code``: the call answers it
 latency   ``delaySeconds``: the call is answered so much later
 drops     ``when``: the connection ends "before" the call is done, or "after", unanswered
 mix       ``share`` of the calls (0.3) draw one of ``codes``, or a drop if ``drops``, by ``seed``
+outcomes  ``code``, ``message``: Compute takes the call, and its operation ends with this error
 capacity  ``acceleratorType`` (``v4-*``) has no more capacity
 quota     ``chips``: the limit of a ``generation`` (``v4``), of ``tier`` "spot" or "on-demand"
 late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` after its TPU is READY
 ========  ============================================================================
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -73,6 +75,10 @@ class _Field:
     default: Any = None
 
 
+def _operation_code(value: Any) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch(r"[A-Z][A-Z0-9_]*", value))
+
+
 _CODES = ", ".join(map(str, HTTP_STATUS))
 _SEED = _Field("a whole number", lambda value: type(value) is int, 0)
 _FIELDS: Mapping[str, Mapping[str, _Field]] = {
@@ -88,6 +94,10 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
             [429, 503],
         ),
         "drops": _Field("true or false", lambda value: isinstance(value, bool), True),
+    },
+    "outcomes": {
+        "code": _Field("a code such as QUOTA_EXCEEDED", _operation_code, "INTERNAL_ERROR"),
+        "message": _Field("a text", lambda value: isinstance(value, str), ""),
     },
     "capacity": {
         "acceleratorType": _Field(
@@ -110,7 +120,7 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
     },
 }
 KINDS = tuple(_FIELDS)
-_OF_CALLS = ("errors", "latency", "drops", "mix")
+_OF_CALLS = ("errors", "latency", "drops", "mix", "outcomes")
 
 
 def read_faults(

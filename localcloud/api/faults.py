@@ -93,6 +93,15 @@ class Faults:
                 return replace(_drawn(standing, method), delay=delay)
             return Stroke(delay)
 
+    def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
+        """Give the error that the operation of this call ends with; None for none."""
+        with self._lock:
+            for standing in self._hit("outcomes", method, zone)[:1]:
+                said = self._take(standing).details
+                asked = f"A fault was asked for: {method} ends with {said['code']}"
+                return {"code": said["code"], "message": said["message"] or asked}
+        return None
+
     def _hit(self, kind: str, method: str, zone: str) -> list[_Standing]:
         """Give the faults of a kind that mean this call; the local cloud's own only by name."""
         return [

@@ -34,6 +34,8 @@ class Call:
     names: Mapping[str, str]
     query: Mapping[str, str]
     content: bytes
+    #: By a fault: the error, by code and message, that the call's operation ends with.
+    ends_with: Mapping[str, str] | None = None
 
     def json(self) -> dict[str, Any]:
         """Read the body as a JSON object; an empty body is an empty one. Raises a 400."""
@@ -55,7 +57,8 @@ Handler = Callable[[Call], Mapping[str, Any]]
 class Route:
     """One method: its name (``nodes.list``), verb, path template and query parameters.
 
-    A template's ``{name}`` stands for one segment of the path, up to ``/`` or ``:``.
+    A template's ``{name}`` stands for one segment of the path, up to ``/`` or ``:``. One that
+    ``begins`` an operation of Compute's can be told what that ends with.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Route:
     handler: Handler
     query: tuple[str, ...] = ()
     public: bool = False
+    begins: bool = False
     pattern: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -181,7 +181,8 @@ class _ApiService:
         if stroke.drop == DROP_BEFORE:
             return Answer(0, {}, dropped=True)
         query = query_of(route, request.target)
-        body = route.handler(Call(names, query, request.content))
+        fails = self._faults.outcome(route.name, names.get("zone", "")) if route.begins else None
+        body = route.handler(Call(names, query, request.content, fails))
         return Answer(200, body, dropped=stroke.drop == DROP_AFTER)
 
 

@@ -124,6 +124,15 @@ def test_an_operation_on_a_disk_that_fails_ends_with_its_own_words(client, scrip
     assert scripted.asked[-1].path.endswith(f"/zones/{ZONE}/operations/op")
 
 
+def test_a_quota_of_disks_that_is_used_up_ends_the_creation_and_leaves_no_tpu(api, local_api):
+    full = {"method": "compute.disks.insert", "code": "QUOTA_EXCEEDED", "message": "Quota 'SSD'"}
+    local_api.call("POST", "/_localcloud/faults", {"outcomes": [full]})
+    (done,) = make(api, POD)
+    assert done.reason == "quota"
+    assert "Quota 'SSD'" in done.msg
+    assert (api.list_nodes().nodes, disk(api)) == ([], None)
+
+
 def make_unseen(api: TpuApi, entry):
     return create(api, expand([entry]), {}, Options(), lambda _name, _state: None)
 
@@ -135,7 +144,7 @@ def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, 
     assert disk(api) is not None
     fleet = tmp_path / "fleet.yml"
     fleet.write_text(f"tpu_fleet: {[POD]}\n")
-    said = ("-e", f"@{fleet}", "-e", "disks=true")
+    said = ("-e", f"@{fleet}", "-e", "tpu=demo", "-e", "disks=true")
     asked = play(environment, "playbooks/delete.yml", *said)
     assert "the disk corpus (us-central2-b, 50 GB) with all that is on it" in flat(asked)
     assert disk(api) is not None

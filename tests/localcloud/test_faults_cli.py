@@ -31,6 +31,15 @@ def typed(local_api, tmp_path, monkeypatch, capsys):
             {"method": "nodes.create", "zone": ZONE, "times": 2, "code": 429},
         ),
         (
+            ["outcome", "compute.disks.insert", "QUOTA_EXCEEDED", "--message", "Quota 'SSD'"],
+            "outcomes",
+            {
+                "method": "compute.disks.insert",
+                "code": "QUOTA_EXCEEDED",
+                "message": "Quota 'SSD'",
+            },
+        ),
+        (
             ["latency", "*", "0.5", "--for", "60"],
             "latency",
             {"method": "*", "forSeconds": 60.0, "delaySeconds": 0.5},

@@ -145,6 +145,20 @@ def test_faults_strike_compute_s_methods_and_zones_by_name(local_api, compute):
     compute.done("POST", "global/firewalls", RULE)
 
 
+def test_an_operation_that_a_fault_lets_fail_ends_with_its_error_and_changes_nothing(
+    local_api, compute
+):
+    failing = {"method": "compute.disks.*", "code": "QUOTA_EXCEEDED", "times": 1, "zone": ZONE}
+    local_api.call("POST", "/_localcloud/faults", {"outcomes": [failing]})
+
+    ended = compute.done("POST", DISKS, {"name": "one", "sizeGb": "10"})
+
+    assert [it["code"] for it in ended["error"]["errors"]] == ["QUOTA_EXCEEDED"]
+    assert compute.refused("GET", f"{DISKS}/one") == (404, "notFound")
+    assert "error" not in compute.done("POST", DISKS, {"name": "one", "sizeGb": "10"})
+    assert compute.get(f"{DISKS}/one")["sizeGb"] == "10"
+
+
 def test_the_project_s_metadata_changes_only_with_its_present_fingerprint(compute):
     before = compute.get("")["commonInstanceMetadata"]["fingerprint"]
     items = [{"key": "ssh-keys", "value": "me:ssh-ed25519 AAAA me"}]
