@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
-from collections.abc import Mapping
+import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .from_leader import FromLeaderError, pull
-from .python_env import lock_digest, network_environment, run
+from .python_env import EnvError, lock_digest, network_environment, run
 
-_WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-]+)-.+\.whl$")
+_WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-/]+)-[^/]+\.whl$")
+
+
+class NotHereError(Exception):
+    """The wheels are for the controller to send; ``needs`` says for what they must be."""
+
+    def __init__(self, minor: int) -> None:
+        super().__init__("the controller is to send the wheels")
+        glibc = platform.libc_ver()[1].partition(".")[2] or "17"
+        self.needs = {"minor": minor, "machine": platform.machine(), "glibc": int(glibc)}
 
 
 def wheels_folder(cache: Path, lock: str, minor: int) -> Path:
@@ -24,12 +35,18 @@ def wheels_folder(cache: Path, lock: str, minor: int) -> Path:
     return cache / "wheels" / f"{lock_digest(lock)[:16]}-3.{minor}"
 
 
-def download(folder: Path, lock: str, pip: list[str], env: Mapping[str, str]) -> None:
+def download(
+    folder: Path,
+    lock: str,
+    pip: list[str],
+    env: Mapping[str, str],
+    options: Sequence[str] = (),
+) -> None:
     """Have the wheels of a lock file in ``folder``, which is there afterwards or not at all.
 
     Wheels of other lock files beside it are taken again if this one pins them, to the hash.
-    ``pip`` are the words that run a pip of the Python that the wheels are for. Raises EnvError
-    with pip's own reason, OSError.
+    ``pip`` are the words that run a pip of the Python that the wheels are for, or ``options`` tell
+    it what they are for. Raises EnvError with pip's own reason, OSError.
     """
     if folder.is_dir():
         return
@@ -44,7 +61,7 @@ def download(folder: Path, lock: str, pip: list[str], env: Mapping[str, str]) ->
     words = [*pip, "download", "--quiet", "--no-deps", "--require-hashes"]
     # pip prefers what lies there to what it would have to download.
     words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new)]
-    words += ["-r", str(listed)]
+    words += [*options, "-r", str(listed)]
     run(words, pip_environment(env), "downloading what the lock file pins")
     new.replace(folder)
 
@@ -78,6 +95,56 @@ def have(folder: Path, lock: str, pip: list[str], env: Mapping[str, str], leader
             word = f"{error}: this worker downloaded for itself"
     download(folder, lock, pip, env)
     return word
+
+
+def have_sent(folder: Path, lock: str, pack: Path | None, leader: bool, minor: int) -> str:
+    """Have the wheels where the registry can't be reached: from the leader, or from what the
+    controller has sent.
+
+    Returns:
+        What a person should know, or nothing.
+
+    Raises:
+        NotHereError: the controller has sent nothing yet.
+        EnvError: what it has sent isn't what the lock file pins.
+    """
+    word = ""
+    if folder.is_dir():
+        return word
+    if pack:
+        unpack(pack, folder, lock)
+        return "its leader gave no wheels: the controller sent them" if leader else word
+    if leader:
+        try:
+            take_from_leader(folder)
+            return word
+        except FromLeaderError:
+            pass  # said when they have come
+    raise NotHereError(minor)
+
+
+def unpack(pack: Path, folder: Path, lock: str) -> None:
+    """Have the wheels of a tar file in ``folder``, each one that the lock file pins to the hash.
+
+    Raises EnvError, OSError.
+    """
+    new = folder.with_name(f".{folder.name}.new")
+    new.mkdir(parents=True, exist_ok=True)
+    try:
+        with tarfile.open(pack) as archive:
+            for member in archive:
+                content = archive.extractfile(member) if _WHEEL.match(member.name) else None
+                if content is None:
+                    raise EnvError(f"what the controller sent holds {member.name}, no wheel")
+                with (new / member.name).open("wb") as stream:
+                    shutil.copyfileobj(content, stream)
+                if file_digest(new / member.name) not in lock:
+                    (new / member.name).unlink()
+                    raise EnvError(f"{member.name} is not what the lock file pins")
+    except tarfile.TarError as error:
+        raise EnvError(f"what the controller sent can't be read: {error}") from None
+    keep(new, lock)
+    new.replace(folder)
 
 
 def keep(folder: Path, lock: str) -> None:

@@ -64,6 +64,19 @@ options:
     description: Free disk space to ask for before anything is made. By default a measure of the
       platform's.
     type: int
+  source:
+    description: Where wheels come from. V(controller) for workers that have no way out. The
+      controller downloads them then, and sends them to the leader.
+    type: str
+    choices: [registry, controller]
+    default: registry
+  pack:
+    description: A tar file of wheels on the worker; the controller's part puts it there.
+    type: path
+  cache:
+    description: Where the controller keeps what it downloads. Of the controller's part.
+    type: path
+    default: ~/.cache/tpufleet
   env:
     description: More environment variables for uv, such as an index of one's own.
     type: dict
@@ -96,6 +109,10 @@ path:
   description: Where it is.
   returned: success
   type: str
+needs:
+  description: For what the controller is to send wheels.
+  returned: where they are missing and O(source=controller)
+  type: dict
 removed:
   description: The environments that went, since nothing uses them.
   returned: success
@@ -132,7 +149,7 @@ from ..module_utils.python_env import (
     python_minor,
     run,
 )
-from ..module_utils.wheels import drop, have, wheels_folder
+from ..module_utils.wheels import NotHereError, drop, have, have_sent, wheels_folder
 
 
 def read_proof(path: Path) -> dict | None:
@@ -157,9 +174,12 @@ def certify(options: dict, env: Path) -> dict:
 
 
 def fetch(options: dict, python: Path, folder: Path) -> str:
-    """Have the wheels; give what a person should know. Raises EnvError, OSError."""
+    """Have the wheels; give what a person should know. Raises EnvError, NotHereError, OSError."""
     if folder.is_dir():
         return ""
+    if options["source"] == "controller":
+        pack = Path(options["pack"]) if options["pack"] else None
+        return have_sent(folder, options["lock"], pack, has_leader(), python_minor(python))
     with tempfile.TemporaryDirectory(prefix="tpufleet-pip-") as scratch:
         if python_minor(python) == sys.version_info.minor:
             pip = [str((python.parent / "uv").resolve().parent / "pip")]
@@ -205,6 +225,13 @@ def main() -> None:
             "proof_seconds": {"type": "int", "default": 120},
             "user": {"type": "str", "default": "tpufleet"},
             "needed_mb": {"type": "int"},
+            "source": {
+                "type": "str",
+                "choices": ["registry", "controller"],
+                "default": "registry",
+            },
+            "pack": {"type": "path"},
+            "cache": {"type": "path", "default": "~/.cache/tpufleet"},
             "env": {"type": "dict", "default": {}},
             "root": {"type": "path", "default": "/opt/tpufleet"},
         },
@@ -250,6 +277,8 @@ def main() -> None:
                 kept.write_text(json.dumps(proof) + "\n", encoding="utf-8")
     except EnvError as error:
         module.fail_json(msg=str(error))
+    except NotHereError as error:
+        module.exit_json(changed=False, id="", path="", proof={}, needs=error.needs)
     except KeyError as error:
         module.fail_json(
             msg=f"there is no user {options['user']} ({error}): setup.yml --tags base makes it"

@@ -19,6 +19,19 @@ options:
     type: str
     choices: [leader, all]
     default: all
+  source:
+    description: Where wheels come from. V(controller) for workers that have no way out. The
+      controller downloads them then, and sends them to the leader.
+    type: str
+    choices: [registry, controller]
+    default: registry
+  pack:
+    description: A tar file of wheels on the worker; the controller's part puts it there.
+    type: path
+  cache:
+    description: Where the controller keeps what it downloads. Of the controller's part.
+    type: path
+    default: ~/.cache/tpufleet
   env:
     description: More environment variables for pip and uv, such as an index of one's own.
     type: dict
@@ -63,6 +76,10 @@ python:
   description: The interpreter that was chosen.
   returned: success
   type: str
+needs:
+  description: For what the controller is to send wheels.
+  returned: where they are missing and O(source=controller)
+  type: dict
 uv:
   description: The uv that was installed.
   returned: success
@@ -87,7 +104,7 @@ from ..module_utils.python_env import (
     python_minor,
     run,
 )
-from ..module_utils.wheels import drop, have, wheels_folder
+from ..module_utils.wheels import NotHereError, drop, have, have_sent, wheels_folder
 
 UV_MB = 200
 
@@ -105,12 +122,17 @@ def system_python(minimum: int) -> Path | None:
     return None
 
 
-def install_uv(home: Path, lock: str, cache: Path, env: dict) -> str:
+def install_uv(home: Path, options: dict, cache: Path) -> str:
     """Make uv's own environment with pip, which needs nothing but the system's Python.
 
-    Gives what a person should know.
+    Gives what a person should know. Raises EnvError, NotHereError, OSError.
     """
+    lock, minor, word = options["lock"], sys.version_info.minor, ""
     check_room(home, UV_MB)
+    wheels = wheels_folder(cache, lock, minor)
+    if options["source"] == "controller":
+        pack = Path(options["pack"]) if options["pack"] else None
+        word = have_sent(wheels, lock, pack, has_leader(), minor)
     if home.exists():
         shutil.rmtree(home)
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -123,8 +145,8 @@ def install_uv(home: Path, lock: str, cache: Path, env: dict) -> str:
     listed = home / "bootstrap.lock"
     listed.write_text(lock, encoding="utf-8")
     pip = str(home / "bin/pip")
-    wheels = wheels_folder(cache, lock, sys.version_info.minor)
-    word = have(wheels, lock, [pip], env, has_leader())
+    if options["source"] == "registry":
+        word = have(wheels, lock, [pip], options["env"], has_leader())
     words = [pip, "install", "--quiet", "--no-index", "--find-links", str(wheels)]
     run([*words, "--require-hashes", "-r", str(listed)], environment, "pip install uv")
     if has_leader():
@@ -196,6 +218,13 @@ def main() -> None:
         argument_spec={
             "lock": {"type": "str", "required": True},
             "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
+            "source": {
+                "type": "str",
+                "choices": ["registry", "controller"],
+                "default": "registry",
+            },
+            "pack": {"type": "path"},
+            "cache": {"type": "path", "default": "~/.cache/tpufleet"},
             "env": {"type": "dict", "default": {}},
             "root": {"type": "path", "default": "/opt/tpufleet"},
             "minimum": {"type": "int", "default": 12},
@@ -215,7 +244,7 @@ def main() -> None:
             with one_at_a_time(SETUP):
                 missing_uv = not (home / "complete").exists()
                 if missing_uv:
-                    word = install_uv(home, options["lock"], root / "cache", options["env"])
+                    word = install_uv(home, options, root / "cache")
                     if word:
                         module.warn(word)
         python = system_python(options["minimum"]) or installed_python(
@@ -229,6 +258,8 @@ def main() -> None:
             )
     except EnvError as error:
         module.fail_json(msg=str(error))
+    except NotHereError as error:
+        module.exit_json(changed=False, python="", uv="", needs=error.needs)
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")
     python = python or root / "python" / f"cpython-{options['wanted']}"

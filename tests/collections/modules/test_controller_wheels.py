@@ -1,0 +1,110 @@
+"""Wheels for workers that have no way out: the controller downloads, packs and sends them."""
+
+import sys
+import tarfile
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import wheels
+from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.controller_wheels import (
+    Target,
+    packed,
+    pinned_for,
+)
+
+from tests.collections.modules.test_wheels import make_wheel
+
+OLD_ARM = Target(minor=9, machine="aarch64", glibc=31)
+HERE = Target(minor=sys.version_info.minor, machine="x86_64", glibc=36)
+
+
+@pytest.fixture
+def index(tmp_path):
+    """A place that pip may take wheels from, without any network."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
+
+
+def test_what_holds_for_the_worker_counts_not_what_holds_for_the_controller():
+    lock = (
+        "# a comment\n"
+        "arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:a \\\n    --hash=sha256:b\n"
+        "intel==1.0 ; platform_machine == 'x86_64' --hash=sha256:c\n"
+        "old[extra]==2 ; python_version < '3.10' --hash=sha256:d\n"
+    )
+
+    assert pinned_for(OLD_ARM, lock).splitlines() == [
+        "arm==1.0 --hash=sha256:a --hash=sha256:b",
+        "old[extra]==2 --hash=sha256:d",
+    ]
+
+
+def test_a_mac_asks_for_wheels_of_the_worker_s_kind(tmp_path, index):
+    name = "pear-1.0-cp39-cp39-manylinux_2_28_aarch64.whl"
+    lock = make_wheel(tmp_path / "index", "pear")
+    (tmp_path / "index/pear-1.0-py3-none-any.whl").rename(tmp_path / "index" / name)
+
+    pack = packed(lock, OLD_ARM, tmp_path / "cache", index)
+
+    with tarfile.open(pack) as archive:
+        assert archive.getnames() == [name]
+
+
+def test_what_the_controller_has_packed_is_downloaded_once(tmp_path, index):
+    lock = make_wheel(tmp_path / "index", "apple")
+    pack = packed(lock, HERE, tmp_path / "cache", index)
+    nowhere = {"PIP_NO_INDEX": "1"}
+
+    assert packed(lock, HERE, tmp_path / "cache", nowhere) == pack
+
+
+def test_what_does_not_exist_is_named_as_the_controller_s_trouble(tmp_path, index):
+    lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
+
+    with pytest.raises(EnvError, match=r"the controller: .*no-such-thing==1\.0") as refused:
+        packed(lock, HERE, tmp_path / "cache", index)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_worker_without_a_leader_asks_the_controller_for_its_kind_of_wheels(tmp_path):
+    with pytest.raises(wheels.NotHereError) as asked:
+        wheels.have_sent(tmp_path / "wheels/x", "", None, leader=False, minor=9)
+
+    assert asked.value.needs["minor"] == 9
+    assert asked.value.needs["glibc"] >= 17
+
+
+def test_a_worker_whose_leader_gives_nothing_asks_the_controller(tmp_path):
+    with pytest.raises(wheels.NotHereError):
+        wheels.have_sent(tmp_path / "wheels/x", "", None, leader=True, minor=9)
+
+
+def test_what_was_sent_lies_where_downloaded_wheels_would(tmp_path, index):
+    lock = make_wheel(tmp_path / "index", "apple")
+    pack = packed(lock, HERE, tmp_path / "cache", index)
+    folder = wheels.wheels_folder(tmp_path / "worker", lock, 13)
+
+    wheels.have_sent(folder, lock, pack, leader=False, minor=13)
+
+    assert [path.name for path in folder.iterdir()] == ["apple-1.0-py3-none-any.whl"]
+
+
+def test_what_the_lock_file_does_not_pin_is_refused(tmp_path, index):
+    lock = make_wheel(tmp_path / "index", "apple")
+    pack = packed(lock, HERE, tmp_path / "cache", index)
+    folder = tmp_path / "worker/wheels/x"
+
+    with pytest.raises(
+        EnvError, match=r"apple-1\.0-py3-none-any\.whl is not what the lock file pins"
+    ):
+        wheels.have_sent(folder, "apple==1.0 --hash=sha256:0", pack, leader=False, minor=13)
+    assert not folder.exists()
+
+
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path):
+    (tmp_path / "evil").write_text("x")
+    with tarfile.open(tmp_path / "pack.tar", "w") as archive:
+        archive.add(tmp_path / "evil", "../evil-1.0-py3-none-any.whl")
+
+    with pytest.raises(EnvError, match="no wheel"):
+        wheels.have_sent(tmp_path / "wheels/x", "", tmp_path / "pack.tar", leader=False, minor=13)
+    assert not list(tmp_path.rglob("evil-1.0*"))
