@@ -7,8 +7,8 @@ from pathlib import Path
 from train.config import ConfigError
 from train.contract import finite_or_none
 
-MOST_POINTS = 4000
-"""Steps of one curve: where there are more, each point is the mean of some."""
+MOST_POINTS = 1000
+"""Points of one curve: where there are more steps, each point is the mean of some."""
 
 
 def draw(run_dirs: Sequence[Path], picture: Path) -> None:

@@ -1,0 +1,80 @@
+"""The whole of tpufleet.core.report, on the controller: it reads records and writes the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.report_page import page
+from ..module_utils.report_runs import run_views
+from ..module_utils.run_record import RecordError, record_store
+from .run_record import plain
+
+_AS_OF = re.compile(r'<p class="dim">As of .*?</p>')
+
+
+class ActionModule(ActionBase):
+    """Writes one HTML page about the runs."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Read, put together, write whole or not at all."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _, given = self.validate_argument_spec(
+            argument_spec={
+                "path": {"type": "path", "required": True},
+                "fleet_state": {"type": "str", "required": True},
+                "answers": {"type": "dict", "required": True},
+                "run": {"type": "str", "default": ""},
+                "log_scale": {"type": "bool", "default": False},
+            }
+        )
+        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
+        try:
+            store = record_store(given["fleet_state"], api)
+            records = {run: store.read(run) for run in store.runs()}
+        except RecordError as error:
+            raise AnsibleActionFail(str(error)) from None
+        now = time.time()
+        views = run_views(records, plain(given["answers"]), now, given["run"])
+        if given["run"] and not views:
+            raise AnsibleActionFail(
+                f"there is no run {given['run']}: ansible-playbook playbooks/status.yml shows them"
+            )
+        fleet = str(api.get("project") or "the fleet")
+        text = page(views, fleet, now, log=given["log_scale"])
+        path = Path(given["path"])
+        try:
+            before = path.read_text(encoding="utf-8") if path.is_file() else ""
+            if not self._task.check_mode:
+                _write(path, text)
+        except OSError as error:
+            raise AnsibleActionFail(f"can't write {path}: {error.strerror}") from None
+        changed = _AS_OF.sub("", before) != _AS_OF.sub("", text)
+        runs = [view.name for view in views]
+        return result | {"changed": changed, "path": str(path), "runs": runs, "msg": str(path)}
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

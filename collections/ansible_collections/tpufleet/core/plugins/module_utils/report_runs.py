@@ -1,0 +1,253 @@
+"""From runs' records and workers' answers to what a report shows of each run. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .report_chart import Curve
+
+LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
+    *("launch", "preempted", "crash", "restart", "kill", "done"),
+)
+OTHER = "other"
+ENDS = (PREEMPTED, CRASH, RESTART, KILL, DONE)
+#: What an event's words begin with or hold, the first that fits counts.
+_KINDS = (
+    (LAUNCH, r"^launched\b"),
+    (DONE, r"^done\b"),
+    (KILL, r"^stopped\b|^stopped is wanted"),
+    (PREEMPTED, r"^preempted\b|: recreate$"),
+    (RESTART, r"^hung\b|^interrupted\b|^standing still\b|^half\b|^restart|^maintenance\b"),
+    (
+        CRASH,
+        r"^crashed\b|^not a number\b|^not started\b|^the launch failed\b|^found\b"
+        r"|^half of it has ended|^gave? up|^given up|^failed\b|give up$",
+    ),
+)
+_OF_THE_RUN = re.compile(r"^run \S+: ")
+#: How exit.json's words on the last attempt count.
+_END_KINDS = {"done": DONE, "interrupted, saved": KILL, "interrupted, not saved": KILL}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a run, at unix seconds; ``kind`` is one of the above."""
+
+    time: float
+    kind: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One launch, from start to end in unix seconds; ``ended`` is the kind of its end or empty."""
+
+    number: int
+    start: float
+    end: float
+    ended: str = ""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """How a run stands on a worker, in words and numbers."""
+
+    name: str
+    state: str
+    attempt: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    beat_age: float | None = None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """All that the report shows of a run. ``goodput`` is a share of 1, None where unknown."""
+
+    name: str
+    wanted: str
+    tpu: str = ""
+    release: str = ""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    last: Mapping[str, Any] = field(default_factory=dict)
+    steps: int | None = None
+    events: Sequence[Event] = ()
+    attempts: Sequence[Attempt] = ()
+    workers: Sequence[Worker] = ()
+    goodput: float | None = None
+
+
+def kind_of(what: str) -> str:
+    """Tell the kind of an event from the words of the record."""
+    words = _OF_THE_RUN.sub("", what)
+    return next((kind for kind, form in _KINDS if re.search(form, words)), OTHER)
+
+
+def events_of(record: Mapping[str, Any]) -> list[Event]:
+    """Read a record's history, oldest first."""
+    history = record.get("history")
+    found = [
+        Event(float(each["time"]), kind_of(str(each["what"])), str(each["what"]))
+        for each in (history if isinstance(history, list) else [])
+        if isinstance(each, Mapping)
+        and isinstance(each.get("time"), int | float)
+        and "what" in each
+    ]
+    return sorted(found, key=lambda event: event.time)
+
+
+def attempts_of(
+    record: Mapping[str, Any],
+    events: Sequence[Event],
+    leader: Mapping[str, Any],
+    now: float,
+) -> list[Attempt]:
+    """Put together the attempts: from the leader's log, and from the record where it knows more.
+
+    A TPU that was made anew has no log of the attempts before. ``leader`` is its answer.
+    """
+    logged = {
+        int(each["attempt"]): float(each["time"])
+        for each in (leader.get("metrics") or {}).get("attempts", [])
+    }
+    launches = [event.time for event in events if event.kind == LAUNCH]
+    # The record counts every launch, and its history ends with the last one.
+    newest = int(record.get("attempt") or (max(logged, default=0)))
+    told = {newest - back: when for back, when in enumerate(reversed(launches))}
+    starts = sorted(
+        ({number: when for number, when in told.items() if number > 0} | logged).items()
+    )
+    found = []
+    for place, (number, start) in enumerate(starts):
+        until = starts[place + 1][1] if place + 1 < len(starts) else None
+        ends = [
+            event
+            for event in events
+            if event.kind in ENDS and event.time > start and (until is None or event.time <= until)
+        ]
+        if ends:
+            found.append(Attempt(number, start, ends[0].time, ends[0].kind))
+        elif until is not None:
+            found.append(Attempt(number, start, until, OTHER))
+        else:
+            found.append(_last_attempt(number, start, leader, now))
+    return found
+
+
+def _last_attempt(number: int, start: float, leader: Mapping[str, Any], now: float) -> Attempt:
+    ended = leader.get("exit")
+    if ended and not leader.get("active"):
+        kind = _END_KINDS.get(str(leader.get("state")), CRASH)
+        return Attempt(number, start, max(start, float(ended.get("time") or now)), kind)
+    if leader.get("active"):
+        return Attempt(number, start, now)
+    last = ((leader.get("metrics") or {}).get("last") or {}).get("time")
+    return Attempt(number, start, max(start, float(last or start)))
+
+
+def goodput_of(attempts: Sequence[Attempt], work: Iterable[Sequence[float]]) -> float | None:
+    """Give the share of the time since the first launch in which steps were made that stand.
+
+    ``work`` are the times between which such steps came. What was done again after a restart, the
+    ways between attempts, compilation and waiting are the rest.
+    """
+    stretches = [(first, last) for first, last in work]
+    if not attempts or not stretches:
+        return None
+    begin, end = attempts[0].start, max(attempt.end for attempt in attempts)
+    end = max(end, *(last for _, last in stretches))
+    begin = min(begin, *(first for first, _ in stretches))
+    return sum(last - first for first, last in stretches) / (end - begin) if end > begin else None
+
+
+def curves_of(metrics: Mapping[str, Any]) -> dict[str, Curve]:
+    """Give the curves of a run by name: loss, heldout, rate."""
+
+    def points(name: str) -> list[tuple[float, float]]:
+        return [(float(x), float(y)) for x, y in metrics.get(name, [])]
+
+    gaps = [float(step) for step in metrics.get("gaps", [])]
+    return {
+        "loss": Curve("training", "train", points("loss"), gaps),
+        "heldout": Curve("held out", "heldout", points("heldout"), dots=True),
+        "rate": Curve("tokens a second", "rate", points("rate")),
+    }
+
+
+def leader_of(answers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Pick the answer of the worker that wrote the metrics: process 0, or who has most of them."""
+    if not answers:
+        return {}
+
+    def rank(answer: Mapping[str, Any]) -> tuple[int, bool]:
+        rows = int((answer.get("metrics") or {}).get("rows", 0))
+        return rows, (answer.get("launched") or {}).get("process_id") == 0
+
+    return max(answers.values(), key=rank)
+
+
+def run_view(
+    run: str, record: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]], now: float
+) -> RunView:
+    """Put together what is known of a run; ``answers`` are report_look's on it, by worker."""
+    leader = leader_of(answers)
+    metrics = leader.get("metrics") or {}
+    events = events_of(record)
+    attempts = attempts_of(record, events, leader, now)
+    beat = leader.get("heartbeat") or {}
+    return RunView(
+        run,
+        str(record.get("wanted") or "no record"),
+        str(record.get("tpu") or ""),
+        str(record.get("release") or leader.get("release") or ""),
+        curves_of(metrics),
+        metrics.get("last") or {},
+        _whole(beat.get("steps")),
+        events,
+        attempts,
+        [_worker(name, answer) for name, answer in answers.items()],
+        goodput_of(attempts, metrics.get("work", [])),
+    )
+
+
+def _worker(name: str, answer: Mapping[str, Any]) -> Worker:
+    beat = answer.get("heartbeat") or {}
+    age = answer.get("heartbeat_age") if answer.get("active") else None
+    return Worker(
+        name,
+        str(answer.get("state", "unknown")),
+        _whole(answer.get("attempt")),
+        _whole(beat.get("step")),
+        _whole(beat.get("steps")),
+        age if isinstance(age, int | float) else None,
+    )
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def run_views(
+    records: Mapping[str, Mapping[str, Any]],
+    answers: Mapping[str, Mapping[str, Any]],
+    now: float,
+    only: str = "",
+) -> list[RunView]:
+    """Give all runs that a record or a worker knows, those that changed last first."""
+    by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
+    for host, answer in answers.items():
+        for seen in answer.get("runs", []):
+            by_run.setdefault(str(seen["run"]), {})[host] = seen
+    views = [
+        run_view(run, records.get(run, {}), found, now)
+        for run, found in by_run.items()
+        if only in ("", run)
+    ]
+    return sorted(views, key=_changed, reverse=True)
+
+
+def _changed(view: RunView) -> tuple[float, str]:
+    return max((attempt.end for attempt in view.attempts), default=0.0), view.name

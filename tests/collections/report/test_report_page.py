@@ -1,0 +1,194 @@
+"""The report's page: whole, readable by any browser, and asking nobody for anything."""
+
+import html
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.report_chart import WIDTH
+from ansible_collections.tpufleet.core.plugins.module_utils.report_page import (
+    duration,
+    page,
+    timeline,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.report_runs import run_views
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox")
+BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+EVIL = "<script>alert('x')</script>\"&<img src=https://evil.example/>"
+VOID = {"meta", "br", "img", "input", "link", "hr"}
+NOW = 1795272600.0
+BEGIN = NOW - 3000
+
+
+class Reader(HTMLParser):
+    """Reads a page strictly: every tag that begins ends, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def answer(run: str = "pod-run", **more):
+    points = [[float(step), 5 / step] for step in range(1, 1001)]
+    metrics = {
+        "rows": 1000,
+        "attempts": [{"attempt": 1, "time": BEGIN}, {"attempt": 2, "time": BEGIN + 1500}],
+        "loss": points,
+        "gaps": [500.0],
+        "heldout": points[::100],
+        "rate": [[x, 1e5 + x] for x, _ in points],
+        "last": {"step": 1000.0, "loss": 0.005, "tokens_per_second": 1.01e5, "time": NOW - 60},
+        "work": [[BEGIN + 100, BEGIN + 1000], [BEGIN + 1600, NOW - 60]],
+    }
+    return {
+        "run": run,
+        "state": "running",
+        "active": True,
+        "attempt": 2,
+        "heartbeat": {"step": 1000, "steps": 2000},
+        "heartbeat_age": 1.2,
+        "exit": None,
+        "launched": {"process_id": 0},
+        "metrics": metrics,
+        **more,
+    }
+
+
+def record(**more):
+    history = [
+        {"time": BEGIN - 2, "what": "launched with release 11fb70639a58a9c0"},
+        {"time": BEGIN + 1200, "what": "run pod-run: preempted: its TPU is PREEMPTED: recreate"},
+        {"time": BEGIN + 1498, "what": "launched with release 11fb70639a58a9c0"},
+    ]
+    return {"wanted": "running", "attempt": 2, "tpu": "pod", "history": history, **more}
+
+
+def shown(records=None, answers=None, **more) -> str:
+    records = {"pod-run": record()} if records is None else records
+    answers = {"pod-w0": {"runs": [answer()]}} if answers is None else answers
+    return page(run_views(records, answers, NOW), "my-project", NOW, **more)
+
+
+def test_it_is_well_formed_and_says_what_matters():
+    words = " ".join(Reader(shown()).words)
+    for said in ("pod-run", "1,000 of 2,000", "0.0050", "75%", "preempted", "pod-w0", "1000/2000"):
+        assert said in words, said
+
+
+def test_nothing_in_it_leads_out_of_it():
+    text = shown(records={EVIL: record(tpu=EVIL), "pod-run": record()})
+    tags = Reader(text).tags
+    assert {tag for tag, _ in tags} & {"script", "link", "img", "iframe", "object", "a"} == set()
+    names = {name for _, attributes in tags for name in attributes}
+    assert names & {"href", "src", "srcset", "xlink:href", "style", "onload", "action"} == set()
+    outside = re.sub(re.escape(html.escape(EVIL)), "", text)
+    assert not re.search(r"(?i)https?:|url\(|@import", outside)
+    assert ("meta", "default-src 'none'") in [
+        (tag, (attributes.get("content") or "").split(";")[0]) for tag, attributes in tags
+    ]
+
+
+def test_whatever_a_run_a_worker_or_an_event_is_called_it_is_text():
+    evil = record(tpu=EVIL, release=EVIL, history=[{"time": BEGIN, "what": EVIL}])
+    answers = {EVIL: {"runs": [answer(EVIL, state=EVIL)]}}
+    text = shown({EVIL: evil}, answers)
+    assert "<script" not in text
+    assert "<img" not in text
+    assert text.count(html.escape(EVIL)) > 5
+    Reader(text)
+
+
+def test_every_attempt_is_a_bar_within_the_picture_and_every_event_a_mark():
+    [view] = run_views({"pod-run": record()}, {"pod-w0": {"runs": [answer()]}}, NOW)
+    drawn = Reader(timeline(view))
+    boxes = [attributes for tag, attributes in drawn.tags if tag == "rect"]
+    assert [each["class"] for each in boxes].count("bar") == 2
+    assert {"preempted", "launch"} <= {each["class"] for each in boxes}
+    for box in boxes:
+        left = float(box["x"])
+        assert left + float(box["width"]) <= WIDTH
+        assert left >= 0
+
+
+def test_a_launch_is_marked_beside_the_attempt_that_it_began():
+    [view] = run_views({"pod-run": record()}, {"pod-w0": {"runs": [answer()]}}, NOW)
+    marks = [
+        (attributes["class"], float(attributes["y"]))
+        for tag, attributes in Reader(timeline(view)).tags
+        if tag == "rect" and attributes["class"] != "bar"
+    ]
+    (first, top), (preempted, below_first), (second, lower) = sorted(marks, key=lambda m: m[1])
+    assert (first, second) == ("launch", "launch")
+    assert preempted == "preempted"
+    assert top == below_first < lower
+
+
+def test_an_empty_fleet_and_an_empty_run_have_a_page():
+    assert "No run has a record" in shown({}, {})
+    empty = shown({"new": {"wanted": "running"}}, {})
+    assert "nothing to draw yet" in empty
+    assert "No attempt is known" in empty
+    Reader(empty)
+
+
+def test_thousands_of_events_and_a_long_curve_make_no_huge_page():
+    history = [{"time": BEGIN + n, "what": "launched with release a"} for n in range(50)]
+    assert len(shown({"pod-run": record(history=history, attempt=900)})) < 200_000
+
+
+def test_losses_are_drawn_on_a_logarithmic_axis_where_asked():
+    assert shown(log=True) != shown()
+    Reader(shown(log=True))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0 s"), (59.6, "1 min"), (425, "7 min 5 s"), (12000, "3 h 20 min"), (187200, "2 d 4 h")],
+)
+def test_spans_are_said_in_two_parts(seconds, said):
+    assert duration(seconds) == said
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(BROWSERS)} is on the PATH")
+def test_a_browser_draws_it(tmp_path: Path):
+    (tmp_path / "report.html").write_text(shown())
+    picture = tmp_path / "shot.png"
+    url = (tmp_path / "report.html").as_uri()
+    flags = ["--headless", f"--screenshot={picture}", "--window-size=1000,1400"]
+    if "firefox" in str(BROWSER):
+        flags += ["--profile", str(tmp_path / "profile")]
+        (tmp_path / "profile").mkdir()
+    else:
+        flags += ["--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    subprocess.run([BROWSER, *flags, url], capture_output=True, check=True, timeout=120)
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        colours = image.convert("RGB").getcolors(1 << 24)
+    # The curves' own colours are on it, light or dark.
+    seen = {colour for _, colour in colours}
+    assert {(0x25, 0x63, 0xC9), (0x6E, 0xA8, 0xFE)} & seen
+    assert {(0x15, 0x80, 0x3D), (0x4A, 0xDE, 0x80)} & seen

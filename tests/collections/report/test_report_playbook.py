@@ -1,0 +1,71 @@
+"""playbooks/report.yml and its worker's module, as they are called."""
+
+import json
+import os
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
+
+from tests.collections.report.test_report_page import Reader
+from tests.collections.running_modules import run_module
+from tests.collections.test_playbooks import environment_of, flat, play
+
+REPORT = "playbooks/report.yml"
+
+
+@pytest.fixture
+def idle_units(tmp_path, monkeypatch):
+    """A systemd of which no unit is active, since this computer may have none."""
+    program = tmp_path / "bin/systemctl"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho ActiveState=inactive\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("idle_units")
+def test_the_module_gives_the_curves_of_the_runs_that_were_launched_here(tmp_path):
+    for run in ("one", "two"):
+        (tmp_path / "etc/runs" / run).mkdir(parents=True)
+        (tmp_path / "etc/runs" / run / "launch.json").write_text('{"attempt": 3}')
+    (tmp_path / "state/runs/one").mkdir(parents=True)
+    lines = [json.dumps({"step": step, "loss": 1 / step, "time": step}) for step in (1, 2)]
+    (tmp_path / "state/runs/one/metrics.jsonl").write_text("\n".join([*lines, '{"step": 3']))
+    places = {"state_dir": str(tmp_path / "state"), "etc": str(tmp_path / "etc")}
+    one, two = run_module("report_look", **places)["runs"]
+    assert (one["run"], one["attempt"], one["metrics"]["loss"]) == ("one", 3, [[1, 1], [2, 0.5]])
+    assert two["metrics"]["rows"] == 0
+    assert run_module("report_look", run="three", **places)["runs"] == []
+    assert "can't be the name of a run" in run_module("report_look", run="../x", **places)["msg"]
+
+
+def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):
+    RecordFolder(str(local_api.state / "fleet")).change(
+        "pod-run", 0, {"wanted": "running", "attempt": 1}, "launched with release a"
+    )
+    where = local_api.state / "pages/report.html"
+    environment = environment_of(local_api)
+    done = play(environment, REPORT, "-e", f"report={where}", "--check")
+    assert done.returncode == 0, flat(done)
+    assert not where.exists()
+    done = play(environment, REPORT, "-e", f"report={where}")
+    assert done.returncode == 0, flat(done)
+    assert f"{where} shows pod-run" in flat(done)
+    assert "launched with release a" in " ".join(Reader(where.read_text()).words)
+
+
+def test_it_is_written_beside_the_records_and_a_run_that_is_not_there_is_named(local_api):
+    environment = environment_of(local_api)
+    done = play(environment, REPORT)
+    assert done.returncode == 0, flat(done)
+    assert "No run has a record" in (local_api.state / "fleet/report.html").read_text()
+    done = play(environment, REPORT, "-e", "run=none")
+    assert done.returncode != 0
+    assert "there is no run none: ansible-playbook playbooks/status.yml" in flat(done)
+
+
+def test_a_place_that_cannot_be_written_is_named(local_api, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = play(environment_of(local_api), REPORT, "-e", f"report={tmp_path}/file/report.html")
+    assert done.returncode != 0
+    assert f"can't write {tmp_path}/file/report.html" in flat(done)

@@ -1,0 +1,118 @@
+"""What a report shows of a run, from its record and its workers' answers."""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.report_runs import (
+    Attempt,
+    Event,
+    attempts_of,
+    events_of,
+    goodput_of,
+    kind_of,
+    run_views,
+)
+
+NOW = 10_000.0
+
+
+def answer(**more):
+    return {
+        "run": "pod-run",
+        "state": "running",
+        "active": True,
+        "attempt": 2,
+        "heartbeat": {"step": 40, "steps": 100},
+        "heartbeat_age": 1.5,
+        "exit": None,
+        "launched": {"process_id": 0},
+        "metrics": {"rows": 1, "attempts": [], "loss": [[1, 2.0]], "work": [[1000.0, 1500.0]]},
+        **more,
+    }
+
+
+def record(*events, **more):
+    history = [{"time": time, "what": what} for time, what in events]
+    return {"run": "pod-run", "wanted": "running", "attempt": 2, "history": history, **more}
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        ("launched with release 11fb70639a58a9c0", "launch"),
+        ("done", "done"),
+        ("stopped by kill.yml", "kill"),
+        ("stopped is wanted", "kill"),
+        ("run pod-run: preempted: its TPU is PREEMPTED: recreate", "preempted"),
+        ("run pod-run: hung: pod-w1 has written no heartbeat for 400 s: restart", "restart"),
+        ("run pod-run: crashed: pod-w0: crashed (exit 1): launch", "crash"),
+        ("run pod-run: not a number: pod-w0: not a number: launch", "crash"),
+        ("run pod-run: interrupted: no process of it is there: launch", "restart"),
+        ("the launch failed: pod-w0: no space left", "crash"),
+        ("something that nobody has thought of", "other"),
+    ],
+)
+def test_the_kind_of_an_event_is_told_by_the_records_words(what, kind):
+    assert kind_of(what) == kind
+
+
+def test_a_history_of_another_shape_is_passed_over():
+    assert events_of({"history": "none"}) == []
+    assert events_of({"history": [{"time": "noon", "what": "x"}, 7, {"time": 1}]}) == []
+
+
+def test_attempts_end_by_what_the_record_says():
+    told = record(
+        (1000, "launched with release a"),
+        (2000, "run pod-run: preempted: its TPU is gone: recreate"),
+        (3000, "launched with release a"),
+    )
+    found = attempts_of(told, events_of(told), answer(), NOW)
+    assert found == [Attempt(1, 1000, 2000, "preempted"), Attempt(2, 3000, NOW)]
+
+
+def test_a_new_tpus_log_knows_only_its_own_attempts_and_the_record_the_others():
+    told = record((1000, "launched with release a"), (3000, "launched with release a"))
+    metrics = {"rows": 1, "attempts": [{"attempt": 2, "time": 3010.0}]}
+    found = attempts_of(told, events_of(told), answer(metrics=metrics), NOW)
+    assert [(each.number, each.start) for each in found] == [(1, 1000), (2, 3010)]
+    assert found[0].ended == "other"
+
+
+def test_the_last_attempt_ends_as_its_exit_says():
+    told = record((1000, "launched with release a"), attempt=1)
+    ended = answer(active=False, state="crashed (exit 1)", exit={"time": 1700.0})
+    assert attempts_of(told, events_of(told), ended, NOW) == [Attempt(1, 1000, 1700, "crash")]
+
+
+def test_a_run_that_nobody_can_be_asked_about_ends_where_it_was_last_seen():
+    told = record((1000, "launched with release a"), attempt=1)
+    assert attempts_of(told, events_of(told), {}, NOW) == [Attempt(1, 1000, 1000)]
+
+
+def test_goodput_is_the_time_of_steps_that_stand_over_the_time_since_the_launch():
+    attempts = [Attempt(1, 0, 400, "crash"), Attempt(2, 600, 1000)]
+    assert goodput_of(attempts, [[100, 300], [700, 1000]]) == pytest.approx(0.5)
+    assert goodput_of(attempts, []) is None
+    assert goodput_of([], [[1, 2]]) is None
+
+
+def test_the_metrics_are_those_of_the_worker_that_wrote_them():
+    answers = {
+        "pod-w0": {"runs": [answer(metrics={"rows": 9, "loss": [[1, 2.0], [2, 1.0]]})]},
+        "pod-w1": {"runs": [answer(metrics={"rows": 0}, launched={"process_id": 1})]},
+        "pod-w2": {"unreachable": True, "msg": "no route"},
+    }
+    [view] = run_views({"pod-run": record()}, answers, NOW)
+    assert view.curves["loss"].points == [(1.0, 2.0), (2.0, 1.0)]
+    assert [each.name for each in view.workers] == ["pod-w0", "pod-w1"]
+    assert (view.workers[0].step, view.workers[0].beat_age) == (40, 1.5)
+
+
+def test_runs_of_which_only_a_worker_or_only_a_record_knows_are_shown():
+    views = run_views({"lost": record()}, {"w0": {"runs": [answer(run="stray")]}}, NOW)
+    assert {view.name: view.wanted for view in views} == {"lost": "running", "stray": "no record"}
+    assert [view.name for view in run_views({"a": {}, "b": {}}, {}, NOW, only="b")] == ["b"]
+
+
+def test_events_stand_by_their_time():
+    told = record((5, "done"), (1, "launched with release a"))
+    assert events_of(told)[0] == Event(1, "launch", "launched with release a")
