@@ -42,6 +42,12 @@ CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _OURS = re.compile(
     r"[a-z]+-[0-9a-f]{12}(\.[0-9a-f]{8}\.ext4|\.accelerator|\.qemu)?(\.partial-\d+)?"
 )
+# What follows ends with this process, however that ends (SIGKILL too), with all that it started,
+# and its mounts are seen by nobody else (prctl(2), pid_namespaces(7)).
+LEASH = (
+    *("setpriv", "--pdeathsig", "KILL", "--"),
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
+)
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 # What a machine here must not do, or need not: its clock, disks and updates are the host's.
 _MASKED = (
@@ -198,12 +204,10 @@ def bootstrap(
 ) -> list[str]:
     """Give mmdebstrap's command up to the tree's path, which the package sources follow.
 
-    It ends with this process, however that ends, and has its mounts to itself: so what a killed
-    build leaves is nothing but a directory.
+    Leashed, so that what a killed build leaves is nothing but a directory.
     """
     return [
-        *("setpriv", "--pdeathsig", "KILL", "--"),
-        *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
+        *LEASH,
         *("mmdebstrap", f"--variant={variant}", f"--include={','.join(packages)}"),
         *(f"--aptopt={option}" for option in options),
         suite,

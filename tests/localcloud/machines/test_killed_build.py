@@ -1,0 +1,42 @@
+"""A build that is killed, by real processes and mounts: nothing goes on, a directory is left."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from localcloud.machines import image, mounts, processes
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+BUILDER = """
+import subprocess, sys
+from localcloud.machines import image
+subprocess.run([*image.LEASH, "sh", "-c", sys.argv[1], sys.argv[2]])
+"""
+
+
+def until(true, seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (found := true()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return bool(found)
+
+
+def test_what_a_killed_build_had_started_and_mounted_goes_with_it(tmp_path: Path):
+    tree = tmp_path / "trixie-0123456789ab.partial-7"
+    (tree / "proc").mkdir(parents=True)
+    work = f"mount -t tmpfs mine {tree}/proc && touch {tree}/mounted; sleep 1000 & wait"
+    builder = subprocess.Popen([sys.executable, "-c", BUILDER, work, str(tree)])
+    try:
+        assert until((tree / "mounted").exists)
+        assert processes.with_argument(str(tree))
+        assert mounts.below(tree) == []  # this host sees none of its mounts
+    finally:
+        builder.kill()
+        builder.wait()
+    assert until(lambda: not processes.with_argument(str(tree)))
+    image._remove(tree)
+    assert not tree.exists()
