@@ -8,6 +8,8 @@ from ansible_collections.tpufleet.core.plugins.filter.runs import (
     failures,
     launch_verdict,
     log_lines,
+    start_answers,
+    stopped_lines,
     status_rows,
     status_table,
 )
@@ -17,7 +19,11 @@ DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh:
 
 
 def ready(standing="absent", *obstacles):
-    return {"standing": standing, "obstacles": list(obstacles)}
+    return {"standing": standing, "obstacles": list(obstacles), "started": False, "lacks": ""}
+
+
+def started():
+    return ready() | {"started": True}
 
 
 def info(state="training", *, active=False, log=(), time=1.0, **more):
@@ -27,47 +33,94 @@ def info(state="training", *, active=False, log=(), time=1.0, **more):
 
 
 def test_a_run_is_launched_when_every_worker_can_start_it():
-    verdict = launch_verdict({"w0": ready(), "w1": ready()}, PARTS, {})
+    verdict = launch_verdict({"w0": ready(), "w1": ready()}, PARTS)
 
     assert (verdict["problems"], verdict["launch"]) == ({}, ["mine"])
 
 
 def test_one_worker_that_is_down_keeps_all_from_starting_and_is_named():
-    verdict = launch_verdict({"w0": ready(), "w1": {}}, PARTS, {"w1": DOWN})
+    verdict = launch_verdict({"w0": ready(), "w1": DOWN}, PARTS)
 
     assert verdict["problems"] == {"mine": ["w1: can't be reached: ssh: No route to host"]}
     assert verdict["launch"] == []
 
 
+def test_a_run_that_started_everywhere_needs_no_second_step():
+    verdict = launch_verdict({"w0": started(), "w1": started()}, PARTS)
+
+    assert (verdict["launch"], verdict["again"], verdict["push"]) == (["mine"], [], [])
+
+
+def test_a_run_of_which_one_worker_lacks_the_release_has_it_pushed_and_is_started_there():
+    lacking = ready() | {"lacks": "release abc: it is not there"}
+
+    verdict = launch_verdict({"w0": started(), "w1": lacking}, PARTS)
+
+    assert (verdict["again"], verdict["push"]) == (["mine"], ["mine"])
+
+
+def test_what_failed_at_the_push_is_the_last_word_of_a_worker():
+    lacking, failed = ready() | {"lacks": "all"}, {"failed": True, "msg": "no space left"}
+    answers = start_answers(
+        ["w0", "w1"], {"w0": started() | {"info": {}}, "w1": lacking}, {"w1": failed}, {}
+    )
+
+    assert failures(answers) == ["w1: no space left"]
+
+
+def test_a_worker_that_lacked_the_release_and_never_started_is_a_failure():
+    lacking = ready() | {"lacks": "all", "info": {}}
+
+    assert failures(start_answers(["w0"], {"w0": lacking}, {}, {})) == ["w0: no answer"]
+
+
+def test_the_second_step_is_a_workers_last_word():
+    second = {"w0": {"info": {"state": "starting"}}}
+
+    assert start_answers(["w0"], {"w0": ready()}, {"w0": {"files": 3}}, second) == second
+
+
 def test_each_obstacle_is_named_with_its_worker():
-    verdict = launch_verdict({"w0": ready("other", "run b is here"), "w1": ready()}, PARTS, {})
+    verdict = launch_verdict({"w0": ready("other", "run b is here"), "w1": ready()}, PARTS)
 
     assert verdict["problems"] == {"mine": ["w0: run b is here"]}
+
+
+def test_what_several_workers_say_is_said_once():
+    verdict = launch_verdict({"w0": ready("absent", "full"), "w1": ready("absent", "full")}, PARTS)
+
+    assert verdict["problems"] == {"mine": ["w[0-1]: full"]}
+
+
+def test_workers_that_never_had_a_run_say_nothing_of_its_end():
+    never = {"info": info("lost", attempt=None)}
+
+    assert stopped_lines({"w0": {"info": info("done")}, "w1": never}) == ["w0: done"]
 
 
 def test_what_is_in_the_way_of_one_run_is_not_in_the_way_of_another():
     parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
 
-    verdict = launch_verdict({"w0": ready("absent", "no space"), "w1": ready()}, parts, {})
+    verdict = launch_verdict({"w0": ready("absent", "no space"), "w1": ready()}, parts)
 
     assert (verdict["problems"], verdict["launch"]) == ({"a": ["w0: no space"]}, ["b"])
 
 
 def test_a_run_that_runs_everywhere_is_left_alone():
-    verdict = launch_verdict({"w0": ready("running"), "w1": ready("running")}, PARTS, {})
+    verdict = launch_verdict({"w0": ready("running"), "w1": ready("running")}, PARTS)
 
     assert (verdict["launch"], verdict["notes"]) == ([], ["mine runs already"])
 
 
 def test_a_run_that_is_done_everywhere_is_left_alone():
-    verdict = launch_verdict({"w0": ready("done"), "w1": ready("done")}, PARTS, {})
+    verdict = launch_verdict({"w0": ready("done"), "w1": ready("done")}, PARTS)
 
     assert verdict["launch"] == []
     assert "mine is done already" in verdict["notes"][0]
 
 
 def test_a_run_that_lost_one_worker_is_launched_anew():
-    verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, PARTS, {})
+    verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, PARTS)
 
     assert verdict["launch"] == ["mine"]
 
@@ -75,7 +128,7 @@ def test_a_run_that_lost_one_worker_is_launched_anew():
 def test_runs_of_several_tpus_are_decided_each_for_itself():
     parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
 
-    verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, parts, {})
+    verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, parts)
 
     assert (verdict["launch"], verdict["notes"]) == (["b"], ["a runs already"])
 
@@ -190,6 +243,6 @@ def test_a_worker_that_does_not_say_which_runs_it_has_is_a_failure():
 def test_runs_that_need_no_launch_are_named_for_the_record():
     parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
 
-    verdict = launch_verdict({"w0": ready("running"), "w1": ready("done")}, parts, {})
+    verdict = launch_verdict({"w0": ready("running"), "w1": ready("done")}, parts)
 
     assert (verdict["running"], verdict["done"]) == (["a"], ["b"])

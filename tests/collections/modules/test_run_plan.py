@@ -1,5 +1,7 @@
 """Which processes a run has, by the inventory alone."""
 
+from dataclasses import replace
+
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
@@ -12,6 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
     run_name,
     words,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.run_sweep import read_sweep
 
 
 def workers(tpu: str, count: int = 2) -> list[Worker]:
@@ -20,8 +23,8 @@ def workers(tpu: str, count: int = 2) -> list[Worker]:
 
 def test_each_worker_of_a_tpu_is_the_process_of_its_index():
     assert parts(workers("demo"), "mine") == {
-        "demo-w0": Part("mine", 0, 2, "10.0.0.2"),
-        "demo-w1": Part("mine", 1, 2, "10.0.0.2"),
+        "demo-w0": Part("mine", 0, 2, "10.0.0.2", "demo"),
+        "demo-w1": Part("mine", 1, 2, "10.0.0.2", "demo"),
     }
 
 
@@ -111,3 +114,83 @@ def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):
 def test_a_name_that_can_not_be_a_unit_or_a_file_is_refused(name):
     with pytest.raises(RunError):
         parts(workers("demo"), name)
+
+
+def test_slices_that_were_made_together_are_one_run_numbered_slice_by_slice():
+    made = [
+        Worker(f"pod-{number}-w{index}", f"pod-{number}", index, 2, f"10.0.{number}.2")
+        for number in (0, 1)
+        for index in (0, 1)
+    ]
+    together = [
+        replace(worker, multislice="pod", slice_id=number, slice_count=2, slice_leader="10.0.0.2")
+        for worker, number in zip(made, (0, 0, 1, 1), strict=True)
+    ]
+
+    found = parts(together, "mine")
+
+    assert [found[worker.host].process_id for worker in together] == [0, 1, 2, 3]
+    assert {(part.run, part.num_processes, part.leader) for part in found.values()} == {
+        ("mine", 4, "10.0.0.2")
+    }
+    assert found["pod-1-w0"].own == {
+        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.2:8081",
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+    }
+
+
+def test_a_run_over_slices_is_refused_while_one_is_missing():
+    one = Worker("p-0-w0", "p-0", 0, 1, "10.0.0.2", "p", 0, 2, "10.0.0.2")
+
+    with pytest.raises(RunError, match="a run over p takes all its 2 slices; missing are 1"):
+        parts([one], "mine")
+
+
+def sweep_of(tmp_path, text: str):
+    file = tmp_path / "sweep.yml"
+    file.write_text(text)
+    return file, read_sweep(file)
+
+
+def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
+    text = "- set: {lr: 0.1, name: x}\n  name: hot\n- tpu: a\n  set: [lr=0.2]\n  env: {A: 1}\n"
+    found = parts([*workers("a", 1), *workers("b", 1)], "mine", sweep_of(tmp_path, text))
+
+    assert (found["b-w0"].run, found["b-w0"].extra) == ("mine-hot", ("lr=0.1", "name=x"))
+    assert (found["a-w0"].run, found["a-w0"].extra) == ("mine-a", ("lr=0.2",))
+    assert found["a-w0"].env == {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- set: {a: 1}\n  sett: 2\n", "line 2: unknown key 'sett': one of set, name, tpu, env"),
+        ("- set: [a]\n", "line 1: set: 'a' is no key=value"),
+        ("- set: 3\n", "line 1: set is no mapping"),
+        ("- just words\n", "line 1: a run is 'set: "),
+        ("- name: 'a b'\n", "line 1: 'a b' can't be the name of a run"),
+        ("- name: x\n- name: x\n", "line 2: name x stands in line 1, too"),
+        ("- set: {a: 1}\n  set: {b: 1}\n", "line 2: set stands there twice"),
+        ("- env: [a]\n", "line 1: env is no mapping"),
+        ("set: {a: 1}\n", "is no list of runs"),
+        ("- [\n", "is no YAML: line 2"),
+        ("", "is no list of runs"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, said):
+    with pytest.raises(RunError) as refused:
+        sweep_of(tmp_path, text)
+
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_sweep_with_more_runs_than_tpus_says_so(tmp_path):
+    with pytest.raises(RunError, match="has 2 runs and 1 TPUs are addressed"):
+        parts(workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n"))
+
+
+def test_a_tpu_that_a_sweep_names_and_is_not_addressed_is_named(tmp_path):
+    with pytest.raises(RunError, match="line 1: tpu c is not one of those addressed: a"):
+        parts(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))

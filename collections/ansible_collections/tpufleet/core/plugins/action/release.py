@@ -3,7 +3,6 @@ proven."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -20,8 +19,9 @@ from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.code_tree import keep, stage
-from ..module_utils.release import ReleaseError, release_id
+from ..module_utils.code_tree import keep
+from ..module_utils.release import ReleaseError
+from ..plugin_utils.staged_code import staged
 
 INCOMING = ".cache/tpufleet/incoming"
 SSH_FAILED = 255
@@ -52,14 +52,16 @@ class ActionModule(ActionBase):
         code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - takes ".." out as well
         name = re.sub(r"[^A-Za-z0-9_-]", "-", options["name"] or code.name) or "code"
         try:
-            tree, release = self._staged(code, options["code_paths"])
+            tree, release = staged(str(code), options["code_paths"])
             if options["keep"] and not self._task.check_mode:
                 keep(tree, Path(options["keep"]).expanduser() / release)
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
         except ReleaseError as error:
             raise AnsibleActionFail(str(error)) from None
-        way = Way.of(task_vars or {}, tree.parent.parent)
+        folder = Path(constants.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"
+        folder.mkdir(exist_ok=True)
+        way = Way.of(task_vars or {}, folder)
         try:
             result = self._bring(options, tree, release, name, task_vars, way)
         except BaseException:
@@ -88,21 +90,6 @@ class ActionModule(ActionBase):
             result = self._prove(options, release, name, task_vars, False)
         result.pop("mismatch", None)
         return result
-
-    def _staged(self, code: Path, chosen: list[str]) -> tuple[Path, str]:
-        """Give the staged tree and its name. Of a task's forks the first one makes it, under a
-        lock."""
-        base = Path(constants.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"
-        base.mkdir(parents=True, exist_ok=True)
-        with (base / "lock").open("w", encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            name = base / "name"
-            if not name.exists():
-                attempt = Path(tempfile.mkdtemp(dir=base))
-                entries = stage(code, chosen, attempt / "tree")
-                attempt.replace(base / "staged")
-                name.write_text(release_id(entries), encoding="ascii")
-            return base / "staged" / "tree", name.read_text(encoding="ascii")
 
     def _send(self, tree: Path, name: str, *extra: str) -> None:
         """Mirror the tree into the login user's directory on the worker. Raises on any failure."""

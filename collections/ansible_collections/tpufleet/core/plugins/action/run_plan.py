@@ -8,8 +8,12 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.code_tree import keep
+from ..module_utils.release import ReleaseError
 from ..module_utils.run import RunError
 from ..module_utils.run_plan import Worker, find_config, parts, read_config, run_name, words
+from ..module_utils.run_sweep import read_sweep
+from ..plugin_utils.staged_code import staged
 
 
 class ActionModule(ActionBase):
@@ -29,18 +33,24 @@ class ActionModule(ActionBase):
                 "command": {"type": "str"},
                 "set": {"type": "raw", "default": []},
                 "project": {"type": "path", "required": True},
+                "sweep": {"type": "str"},
+                "code": {"type": "path"},
+                "code_paths": {"type": "list", "elements": "str", "default": []},
+                "keep": {"type": "path"},
             }
         )
         try:
             return self._plan(options, task_vars or {})
-        except RunError as error:
+        except (RunError, ReleaseError) as error:
             raise AnsibleActionFail(str(error)) from None
+        except OSError as error:
+            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
 
     def _plan(self, options: dict, task_vars: dict) -> dict:
         command = words(options["command"], options["set"])
         path, text = None, None
+        places = [Path.cwd(), Path(options["project"]).resolve()]
         if options["config"]:
-            places = [Path.cwd(), Path(options["project"]).resolve()]
             path = find_config(options["config"], places).resolve()
             text = read_config(path, strict=not options["command"])
         elif not options["command"]:
@@ -50,13 +60,26 @@ class ActionModule(ActionBase):
         hostvars = task_vars["hostvars"]
         workers = [worker(host, hostvars[host]) for host in task_vars["ansible_play_hosts_all"]]
         name = run_name(options["run"], path, command)
+        sweep = None
+        if options["sweep"]:
+            file = find_config(options["sweep"], places, "sweep")
+            sweep = (file, read_sweep(file))
+        release = self._release(options) if options["code"] else ""
         return {
             "changed": False,
+            "release": release,
             "command": command,
             "config": text,
             "config_path": str(path) if path else None,
-            "parts": {host: asdict(part) for host, part in parts(workers, name).items()},
+            "parts": {host: asdict(part) for host, part in parts(workers, name, sweep).items()},
         }
+
+    def _release(self, options: dict) -> str:
+        """Stage the code and name its release; keep a copy for a later launch of the same."""
+        tree, release = staged(options["code"], options["code_paths"])
+        if options["keep"] and not self._task.check_mode:
+            keep(tree, Path(options["keep"]).expanduser() / release)
+        return release
 
 
 def worker(host: str, variables) -> Worker:
@@ -76,4 +99,9 @@ def worker(host: str, variables) -> Worker:
         index=int(variables["tpu_worker_id"]),
         count=int(variables["tpu_worker_count"]),
         leader=str(variables["tpu_leader_ip"]),
+        multislice=str(variables.get("tpu_multislice") or ""),
+        slice_id=int(variables.get("tpu_slice_id") or 0),
+        slice_count=int(variables.get("tpu_slice_count") or 1),
+        slice_leader=str(variables.get("tpu_slice_leader_ip") or ""),
+        chip=int(variables.get("tpu_chip", -1)),
     )

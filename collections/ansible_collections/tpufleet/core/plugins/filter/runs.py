@@ -11,6 +11,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from ..plugin_utils.folded_names import folded
+
 ENV_FORMS = 'say -e env=\'NAME=value OTHER=value\' or -e \'{"env": {"NAME": "value"}}\''
 
 Answer = Mapping[str, Any]
@@ -36,8 +38,10 @@ def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
 
 
 def group_of(tpu: str) -> str:
-    """Give the inventory's group of a TPU; its name is made safe as Ansible does it."""
-    return "tpu_" + re.sub(r"[^A-Za-z0-9_]", "_", tpu)
+    """Give the inventory's group of a TPU, or of those made together (``multislice_NAME``); names
+    are made safe as Ansible does it."""
+    safe = re.sub(r"[^A-Za-z0-9_]", "_", tpu)
+    return safe if safe.startswith("multislice_") else f"tpu_{safe}"
 
 
 def run_env(layers: Sequence[Any]) -> dict[str, str]:
@@ -75,26 +79,50 @@ def pairs(words: Sequence[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
+def launch_fields(
+    plan: Mapping[str, Any], common: Mapping[str, Any], checkpoints: str
+) -> dict[str, dict[str, Any]]:
+    """Give by run what its record holds of a launch: all that launching it again takes."""
+    return {
+        part["run"]: {
+            "release": plan["release"],
+            **common,
+            "env": {**common["env"], **part["env"]},
+            "config": plan["config"],
+            "config_path": plan["config_path"],
+            "command": [*plan["command"], *part["extra"]],
+            "checkpoints": f"{checkpoints}/{part['run']}",
+            "tpu": part["tpu"],
+            "workers": part["num_processes"],
+        }
+        for part in plan["parts"].values()
+        if part["process_id"] == 0
+    }
+
+
 def launch_verdict(
-    answers: Mapping[str, Answer],
-    parts: Mapping[str, Mapping[str, Any]],
-    pushed: Mapping[str, Answer],
+    answers: Mapping[str, Answer], parts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Decide from each worker's ``state: ready`` answer, and from the push before it, which runs
-    to launch.
+    """Decide from each worker's answer to ``state: launched`` or ``ready`` what is to be done.
 
     Each run stands for itself. Returns ``problems`` (by run its lines; a run that has one may not
-    start), ``launch``, ``running`` and ``done`` (names of runs), ``notes`` (lines on the last two).
+    start), ``launch`` (runs that start), of these ``again`` (not all workers have started yet) and
+    ``push`` (one lacks the release), ``running`` and ``done`` (names of runs), ``notes`` (lines on
+    the last two).
     """
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[tuple[str, str]]] = {}
     standings: dict[str, set[str]] = {}
+    push = set()
     for host, part in parts.items():
         answer, mine = answers.get(host) or {}, problems.setdefault(part["run"], [])
         if "standing" not in answer:
-            mine.append(f"{host}: {why(answer if answer.get('msg') else pushed.get(host))}")
+            mine.append((host, why(answer)))
             continue
-        mine += [f"{host}: {line}" for line in answer["obstacles"]]
-        standings.setdefault(part["run"], set()).add(answer["standing"])
+        mine += [(host, line) for line in answer["obstacles"]]
+        standing = "started" if answer["started"] else answer["standing"]
+        standings.setdefault(part["run"], set()).add(standing)
+        if answer["lacks"]:
+            push.add(part["run"])
     refused = {run for run, lines in problems.items() if lines}
     whole = {
         run: next(iter(found))
@@ -103,14 +131,46 @@ def launch_verdict(
     }
     running = sorted(run for run, found in whole.items() if found == "running")
     done = sorted(run for run, found in whole.items() if found == "done")
+    launch = set(standings) - refused - set(running) - set(done)
     return {
-        "problems": {run: problems[run] for run in sorted(refused)},
-        "launch": sorted(set(standings) - refused - set(running) - set(done)),
+        "problems": {run: said_once(problems[run]) for run in sorted(refused)},
+        "launch": sorted(launch),
+        "again": sorted(run for run in launch if whole.get(run) != "started"),
+        "push": sorted(launch & push),
         "running": running,
         "done": done,
         "notes": [f"{run} runs already" for run in running]
         + [f"{run} is done already: another -e run=NAME makes a new one" for run in done],
     }
+
+
+def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """Say each line once, with all the hosts that say it before it: ``pod-w[0-3]: no space``."""
+    hosts: dict[str, list[str]] = {}
+    for host, line in lines:
+        hosts.setdefault(line, []).append(host)
+    return [f"{folded(names)}: {line}" for line, names in hosts.items()]
+
+
+def start_answers(
+    hosts: Sequence[str],
+    ready: Mapping[str, Answer],
+    pushed: Mapping[str, Answer],
+    started: Mapping[str, Answer],
+) -> dict[str, Answer]:
+    """Give each worker's last word on its start: from the second step where there was one, from the
+    push where that failed."""
+    found = {}
+    for host in hosts:
+        push, second = pushed.get(host) or {}, started.get(host) or {}
+        if push.get("unreachable") or push.get("failed"):
+            found[host] = {key: push[key] for key in ("msg", "unreachable") if key in push}
+        elif "info" in second or "msg" in second:
+            found[host] = second
+        else:
+            first = ready.get(host) or {}
+            found[host] = first if first.get("started") else {}
+    return found
 
 
 def failures(answers: Mapping[str, Answer], wanted: str = "info") -> list[str]:
@@ -233,16 +293,16 @@ def active_runs(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
-    """Say for each worker how its part of a run ended, with the last step that it told of."""
-    lines = []
+    """Say how each part of a run ended, with the last step that it told of; workers that never had
+    it say nothing."""
+    lines: list[tuple[str, str]] = []
     for host, answer in answers.items():
         info = (answer or {}).get("info")
-        if info:
+        if info and info["attempt"] is not None:
             step = (info["heartbeat"] or {}).get("step")
-            lines.append(
-                f"{host}: {info['state']}" + (f" at step {step}" if step is not None else "")
-            )
-    return lines
+            at = f" at step {step}" if step is not None else ""
+            lines.append((host, f"{info['state']}{at}"))
+    return said_once(lines) or ["no worker has had it"]
 
 
 def log_lines(answer: Answer) -> list[str]:
@@ -366,7 +426,9 @@ class FilterModule:
             "watch_lines": watch_lines,
             "run_env": run_env,
             "one_env": one_env,
+            "launch_fields": launch_fields,
             "launch_verdict": launch_verdict,
+            "start_answers": start_answers,
             "run_failures": failures,
             "start_outcome": start_outcome,
             "wait_outcome": wait_outcome,

@@ -5,68 +5,152 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from .run import RunError, check_name, command_words
+from .run_sweep import Trial, assigned
 
 TRAINER = ("python", "-m", "train", "run", "{config}")
 BASE_PORT = 8476
 PORTS = 1000
+MEGASCALE_PORT = 8081
+METRICS_PORT = 8431
 
 
 @dataclass(frozen=True)
 class Worker:
     """A worker as the inventory has it. ``count`` is how many its TPU has; ``leader`` an
-    address."""
+    address. ``multislice`` is what made its TPU together with others, slice 0's leader their
+    ``slice_leader``. ``chip`` numbers the one chip that it stands for, -1 where it is all of them.
+    """
 
     host: str
     tpu: str
     index: int
     count: int
     leader: str
+    multislice: str = ""
+    slice_id: int = 0
+    slice_count: int = 1
+    slice_leader: str = ""
+    chip: int = -1
 
 
 @dataclass(frozen=True)
 class Part:
-    """One worker's part of a run."""
+    """One worker's part of a run. ``extra`` are words behind the command and ``env`` variables, the
+    sweep's; ``own`` variables follow from where it runs; ``tpu`` is what the run is on, as
+    ``-e tpu=`` takes it.
+    """
 
     run: str
     process_id: int
     num_processes: int
     leader: str
+    tpu: str = ""
+    extra: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    chip: int = -1
 
 
-def parts(workers: Sequence[Worker], name: str) -> dict[str, Part]:
-    """Give each worker its part: one run a TPU, with the TPU's name behind the run's if there are
-    several.
+def parts(
+    workers: Sequence[Worker], name: str, sweep: tuple[Path, Sequence[Trial]] | None = None
+) -> dict[str, Part]:
+    """Give each worker its part: one run a TPU, or one over the slices that were made together,
+    with their name behind the run's if there are several, or with a ``sweep``.
 
     Raises RunError if a TPU's workers aren't all there: a slice runs whole.
     """
-    by_tpu: dict[str, list[Worker]] = defaultdict(list)
-    for worker in workers:
-        by_tpu[worker.tpu].append(worker)
-    if not by_tpu:
+    if not workers:
         raise RunError(
             "there is no READY worker to run on: create.yml makes TPUs, status.yml shows them"
         )
-    found = {}
-    for tpu, members in sorted(by_tpu.items()):
-        run = check_name(name if len(by_tpu) == 1 else f"{name}-{tpu}")
-        wanted, there = members[0].count, sorted(member.index for member in members)
+    together: dict[str, list[Worker]] = defaultdict(list)
+    for worker in workers:
+        whole = f"multislice_{worker.multislice}" if worker.multislice else worker.tpu
+        together[whole].append(worker)
+    trials = assigned(sweep[1], sorted(together), sweep[0]) if sweep else {}
+    found: dict[str, Part] = {}
+    for whole, members in sorted(together.items()):
+        trial = trials.get(whole, Trial(0))
+        behind = trial.name or (
+            whole.removeprefix("multislice_") if members[0].multislice else whole
+        )
+        run = check_name(name if len(together) == 1 and not sweep else f"{name}-{behind}")
+        if sweep and any(part.run == run for part in found.values()):
+            raise RunError(f"two runs of the sweep {sweep[0]} would be named {run}: name them")
+        found |= _slices(run, whole, members, trial)
+    return found
+
+
+def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Part]:
+    """Number the processes of one run: slice by slice, in each as its workers are."""
+    by_slice: dict[int, list[Worker]] = defaultdict(list)
+    for member in members:
+        by_slice[member.slice_id].append(member)
+    count = members[0].slice_count
+    if sorted(by_slice) != list(range(count)):
+        missing = ", ".join(str(index) for index in range(count) if index not in by_slice)
+        raise RunError(
+            f"a run over {whole.removeprefix('multislice_')} takes all its {count} slices; "
+            f"missing are {missing}: playbooks/status.yml shows them"
+        )
+    total = sum(part[0].count for part in by_slice.values())
+    leader = members[0].slice_leader if count > 1 else members[0].leader
+    found, first = {}, 0
+    for number, slice_members in sorted(by_slice.items()):
+        wanted, there = slice_members[0].count, sorted(member.index for member in slice_members)
         if there != list(range(wanted)):
             raise RunError(
-                f"TPU {tpu} has {wanted} workers and a run takes all of them; "
+                f"TPU {slice_members[0].tpu} has {wanted} workers and a run takes all of them; "
                 f"addressed are {', '.join(str(index) for index in there)}: "
                 "leave --limit out, or see playbooks/status.yml"
             )
-        for member in members:
-            found[member.host] = Part(run, member.index, wanted, member.leader)
+        for member in slice_members:
+            own = {**_slice_env(leader, count, number), **chip_env(member.chip)}
+            found[member.host] = Part(
+                run,
+                first + member.index,
+                total,
+                leader,
+                whole,
+                trial.words,
+                dict(trial.env),
+                own,
+                member.chip,
+            )
+        first += wanted
     return found
+
+
+def _slice_env(leader: str, count: int, number: int) -> dict[str, str]:
+    """Give what libtpu needs to join slices over the data centre's network."""
+    if count < 2:
+        return {}
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{leader}:{MEGASCALE_PORT}",
+        "MEGASCALE_NUM_SLICES": str(count),
+        "MEGASCALE_SLICE_ID": str(number),
+    }
+
+
+def chip_env(chip: int) -> dict[str, str]:
+    """Give what keeps a process to one chip of its worker; nothing for all of them."""
+    if chip < 0:
+        return {}
+    return {
+        "TPU_VISIBLE_CHIPS": str(chip),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "LIBTPU_INIT_ARGS": f"--runtime_metric_service_port={METRICS_PORT + chip}",
+    }
 
 
 def port(attempt: int) -> int:
@@ -75,14 +159,14 @@ def port(attempt: int) -> int:
     return BASE_PORT + attempt % PORTS
 
 
-def find_config(config: str, places: Sequence[Path]) -> Path:
-    """Find a config file: as given, else in each place in turn."""
+def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:
+    """Find a config file (or another, ``what``): as given, else in each place in turn."""
     for place in places:
         path = place / Path(config).expanduser()
         if path.is_file():
             return path
     looked = " nor in ".join(dict.fromkeys(str(place) for place in places))
-    raise RunError(f"there is no config {config} in {looked}: give its path with -e config=FILE")
+    raise RunError(f"there is no {what} {config} in {looked}: give its path with -e {what}=FILE")
 
 
 def read_config(path: Path, strict: bool) -> str:

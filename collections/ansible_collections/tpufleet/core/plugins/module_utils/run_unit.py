@@ -140,6 +140,8 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
                 f"run {other} is {seen['state']} with {other_launch(seen['launched'], launch)}: "
                 f"ansible-playbook playbooks/kill.yml -e run={other} first"
             )
+    if read_certificate(places.root) is None:
+        found.append("this worker is not set up: ansible-playbook setup.yml")
     if not is_complete(places.python_env(launch.python_env)):
         found.append(
             f"there is no Python environment {launch.python_env}: "
@@ -155,8 +157,6 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
 
 def release_trouble(launch: Launch, places: Places) -> str:
     """Say what the worker's copy of the launch's release lacks; nothing if it is whole."""
-    if read_certificate(places.root) is None:
-        found.append("this worker is not set up: ansible-playbook setup.yml")
     release = places.release(launch.release)
     problems = proven(release, launch.release) if release.exists() else ["it is not there"]
     if not problems:

@@ -8,6 +8,8 @@ module: run
 short_description: Start or stop this worker's part of a run
 description:
   - O(state=ready) looks only, and answers how the run stands here and what keeps it from starting.
+  - O(state=launched) answers the same, and starts the run where nothing is in the way; its workers
+    then wait for each other, so that none begins alone.
   - O(state=started) looks again, writes what the unit needs and starts it. A run that runs already
     as it is asked for is left alone; one that runs otherwise, or another run on the worker, is
     refused by name.
@@ -20,7 +22,7 @@ options:
   state:
     description: What to do.
     type: str
-    choices: [ready, started, stopped]
+    choices: [ready, launched, started, stopped]
     required: true
   attempt:
     description: Which launch of the run this is.
@@ -120,13 +122,21 @@ RETURN = r"""
 standing:
   description: C(running) and C(done) as asked for, C(other) if something else runs under the name,
     or C(absent).
-  returned: state is ready
+  returned: state is ready or launched
   type: str
 obstacles:
   description: What keeps the run from starting here.
-  returned: state is ready
+  returned: state is ready or launched
   type: list
   elements: str
+lacks:
+  description: What is missing of the release, empty if it is whole.
+  returned: state is ready or launched
+  type: str
+started:
+  description: Whether this has started the run.
+  returned: state is ready or launched
+  type: bool
 info:
   description: How the run stands afterwards.
   returned: always
@@ -141,7 +151,15 @@ from ..module_utils.locks import RUNS, one_at_a_time
 from ..module_utils.python_env import EnvError, env_id, python_minor
 from ..module_utils.run import Launch, Places, RunError, check_name, command_words
 from ..module_utils.run_checkpoints import dies_with_tpu
-from ..module_utils.run_unit import free_device, look, obstacles, standing, start, stop
+from ..module_utils.run_unit import (
+    free_device,
+    look,
+    obstacles,
+    release_trouble,
+    standing,
+    start,
+    stop,
+)
 
 
 def places_of(params: dict) -> Places:
@@ -182,24 +200,27 @@ def mortal(params: dict) -> list[str]:
     ]
 
 
-def ready(params: dict, places: Places, check: bool) -> dict:
+def ready(params: dict, places: Places) -> dict:
     """Look only."""
+    answer = {"changed": False, "started": False, "obstacles": [], "lacks": "", "info": {}}
     try:
         launch = launch_of(params, places)
     except EnvError as error:
-        return {"changed": False, "standing": "absent", "obstacles": [str(error)], "info": {}}
+        return {**answer, "standing": "absent", "obstacles": [str(error)]}
     found = standing(launch, places)
-    in_the_way = (
-        []
-        if found in ("running", "done")
-        else obstacles(launch, places, params["device_glob"], check) + mortal(params)
-    )
-    return {
-        "changed": False,
-        "standing": found,
-        "obstacles": in_the_way,
-        "info": look(launch.run, places),
-    }
+    if found not in ("running", "done"):
+        answer["obstacles"] = obstacles(launch, places, params["device_glob"]) + mortal(params)
+        answer["lacks"] = release_trouble(launch, places)
+    return {**answer, "standing": found, "info": look(launch.run, places)}
+
+
+def launched(params: dict, places: Places, check: bool) -> dict:
+    """Start the run where nothing is in the way; else answer what is."""
+    answer = ready(params, places)
+    if answer["standing"] != "absent" or answer["obstacles"] or answer["lacks"]:
+        return answer
+    begun = begin(launch_of(params, places), places, params["device_glob"], check, answer["info"])
+    return {**answer, **begun, "started": True}
 
 
 def started(params: dict, places: Places, check: bool) -> dict:
@@ -213,11 +234,17 @@ def started(params: dict, places: Places, check: bool) -> dict:
             f"run {launch.run} is {seen['state']} here, attempt {seen['attempt']}: "
             f"ansible-playbook playbooks/kill.yml -e run={launch.run} first"
         )
-    in_the_way = obstacles(launch, places, params["device_glob"], check)
-    if in_the_way:
-        raise RunError("; ".join(in_the_way))
+    in_the_way = obstacles(launch, places, params["device_glob"])
+    lacks = "" if check else release_trouble(launch, places)  # a dry run has pushed nothing
+    if in_the_way or lacks:
+        raise RunError("; ".join(in_the_way + ([lacks] if lacks else [])))
+    return begin(launch, places, params["device_glob"], check, seen)
+
+
+def begin(launch: Launch, places: Places, device_glob: str, check: bool, seen: dict) -> dict:
+    """Start what nothing is in the way of; ``seen`` is how the run stood before."""
     if not check:
-        start(launch, places, params["device_glob"])
+        start(launch, places, device_glob)
     return {
         "changed": True,
         "info": look(launch.run, places),
@@ -254,7 +281,11 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["ready", "started", "stopped"], "required": True},
+            "state": {
+                "type": "str",
+                "choices": ["ready", "launched", "started", "stopped"],
+                "required": True,
+            },
             "attempt": {"type": "int", "default": 0},
             "release": {"type": "str"},
             "lock_digest": {"type": "str"},
@@ -275,14 +306,16 @@ def main() -> None:
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
             "etc": {"type": "path", "default": "/etc/tpufleet"},
         },
-        required_if=[("state", "ready", asked), ("state", "started", asked)],
+        required_if=[("state", state, asked) for state in ("ready", "launched", "started")],
         supports_check_mode=True,
     )
     params, places = module.params, places_of(module.params)
     try:
         with one_at_a_time(RUNS):
             if params["state"] == "ready":
-                result = ready(params, places, module.check_mode)
+                result = ready(params, places)
+            elif params["state"] == "launched":
+                result = launched(params, places, module.check_mode)
             elif params["state"] == "started":
                 result = started(params, places, module.check_mode)
             else:

@@ -29,6 +29,20 @@ options:
     description: The project's root.
     type: path
     required: true
+  sweep:
+    description: A file with one run a TPU, each with overrides of its own; see docs/runs.md.
+    type: str
+  code:
+    description: The code directory. With one, the release that it makes is named.
+    type: path
+  code_paths:
+    description: The parts of it that are wanted; all by default.
+    type: list
+    elements: str
+    default: []
+  keep:
+    description: Where the controller keeps a copy of the release.
+    type: path
 attributes:
   check_mode:
     support: full
@@ -59,8 +73,13 @@ config_path:
   description: Where it was found.
   returned: success
   type: str
+release:
+  description: The release's name, if there is a code directory.
+  returned: success
+  type: str
 parts:
-  description: Each host's part, with run, process_id, num_processes and leader.
+  description: Each host's part, with run, process_id, num_processes, leader, tpu, extra, env and
+    chip.
   returned: success
   type: dict
 """

@@ -1,0 +1,92 @@
+"""Push of 2,000 files, 50 MB, against tar and one scp a worker side by side, in one run.
+
+    python bench/push.py [--workers 8] [--cloud NAME]     (as root; takes minutes)
+
+Both sides send the tree for the first time, and again after one file has changed: the baseline all
+of it each time, as its users do. Bytes are those that leave this controller for the workers' ssh.
+``--cloud`` takes a cloud whose workers are set up. Ends with 0 if the bars are reached, 1 if not.
+"""
+
+import argparse
+import os
+import random
+import sys
+import tarfile
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+sys.path.insert(0, str(PROJECT))
+
+from bench.verbs_cloud import (  # noqa: E402
+    WORKERS,
+    VerbsCloud,
+    bytes_out,
+    seconds,
+    verbs_cloud,
+    verdict,
+)
+
+FILES, SIZE = 2000, 25_000
+FIRST_TIME, FIRST_BYTES = 0.8, 1.2
+AGAIN_TIME, AGAIN_BYTES = 0.6, 0.01
+
+
+def main() -> int:
+    """Measure both sides and print what they did."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
+    parser.add_argument("--cloud", help="a cloud whose workers are set up, left as it is")
+    words = parser.parse_args()
+    with verbs_cloud(words.workers, words.cloud) as cloud:
+        code = cloud.scratch / f"tree{os.getpid()}"
+        write_tree(code)
+        with bytes_out(cloud.addresses) as sent:
+            usual = [measured(sent, lambda: by_scp(cloud, code))]
+            compressed = (cloud.scratch / "code.tgz").stat().st_size
+            push = ("playbooks/push.yml", "-e", f"code={code}")
+            ours = [measured(sent, lambda: cloud.play(*push))]
+            (code / "d7/f7.txt").write_text("changed\n" * 3000)
+            usual.append(measured(sent, lambda: by_scp(cloud, code)))
+            ours.append(measured(sent, lambda: cloud.play(*push)))
+    print(f"{len(cloud.workers)} workers, {FILES} files, {compressed / 1e6:.1f} MB compressed")
+    for what, theirs, mine in zip(("first", "one file changed"), usual, ours, strict=True):
+        print(f"  {what:<18} ours {mine[0]:6.2f} s {mine[1] / 1e6:7.2f} MB", end="")
+        print(f"   tar and scp {theirs[0]:6.2f} s {theirs[1] / 1e6:7.2f} MB")
+    tpus = len({worker.rpartition("-w")[0] for worker in cloud.workers})
+    reached = [
+        verdict("first push, time", ours[0][0] / usual[0][0], FIRST_TIME),
+        verdict("first push, bytes a TPU", ours[0][1] / compressed / tpus, FIRST_BYTES),
+        verdict("one file changed, time", ours[1][0] / usual[1][0], AGAIN_TIME),
+        verdict("one file changed, bytes", ours[1][1] / usual[1][1], AGAIN_BYTES),
+    ]
+    print(f"bars: {'reached' if all(reached) else 'missed'}")
+    return 0 if all(reached) else 1
+
+
+def write_tree(code: Path) -> None:
+    """Write the tree: half of each file can't be compressed; the same each time."""
+    chance = random.Random(5)  # noqa: S311 - no secret
+    for number in range(FILES):
+        file = code / f"d{number % 50}" / f"f{number}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        words = b"".join(b"line %d of file %d\n" % (line, number) for line in range(700))
+        file.write_bytes(chance.randbytes(SIZE // 2) + words[: SIZE // 2])
+
+
+def by_scp(cloud: VerbsCloud, code: Path) -> None:
+    """Do it the usual way: pack all, copy it to each worker, unpack it there."""
+    packed = cloud.scratch / "code.tgz"
+    with tarfile.open(packed, "w:gz", compresslevel=6) as pack:
+        pack.add(code, arcname="code")
+    cloud.on_all("scp", ["-q", str(packed), "@:bench-code.tgz"])
+    cloud.on_all("ssh", ["@", "mkdir -p bench-code && tar xzf bench-code.tgz -C bench-code"])
+
+
+def measured(sent, do) -> tuple[float, int]:
+    """Give the seconds that an action takes, and the bytes that it sends."""
+    before = sent()
+    return seconds(do), sent() - before
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""What the benches of the daily verbs share: a local cloud of their own with ready workers.
+
+Not a bench itself. Needs Linux and root, as the local cloud does.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+DELAY_MS = 40
+WORKERS = {2: "v4-16", 4: "v4-32", 8: "v4-64", 16: "v4-128", 32: "v4-256"}
+TABLE = "tpufleet-bench-verbs"
+
+
+class VerbsCloud:
+    """A local cloud with one TPU, driven by the playbooks and, as the baseline, by ssh alone."""
+
+    def __init__(self, name: str, scratch: Path) -> None:
+        self.name, self.scratch = name, scratch
+        self.fleet = scratch / "fleet.json"
+        self.ssh_config = scratch / "ssh_config"
+        self.workers: list[str] = []
+        self.addresses: list[str] = []
+
+    def make(self, tpu: str, workers: int) -> None:
+        """Make a TPU and set its workers up."""
+        fleet = {
+            "name": tpu,
+            "zone": "us-central2-b",
+            "accelerator_type": WORKERS[workers],
+            "runtime_version": "tpu-ubuntu2204-base",
+        }
+        self.fleet.write_text(json.dumps({"tpu_fleet": [fleet]}))
+        self.play("playbooks/create.yml", "-e", f"@{self.fleet}")
+        self.play("setup.yml", "-e", f"@{self.fleet}")
+
+    def learn(self) -> None:
+        """Read who the workers are, and write the ssh configuration for them."""
+        told = json.loads(self.must(["ansible-inventory", "--list"]))
+        self.workers = told["tpu"]["hosts"]
+        variables = told["_meta"]["hostvars"]
+        self.addresses = [variables[worker]["ansible_host"] for worker in self.workers]
+        self.play("playbooks/ssh_config.yml", "-e", f"ssh_config_file={self.ssh_config}")
+
+    def play(self, playbook: str, *arguments: str, delayed: bool = False) -> str:
+        """Run a playbook that has to succeed; give what it says."""
+        command = ["ansible-playbook", playbook, *arguments]
+        if delayed:
+            option = shlex.quote(f"ProxyCommand={proxy()}")
+            command += ["-e", json.dumps({"ansible_ssh_extra_args": f"-o {option}"})]
+        return self.must(command, sockets="slow" if delayed else "fast")
+
+    def on_all(self, program: str, words: Sequence[str], delayed: bool = False) -> None:
+        """Run ``ssh`` or ``scp`` with the words for each worker, all side by side; ``@`` in a word
+        is the worker."""
+        options = ["-F", str(self.ssh_config), "-o", "ControlMaster=no", "-o", "ControlPath=none"]
+        if delayed:
+            options += ["-o", f"ProxyCommand={proxy()}"]
+
+        def one(worker: str) -> None:
+            self.must([program, *options, *(word.replace("@", worker) for word in words)])
+
+        with ThreadPoolExecutor(len(self.workers)) as pool:
+            list(pool.map(one, self.workers))
+
+    def must(self, command: Sequence[str], sockets: str = "fast") -> str:
+        """Run a command that has to succeed."""
+        done = subprocess.run(
+            command,
+            cwd=PROJECT,
+            env={
+                **os.environ,
+                "ANSIBLE_INVENTORY": "inventory/local",
+                "TPUFLEET_LOCALCLOUD": self.name,
+                "ANSIBLE_FORCE_COLOR": "0",
+                # Connections with and without the delay must not be taken for each other.
+                "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.scratch / sockets),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            said = (done.stdout + done.stderr)[-3000:]
+            raise SystemExit(f"bench: {' '.join(command[:3])} ended with {done.returncode}: {said}")
+        return done.stdout
+
+
+@contextmanager
+def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
+    """Bring a cloud up with workers that are set up, and down whatever happens; or take one that
+    is there, and leave it."""
+    name = existing or f"bench{os.getpid()}"
+    command = [sys.executable, "-m", "localcloud", "--name", name]
+    with tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch:
+        cloud = VerbsCloud(name, Path(scratch))
+        try:
+            if not existing:
+                subprocess.run([*command, "up"], cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
+                cloud.make("bench", workers)
+            cloud.learn()
+            yield cloud
+        finally:
+            leave_sockets(Path(scratch))
+            if not existing:
+                subprocess.run(
+                    [*command, "down", "--yes"], cwd=PROJECT, check=False, stdout=subprocess.DEVNULL
+                )
+
+
+def leave_sockets(scratch: Path) -> None:
+    """End the shared connections that Ansible keeps open behind its sockets."""
+    for socket in scratch.glob("*/*"):
+        if socket.is_socket():
+            words = ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "worker"]
+            subprocess.run(words, capture_output=True, check=False)
+
+
+def proxy() -> str:
+    """Give the proxy command that makes each round trip longer."""
+    script = Path(__file__).with_name("delayed_proxy.py")
+    return f"{sys.executable} {script} %h %p {DELAY_MS}"
+
+
+def seconds(do) -> float:
+    """Time an action."""
+    start = time.perf_counter()
+    do()
+    return time.perf_counter() - start
+
+
+@contextmanager
+def bytes_out(addresses: Sequence[str]) -> Iterator[object]:
+    """Count what leaves this controller for the workers' ssh, headers included; gives a function
+    that reads the counter."""
+    to = ", ".join(addresses)
+    table = f"{TABLE}-{os.getpid()}"
+    subprocess.run(
+        ["nft", "-f", "-"],
+        input=f"""table ip {table} {{
+    counter sent {{ }}
+    chain out {{
+        type filter hook output priority 0;
+        ip daddr {{ {to} }} tcp dport 22 counter name sent
+    }}
+}}
+""",
+        text=True,
+        check=True,
+    )
+
+    def sent() -> int:
+        words = ["nft", "--json", "list", "counter", "ip", table, "sent"]
+        told = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        return next(entry["counter"]["bytes"] for entry in told["nftables"] if "counter" in entry)
+
+    try:
+        yield sent
+    finally:
+        subprocess.run(["nft", "delete", "table", "ip", table], check=False)
+
+
+def verdict(name: str, ratio: float, bar: float) -> bool:
+    """Print a ratio beside its bar; tell whether it is reached."""
+    print(f"{name:<44} {ratio:6.2f}   bar {bar:<5} {'reached' if ratio <= bar else 'missed'}")
+    return ratio <= bar

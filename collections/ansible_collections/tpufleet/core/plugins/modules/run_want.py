@@ -1,0 +1,53 @@
+#!/usr/bin/python
+"""Record runs as wanted before their launch."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run_want
+short_description: Record runs as wanted before their launch
+description:
+  - Writes each run's record with its next attempt, so that it may be launched at once. A run that
+    is recorded as running, or that is done just so, is left alone; its workers are looked at first.
+    Works on the controller alone.
+options:
+  runs:
+    description: By the run's name what its record holds of the launch.
+    type: dict
+    required: true
+  fleet_state:
+    description: A directory of the controller's, or C(gs://bucket/prefix).
+    type: str
+    required: true
+  look_first:
+    description: Record none of them yet.
+    type: bool
+    default: false
+  event:
+    description: What the record's history says of it.
+    type: str
+    required: true
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Record what is to run
+  tpufleet.core.run_want:
+    runs: {shakespeare: {release: 0123456789abcdef}}
+    fleet_state: ~/fleet
+    event: launched
+  run_once: true
+"""
+
+RETURN = r"""
+runs:
+  description: By the run's name C(launch), whether it may be launched at once, C(record) with its
+    attempt, and C(port), that attempt's own.
+  returned: success
+  type: dict
+"""
