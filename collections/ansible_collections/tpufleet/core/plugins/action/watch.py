@@ -24,12 +24,13 @@ from ..module_utils.tpu_errors import TpuApiError
 from ..module_utils.tpu_nodes import parse_node
 from ..module_utils.watch_view import view
 from ..plugin_utils.run_actor import Actor, Diary
+from ..plugin_utils.watch_upkeep import delete_idle, prune
 from .run_record import plain
 
 LEASE_SECONDS = 90
 RENEW_SECONDS = 20
 AT_ONCE = 8
-HOST_FACTS = ("tpu_name", "tpu_state", "tpu_worker_count", "tpu_health", "tpu_zone")
+HOST_FACTS = ("tpu_name", "tpu_id", "tpu_state", "tpu_worker_count", "tpu_health", "tpu_zone")
 
 
 class ActionModule(ActionBase):
@@ -83,12 +84,15 @@ class ActionModule(ActionBase):
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             done = list(pool.map(one, sorted(records)))
+        if not options["run"]:
+            done += self._upkeep(options, task_vars, hosts, answers, store, api)
         failed = [each for each in done if each.get("failed")]
         return result | {
             "changed": any(each.get("action", "nothing") != "nothing" for each in done),
             "failed": bool(failed),
-            "runs": done,
-            "msg": "; ".join(f"run {each['run']}: {each['why']}" for each in failed) or "looked",
+            "runs": [each for each in done if "run" in each],
+            "msg": "; ".join(f"{each.get('run', 'fleet')}: {each['why']}" for each in failed)
+            or "looked",
         }
 
     def _listed(
@@ -110,6 +114,28 @@ class ActionModule(ActionBase):
         nodes = TpuApi(ApiSettings.of(api)).list_nodes(api.get("zones") or ["-"]).nodes
         found = [parse_node(node) for node in nodes]
         return {node.name: node.state for node in found}
+
+    def _upkeep(
+        self,
+        options: Mapping[str, Any],
+        task_vars: Mapping[str, Any],
+        hosts: Mapping[str, Any],
+        answers: Mapping[str, Any],
+        store: RecordStore,
+        api: Mapping[str, Any],
+    ) -> list[dict[str, Any]]:
+        """Delete what is idle for long, and let go of old releases."""
+        try:
+            fleet = plain(self._templar.template(task_vars.get("tpu_fleet") or []))
+            memory = record_store(f"{options['fleet_state'].rstrip('/')}/idle", api)
+            common = (hosts, answers, store, memory, self._actor, self._diary)
+            gone = delete_idle(fleet, *common, check=self._check)
+            if not self._check:
+                records = [store.read(run) for run in store.runs()]
+                prune(Path(options["releases"]).expanduser(), records)
+        except (RecordError, TpuApiError, OSError) as error:
+            return [{"failed": True, "why": str(error)}]
+        return [{"action": "delete"} for _ in gone]
 
     def _one(
         self,

@@ -19,7 +19,7 @@ from ansible import context
 from ansible.utils.display import Display
 
 from ..module_utils import watch_decision as watch
-from ..module_utils.watch_view import commands, last_words, train_variables
+from ..module_utils.watch_view import DELETE, commands, last_words, train_variables
 
 ACTION_SECONDS = 3600
 
@@ -67,10 +67,14 @@ class Actor:
                     return failure
         return ""
 
-    def _play(self, run: str, words: list[str]) -> str:
+    def delete(self, tpu: str) -> str:
+        """Delete a TPU; say why not."""
+        return self._play(tpu, [DELETE, "-e", f"tpu={tpu}", "-e", "yes=true"], "TPU")
+
+    def _play(self, run: str, words: list[str], kind: str = "run") -> str:
         """Run one playbook; what it says goes to the run's own file beside the log."""
         shown = [word for word in words if not word.startswith("@")]
-        self._diary(f"run {run}: $ ansible-playbook {' '.join(shown).removesuffix(' -e')}")
+        self._diary(f"{kind} {run}: $ ansible-playbook {' '.join(shown).removesuffix(' -e')}")
         tool = Path(sys.executable).with_name("ansible-playbook")
         inventories = [
             word
@@ -99,10 +103,10 @@ class Actor:
             said = stream.read()
         spent = f"{time.monotonic() - began:.0f} s"
         if code == 0:
-            self._diary(f"run {run}: {words[0]} is through, {spent}")
+            self._diary(f"{kind} {run}: {words[0]} is through, {spent}")
             return ""
         why = f"{words[0]} failed after {spent}: {last_words(said)}"
-        self._diary(f"run {run}: {why} (all it said: {output})")
+        self._diary(f"{kind} {run}: {why} (all it said: {output})")
         return why
 
 
