@@ -69,7 +69,10 @@ class ActionModule(ActionBase):
         grant = grant_finding(self._value("grant_ends", ""), today)
         if grant:
             yield grant
-        yield key_finding(str(ssh.get("private_key_file") or ""))
+        if "private_key_file" in ssh:
+            yield key_finding(str(ssh["private_key_file"] or ""))
+        else:
+            yield unseen("ssh key", "can't be seen without the inventory")
         yield from self._ways(address, str(ssh.get("known_hosts_file") or ""))
 
     def _cloud(

@@ -35,7 +35,7 @@ def last_words(
     return {
         **hints,
         "tpu_api": known | {"zones": other.get("zones", ["-"])},
-        "tpu_ssh": {key: text.get(option, "") for key, option in ssh.items()}
+        "tpu_ssh": {key: text[option] for key, option in ssh.items() if option in text}
         | {"address": other.get("address", "external"), "os_login": bool(other.get("os_login"))},
         "tpu_partial": False,
         "tpu_unreachable": [],
