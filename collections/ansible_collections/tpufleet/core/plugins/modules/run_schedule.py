@@ -197,6 +197,9 @@ class Cron:
     @staticmethod
     def _table() -> str:
         done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
+        # What can't be read must not be written over.
+        if done.returncode != 0 and "no crontab for" not in done.stderr:
+            raise ScheduleError(f"crontab -l: {done.stderr.strip() or done.returncode}")
         return done.stdout if done.returncode == 0 else ""
 
 
