@@ -269,7 +269,7 @@ def test_a_closed_port_is_said_in_the_systems_words():
     [line, _] = lines(
         way_findings([Way("w0", "127.0.0.1", 1, "a")], "internal", lambda alias: True, folded)
     )
-    assert "w0: connection refused (127.0.0.1 port 1)" in line
+    assert "w0: connection refused (127.0.0.1 port 1): no sshd answers there" in line
 
 
 # --- workers ---------------------------------------------------------------------------------

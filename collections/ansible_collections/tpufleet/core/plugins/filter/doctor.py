@@ -48,7 +48,7 @@ def _unreached(host: str, answer: Answer) -> Finding:
     if not answer.get("unreachable"):
         return mend(host, said, f"ansible-playbook setup.yml --limit {host}")
     reason = said[max(said.rfind("ssh: "), 0) :]
-    by = f"reboot it, or make its TPU anew: ansible-playbook playbooks/create.yml ({host})"
+    by = "wait a minute if it boots, or: ansible-playbook playbooks/create.yml -e recreate=true"
     return mend(host, f"can't be reached: {reason}", by)
 
 

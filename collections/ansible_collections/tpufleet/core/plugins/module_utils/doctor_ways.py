@@ -77,7 +77,7 @@ def way_findings(
         for answer, them in closed.items():
             first = f"{them[0].address} port {them[0].port}"
             said = f"{folded([way.host for way in them])}: {answer} ({first})"
-            yield mend("ssh", said, _opening(address))
+            yield mend("ssh", said, _opening(address, answer))
     strangers = [way.host for way in ways if way.alias and not known(way.alias)]
     if strangers:
         by = "ansible-inventory --graph (it reads the keys), or host_keys: accept-new in tpu.yml"
@@ -86,7 +86,12 @@ def way_findings(
         yield ok("host keys", f"{everybody}: known")
 
 
-def _opening(address: str) -> str:
+def _opening(address: str, answer: str) -> str:
+    if "refused" in answer:
+        return (
+            "no sshd answers there: wait a minute if it boots, or make the TPU anew, "
+            "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
+        )
     if address == "external":
         return (
             "fleet_firewall in fleet.yml lets your address in, with ansible-playbook "
