@@ -1,0 +1,29 @@
+"""A data disk's file: it grows with its record and keeps what it holds."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from localcloud.machines import qemu
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("qemu-img"), reason="qemu-img is missing: requirements/install-system qemu"
+)
+
+
+def size(file: Path) -> int:
+    told = subprocess.run(["qemu-img", "info", "--output=json", file], capture_output=True,
+                          check=True)  # fmt: skip
+    return json.loads(told.stdout)["virtual-size"]
+
+
+def test_a_disk_that_was_resized_is_larger_at_its_next_boot_and_never_smaller(tmp_path: Path):
+    file = tmp_path / "corpus.qcow2"
+    qemu._make_disk(file, gib=10)
+    qemu.grow(file, 12)
+    assert size(file) == 12 << 30
+    qemu.grow(file, 10)
+    assert size(file) == 12 << 30
