@@ -25,6 +25,7 @@ from localcloud.machines import processes
 from localcloud.place import PROJECT_ROOT, Place
 
 NAME = "local-fleet"
+LOCATION = "US-CENTRAL2"  # the region of the TPU that inventory/local begins with
 FIRST_PORT = 4443
 START_DEADLINE_S = 30.0
 TIMEOUT_S = 5.0
@@ -129,6 +130,7 @@ def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[
             f"-port={address.port}",
             f"-public-host={urlsplit(public).netloc}",
             f"-external-url={public}",
+            f"-location={LOCATION}",
             "-log-level=warn",
         ],
     )

@@ -65,6 +65,12 @@ def test_it_is_there_when_up_returns_and_a_second_up_leaves_it_alone(place, endp
     assert bucket.seen(place) == bucket.Bucket(endpoint, bucket.UP)
 
 
+def test_it_is_in_the_region_of_the_first_tpu_of_the_local_inventory(endpoint):
+    told = requests.get(f"{endpoint}/storage/v1/b/{bucket.NAME}", timeout=20).json()
+    fleet = (PROJECT_ROOT / "inventory/local/group_vars/all/fleet.yml").read_text()
+    assert f"zone: {told['location'].lower()}-" in fleet
+
+
 def test_what_was_written_is_read_and_listed(endpoint):
     assert upload(endpoint, "a/b", "text") == 200
 
