@@ -9,6 +9,8 @@ arXiv:1706.03762, section 3.2.1). Softmax and its sums are float32 whatever goes
 import jax
 import jax.numpy as jnp
 
+from train.config import Config, ConfigError
+
 BLOCK = 64
 """Queries that are worked on together: at 128 positions, 32 and 64 are alike, 16 and 128 slow."""
 
@@ -30,17 +32,35 @@ def causal(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, kind: str) -
         kind = _for_device(q_bqhe)
     form = {"plain": plain, "blocks": blocks, "cudnn": cudnn, "splash": splash}[kind]
     how = jax.typeof(q_bqhe).sharding
-    if kind in ("cudnn", "splash") and how.mesh.size > 1:  # kernels that know of no sharding
+    if kind in ("cudnn", "splash") and not how.mesh.empty:  # kernels that know of no sharding
         form = jax.shard_map(form, in_specs=(how.spec,) * 3, out_specs=how.spec, check_vma=False)
     return form(q_bqhe, k_bkge, v_bkge)
 
 
 def _for_device(q_bqhe: jax.Array) -> str:
-    """Name the form for this device: cuDNN's has no float32, and heads up to 128 wide."""
-    width, half = q_bqhe.shape[3], q_bqhe.dtype.itemsize == 2
+    """Name the form for this device."""
     if jax.default_backend() == "gpu":
-        return "cudnn" if half and width % 8 == 0 and width <= 128 else "plain"
+        half = q_bqhe.dtype.itemsize == 2
+        return "cudnn" if half and cudnn_takes(q_bqhe.shape[3]) else "plain"
     return {"cpu": "blocks", "tpu": "splash"}.get(jax.default_backend(), "plain")
+
+
+def check(cfg: Config) -> None:
+    """Raise ConfigError for cuDNN's kernel where the device, the dtype or the heads don't fit."""
+    if cfg.compute.attention != "cudnn":
+        return
+    fits = cfg.compute.dtype == "bfloat16" and cudnn_takes(cfg.model.head_width)
+    if jax.default_backend() != "gpu" or not fits:
+        raise ConfigError(
+            "compute.attention: cudnn needs a GPU, compute.dtype bfloat16, and heads (model.width "
+            f"/ model.heads) up to 128 wide, in eights, not {jax.default_backend()}, "
+            f"{cfg.compute.dtype} and {cfg.model.head_width}; auto takes what fits"
+        )
+
+
+def cudnn_takes(head_width: int) -> bool:
+    """Whether cuDNN's kernel has heads of this width."""
+    return head_width % 8 == 0 and head_width <= 128
 
 
 def cudnn(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:

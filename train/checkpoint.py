@@ -239,5 +239,11 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
             if inner := _difference(there, here):
                 return f"{key}.{inner}"
         elif there != here:
-            return f"{key} is {there} there and {here} here"
+            return f"{key} is {_short(there)} there and {_short(here)} here"
     return ""
+
+
+def _short(value: Any) -> str:
+    """A value as it stands in a message: twelve digits of a digest are enough."""
+    text = str(value)
+    return text[:12] if len(text) == 64 else text

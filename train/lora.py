@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from train import chosen
 from train.config import Config, ConfigError
 from train.model import Params, is_matrix
+from train.sharding import gathered
 
 ADAPTER_STREAM = 2
 """Sets the key of the adapters apart from those of the parameters and of dropout."""
@@ -59,14 +60,9 @@ def merged(params: Params, cfg: Config) -> Params:
             spec = jax.typeof(w_ldp).sharding
             product = jnp.einsum(
                 "ldr,lrp->ldp",
-                _whole(a_ldr),
-                _whole(b_lrp),
+                gathered(a_ldr),
+                gathered(b_lrp),
                 out_sharding=None if spec.mesh.empty else spec,
             )
             model[name] = w_ldp + cfg.lora.alpha / cfg.lora.rank * product
     return model
-
-
-def _whole(array: jax.Array) -> jax.Array:
-    """Give a small array whole to every device."""
-    return jax.sharding.reshard(array, jax.P()) if any(jax.typeof(array).sharding.spec) else array

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 
+from train import attention
 from train.config import Config, ConfigError, check_share
 from train.contract import Contract
 from train.sharding import BATCH
@@ -50,9 +51,10 @@ def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.shardi
     """Make the mesh of all devices (or of those given), the one in use from here on.
 
     Its axes are those of sharding.py: ``fsdp`` is the inner one, of neighbours. Raises ConfigError
-    where the devices can't share the batch or the parameters evenly.
+    where the devices can't share the batch or the parameters evenly, or lack what the config asks.
     """
     devices = jax.devices() if devices is None else devices
+    attention.check(cfg)
     check_share(cfg, len(devices), "devices")
     fsdp = cfg.compute.fsdp or len(devices)
     if len(devices) % fsdp:

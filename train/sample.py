@@ -15,7 +15,8 @@ from train.tokens import Tokenizer
 def passage(params: Params, cfg: Config, tokenizer: Tokenizer) -> str:
     """Write ``sample.length`` tokens after the prompt; the text that comes back begins with it.
 
-    ``params`` are this process's own, on one device: no other process takes part.
+    Where ``params`` are spread over the devices of several processes, all of these call it, and
+    all get the text.
     """
     prompt = tokenizer.encode(cfg.sample.prompt).astype(np.int32)
     window_t = np.zeros(cfg.model.context, np.int32)

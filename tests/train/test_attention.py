@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from train import attention
+from train.config import ConfigError, build
 
 
 def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -102,3 +103,11 @@ def test_each_device_gets_the_form_that_can_work_there(
 ):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     assert attention._for_device(jnp.zeros((1, 1, 1, width), dtype)) == form
+
+
+@pytest.mark.parametrize("compute", [{"dtype": "bfloat16"}, {}], ids=["bfloat16", "float32"])
+def test_cudnn_asked_for_where_it_cannot_be_is_refused_in_one_line(compute: dict[str, str]):
+    cfg = build({"compute": {"attention": "cudnn"} | compute})
+    with pytest.raises(ConfigError, match=r"^compute\.attention: cudnn needs a GPU, .* not cpu, "):
+        attention.check(cfg)
+    attention.check(build({}))

@@ -87,7 +87,7 @@ def test_a_checkpoint_of_another_corpus_is_refused(
     finished: Path, make_config: Callable[..., Config], tmp_path: Path
 ):
     (tmp_path / "other.txt").write_text("all the world's a stage\n" * 100)
-    with pytest.raises(ConfigError, match=r"/40: .*: corpus is \w+ there and \w+ here"):
+    with pytest.raises(ConfigError, match=r"/40: .*: corpus is \w{12} there and \w{12} here"):
         train_here(make_config(data={"text": str(tmp_path / "other.txt")}), finished)
 
 
