@@ -36,6 +36,9 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
     logging.getLogger("train").setLevel(logging.INFO)
+    # Where JAX keeps what it compiled, it leaves out what took less than a second: a relaunch
+    # would compile all of that again.
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     try:
         if words.verb == "plot":
             return _plot(words)

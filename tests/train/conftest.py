@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.train.trainer_processes import PROCESSES, Attempt, train_here
+from tests.train.trainer_processes import PROCESSES, QUICKLY_COMPILED, Attempt, train_here
 from train import contract
 from train.config import Config, build
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Here a compilation runs a few steps. The processes that tests start are compiled as anybody's.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+for name, value in QUICKLY_COMPILED.items():
+    os.environ.setdefault(name, value)
 
 SENTENCE = "the king is come to make a feast for all who love him and not his crown"
 
@@ -80,13 +80,22 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
     return path
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all processes that tests start keep what Python and XLA have compiled.
+
+    One for all of pytest's own processes, too, whose directories lie beside each other.
+    """
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    place.mkdir(exist_ok=True)
+    return place
+
+
 @pytest.fixture(scope="module")
-def launch(
-    config_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., Attempt]]:
+def launch(config_file: Path, compiled: Path) -> Iterator[Callable[..., Attempt]]:
     """Start the processes of a run: launch(directory, words, overrides={1: ["seed=1"]})."""
     attempts: list[Attempt] = []
-    compiled = tmp_path_factory.mktemp("compiled")
 
     def start(
         directory: Path,
@@ -95,6 +104,7 @@ def launch(
         **others: Any,
     ) -> Attempt:
         """``words`` are for all processes, ``overrides`` for some; ``others`` as Attempt's."""
+        others["environment"] = QUICKLY_COMPILED | others.get("environment", {})
         processes = range(others.get("processes", PROCESSES))
         each = {i: [*words, *(overrides or {}).get(i, [])] for i in processes}
         attempts.append(Attempt(directory, config_file, each, compiled, **others))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.train.trainer_processes import Attempt, loss_log
+from tests.train.trainer_processes import AS_ANYBODY_S, Attempt, loss_log
 from train.contract import HUNG
 
 DONE, INTERRUPTED = 0, 75
@@ -37,7 +37,7 @@ def test_killed_in_a_save_or_at_any_moment_it_logs_the_undisturbed_losses_to_the
     directory, words = tmp_path / "disturbed", [*WORDS, *SPECIAL, ENDLESS]
     for moment in range(moments):
         before = saved(directory)
-        attempt = launch(directory, words)
+        attempt = launch(directory, words, environment=AS_ANYBODY_S)
         attempt.wait_for(lambda before=before: saved(directory) > before)
         if moment % 2 == 0:  # in the middle of a save
             attempt.wait_for(lambda: any(directory.glob("checkpoints/*.orbax-checkpoint-tmp*")))
@@ -50,7 +50,7 @@ def test_killed_in_a_save_or_at_any_moment_it_logs_the_undisturbed_losses_to_the
         assert (codes == [INTERRUPTED] * 2) == (number == signal.SIGTERM), attempt.logs()
     end = saved(directory) + 20
     for place in (directory, tmp_path / "undisturbed"):
-        attempt = launch(place, [*WORDS, *SPECIAL, f"steps={end}"])
+        attempt = launch(place, [*WORDS, *SPECIAL, f"steps={end}"], environment=AS_ANYBODY_S)
         assert attempt.codes() == [DONE, DONE], attempt.logs()
     disturbed, undisturbed = (loss_log(tmp_path / n / "w0") for n in ("disturbed", "undisturbed"))
     assert [step for step, _ in disturbed] == list(range(1, end + 1))

@@ -19,6 +19,12 @@ PROJECT = Path(__file__).parents[2]
 LIMIT_SECONDS = 300
 PROCESSES = 2
 
+QUICKLY_COMPILED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+"""Here a compilation runs a few steps."""
+
+AS_ANYBODY_S = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+"""For processes that show what holds to the bit."""
+
 
 class Attempt:
     """The processes of an attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for all.
@@ -65,7 +71,6 @@ class Attempt:
                 "TPUFLEET_COORDINATOR": coordinator,
                 "TPUFLEET_PROCESS_ID": str(index),
                 "JAX_COMPILATION_CACHE_DIR": str(self.compiled / "jax"),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             }
             | self._environment
         )
