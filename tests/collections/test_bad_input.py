@@ -78,6 +78,23 @@ def test_a_wrong_project_says_how_to_find_ones_own(client, scripted):
 
 
 @pytest.mark.parametrize(
+    "resource",
+    ["project mine", "'projects/mine'", "'//tpu.googleapis.com/projects/mine/locations/z'"],
+)
+def test_a_project_that_refuses_its_list_says_how_to_find_ones_own(client, scripted, resource):
+    scripted.script = [error(403, f"Permission 'tpu.nodes.list' denied on resource {resource}")]
+    with pytest.raises(errors.Forbidden, match="`gcloud projects list` says which are"):
+        client.list_nodes()
+
+
+def test_a_refusal_that_is_not_the_projects_sends_nobody_to_look_for_projects(client, scripted):
+    scripted.script = [error(403, "The account has no access to the network default")]
+    with pytest.raises(errors.Forbidden) as caught:
+        client.list_nodes()
+    assert "gcloud projects" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "change", [{"accelerator_type": "v4-17"}, {"runtime_version": "x"}, {"zone": "us-east9-z"}]
 )
 def test_the_local_cloud_refuses_in_one_line_with_what_there_is(local_api: LocalApi, change):
@@ -87,6 +104,7 @@ def test_the_local_cloud_refuses_in_one_line_with_what_there_is(local_api: Local
     assert said.isprintable()
     assert next(iter(change.values())) in said
     assert any(words in said for words in ("v4-16", "tpu-ubuntu2204-base", ZONE))
+    assert "has the" not in said, "what the API named itself is not said again"
 
 
 MODULES = {

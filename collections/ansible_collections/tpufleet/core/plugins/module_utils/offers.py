@@ -16,11 +16,12 @@ _AT_MOST = 8
 def explained(api: TpuApi, refused: errors.TpuApiError, wanted: Wanted) -> errors.TpuApiError:
     """Give the refusal of a creation with what is allowed instead, as far as the API tells."""
     said = str(refused)
-    more = [words for words in _allowed(api, wanted) if words not in said]
+    # An API that names what it has needs nobody to say it again.
+    more = [words for words, names in _allowed(api, wanted) if not all(n in said for n in names)]
     return type(refused)("; ".join([said, *more]))
 
 
-def _allowed(api: TpuApi, wanted: Wanted) -> Iterator[str]:
+def _allowed(api: TpuApi, wanted: Wanted) -> Iterator[tuple[str, Sequence[str]]]:
     zone = wanted.zone
     try:
         types = api.list_offers(zone, "acceleratorTypes", "type")
@@ -29,23 +30,20 @@ def _allowed(api: TpuApi, wanted: Wanted) -> Iterator[str]:
         try:
             zones = api.list_zones()
         except errors.TpuApiError:
-            yield (
-                f"if {api.settings.project!r} is not your project, `gcloud projects list` says "
-                "which are (project in tpu.yml)"
-            )
             return
         if zone not in zones:
-            yield f"the zones with TPUs are {_some(zones, zone)}"
+            yield f"the zones with TPUs are {_some(zones, zone)}", zones
         return
     except errors.TpuApiError:
         return
     if wanted.kind not in types:
-        yield f"{zone} has the types {_some(types, wanted.kind)}"
+        yield f"{zone} has the types {_some(types, wanted.kind)}", types
     if wanted.runtime_version not in versions:
-        yield f"{zone} has the runtime versions {_some(versions, wanted.runtime_version)}"
+        some = _some(versions, wanted.runtime_version)
+        yield f"{zone} has the runtime versions {some}", versions
 
 
 def _some(names: Sequence[str], asked: str) -> str:
     near = difflib.get_close_matches(asked, names, _AT_MOST, 0.3) or list(names)[:_AT_MOST]
     others = len(set(names)) - len(near)
-    return (", ".join(near) or "none") + (f" and {others} others" if others > 0 else "")
+    return (", ".join(near) or "none") + (f" and {others} more" if others > 0 else "")

@@ -129,6 +129,12 @@ GET_CREDENTIALS = (
     "or credentials_file to a service account's key file"
 )
 
+#: Google answers the same for a project that is not there, another's, and one's own without a role.
+CHECK_PROJECT = (
+    "if the project is not yours, `gcloud projects list` says which are (project in tpu.yml); "
+    "if it is, the account lacks a role in it, such as roles/tpu.admin"
+)
+_OF_A_PROJECT = re.compile(r"on resource \W*(?:[\w.]+/)?projects?[/ ]")
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -184,7 +190,8 @@ def from_http(status: int, answer: object, what: str) -> TpuApiError:
     if "quotaExceeded" in _older_reasons(error):
         return QuotaError(f"can't {what}: {said}")
     if status == 403:
-        return Forbidden(f"can't {what}: {said}")
+        hint = f"; {CHECK_PROJECT}" if _OF_A_PROJECT.search(said) else ""
+        return Forbidden(f"can't {what}: {said}{hint}")
     if status == 404:
         return NotFound(f"can't {what}: {said}")
     if status == 409:
