@@ -132,6 +132,18 @@ def test_a_tpu_of_the_fleet_that_is_gone_already_is_no_failure_and_a_slip_of_the
     assert local_api.node("old")["state"] == "READY"
 
 
+@pytest.mark.parametrize("verb", ["create", "delete"])
+def test_a_limit_that_leaves_out_the_controller_does_nothing_and_says_so(
+    environment, local_api, verb
+):
+    local_api.ready("demo")
+    said = (f"playbooks/{verb}.yml", "-e", "yes=true", "--limit", "tpu_demo", "--check")
+    done = play(environment, *said)
+    assert done.returncode == 0, flat(done)
+    assert "works on localhost, which --limit tpu_demo leaves out; name a TPU by -e" in flat(done)
+    assert local_api.node("demo")["state"] == "READY"
+
+
 def test_yes_false_is_no_yes(environment, local_api):
     local_api.ready("demo")
     assert play(environment, "playbooks/delete.yml", "-e", "yes=false").returncode != 0

@@ -205,6 +205,17 @@ class CallbackModule(Default):
         if self._as_default:
             super().v2_playbook_on_include(included_file)
 
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        """Say why a play of the controller's own is left out, which would pass for done."""
+        limit = context.CLIARGS.get("subset")
+        if limit and list(self._play.hosts) == ["localhost"]:
+            self._display.warning(
+                f"nothing is done in {self._play_name!r}: it works on localhost, which --limit "
+                f"{limit} leaves out; name a TPU by -e tpu=NAME instead"
+            )
+        else:
+            super().v2_playbook_on_no_hosts_matched()
+
     def v2_playbook_on_no_hosts_remaining(self) -> None:
         """Leave it to the failures, which say why."""
         if self._as_default:
