@@ -39,7 +39,7 @@ def open_session(endpoint: str, credentials_file: str) -> AuthorizedSession:
     except ImportError as missing:
         raise NotConfigured(
             f"the Python that Ansible runs on lacks {missing.name or 'google-auth'}: "
-            "install google-auth and requests (requirements/controller.lock)"
+            "make env, or install google-auth and requests where ansible-playbook is"
         ) from None
     token_session = Session()
     credentials = _from_file(Path(credentials_file)) if credentials_file else _application_default()
