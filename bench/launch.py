@@ -41,7 +41,7 @@ def main() -> int:
         (code / "noop.txt").write_text("nothing\n")
         print(f"{len(cloud.workers)} workers, the best of {words.rounds} rounds")
         for delayed in (False, True):
-            cloud.play("playbooks/push.yml", "-e", f"code={code}", delayed=delayed)
+            cloud.verb("playbooks/push.yml", "-e", f"code={code}", delayed=delayed)
             rounds = [
                 one_round(cloud, code, f"bench-{os.getpid()}-{int(delayed)}-{number}", delayed)
                 for number in range(words.rounds)
@@ -74,14 +74,14 @@ def one_round(cloud: VerbsCloud, code: Path, run: str, delayed: bool) -> dict[st
     began = time.time()
     launch = ("-e", f"code={code}", "-e", f"command={COMMAND!r}", "-e", f"run={run}")
     found["launch command"] = seconds(
-        lambda: cloud.play("train.yml", *launch, "-e", "wait=started", delayed=delayed)
+        lambda: cloud.verb("train.yml", *launch, "-e", "wait=started", delayed=delayed)
     )
     found["launch"] = last_start(cloud, run) - began
     found["status"] = seconds(
-        lambda: cloud.play("playbooks/status.yml", "-e", f"run={run}", delayed=delayed)
+        lambda: cloud.verb("playbooks/status.yml", "-e", f"run={run}", delayed=delayed)
     )
     found["kill"] = seconds(
-        lambda: cloud.play("playbooks/kill.yml", "-e", f"run={run}", delayed=delayed)
+        lambda: cloud.verb("playbooks/kill.yml", "-e", f"run={run}", delayed=delayed)
     )
     return found
 

@@ -6,6 +6,7 @@ Not a bench itself. Needs Linux and root, as the local cloud does.
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ class VerbsCloud:
         self.name, self.scratch = name, scratch
         self.fleet = scratch / "fleet.json"
         self.ssh_config = scratch / "ssh_config"
+        self.tpu = ""
         self.workers: list[str] = []
         self.addresses: list[str] = []
 
@@ -44,9 +46,11 @@ class VerbsCloud:
         self.play("setup.yml", "-e", f"@{self.fleet}")
 
     def learn(self) -> None:
-        """Read who the workers are, and write the ssh configuration for them."""
+        """Read who the workers of the (first) TPU are, and write the ssh configuration."""
         told = json.loads(self.must(["ansible-inventory", "--list"]))
-        self.workers = told["tpu"]["hosts"]
+        self.tpu = told["tpu"]["hosts"][0].rpartition("-w")[0]
+        ready = told["tpu"]["hosts"]
+        self.workers = [worker for worker in ready if worker.rpartition("-w")[0] == self.tpu]
         variables = told["_meta"]["hostvars"]
         self.addresses = [variables[worker]["ansible_host"] for worker in self.workers]
         self.play("playbooks/ssh_config.yml", "-e", f"ssh_config_file={self.ssh_config}")
@@ -58,6 +62,10 @@ class VerbsCloud:
             option = shlex.quote(f"ProxyCommand={proxy()}")
             command += ["-e", json.dumps({"ansible_ssh_extra_args": f"-o {option}"})]
         return self.must(command, sockets="slow" if delayed else "fast")
+
+    def verb(self, playbook: str, *arguments: str, delayed: bool = False) -> str:
+        """Run a daily verb's playbook on the TPU."""
+        return self.play(playbook, "-e", f"tpu={self.tpu}", *arguments, delayed=delayed)
 
     def on_all(self, program: str, words: Sequence[str], delayed: bool = False) -> None:
         """Run ``ssh`` or ``scp`` with the words for each worker, all side by side; ``@`` in a word
@@ -100,6 +108,8 @@ class VerbsCloud:
 def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
     """Bring a cloud up with workers that are set up, and down whatever happens; or take one that
     is there, and leave it."""
+    # A bench that is told to end ends as one that failed does: with its machines taken away.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name = existing or f"bench{os.getpid()}"
     command = [sys.executable, "-m", "localcloud", "--name", name]
     with tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch:

@@ -7,11 +7,8 @@ from ansible_collections.tpufleet.core.plugins.filter.runs import (
     by_host,
     failures,
     launch_verdict,
-    log_lines,
     start_answers,
     stopped_lines,
-    status_rows,
-    status_table,
 )
 
 PARTS = {"w0": {"run": "mine"}, "w1": {"run": "mine"}}
@@ -175,58 +172,6 @@ def test_active_runs_are_named_once():
     answer = {"runs": [info(active=True), info("done") | {"run": "old"}]}
 
     assert active_runs({"w0": answer, "w1": answer, "w2": {}}) == ["mine"]
-
-
-def test_status_has_a_line_for_what_can_not_be_reached_and_for_what_is_not_ready():
-    answers = {"w0": {"runs": []}, "w1": DOWN, "gone": {}}
-    states = {"w0": "READY", "w1": "READY", "gone": "PREEMPTED"}
-
-    lines = status_table(status_rows(answers, states))
-
-    assert [line.split()[0] for line in lines] == ["WORKER", "gone", "w0", "w1", "w1:"]
-    assert [line.split()[3] for line in lines[1:4]] == ["preempted", "idle", "unreachable"]
-    assert lines[-1] == "w1: can't be reached: ssh: No route to host"
-
-
-def test_status_shows_step_loss_and_speed_of_the_active_run():
-    beat = {"step": 5, "steps": 10, "loss": 2.34567, "tokens_per_second": 12345.6}
-    running = info(active=True, heartbeat=beat, heartbeat_age=1.2)
-    answers = {"w0": {"runs": [running, info("done") | {"run": "old"}]}}
-
-    lines = status_table(status_rows(answers, {"w0": "READY"}))
-
-    assert lines[1].split() == [
-        "w0",
-        "mine",
-        "1",
-        "training",
-        "5/10",
-        "2.346",
-        "12,346",
-        "1",
-        "s",
-        "ago",
-    ]
-
-
-def test_what_a_foreign_trainer_writes_into_its_heartbeat_breaks_no_table():
-    odd = info(active=True, heartbeat={"step": "many", "loss": [1]}, heartbeat_age=None)
-
-    lines = status_table(status_rows({"w0": {"runs": [odd]}}, {"w0": "READY"}))
-
-    assert "many" in lines[1]
-
-
-def test_workers_are_ordered_as_people_count():
-    states = {f"pod-w{index}": "READY" for index in (10, 2, 1)}
-    rows = status_rows({host: {"runs": []} for host in states}, states)
-
-    assert [row["worker"] for row in rows] == ["pod-w1", "pod-w2", "pod-w10"]
-
-
-def test_a_log_that_is_not_there_says_why():
-    assert log_lines(DOWN) == ["can't be reached: ssh: No route to host"]
-    assert log_lines({"runs": []}) == ["no run has a log here"]
 
 
 def test_a_host_that_registered_nothing_has_an_empty_answer():

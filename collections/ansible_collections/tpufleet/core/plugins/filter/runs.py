@@ -305,41 +305,6 @@ def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     return said_once(lines) or ["no worker has had it"]
 
 
-def log_lines(answer: Answer) -> list[str]:
-    """Give the last lines of a worker's log, of the run that is active or ended last, or why there
-    are none."""
-    if "runs" not in answer:
-        return [why(answer)]
-    shown = latest(answer["runs"])
-    return [line for seen in shown for line in seen["log"]] or ["no run has a log here"]
-
-
-def status_rows(
-    answers: Mapping[str, Answer], states: Mapping[str, str], run: str = ""
-) -> list[dict[str, Any]]:
-    """Give one row a worker (and run): for TPUs that aren't READY their state stands for it.
-
-    ``states`` holds each host's tpu_state; ``run`` keeps that one only. Without it each worker
-    shows its active run, else the run that was launched last.
-    """
-    rows = []
-    for host in sorted(states, key=natural):
-        answer = answers.get(host) or {}
-        if states[host] != "READY":
-            rows.append({"worker": host, "state": str(states[host]).lower()})
-        elif "runs" not in answer:
-            state = "unreachable" if answer.get("unreachable") else "unknown"
-            rows.append({"worker": host, "state": state, "reason": why(answer)})
-        else:
-            shown = (
-                [seen for seen in answer["runs"] if seen["run"] == run]
-                if run
-                else latest(answer["runs"])
-            )
-            rows += [row(host, seen) for seen in shown] or [{"worker": host, "state": "idle"}]
-    return rows
-
-
 def watch_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say on a line a run what a pass of the watch saw and did."""
     return [
@@ -348,70 +313,6 @@ def watch_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         + (f" → {each['action']}" if each.get("action", "nothing") != "nothing" else "")
         for each in runs
     ] or ["no run has a record"]
-
-
-def latest(runs: Sequence[Answer]) -> list[Answer]:
-    """Pick the active runs, or else the one that ended last."""
-    active = [seen for seen in runs if seen["active"]]
-    ended = sorted(runs, key=lambda seen: (seen["exit"] or {}).get("time") or 0)
-    return active or ended[-1:]
-
-
-def row(host: str, seen: Answer) -> dict[str, Any]:
-    """Give the row of one run on one worker."""
-    beat = seen["heartbeat"] or {}
-    values = {key: beat.get(key) for key in ("step", "steps", "loss", "tokens_per_second")}
-    return {
-        "worker": host,
-        "run": seen["run"],
-        "attempt": seen["attempt"],
-        "state": seen["state"],
-        **values,
-        "heartbeat_age": seen["heartbeat_age"] if seen["active"] else None,
-    }
-
-
-def status_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write rows as lines of aligned columns, names of columns first, reasons behind them."""
-    head = ["WORKER", "RUN", "ATTEMPT", "STATE", "STEP", "LOSS", "TOKENS/S", "HEARTBEAT"]
-    cells = [head]
-    for each in rows:
-        step = each.get("step")
-        of = f"/{each['steps']}" if each.get("steps") is not None else ""
-        cells.append(
-            [
-                each["worker"],
-                text(each.get("run")),
-                text(each.get("attempt")),
-                each["state"],
-                f"{step}{of}" if step is not None else "-",
-                number(each.get("loss"), "{:.3f}"),
-                number(each.get("tokens_per_second"), "{:,.0f}"),
-                number(each.get("heartbeat_age"), "{:.0f} s ago"),
-            ]
-        )
-    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
-    table = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
-    return table + [f"{each['worker']}: {each['reason']}" for each in rows if "reason" in each]
-
-
-def text(value: Any) -> str:
-    """Write a value, or a dash where there is none."""
-    return "-" if value is None else str(value)
-
-
-def number(value: Any, form: str) -> str:
-    """Write a number in a form; what a foreign trainer wrote may be something else."""
-    return form.format(value) if isinstance(value, int | float) else text(value)
-
-
-def natural(name: str) -> list[Any]:
-    """Order names with numbers as people do: w2 before w10."""
-    parts = "".join(sign if sign.isdigit() else f"\0{sign}\0" for sign in name).split("\0")
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
 
 
 class FilterModule:
@@ -435,8 +336,5 @@ class FilterModule:
             "attempt_words": attempt_words,
             "run_bad_logs": bad_logs,
             "active_runs": active_runs,
-            "log_lines": log_lines,
             "stopped_lines": stopped_lines,
-            "status_rows": status_rows,
-            "status_table": status_table,
         }

@@ -1,0 +1,119 @@
+"""One screen: a line a run, then only the workers that differ; logs said once."""
+
+from ansible_collections.tpufleet.core.plugins.filter.run_status import (
+    folded_logs,
+    log_lines,
+    status_rows,
+    status_screen,
+)
+
+DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh: No route to host"}
+
+
+def info(state="training", *, active=True, log=(), attempt=1, **more):
+    seen = {"run": "mine", "attempt": attempt, "state": state, "active": active, "log": list(log)}
+    end = None if active else {"time": 1.0}
+    return {**seen, "exit": end, "heartbeat": None, "heartbeat_age": None, **more}
+
+
+def screen(answers, records=None, **states):
+    told = {host: states.get(host, "READY") for host in [*answers, *states]}
+    return status_screen(status_rows(answers, told), records or {})
+
+
+def on(**parts):
+    return {host: {"runs": [part]} for host, part in parts.items()}
+
+
+def test_a_run_on_many_workers_is_one_line_with_step_loss_and_speed():
+    beat = {"step": 5, "steps": 10, "loss": 2.34567, "tokens_per_second": 12345.6}
+    part = info(heartbeat=beat, heartbeat_age=1.2)
+
+    head, line = screen(on(w0=part, w1=part, w2=part))
+
+    assert head.split()[:3] == ["RUN", "ATTEMPT", "STATE"]
+    assert " ".join(line.split()) == "mine 1 training 5/10 2.346 12,346 1 s ago w[0-2]"
+
+
+def test_only_workers_that_differ_have_a_line_of_their_own():
+    lines = screen(on(w0=info(), w1=info("stopping"), w2=info("stopping"), w3=info()))
+
+    assert lines[2:] in (["mine, w[1-2]: stopping"], ["mine, w[0,3]: training"])
+
+
+def test_a_run_that_waits_says_for_whom():
+    lines = screen(on(w0=info("waiting for w3"), w1=info("starting")))
+
+    assert "waiting for w3" in lines[1]
+
+
+def test_the_worker_that_crashed_gives_the_run_its_state_not_those_that_ended_with_it():
+    crash, other = "crashed (exit 1)", "ended as w1 ended with 1"
+    lines = screen(on(w0=info(other, active=False), w1=info(crash, active=False)))
+
+    assert crash in lines[1]
+    assert lines[2:] == [f"mine, w0: {other}"]
+
+
+def test_a_run_without_a_heartbeat_for_long_is_hung():
+    lines = screen(on(w0=info(heartbeat={"step": 3}, heartbeat_age=700.0)))
+
+    assert "hung, no heartbeat for 700 s" in lines[1]
+
+
+def test_what_kill_has_stopped_was_stopped_by_you():
+    record = {"wanted": "stopped", "history": [{"what": "stopped by kill.yml"}]}
+    lines = screen(on(w0=info("interrupted, saved", active=False)), {"mine": record})
+
+    assert len(lines) == 2
+    assert "stopped by you" in lines[1]
+
+
+def test_a_worker_of_an_older_attempt_is_named():
+    lines = screen(on(w0=info(attempt=2), w1=info(attempt=2), w2=info(attempt=1)))
+
+    assert lines[2:] == ["mine, w2: training, attempt 1"]
+
+
+def test_what_can_not_be_reached_and_what_is_not_ready_has_a_line():
+    lines = screen({"w0": {"runs": []}, "w1": DOWN}, gone="PREEMPTED")
+
+    assert [line.split()[2] for line in lines[1:4]] == ["preempted", "idle", "unreachable"]
+    assert lines[-1] == "w1: can't be reached: ssh: No route to host"
+
+
+def test_what_a_foreign_trainer_writes_into_its_heartbeat_breaks_no_screen():
+    odd = info(heartbeat={"step": "many", "loss": [1]})
+
+    assert "many" in screen(on(w0=odd))[1]
+
+
+def test_lines_that_several_workers_say_are_said_once_in_their_order():
+    answers = on(
+        w0=info(log=["begin", "only 0", "end"]),
+        w1=info(log=["begin", "end"]),
+        w2=info(log=["begin", "end", "end"]),
+    )
+
+    assert folded_logs(answers) == ["w[0-2]: begin", "w0: only 0", "w[0-2]: end", "w2: end"]
+
+
+def test_the_worker_that_failed_comes_first():
+    answers = on(
+        w0=info("ended as w1 ended with 1", active=False, log=["left"]),
+        w1=info("crashed (exit 1)", active=False, log=["the reason"]),
+    )
+
+    assert folded_logs(answers) == ["w1: the reason", "w0: left"]
+
+
+def test_workers_are_ordered_as_people_count():
+    states = {f"pod-w{index}": "READY" for index in (10, 2, 1)}
+    rows = status_rows({host: {"runs": []} for host in states}, states)
+
+    assert [row["worker"] for row in rows] == ["pod-w1", "pod-w2", "pod-w10"]
+
+
+def test_a_log_that_is_not_there_says_why():
+    assert log_lines(DOWN) == ["can't be reached: ssh: No route to host"]
+    assert log_lines({"runs": []}) == ["no run has a log here"]
