@@ -119,6 +119,18 @@ def test_the_content_changes_with_a_role_and_with_a_variable_of_it(tmp_path):
     assert content_of([folder], lambda name: 1, tmp_path) != first
 
 
+def test_a_variable_that_does_not_count_makes_no_difference(tmp_path):
+    folder = tmp_path / "roles/one"
+    (folder / "defaults").mkdir(parents=True)
+    (folder / "defaults/main.yml").write_text("one_peers: []\none_size: 1\n")
+
+    def told(**values):
+        return content_of([folder], values.get, tmp_path, uncounted=["one_peers"])
+
+    assert told(one_peers=["198.18.0.2"], one_size=1) == told(one_peers=[], one_size=1)
+    assert told(one_peers=[], one_size=2) != told(one_peers=[], one_size=1)
+
+
 def test_where_the_project_lies_makes_no_difference(tmp_path):
     told = []
     for name in ("here", "there"):

@@ -33,7 +33,9 @@ class ActionModule(ActionBase):
             except AnsibleError as error:
                 return f"undefined: {error.message.splitlines()[0]}"
 
-        options["content"] = content_of(roles, value, project)
+        options["content"] = content_of(
+            roles, value, project, uncounted=options.get("uncounted", [])
+        )
         return self._execute_module(
             module_name="tpufleet.core.certificate", module_args=options, task_vars=task_vars
         )

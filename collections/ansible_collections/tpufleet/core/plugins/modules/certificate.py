@@ -23,6 +23,11 @@ options:
     type: list
     elements: str
     default: []
+  uncounted:
+    description: Variables of these roles whose values don't count. Of the controller's part.
+    type: list
+    elements: str
+    default: []
   content:
     description: The hash of what setup would do; the controller's part makes it.
     type: str
@@ -171,6 +176,7 @@ def main() -> None:
         argument_spec={
             "state": {"type": "str", "choices": ["checked", "granted"], "required": True},
             "roles": {"type": "list", "elements": "str", "default": []},
+            "uncounted": {"type": "list", "elements": "str", "default": []},
             "content": {"type": "str", "default": ""},
             "void": {"type": "bool", "default": False},
             "files": {"type": "list", "elements": "str", "default": []},

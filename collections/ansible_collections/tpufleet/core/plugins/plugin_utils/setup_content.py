@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,14 @@ _IMPORT = re.compile(r"^from \.+module_utils\.(\w+) import|^from \.(\w+) import"
 
 
 def content_of(
-    roles: Iterable[Path], value: Callable[[str], Any], project: Path, plugins: Path = PLUGINS
+    roles: Iterable[Path],
+    value: Callable[[str], Any],
+    project: Path,
+    plugins: Path = PLUGINS,
+    uncounted: Collection[str] = (),
 ) -> str:
-    """Hash what the roles (directories) would do, where ``value`` gives a variable's value.
+    """Hash what the roles (directories) would do, where ``value`` gives a variable's value; but
+    for the variables ``uncounted``, which may change without anything to be done for them.
 
     A variable that is a file of the controller's counts by what is in it, and where the project
     lies doesn't count: two controllers agree.
@@ -38,7 +43,7 @@ def content_of(
         files[f"plugins/{path.relative_to(plugins)}"] = path.read_bytes()
     for name, data in sorted(files.items()):
         digest.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\n".encode())
-    for name in sorted(names):
+    for name in sorted(set(names) - set(uncounted)):
         told = json.dumps(settled(value(name), project), sort_keys=True, default=str)
         digest.update(f"{name}={told}\n".encode())
     return digest.hexdigest()
