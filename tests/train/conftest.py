@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -113,3 +114,14 @@ def launch(config_file: Path, compiled: Path) -> Iterator[Callable[..., Attempt]
     yield start
     for attempt in attempts:
         attempt.kill()
+
+
+@pytest.fixture
+def no_mesh() -> Iterator[None]:
+    """A run that was here before has left its mesh in use: set it aside."""
+    import jax
+
+    before = jax.sharding.get_mesh()
+    jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ()))
+    yield
+    jax.set_mesh(before)

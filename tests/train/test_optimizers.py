@@ -51,7 +51,7 @@ def test_the_loss_falls(name: str):
     assert seen[-1] < seen[0] - 0.1
 
 
-def test_muon_s_updates_of_a_layer_s_matrix_are_nearly_orthogonal():
+def test_muon_s_updates_of_a_layer_s_matrix_are_nearly_orthogonal(no_mesh: None):
     cfg = config(optimizer={"name": "muon", "weight_decay": 0, "learning_rate": 1.0})
     params = fresh(cfg)["params"]
     grads = {

@@ -1,6 +1,5 @@
 """The models that come by name: their sizes, and the first losses of a narrow variant of each."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import jax
@@ -44,15 +43,6 @@ def test_a_preset_has_exactly_as_many_parameters_as_it_says(name: str, parameter
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_with_gpt_2_s_own_vocabulary_it_has_the_published_number(name: str, parameters: int):
     assert count(replace(preset(name).model, vocabulary=50257)) == parameters
-
-
-@pytest.fixture
-def no_mesh() -> Iterator[None]:
-    """A run that was here before has left its mesh in use: set it aside."""
-    before = jax.sharding.get_mesh()
-    jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ()))
-    yield
-    jax.set_mesh(before)
 
 
 @pytest.mark.parametrize("name", SIZES)
