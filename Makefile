@@ -31,7 +31,7 @@ demo: env ## a local cloud, a TPU of two workers, setup, a training run, its res
 	@$(PYTHON) -u -m localcloud.demo
 
 .PHONY: test
-test: lint test-unit test-molecule test-journey ## everything that is tested (Linux, root)
+test: lint docs test-unit test-molecule test-journey ## everything that is tested (Linux, root)
 
 .PHONY: test-unit
 test-unit: env-dev ## the tests that need no machines
@@ -52,6 +52,10 @@ test-qemu: env-dev ## what needs a kernel: NFS, data disks, reboots, on qemu mac
 	@$(AS_ROOT) $(PYTHON) -m pytest -m qemu tests
 	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs down --yes' EXIT; trap 'exit 130' INT TERM; \
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs up --machines qemu && $(AS_ROOT) molecule test --scenario-name nfs
+
+.PHONY: chaos
+chaos: env-dev ## all that can happen to a run of 4 workers, alone and in random order: WHAT=some SEED=2
+	@$(AS_ROOT) env TPUFLEET_CHAOS="$(or $(WHAT),all)" TPUFLEET_CHAOS_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -v -m machines tests/chaos
 
 .PHONY: lint
 lint: env-dev ## ruff, ansible-lint (profile production), yamllint

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,23 @@ class Played:
         return sum(int(count.partition("=")[2]) for count in counts)
 
 
+def beside(folder: Path, **variables: Any) -> Path:
+    """Write an inventory that has nothing but variables for all."""
+    (folder / "group_vars/all").mkdir(parents=True)
+    (folder / "group_vars/all/own.yml").write_text(json.dumps(variables))
+    (folder / "hosts.yml").write_text("all: {}\n")
+    return folder
+
+
 @dataclass(frozen=True)
 class Fleet:
-    """The playbooks and the inventory, on the cloud at ``place``."""
+    """The playbooks and the inventory, on the cloud at ``place``.
+
+    ``beside`` is an inventory whose variables come before the local cloud's (beside()).
+    """
 
     place: Place
+    beside: Path | None = None
 
     def play(self, playbook: str, *arguments: str, limit_s: float = 600) -> Played:
         """Run a playbook with nobody at the terminal."""
@@ -58,6 +71,13 @@ class Fleet:
         done = self._run("ansible", worker, *words)
         assert done.returncode == 0, done.stdout + done.stderr
 
+    def module(self, worker: str, module: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a module as root on a worker; it has to succeed. Gives its answer."""
+        words = ("-b", "-m", module, "-a", json.dumps(options))
+        done = self._run("ansible", worker, *words, more={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.partition("=> ")[2])
+
     def read(self, worker: int, path: str) -> str:
         """Read a file of a worker's file system, from where the local cloud keeps it."""
         [root] = self.place.machines.glob(f"*-w-{worker}/root")
@@ -68,16 +88,23 @@ class Fleet:
         lines = self.read(0, f"/var/lib/tpufleet/runs/{run}/metrics.jsonl").splitlines()
         return [json.loads(line) for line in lines]
 
-    def _run(self, *command: str, limit_s: float = 600) -> subprocess.CompletedProcess:
+    def environment(self) -> dict[str, str]:
+        """Give what a command is started with."""
+        inventories = ["inventory/local", *([str(self.beside)] if self.beside else [])]
+        return {
+            **os.environ,
+            "ANSIBLE_INVENTORY": ",".join(inventories),
+            "TPUFLEET_LOCALCLOUD": self.place.name,
+            "ANSIBLE_FORCE_COLOR": "0",
+        }
+
+    def _run(
+        self, *command: str, limit_s: float = 600, more: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess:
         return subprocess.run(
             command,
             cwd=PROJECT_ROOT,
-            env={
-                **os.environ,
-                "ANSIBLE_INVENTORY": "inventory/local",
-                "TPUFLEET_LOCALCLOUD": self.place.name,
-                "ANSIBLE_FORCE_COLOR": "0",
-            },
+            env={**self.environment(), **(more or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,5 +1,9 @@
 """A run that loses its TPU comes back by passes of the watch alone, and its losses are the
-undisturbed run's; each test is the next step, in the order of this file."""
+undisturbed run's; each test is the next step, in the order of this file.
+
+Records and checkpoints are in the cloud's bucket, as where several controllers share them.
+TPUFLEET_TEST_CLOUD names a cloud that is up already and stays.
+"""
 
 import os
 import time
@@ -8,9 +12,10 @@ import pytest
 
 from localcloud import client, cloud
 from localcloud.place import Place
-from tests.journey.fleet import Fleet
+from tests.journey.fleet import Fleet, beside
 
 pytestmark = pytest.mark.machines
+CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 STEPS = 600
 CONFIG = f"""
 steps: {STEPS}
@@ -19,16 +24,25 @@ model: {{layers: 2, heads: 4, width: 96, context: 64}}
 checkpoint: {{every: 40}}
 sample: {{length: 0}}
 """
+BUCKET = "gs://local-fleet"
 DONE_BY = 30
 """Passes of the watch after which a run that gets on must be done."""
 
 
 @pytest.fixture(scope="module")
-def fleet():
-    place = Place.of(f"test-watch-{os.getpid()}")
-    cloud.up(place, port=None, subnet=None, say=print)
-    yield Fleet(place)
-    cloud.down(place, say=print)
+def fleet(tmp_path_factory):
+    place = Place.of(CLOUD or f"test-watch-{os.getpid()}")
+    if not CLOUD:
+        cloud.up(place, port=None, subnet=None, say=print)
+    inventory = beside(
+        tmp_path_factory.mktemp("inventory"),
+        fleet_state=f"{BUCKET}/fleet",
+        checkpoints=f"{BUCKET}/checkpoints",
+        watch_log=str(place.directory / "watch.log"),
+    )
+    yield Fleet(place, inventory)
+    if not CLOUD:
+        cloud.down(place, say=print)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +53,7 @@ def config(tmp_path_factory):
 
 
 def history(fleet: Fleet) -> str:
-    return (fleet.place.directory / "fleet/watch.log").read_text()
+    return (fleet.place.directory / "watch.log").read_text()
 
 
 def test_a_whole_run_to_compare_with(fleet, config):
@@ -100,3 +114,31 @@ def test_a_trainer_that_was_killed_outright_is_launched_again(fleet, config):
         time.sleep(3)
     assert "run shot: interrupted" in history(fleet)
     fleet.must_play("playbooks/kill.yml", "-e", "run=shot")
+
+
+WORK = "#!/bin/sh\necho $* >> /var/log/timers\n"
+
+
+def test_a_controller_with_systemd_has_timers_that_work_are_listed_and_go(fleet):
+    def schedule(**options) -> dict:
+        tool = {"project": "/", "tool": "/usr/local/bin/work", "inventories": ["here"]}
+        return fleet.module("demo-w0", "tpufleet.core.run_schedule", {**tool, **options})
+
+    fleet.on(
+        "demo-w0", "sh", "-c", f"echo '{WORK}' > /usr/local/bin/work; chmod +x /usr/local/bin/work"
+    )
+    assert schedule(state="present", verb="watch", every="1s")["changed"]
+    assert not schedule(state="present", verb="watch", every="1s")["changed"]
+    schedule(state="present", verb="kill", target="mine", at="2099-01-01 18:00")
+    told = schedule(state="list")
+    fleet.on(
+        "demo-w0", "sh", "-c", "until test $(wc -l < /var/log/timers) -ge 2; do sleep 0.2; done"
+    )
+    for name in told["timers"]:
+        schedule(state="absent", name=name)
+
+    assert told["timers"] == ["tpufleet-do-kill-mine", "tpufleet-do-watch"]
+    assert any("2099-01-01 18:00" in line for line in told["lines"])
+    assert set(fleet.read(0, "/var/log/timers").splitlines()) == {"-i here playbooks/watch.yml"}
+    assert schedule(state="list")["timers"] == []
+    fleet.on("demo-w0", "sh", "-c", "! ls /etc/systemd/system/tpufleet-do-*")

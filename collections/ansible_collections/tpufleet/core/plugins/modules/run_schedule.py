@@ -131,7 +131,7 @@ class Systemd:
         """Say when each is due."""
         if not self.names():
             return []
-        asked = [*self.tool, "list-timers", "--all", "--no-pager", f"{PREFIX}*"]
+        asked = [*self.tool, "list-timers", "--all", "--full", "--no-pager", f"{PREFIX}*"]
         return [line.rstrip() for line in run(asked).splitlines() if line.strip()][:-1]
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:

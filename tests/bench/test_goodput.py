@@ -1,0 +1,29 @@
+"""What bench/goodput.py counts."""
+
+from bench.goodput import counted_seconds, machines_seconds
+
+LOG = """
+2026-11-21T15:09:39Z run first: $ ansible-playbook playbooks/create.yml -e tpu=demo
+2026-11-21T15:10:52Z run first: playbooks/create.yml is through, 74 s
+2026-11-21T15:22:51Z run first: setup.yml is through, 719 s
+2026-11-21T15:23:45Z run first: train.yml is through, 53 s
+2026-11-21T15:24:45Z run first: playbooks/create.yml failed after 7 s: no capacity
+"""
+
+
+def test_what_machines_take_is_read_out_of_the_watch_s_log_and_a_launch_is_not_of_it():
+    assert machines_seconds(LOG) == 74 + 719 + 7
+
+
+def test_steps_without_a_break_count_whole():
+    assert counted_seconds({step: 2.0 * step for step in range(1, 11)}) == 2.0 * 10
+
+
+def test_the_wait_behind_a_fault_counts_as_one_usual_step():
+    finished_at = {step: float(step + (500 if step > 5 else 0)) for step in range(1, 11)}
+
+    assert counted_seconds(finished_at) == 10.0
+
+
+def test_nothing_done_counts_nothing():
+    assert counted_seconds({}) == 0.0

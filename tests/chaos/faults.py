@@ -1,0 +1,202 @@
+"""What happens to a run: each fault with what the watch's log must tell of it.
+
+A fault does its harm, and undoes what doesn't end by itself; the rest is the watch's.
+"""
+
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import requests
+
+from tests.chaos.disturbed import BUCKET, TPU, Disturbed, kill_tree
+
+HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    ``told`` is what the watch's log must say (a pattern) and ``new_attempt`` whether the run can
+    only go on as a new attempt. ``machines_go`` where machines are lost with what they wrote.
+    """
+
+    name: str
+    strike: Callable[[Disturbed], None]
+    told: str = ""
+    new_attempt: bool = True
+    machines_go: bool = False
+
+
+def _one(number: str) -> Callable[[Disturbed], None]:
+    return lambda run: run.signal_trainer(number, f"{TPU}-w1")
+
+
+def _all(number: str) -> Callable[[Disturbed], None]:
+    return lambda run: run.signal_trainer(number, *run.workers())
+
+
+def _worker_off(run: Disturbed) -> None:
+    run.fault("worker", f"{TPU}-w1", "power-off")
+
+
+def _leader_off_and_on(run: Disturbed) -> None:
+    run.fault("worker", f"{TPU}-w0", "power-off")
+    run.watch()
+    run.fault("worker", f"{TPU}-w0", "power-on")
+
+
+def _maintenance(run: Disturbed) -> None:
+    run.fault("maintenance", TPU, "--worker", "1")
+
+
+def _no_capacity(run: Disturbed) -> None:
+    run.fault("capacity", "--for", "45")
+    run.preempt()
+
+
+def _api_fails(run: Disturbed) -> None:
+    run.fault("error", "*", "503", "--for", "45")
+    run.signal_trainer("KILL", f"{TPU}-w1")
+    run.watch()
+
+
+def _cut(run: Disturbed) -> None:
+    run.fault("worker", f"{TPU}-w1", "cut")
+    run.watch()
+    time.sleep(35)  # longer than the workers wait for each other
+    run.fault("worker", f"{TPU}-w1", "reconnect")
+
+
+def _hang(run: Disturbed) -> None:
+    run.fault("worker", f"{TPU}-w1", "hang")
+    time.sleep(40)
+    run.fault("worker", f"{TPU}-w1", "resume")
+
+
+def _full_disk(run: Disturbed) -> None:
+    run.fault("worker", f"{TPU}-w1", "fill-disk")
+    run.watch()
+    run.fault("worker", f"{TPU}-w1", "free-disk")
+
+
+def _bucket_gone(run: Disturbed) -> None:
+    run.bucket("stop")
+    try:
+        run.watch()
+        time.sleep(15)
+    finally:
+        run.bucket("start")
+
+
+def _truncated(run: Disturbed) -> None:
+    _all("KILL")(run)
+    truncate_newest(run)
+
+
+def _controller_killed(run: Disturbed) -> None:
+    since = len(run.said())
+    run.signal_trainer("KILL", f"{TPU}-w1")
+    controller = run.begin_watch()
+    began = lambda: "$ ansible-playbook train.yml" in run.said(since)  # noqa: E731
+    while not began() and controller.poll() is None:
+        time.sleep(0.1)
+        if controller.poll() is not None and not began():
+            controller = run.begin_watch()
+    time.sleep(2)
+    kill_tree(controller.pid)
+    controller.wait()
+
+
+def _two_controllers(run: Disturbed) -> None:
+    run.signal_trainer("KILL", f"{TPU}-w1")
+    before = run.attempt()
+    for _ in range(3):
+        both = [run.begin_watch(), run.begin_watch()]
+        for controller in both:
+            controller.wait()
+        if run.attempt() > before:
+            break
+    assert run.attempt() == before + 1, "two controllers have launched it twice"
+
+
+def _other_zone(run: Disturbed) -> None:
+    run.fault("capacity", "--zone", HOME_ZONE)
+    run.fleet.must_play("playbooks/delete.yml", "-e", f"tpu={TPU}", "-e", "yes=true")
+
+
+def truncate_newest(run: Disturbed) -> str:
+    """Cut the largest object of the newest checkpoint in half; give its name."""
+    endpoint = run.fleet.place.bucket_endpoint.read_text().strip()
+    bucket = BUCKET.removeprefix("gs://")
+    place = f"{endpoint}/storage/v1/b/{bucket}/o"
+    prefix = f"checkpoints/{run.run}/"
+    asked = requests.get(place, params={"prefix": prefix}, timeout=30)
+    objects = asked.json().get("items", [])
+    steps = {}
+    for each in objects:
+        found = re.match(r"(\d+)/", each["name"].removeprefix(prefix))
+        if found:
+            steps.setdefault(int(found[1]), []).append(each)
+    newest = max(steps[max(steps)], key=lambda each: int(each["size"]))
+    name = quote(newest["name"], safe="")
+    content = requests.get(f"{place}/{name}?alt=media", timeout=30).content
+    upload = f"{endpoint}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
+    half = requests.post(upload, data=content[: len(content) // 2], timeout=30)
+    half.raise_for_status()
+    return newest["name"]
+
+
+FAULTS = (
+    Fault("TERM to one trainer", _one("TERM"), r"interrupted.*: launch"),
+    Fault("KILL to one trainer", _one("KILL"), r"killed: launch"),
+    Fault("TERM to all trainers", _all("TERM"), r"interrupted.*: launch"),
+    Fault("KILL to all trainers", _all("KILL"), r"killed: launch"),
+    Fault("a worker powered off", _worker_off, r"unreachable: .*: replace", machines_go=True),
+    Fault("the leader powered off, and on again", _leader_off_and_on, r": launch"),
+    Fault("maintenance with a new address", _maintenance, r": launch"),
+    Fault("preempted without warning", Disturbed.preempt, r"preempted: .*: recreate",
+          machines_go=True),
+    Fault("preempted with a warning", lambda run: run.preempt(20), r"preempted: .*: recreate",
+          machines_go=True),
+    Fault("no capacity for a while", _no_capacity, r"create.yml failed", machines_go=True),
+    Fault("the API failing", _api_fails, r": launch"),
+    Fault("a worker's network cut and back", _cut, r": launch"),
+    Fault("a worker that hangs for a while", _hang, r": launch"),
+    Fault("trainers stopped by SIGSTOP", _all("STOP"), r"hung: .*: restart"),
+    Fault("a full disk", _full_disk, new_attempt=False),
+    Fault("the bucket gone and back", _bucket_gone, new_attempt=False),
+    Fault("the newest checkpoint truncated", _truncated, r": launch"),
+    Fault("the controller killed in the middle of watch", _controller_killed, r": launch"),
+    Fault("two controllers at once", _two_controllers, r": launch"),
+    Fault("every TPU deleted, no capacity in its zone", _other_zone, r"preempted: .*: recreate",
+          machines_go=True),
+)  # fmt: skip
+SOME = (
+    "KILL to one trainer",
+    "the bucket gone and back",
+    "the newest checkpoint truncated",
+    "the controller killed in the middle of watch",
+    "preempted without warning",
+)
+"""Five that stand for all: a trainer, the memory, a checkpoint, the controller, the machines."""
+
+
+def chosen(what: str, seed: int) -> list[Fault]:
+    """Give the faults in the order in which they strike: ``some``, ``all``, or one's name.
+
+    ``all`` is each alone, then each once more in the order that ``seed`` gives.
+    """
+    if what == "some":
+        return [fault for name in SOME for fault in FAULTS if fault.name == name]
+    if what == "all":
+        return [*FAULTS, *random.Random(seed).sample(FAULTS, len(FAULTS))]  # noqa: S311
+    found = [fault for fault in FAULTS if what in fault.name]
+    if not found:
+        names = ", ".join(fault.name for fault in FAULTS)
+        raise ValueError(f"there is no fault {what!r}: some, all, or one of {names}")
+    return found

@@ -1,0 +1,140 @@
+"""Whatever happens to a run, it goes on by passes of the watch alone, to the undisturbed losses.
+
+TPUFLEET_CHAOS chooses the faults: `some` (five of them), `all` (make chaos), or a part of a fault's
+name; without it nothing strikes. TPUFLEET_CHAOS_SEED gives the random order. TPUFLEET_TEST_CLOUD
+names a cloud that is up already and stays. Each test is the next step, in the order of this file.
+"""
+
+import os
+import re
+
+import pytest
+
+from localcloud import client, cloud
+from localcloud.place import Place
+from tests.chaos.disturbed import BUCKET, TPU, Disturbed, Losses
+from tests.chaos.faults import HOME_ZONE, OTHER_ZONE, Fault, chosen
+from tests.journey.fleet import Fleet, beside
+
+WHAT = os.environ.get("TPUFLEET_CHAOS", "")
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not WHAT, reason="TPUFLEET_CHAOS is not set: make chaos"),
+]
+SEED = int(os.environ.get("TPUFLEET_CHAOS_SEED", "1"))
+CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
+STRIKES = chosen(WHAT or "some", SEED)
+CHECKPOINT_EVERY = 20
+CONFIG = f"""
+steps: 1000000
+batch: 8
+model: {{layers: 2, heads: 4, width: 96, context: 64}}
+checkpoint: {{every: {CHECKPOINT_EVERY}}}
+sample: {{length: 0}}
+"""
+BACK_WITHIN_S = 900.0
+"""After which a run that doesn't go on has failed the test; no figure of speed."""
+LIMITS = {
+    "heartbeat": 60,
+    "unreachable": 30,
+    "settle": 15,
+    "first_backoff": 2,
+    "longest_backoff": 20,
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    file = tmp_path_factory.mktemp("config") / "chaos.yml"
+    file.write_text(CONFIG)
+    return file
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    place = Place.of(CLOUD or f"test-chaos-{os.getpid()}")
+    workers = "v4-16" if WHAT == "some" or CLOUD else "v4-32"
+    tpu = {
+        "name": TPU,
+        "zones": [HOME_ZONE, OTHER_ZONE],
+        "accelerator_type": workers,
+        "runtime_version": "tpu-ubuntu2204-base",
+        "spot": True,
+    }
+    inventory = beside(
+        tmp_path_factory.mktemp("inventory"),
+        tpu_fleet=[tpu],
+        fleet_state=f"{BUCKET}/fleet",
+        checkpoints=f"{BUCKET}/checkpoints",
+        watch_log=str(place.directory / "watch.log"),
+        watch_limits=LIMITS,
+    )
+    if not CLOUD:
+        cloud.up(place, port=None, subnet=None, say=print)
+    yield Fleet(place, inventory)
+    if not CLOUD:
+        cloud.down(place, say=print)
+
+
+@pytest.fixture(scope="module")
+def disturbed(fleet, config):
+    run = f"chaos-{os.getpid()}"
+    fleet.must_play("playbooks/create.yml")
+    fleet.must_play("setup.yml")
+    with Losses(fleet.place.machines, run).collected() as losses:
+        fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={run}")
+        yield Disturbed(fleet, run, losses, fleet.place.directory / "watch.log")
+
+
+@pytest.mark.parametrize("fault", STRIKES, ids=[fault.name for fault in STRIKES])
+def test_the_run_goes_on_by_the_watch_alone_after(disturbed: Disturbed, fault: Fault):
+    attempt, log = disturbed.attempt(), len(disturbed.said())
+    # A checkpoint must be there from which it can go on.
+    enough = disturbed.losses.best + CHECKPOINT_EVERY + 5
+    disturbed.watch_until(lambda: disturbed.losses.best >= enough, BACK_WITHIN_S)
+
+    fault.strike(disturbed)
+    before = disturbed.losses.best
+    disturbed.watch_until(
+        lambda: (
+            disturbed.losses.best > before + 5
+            and (not fault.new_attempt or disturbed.attempt() > attempt)
+        ),
+        BACK_WITHIN_S,
+    )
+    client.ask(disturbed.fleet.place, "POST", "/_localcloud/faults:clear")
+
+    assert disturbed.record()["wanted"] == "running"
+    assert re.search(fault.told, disturbed.said(log)), disturbed.said(log)
+    assert disturbed.losses.differing == []
+
+
+def test_no_fault_leaves_a_node_a_machine_or_a_run_behind(disturbed: Disturbed):
+    nodes = client.ask(
+        disturbed.fleet.place, "GET", "/v2/projects/local-fleet/locations/-/nodes"
+    ).get("nodes", [])
+    workers = disturbed.workers()
+
+    assert [node["name"].rpartition("/")[2] for node in nodes] == [TPU]
+    assert len(list(disturbed.fleet.place.machines.iterdir())) == len(workers)
+    for worker in workers:
+        there = "test \"$(systemctl list-units --plain --no-legend 'tpufleet-run@*' | wc -l)\" = 1"
+        disturbed.fleet.on(worker, "sh", "-c", there)
+
+
+def test_what_was_disturbed_has_the_undisturbed_losses_step_for_step(disturbed, config):
+    fleet = disturbed.fleet
+    fleet.must_play("playbooks/kill.yml", "-e", f"run={disturbed.run}")
+    reached, whole = disturbed.losses.best, f"whole-{disturbed.run}"
+    with Losses(fleet.place.machines, whole).collected() as losses:
+        fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={whole}")
+        assert disturbed.wait(lambda: losses.best >= reached, 1800)
+        fleet.must_play("playbooks/kill.yml", "-e", f"run={whole}")
+
+    assert {step: losses.by_step[step] for step in disturbed.losses.by_step} == (
+        disturbed.losses.by_step
+    )
+    # Lines that a machine took with it before they could be read from outside are none of the run.
+    lost = reached - len(disturbed.losses.by_step)
+    gone = sum(fault.machines_go for fault in STRIKES)
+    assert lost <= gone * CHECKPOINT_EVERY

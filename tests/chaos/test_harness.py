@@ -1,0 +1,77 @@
+"""The means of the chaos test are what they say, without a machine."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.disturbed import Losses, kill_tree
+from tests.chaos.faults import FAULTS, SOME, chosen
+
+
+def test_all_strikes_each_alone_and_then_each_once_more_in_the_order_of_the_seed():
+    struck = chosen("all", 7)
+
+    assert struck[: len(FAULTS)] == list(FAULTS)
+    assert sorted(fault.name for fault in struck[len(FAULTS) :]) == sorted(
+        fault.name for fault in FAULTS
+    )
+    assert struck == chosen("all", 7)
+    assert struck != chosen("all", 8)
+
+
+def test_five_stand_for_all():
+    assert [fault.name for fault in chosen("some", 1)] == list(SOME)
+    assert len(SOME) == 5
+
+
+def test_a_fault_that_is_none_is_told_with_those_that_are():
+    with pytest.raises(ValueError, match=r"no fault 'flood'.*a full disk"):
+        chosen("flood", 1)
+
+
+def test_losses_are_collected_over_machines_and_a_step_with_two_losses_is_named(tmp_path):
+    def write(machine: str, *losses: tuple[int, float]) -> None:
+        folder = tmp_path / machine / "root/var/lib/tpufleet/runs/mine"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "metrics.jsonl").open("a") as stream:
+            for number, (step, loss) in enumerate(losses):
+                line = {"step": step, "loss": loss, "time": time.time() + number}
+                stream.write(json.dumps(line) + "\n")
+
+    write("a-w-0", (1, 4.0), (2, 3.0))
+    write("a-w-1", (1, 9.0))
+    with Losses(tmp_path, "mine").collected() as losses:
+        while losses.best < 2:
+            time.sleep(0.05)
+        write("b-w-0", (2, 3.0), (3, 2.5), (1, 4.5))
+        while losses.best < 3 or not losses.differing:
+            time.sleep(0.05)
+
+    assert losses.by_step == {1: 4.0, 2: 3.0, 3: 2.5}
+    assert losses.differing == [1]
+    assert losses.done_twice == 2
+
+
+def test_a_tree_of_processes_is_killed_even_where_sessions_differ():
+    script = "setsid sleep 600 & echo $!; wait"
+    parent = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    kill_tree(parent.pid)
+    parent.wait()
+    parent.stdout.close()
+
+    deadline = time.monotonic() + 30
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
