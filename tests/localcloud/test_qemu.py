@@ -1,4 +1,7 @@
-"""A machine with a kernel of its own: booted, rebooted from inside, lost, found, deleted."""
+"""A machine with a kernel of its own: booted, rebooted from inside, lost, found, deleted.
+
+Its data disks are real: what the role disks promises is shown on them, before and after the reboot.
+"""
 
 import os
 import signal
@@ -11,7 +14,7 @@ import pytest
 from localcloud import client, cloud
 from localcloud.machines import processes
 from localcloud.machines.qemu import QemuMachines
-from localcloud.place import Place
+from localcloud.place import PROJECT_ROOT, Place
 
 pytestmark = pytest.mark.qemu
 ZONE = "us-central2-b"
@@ -19,6 +22,17 @@ PROJECT = "projects/local-fleet"
 NODES = f"/v2/{PROJECT}/locations/{ZONE}/nodes"
 DISKS = f"/compute/v1/{PROJECT}/zones/{ZONE}/disks"
 BOOT_S = 900
+SIZE_GIB = 10
+# A disk that is empty, one with a stranger's data, and a file system that the TPU may only read.
+MODES = {"corpus": "READ_WRITE", "foreign": "READ_WRITE", "given": "READ_ONLY"}
+MOUNT = """
+- hosts: tpu
+  gather_facts: false
+  become: true
+  roles:
+    - role: disks
+      disks_mounts: [{name: "{{ disk }}", path: "/mnt/disks/{{ disk }}"}]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +51,56 @@ def key(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def node(place, key):
-    client.ask(place, "POST", DISKS, {"name": "corpus", "sizeGb": "10"})
-    wait_until(lambda: client.ask(place, "GET", f"{DISKS}/corpus")["status"] == "READY", 60)
+def node(place, key, tmp_path_factory):
+    for disk in MODES:
+        client.ask(place, "POST", DISKS, {"name": disk, "sizeGb": str(SIZE_GIB)})
+        wait_until(lambda d=disk: client.ask(place, "GET", f"{DISKS}/{d}")["status"] == "READY", 60)
+    fill_disks(place, tmp_path_factory.mktemp("disks"))
     body = {
         "acceleratorType": "v2-8",
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": {"ssh-keys": f"tpu:{key.with_suffix('.pub').read_text()}"},
-        "dataDisks": [{"sourceDisk": f"{PROJECT}/zones/{ZONE}/disks/corpus", "mode": "READ_WRITE"}],
+        "dataDisks": [
+            {"sourceDisk": f"{PROJECT}/zones/{ZONE}/disks/{disk}", "mode": mode}
+            for disk, mode in MODES.items()
+        ],
     }
     client.ask(place, "POST", f"{NODES}?nodeId=one", body)
     wait_until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
-    return client.ask(place, "GET", f"{NODES}/one")
+    made = client.ask(place, "GET", f"{NODES}/one")
+    # READY says that its sshd answers; its guest agent brings the key a little later.
+    wait_until(lambda: boot_id(key, made), BOOT_S)
+    return made
+
+
+def fill_disks(place, scratch: Path) -> None:
+    """Put on two of the disks what another machine would have left there."""
+    (scratch / "files").mkdir()
+    (scratch / "files/note").write_text("given\n")
+    (scratch / "foreign").write_text("a stranger's data\n")
+    for name in ("foreign", "given"):
+        with (scratch / name).open("ab") as raw:
+            raw.truncate(SIZE_GIB << 30)
+    make = ["mke2fs", "-q", "-F", "-t", "ext4", "-d", str(scratch / "files")]
+    subprocess.run([*make, str(scratch / "given")], check=True)
+    directory = place.disks / ZONE
+    directory.mkdir(parents=True)
+    for name in ("foreign", "given"):
+        convert = ["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(scratch / name)]
+        subprocess.run([*convert, str(directory / f"{name}.qcow2")], check=True)
+
+
+def mount(place, key: Path, disk: str, scratch: Path, *how: str) -> subprocess.CompletedProcess:
+    """Let the role disks mount one disk of the machine."""
+    (scratch / "mount.yml").write_text(MOUNT)
+    return subprocess.run(
+        ["ansible-playbook", "--inventory", str(PROJECT_ROOT / "inventory/local"), "--extra-vars",
+         f"ansible_ssh_private_key_file={key} disk={disk}", *how, str(scratch / "mount.yml")],
+        capture_output=True, text=True, check=False, timeout=600,
+        env=os.environ | {"TPUFLEET_LOCALCLOUD": place.name,
+                          "ANSIBLE_CONFIG": str(PROJECT_ROOT / "ansible.cfg"),
+                          "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"},
+    )  # fmt: skip
 
 
 def wait_until(true, seconds: float) -> None:
@@ -62,8 +114,8 @@ def ssh(key: Path, node: dict, command: str) -> str:
     address = node["networkEndpoints"][0]["ipAddress"]
     done = subprocess.run(
         ["ssh", "-i", str(key), "-o", "StrictHostKeyChecking=accept-new", "-o",
-         f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", "ConnectTimeout=10", "-o",
-         "ServerAliveInterval=5", f"tpu@{address}", command],
+         f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", "ConnectTimeout=60", "-o",
+         "ServerAliveInterval=20", f"tpu@{address}", command],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     return done.stdout.strip()
@@ -81,15 +133,46 @@ def test_it_has_a_kernel_and_a_name_of_its_own(place, node, key):
 
 def test_a_data_disk_is_there_by_its_name(node, key):
     size = ssh(key, node, "sudo blockdev --getsize64 /dev/disk/by-id/google-corpus")
-    assert int(size) == 10 * 2**30
+    assert int(size) == SIZE_GIB * 2**30
 
 
-def test_it_reboots_from_inside_with_its_files(node, key):
+def test_an_empty_disk_is_formatted_and_mounted_and_the_second_time_left_alone(
+    place, node, key, tmp_path
+):
+    check = mount(place, key, "corpus", tmp_path, "--check")
+    assert "changed=1" in check.stdout, check.stdout + check.stderr
+    assert ssh(key, node, "findmnt /mnt/disks/corpus") == ""
+    first = mount(place, key, "corpus", tmp_path)
+    assert "changed=1" in first.stdout, first.stdout + first.stderr
+    assert ssh(key, node, "findmnt -no FSTYPE /mnt/disks/corpus") == "ext4"
+    ssh(key, node, "echo kept | sudo tee /mnt/disks/corpus/note; sync")
+    again = mount(place, key, "corpus", tmp_path)
+    assert "changed=0" in again.stdout, again.stdout + again.stderr
+    assert ssh(key, node, "cat /mnt/disks/corpus/note") == "kept"
+
+
+def test_a_stranger_s_data_is_refused_and_left_as_it_is(place, node, key, tmp_path):
+    refused = mount(place, key, "foreign", tmp_path)
+    assert refused.returncode
+    assert "holds data of an unknown kind and is left as it is" in refused.stdout
+    assert ssh(key, node, "sudo head -c 17 /dev/disk/by-id/google-foreign") == "a stranger's data"
+
+
+def test_a_disk_that_the_tpu_may_only_read_is_mounted_so(place, node, key, tmp_path):
+    done = mount(place, key, "given", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ssh(key, node, "cat /mnt/disks/given/note") == "given"
+    assert "ro" in ssh(key, node, "findmnt -no OPTIONS /mnt/disks/given").split(",")
+    assert ssh(key, node, "sudo blockdev --getro /dev/disk/by-id/google-given") == "1"
+
+
+def test_it_reboots_from_inside_with_its_files_and_its_disks(node, key):
     ssh(key, node, "echo kept > ~/note; sync")
     before = boot_id(key, node)
     ssh(key, node, "sudo systemctl reboot --no-block")
     wait_until(lambda: boot_id(key, node) not in ("", before), BOOT_S)
     assert ssh(key, node, "cat ~/note") == "kept"
+    assert ssh(key, node, "cat /mnt/disks/corpus/note /mnt/disks/given/note") == "kept\ngiven"
 
 
 def test_a_killed_server_s_machine_is_known_to_the_next(place, node, key):

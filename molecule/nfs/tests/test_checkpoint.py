@@ -1,0 +1,59 @@
+"""Two JAX processes, one a machine, save and restore one checkpoint through the share, by Orbax."""
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"])
+SITE = "/mnt/shared/site"
+# A process that is emulated needs a minute to import JAX alone.
+AS_TRAINER = "sudo setpriv --reuid=64042 --regid=64042 --clear-groups timeout 900"
+
+
+@pytest.fixture(scope="module")
+def packages(server, tmp_path_factory) -> str:
+    """Put JAX and Orbax, as locked, into the share; the machines' own Python imports them."""
+    scratch = tmp_path_factory.mktemp("site")
+    python = server.check_output("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
+    subprocess.run(
+        ["uv", "pip", "install", "--quiet", "--system-certs", "--target", str(scratch / "site"),
+         "--python-version", python, "--python-platform", "x86_64-manylinux_2_28",
+         "--only-binary", ":all:", "--constraint", str(PROJECT / "requirements/worker-cpu.lock"),
+         "jax", "orbax-checkpoint"],
+        check=True,
+    )  # fmt: skip
+    archive = scratch / "site.tar"
+    subprocess.run(["tar", "-cf", archive, "-C", scratch / "site", "."], check=True)
+    server.check_output(f"sudo mkdir -p {SITE}")
+    arguments = {"src": str(archive), "dest": SITE}
+    server.ansible("ansible.builtin.unarchive", arguments, check=False, become=True)
+    server.ansible("ansible.builtin.copy",
+                   {"src": str(Path(__file__).with_name("save_and_restore.py")), "dest": SITE},
+                   check=False, become=True)  # fmt: skip
+    return SITE
+
+
+def both(server, client, verb: str, port: int) -> list[str]:
+    """Run one process a machine, the server's as the coordinator; give what each said last."""
+    address = server.check_output("ip -4 -br address show dev eth0").split()[2].split("/")[0]
+
+    def one(host, number: int) -> str:
+        done = host.run(
+            f"{AS_TRAINER} env HOME=/tmp JAX_PLATFORMS=cpu PYTHONDONTWRITEBYTECODE=1 "
+            f"PYTHONPATH={SITE} python3 {SITE}/save_and_restore.py {verb} {address}:{port} "
+            f"{number} /mnt/shared/checkpoint"
+        )
+        assert done.succeeded, done.stderr[-2000:]
+        return done.stdout.splitlines()[-1]
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, (server, client), (0, 1)))
+
+
+def test_what_two_processes_save_over_the_share_two_others_restore(server, client, packages):
+    assert both(server, client, "save", 7791) == ["save ok 0", "save ok 1"]
+    assert both(server, client, "restore", 7792) == ["restore ok 0", "restore ok 1"]
+    assert server.check_output("stat -c %u /mnt/shared/checkpoint") == "64042"
