@@ -1,5 +1,6 @@
 """The whole way, once: each test is the next step of one journey, in the order of this file."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -95,6 +96,26 @@ def test_kill_in_the_middle_saves_and_train_goes_on_from_there_as_if_nothing_had
     cut, whole = fleet.metrics("cut"), fleet.metrics("whole")
     assert [line["step"] for line in cut] == list(range(1, STEPS + 1))
     assert [line["loss"] for line in cut] == [line["loss"] for line in whole]
+
+
+def test_a_foreign_trainer_gets_its_words_and_a_secret_that_is_in_no_output(fleet, tmp_path):
+    code, secret = tmp_path / "theirs", "sesame-4711-open"
+    code.mkdir()
+    (code / "mine.sh").write_text(
+        'printf "%s" "I am $1 of $2, $MINE, "; printf "%s" "$KEY" | wc -c\n'
+    )
+    told = tmp_path / "secrets.json"
+    told.write_text(json.dumps({"secrets": {"KEY": secret}}))
+    words = ("-e", 'command="sh mine.sh {process_id} {num_processes}"', "-e", "env='MINE=yes'")
+    launch = ("-e", f"@{told}", "-e", f"code={code}", *words, "-e", "run=theirs")
+    played = fleet.must_play("train.yml", "-vvv", *launch, "-e", "wait=done")
+
+    assert secret not in played.said
+    for worker in (0, 1):
+        log = fleet.read(worker, "/var/lib/tpufleet/runs/theirs/log")
+        assert f"I am {worker} of 2, yes, {len(secret)}" in log
+        [root] = fleet.place.machines.glob(f"*-w-{worker}/root")
+        assert (root / "etc/tpufleet/runs/theirs/environment").stat().st_mode & 0o077 == 0
 
 
 def test_kill_with_nothing_to_kill_is_fine(fleet):
