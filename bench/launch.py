@@ -88,7 +88,15 @@ def one_round(cloud: VerbsCloud, code: Path, run: str, delayed: bool) -> dict[st
 
 def last_start(cloud: VerbsCloud, run: str) -> float:
     """Read from the workers when their process began, and give the last time."""
-    command = ["ansible", "tpu", "-b", "-o", "-m", "ansible.builtin.command", "-a"]
+    command = [
+        "ansible",
+        ":".join(cloud.workers),
+        "-b",
+        "-o",
+        "-m",
+        "ansible.builtin.command",
+        "-a",
+    ]
     deadline = time.monotonic() + 60
     while True:
         said = cloud.must(
