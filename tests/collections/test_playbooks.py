@@ -38,6 +38,7 @@ def environment_of(local_api: LocalApi) -> dict[str, str]:
     return {
         **os.environ,
         "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # a line for each host and task
         "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
         "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
         "TPUFLEET_LOCALCLOUD": local_api.state.name,
@@ -169,7 +170,7 @@ def test_the_module_is_told_the_api_by_the_inventory_and_is_idempotent(environme
     task = tmp_path / "task.yml"
     states = ("present", "present", "absent", "absent")
     task.write_text(play_of(*map(node_task, states)))
-    result = play(environment, task, "-v")
+    result = play(environment, task)
     assert result.returncode == 0, result.stdout + result.stderr
     seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
     assert seen == ["changed", "ok", "changed", "ok"]
@@ -254,7 +255,7 @@ def test_the_module_of_queued_resources_is_idempotent_and_removes_by_force(envir
         state: """
     task = tmp_path / "task.yml"
     task.write_text(play_of(*(ask + s for s in ("present", "present", "absent", "absent"))))
-    result = play(environment, task, "-v")
+    result = play(environment, task)
     assert result.returncode == 0, result.stdout + result.stderr
     seen = re.findall(r"^(ok|changed): \[localhost\]", result.stdout, re.MULTILINE)
     assert seen == ["changed", "ok", "changed", "ok"]

@@ -66,8 +66,8 @@ options:
     env: [{name: TPUFLEET_SSH_USER}]
   os_login:
     description:
-      - The workers let in people by OS Login, not by keys in their metadata. TPUs are then made with
-        C(enable-oslogin) and without C(ssh-keys).
+      - The workers let in people by OS Login, not by keys in their metadata. TPUs are then made
+        with C(enable-oslogin) and without C(ssh-keys).
       - O(ssh_user) is then the POSIX name that C(gcloud compute os-login describe-profile) says,
         the public key has to be told with C(gcloud compute os-login ssh-keys add
         --key-file=KEY.pub), and root needs the role C(roles/compute.osAdminLogin).

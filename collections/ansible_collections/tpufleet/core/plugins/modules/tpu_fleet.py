@@ -40,8 +40,9 @@ options:
     required: true
   only:
     description:
-      - Only the TPU of this name, or C(name_zone) where several zones have one. To be removed, it need not be in the fleet. An empty name is an
-        error, so that an unset variable of a script never means all.
+      - Only the TPU of this name, or C(name_zone) where several zones have one. To be removed, it
+        need not be in the fleet. An empty name is an error, so that an unset variable of a script
+        never means all.
     type: str
   zone:
     description: Only a TPU in this zone, where one of the name is in several; for removing.

@@ -24,8 +24,8 @@ options:
     required: true
   grant_ends:
     description:
-      The last day of the grant, such as V(2026-12-31). A warning from 7 days on, and an error's line
-      after it, which stops nothing.
+      The last day of the grant, such as V(2026-12-31). A warning from 7 days on, and an error's
+      line after it, which stops nothing.
     type: str
     default: ""
   bucket:
