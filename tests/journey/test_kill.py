@@ -1,0 +1,94 @@
+"""kill.yml ends trainers that don't want to end; each test is for itself, on one fleet.
+
+TPUFLEET_TEST_CLOUD names a cloud that is up already and stays.
+"""
+
+import os
+import shlex
+
+import pytest
+
+from localcloud import cloud
+from localcloud.place import Place
+from tests.journey.fleet import Fleet, beside
+
+pytestmark = pytest.mark.machines
+CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    time.sleep(1)
+"""
+SAVES = """
+import os, pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path(os.environ["TPUFLEET_RUN_DIR"], "saved").touch()
+    os._exit(75)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path(os.environ["TPUFLEET_RUN_DIR"], "begun").touch()
+while True:
+    time.sleep(1)
+"""
+SWALLOWS = "trap '' TERM\npython3 saves.py &\nwhile true; do sleep 1; done\n"
+NOBODY = "! pgrep -u tpufleet . && ! systemctl --quiet is-active 'tpufleet-run@*'"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    place = Place.of(CLOUD or f"test-kill-{os.getpid()}")
+    inventory = beside(tmp_path_factory.mktemp("inventory"), run_stop_seconds=8)
+    if not CLOUD:
+        cloud.up(place, port=None, subnet=None, say=print)
+    fleet = Fleet(place, inventory)
+    fleet.must_play("playbooks/create.yml")
+    if not CLOUD:
+        fleet.must_play("setup.yml")
+    yield fleet
+    if not CLOUD:
+        cloud.down(place, say=print)
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("code")
+    files = {"stubborn.py": STUBBORN, "saves.py": SAVES, "wrapper.sh": SWALLOWS}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def begin(fleet, code):
+    def begin(run: str, command: str) -> None:
+        words = ("-e", f"run={run}", "-e", f"code={code}", "-e", f"command={shlex.quote(command)}")
+        fleet.must_play("train.yml", *words, "-e", "wait=started")
+
+    return begin
+
+
+def nobody_is_left(fleet: Fleet, worker: str) -> None:
+    fleet.on(worker, "sh", "-c", NOBODY)
+
+
+def test_a_trainer_that_ignores_term_is_killed(fleet, begin):
+    begin("stubborn", "python3 stubborn.py")
+    fleet.must_play("playbooks/kill.yml", "-e", "run=stubborn")
+
+    for worker in ("demo-w0", "demo-w1"):
+        nobody_is_left(fleet, worker)
+
+
+def test_a_trainer_behind_a_shell_that_swallows_term_is_asked_itself_and_saves(fleet, begin):
+    begin("wrapped", "sh wrapper.sh")
+    fleet.on(
+        "demo-w1",
+        "sh",
+        "-c",
+        "until test -e /var/lib/tpufleet/runs/wrapped/begun; do sleep 0.2; done",
+    )
+    fleet.must_play("playbooks/kill.yml", "-e", "run=wrapped")
+
+    for worker in ("demo-w0", "demo-w1"):
+        nobody_is_left(fleet, worker)
+    fleet.on("demo-w1", "test", "-e", "/var/lib/tpufleet/runs/wrapped/saved")
