@@ -1,9 +1,10 @@
-"""setup.yml, killed again and again at ever later points, ends where an undisturbed one does."""
+"""setup.yml, interrupted again and again, ends where an undisturbed one does."""
 
 import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -12,9 +13,13 @@ from localcloud.place import PROJECT_ROOT, Place
 from tests.journey.fleet import Fleet
 
 pytestmark = pytest.mark.machines
-POINTS = range(3, 33, 3)
-"""After how many tasks have begun the controller is killed: ten points, the proof of JAX among
-them."""
+CUT, OFF = 20, 27
+"""After how many tasks have begun the second worker loses its network, and its power."""
+KILLS = (3, 6, 9, 12, 15, 18, 24, 30)
+"""After how many the controller is killed: from the first change to the proof of JAX."""
+POINTS = sorted([*KILLS, CUT, OFF])
+if not os.environ.get("TPUFLEET_ALL_POINTS"):
+    POINTS = [point for point in POINTS if point in {6, 12, 18, CUT, 24, OFF}]
 
 
 @pytest.fixture(scope="module")
@@ -27,56 +32,113 @@ def fleet():
     cloud.down(place, say=print)
 
 
-def killed_after(fleet, tasks):
-    """Begin setup, and kill the controller once so many tasks have begun; tell whether it was."""
-    environment = {
+@pytest.fixture(scope="module")
+def controller(fleet, tmp_path_factory):
+    """The environment of setup's own process: ssh sees soon that nobody answers any more."""
+    soon = "-C -o ControlMaster=auto -o ControlPersist=600s"
+    return {
         **os.environ,
         "ANSIBLE_INVENTORY": "inventory/local",
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
         "ANSIBLE_FORCE_COLOR": "0",
+        "ANSIBLE_SSH_ARGS": f"{soon} -o ServerAliveInterval=2 -o ServerAliveCountMax=3",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(tmp_path_factory.mktemp("cp")),
         "PYTHONUNBUFFERED": "1",
         "TPUFLEET_LOCALCLOUD": fleet.place.name,
     }
-    with subprocess.Popen(
+
+
+def begun(controller):
+    """Begin setup in a session of its own."""
+    return subprocess.Popen(
         ["ansible-playbook", "setup.yml"],
         cwd=PROJECT_ROOT,
-        env=environment,
+        env=controller,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-    ) as play:
-        begun = 0
-        for line in play.stdout:
-            begun += line.startswith(("TASK [", "RUNNING HANDLER ["))
-            if begun >= tasks:
-                os.killpg(play.pid, signal.SIGKILL)
-                return True
+    )
+
+
+def reached(play, tasks):
+    """Wait until so many tasks have begun; tell whether it came to that."""
+    count = 0
+    for line in play.stdout:
+        count += line.startswith(("TASK [", "RUNNING HANDLER ["))
+        if count >= tasks:
+            return True
     return False
 
 
-def certificates(fleet):
-    """Give the certificates of both workers."""
-    return [json.loads(fleet.read(worker, "/opt/tpufleet/ready.json")) for worker in (0, 1)]
+def killed_after(controller, tasks):
+    """Begin setup, and kill the controller once so many tasks have begun."""
+    with begun(controller) as play:
+        assert reached(play, tasks)
+        os.killpg(play.pid, signal.SIGKILL)
 
 
-def test_a_setup_killed_at_ten_points_has_no_certificate_and_then_ends_certified(fleet):
+def lost_after(controller, tasks, fleet, trouble):
+    """Begin setup, and let a trouble come over the second worker; give what setup then says."""
+    with begun(controller) as play:
+        assert reached(play, tasks)
+        afflict(fleet, trouble)
+        said = play.stdout.read()
+    assert play.returncode != 0
+    return said
+
+
+def afflict(fleet, trouble):
+    """Let a trouble of the local cloud's come over the second worker, or go."""
+    name = f"--name={fleet.place.name}"
+    words = [sys.executable, "-m", "localcloud", name, "fault", "worker", "demo-w1", trouble]
+    subprocess.run(words, cwd=PROJECT_ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def answers(fleet):
+    """Wait until the second worker lets ssh in again."""
+    words = ["ansible", "demo-w1", "-m", "ansible.builtin.wait_for_connection", "-a", "timeout=120"]
+    where = {"ANSIBLE_INVENTORY": "inventory/local", "TPUFLEET_LOCALCLOUD": fleet.place.name}
+    subprocess.run(words, cwd=PROJECT_ROOT, env={**os.environ, **where}, check=True)
+
+
+def certified(fleet):
+    """Give the certificates that there are, by worker."""
+    told = {}
+    for worker in (0, 1):
+        try:
+            told[worker] = json.loads(fleet.read(worker, "/opt/tpufleet/ready.json"))
+        except FileNotFoundError:
+            continue
+    return told
+
+
+def test_an_interrupted_setup_leaves_no_certificate_and_then_ends_certified(fleet, controller):
     for point in POINTS:
-        assert killed_after(fleet, point)
-        for worker in (0, 1):
-            with pytest.raises(FileNotFoundError):
-                fleet.read(worker, "/opt/tpufleet/ready.json")
+        if point in (CUT, OFF):
+            bad, good = ("cut", "reconnect") if point == CUT else ("power-off", "power-on")
+            said = lost_after(controller, point, fleet, bad)
+            # The leader's setup went on to its end, and the one that is not ready is named.
+            assert "not ready: demo-w1" in " ".join(said.split())
+            assert list(certified(fleet)) == [0]
+            afflict(fleet, good)
+            answers(fleet)
+            fleet.on("demo-w0", "rm", "/opt/tpufleet/ready.json")
+        else:
+            killed_after(controller, point)
+            assert certified(fleet) == {}
     fleet.must_play("setup.yml")
-    assert all(certificate["environment"] for certificate in certificates(fleet))
+    assert all(certificate["environment"] for certificate in certified(fleet).values())
+    assert list(certified(fleet)) == [0, 1]
 
 
 def test_all_its_work_done_again_finds_nothing_left_to_do(fleet):
-    before = certificates(fleet)
+    before = certified(fleet)
     again = fleet.must_play("setup.yml", "-e", "renew=true")
     # Each worker's certificate goes and comes back: nothing else does.
     assert again.changed() == 4, again.said[-4000:]
-    assert certificates(fleet) == before
+    assert certified(fleet) == before
 
 
 def test_a_ready_worker_is_left_alone(fleet):
