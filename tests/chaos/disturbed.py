@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -171,25 +170,3 @@ class Disturbed:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def kill_tree(pid: int) -> None:
-    """KILL a process and all its descendants, the parents first so that none mends anything.
-
-    Ansible's workers have sessions of their own, so their group is not enough.
-    """
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    doomed = [pid]
-    for each in doomed:
-        doomed += children.get(each, [])
-    for each in doomed:
-        try:
-            os.kill(each, signal.SIGKILL)
-        except ProcessLookupError:
-            continue

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 import requests
 
-from tests.chaos.disturbed import BUCKET, TPU, Disturbed, kill_tree
+from tests.chaos.disturbed import BUCKET, TPU, Disturbed
+from tests.process_tree import kill_tree
 
 HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
 

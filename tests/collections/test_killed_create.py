@@ -6,7 +6,6 @@ Six moments; TPUFLEET_KILLS=40 takes more. A moment is a number of requests that
 import os
 import random
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tests.collections.test_inventory import ROOT
 from tests.collections.test_playbooks import command, environment_of
 from tests.localcloud.api.local_api import LocalApi, wait_for
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
+from tests.process_tree import kill_all, tree_of
 
 KILLS = int(os.environ.get("TPUFLEET_KILLS", "6"))
 FLEET = [
@@ -100,6 +100,9 @@ def test_create_killed_at_any_moment_and_run_again_makes_the_fleet_once(cloud: C
     wait_for(
         lambda: True if cloud.requests() >= moment or process.poll() is not None else None, 120
     )
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    whole = tree_of(process.pid)
+    # Of every second one only the main process dies: its workers go on beside the next run.
+    kill_all(whole if seed % 2 else whole[:1])
+    process.wait(timeout=30)
     make_whole(cloud)
+    kill_all(whole[1:])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import pytest
 from localcloud import cloud
 from localcloud.place import PROJECT_ROOT, Place
 from tests.journey.fleet import Fleet
+from tests.process_tree import kill_tree
 
 pytestmark = pytest.mark.machines
 CUT, OFF = 20, 27
@@ -76,7 +76,7 @@ def killed_after(controller, tasks):
     """Begin setup, and kill the controller once so many tasks have begun."""
     with begun(controller) as play:
         assert reached(play, tasks)
-        os.killpg(play.pid, signal.SIGKILL)
+        kill_tree(play.pid)
 
 
 def lost_after(controller, tasks, fleet, trouble):
