@@ -85,6 +85,9 @@ class NspawnMachines:
         else:
             control_groups.remove(self.place.unit_prefix, name)
         processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
+        # The kernel takes its time over a dead machine's network; the next boot wants the name.
+        subprocess.run(["ip", "link", "delete", "dev", f"vb-{name}"], capture_output=True,
+                       check=False)  # fmt: skip
         mounts.unmount_below(self._directory(name))
         # A killed nspawn leaves these; systemd 257 refuses to start over them.
         for part in ("propagate", "unix-export"):

@@ -170,8 +170,9 @@ def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, conf
     # A start of the server boots what should run and does not.
     processes.end(f"--directory={fleet.place.directory}", grace_s=10)
     cloud.up(fleet.place, port=None, subnet=None, say=print)
-    deadline = time.monotonic() + 60
-    while client.ask(fleet.place, "GET", NODE)["state"] != "READY" and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while (node := client.ask(fleet.place, "GET", NODE))["state"] != "READY":
+        assert time.monotonic() < deadline, node
         time.sleep(0.3)
 
 
