@@ -53,6 +53,10 @@ test-qemu: env-dev ## what needs a kernel: NFS, data disks, reboots, on qemu mac
 	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs down --yes' EXIT; trap 'exit 130' INT TERM; \
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs up --machines qemu && $(AS_ROOT) molecule test --scenario-name nfs
 
+.PHONY: test-long
+test-long: env-dev ## what takes too long for every change: setup interrupted at many points
+	@$(AS_ROOT) env TPUFLEET_LONG=1 $(PYTHON) -m pytest -m machines tests/journey/test_setup_interrupted.py
+
 .PHONY: chaos
 chaos: env-dev ## all that can happen to a run of 4 workers, alone and in random order: WHAT=some SEED=2
 	@$(AS_ROOT) env TPUFLEET_CHAOS="$(or $(WHAT),all)" TPUFLEET_CHAOS_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -v -m machines tests/chaos

@@ -12,7 +12,10 @@ from localcloud.place import PROJECT_ROOT, Place
 from tests.journey.fleet import Fleet
 from tests.process_tree import kill_tree
 
-pytestmark = pytest.mark.machines
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
 CUT, OFF = 20, 27
 """After how many tasks have begun the second worker loses its network, and its power."""
 KILLS = (3, 6, 9, 12, 15, 18, 24, 30)
