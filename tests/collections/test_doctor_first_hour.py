@@ -112,7 +112,8 @@ def test_an_inventory_that_cannot_be_read_ends_every_other_playbook(tmp_path):
 
 def test_no_quota_is_told_by_what_holds_it(local_api: LocalApi):
     local_api.ready("old")
-    done = play(environment_of(local_api), DOCTOR, "-e", "bucket=")
+    viewed = {**environment_of(local_api), "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
+    done = play(viewed, DOCTOR, "-e", "bucket=")
     assert any(
         "quota: v4 on demand in us-central2-b: 8 chips in use" in line for line in said(done)
     ), said(done)

@@ -139,7 +139,8 @@ def test_a_limit_that_leaves_out_the_controller_does_nothing_and_says_so(
 ):
     local_api.ready("demo")
     said = (f"playbooks/{verb}.yml", "-e", "yes=true", "--limit", "tpu_demo", "--check")
-    done = play(environment, *said)
+    viewed = {**environment, "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
+    done = play(viewed, *said)
     assert done.returncode == 0, flat(done)
     assert "works on localhost, which --limit tpu_demo leaves out; name a TPU by -e" in flat(done)
     assert local_api.node("demo")["state"] == "READY"
