@@ -39,8 +39,9 @@ def story(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFacto
         return launch(where, overrides={0: words, 1: words})
 
     def saved() -> int:
-        names = [path.name for path in (directory / "checkpoints").iterdir()]
-        return max(int(name) for name in names if name.isdecimal())
+        # A kill may leave a newer one that lacks its manifest: that one was not saved.
+        whole = (directory / "checkpoints").glob("*/manifest.json")
+        return max(int(path.parent.name) for path in whole if path.parent.name.isdecimal())
 
     attempt = start(ENDLESS, every=20)
     attempt.wait_for_step(45)
