@@ -94,7 +94,7 @@ def status(place: Place, options: argparse.Namespace) -> None:
 def preempt(place: Place, options: argparse.Namespace) -> None:
     """Take a TPU away as Google does: its machines die at once, its state is PREEMPTED."""
     body = {"warningSeconds": options.warning}
-    client.ask(place, "POST", f"/_localcloud/nodes/{options.tpu}:preempt", body)
+    client.ask(place, "POST", f"{faults_cli.node_path(options)}:preempt", body)
     if options.warning:
         say(f"{options.tpu} will be preempted in {options.warning:g} s")
     else:
@@ -161,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument("--directory", type=Path, required=True, help="the cloud's directory")
         if name == "preempt":
             one.add_argument("tpu", help="the TPU's name")
+            one.add_argument("--zone", help="its zone, where its name is in several")
             one.add_argument("--warning", type=float, default=0, metavar="SECONDS",
                              help="so much later (Google warns 30 s before)")  # fmt: skip
         if name == "fault":

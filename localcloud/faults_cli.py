@@ -61,11 +61,13 @@ def describe(parser: argparse.ArgumentParser) -> None:
     one = kind("health", "give a TPU a health, and a symptom; HEALTHY takes both back")
     one.add_argument("tpu", help="the TPU's name")
     one.add_argument("health", choices=HEALTHS)
+    one.add_argument("--zone", help="its zone, where its name is in several")
     one.add_argument("--description", help="why")
     one.add_argument("--symptom", help="such as OUT_OF_MEMORY")
     one.add_argument("--worker", default="0", help="whose symptom (default: %(default)s)")
     one = kind("maintenance", "reboot a worker of a TPU; its external address changes")
     one.add_argument("tpu", help="the TPU's name")
+    one.add_argument("--zone", help="its zone, where its name is in several")
     one.add_argument("--worker", default="0", help="which worker (default: %(default)s)")
 
 
@@ -88,6 +90,12 @@ def _describe_worker(parser: argparse.ArgumentParser) -> None:
         one = kinds.add_parser(name, help=said, description=said)
         if name == "late":
             one.add_argument("delaySeconds", type=float, metavar="SECONDS")
+
+
+def node_path(options: argparse.Namespace) -> str:
+    """Give the path of the TPU that ``options`` name, with the zone if they name one."""
+    where = f"locations/{options.zone}/" if options.zone else ""
+    return f"/_localcloud/{where}nodes/{options.tpu}"
 
 
 def run(place: Place, options: argparse.Namespace) -> Iterator[str]:
@@ -175,18 +183,19 @@ def _health(place: Place, options: argparse.Namespace) -> Iterator[str]:
         body["healthDescription"] = options.description
     if options.symptom:
         body["symptoms"] = [{"symptomType": options.symptom, "workerId": options.worker}]
-    node = client.ask(place, "POST", f"/_localcloud/nodes/{options.tpu}:setHealth", body)
+    node = client.ask(place, "POST", f"{node_path(options)}:setHealth", body)
     yield f"{options.tpu} is {node['state']}, {node.get('health', 'without a health')}"
 
 
 def _maintenance(place: Place, options: argparse.Namespace) -> Iterator[str]:
     project = settings.read(place).project
     nodes = client.ask(place, "GET", "/_localcloud/status")["nodes"]
-    zones = [node["zone"] for node in nodes if node["name"] == options.tpu]
+    known = [node["zone"] for node in nodes if node["name"] == options.tpu]
+    zones = [zone for zone in known if options.zone in (None, zone)]
     if len(zones) != 1:
         raise CloudError(
-            f"{options.tpu} is in {', '.join(zones)}: the local cloud's API can tell them apart"
-            if zones
+            f"{options.tpu} is in {', '.join(known)}: say which by --zone"
+            if known
             else f"there is no TPU {options.tpu}: python -m localcloud --name {place.name} status"
         )
     path = f"/v2alpha1/projects/{project}/locations/{zones[0]}/nodes/{options.tpu}"

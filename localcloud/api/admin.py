@@ -184,6 +184,7 @@ def one_node(call: Call, nodes: NodeTable, project: Project) -> Node:
     if len(found) > 1:
         zones = ", ".join(node.zone for node in found)
         raise failed_precondition(
-            f"{node_id} is in {zones}: say which by /_localcloud/locations/ZONE/nodes/{node_id}"
+            f"{node_id} is in {zones}: say which by --zone, "
+            f"or by /_localcloud/locations/ZONE/nodes/{node_id}"
         )
     return found[0]

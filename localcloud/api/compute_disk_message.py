@@ -11,7 +11,7 @@ from typing import Any
 
 from localcloud.api.compute_errors import ComputeError, bad_value, required
 from localcloud.api.compute_firewall_message import check_name
-from localcloud.api.node_message import Message, StringMap, read
+from localcloud.api.node_message import Labels, Message, read
 from localcloud.api.routing import camel_case
 
 _OUTPUT = ("creationTimestamp", "id", "kind", "selfLink", "status", "users", "zone")
@@ -20,7 +20,7 @@ DISK = Message(
         **dict.fromkeys(_OUTPUT),
         "accessMode": str,
         "description": str,
-        "labels": StringMap(),
+        "labels": Labels(),
         "name": str,
         "physicalBlockSizeBytes": str,
         "provisionedIops": str,

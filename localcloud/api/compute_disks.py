@@ -1,4 +1,4 @@
-"""The methods of Compute's zonal ``disks``: records of size and type, with no block behind."""
+"""The methods of Compute's zonal ``disks``: records; what a disk holds is the machines' part."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +10,7 @@ from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.data_disks import COLLECTION, DataDisks
 from localcloud.api.node_table import Node
 from localcloud.api.routing import Call, Route
+from localcloud.machines.seam import Machines
 
 FIELDS = ("type", "sizeGb", "status", "zone", "description", "labels")
 
@@ -17,8 +18,9 @@ FIELDS = ("type", "sizeGb", "status", "zone", "description", "labels")
 class Disks:
     """Answers what is asked of disks."""
 
-    def __init__(self, frame: Frame, endpoint: str) -> None:
+    def __init__(self, frame: Frame, endpoint: str, machines: Machines) -> None:
         self._frame = frame
+        self._machines = machines
         self._table = ResourceTable(frame.database)
         self._attached = DataDisks(frame.database)
         self._endpoint = endpoint
@@ -109,6 +111,8 @@ class Disks:
             if users := self._attached.users(name):
                 raise in_use(name, ", ".join(self._name(node) for node in users))
             self._table.remove(disk.uid)
+            # Before the record is gone for good: else a new disk of this name had the old content.
+            self._machines.forget_disk(disk.scope.removeprefix("zones/"), disk.name)
             return self._begin("delete", call, disk)
 
     def _begin(self, verb: str, call: Call, disk: Resource) -> Mapping[str, Any]:

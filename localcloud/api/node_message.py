@@ -6,6 +6,7 @@ v2 (revision 20261001). JSON follows proto3's rules
 strings, names may be spelt in camel case or with underscores.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from localcloud.api.node_table import Node, Worker
 from localcloud.api.routing import camel_case
 
 PORT = 8470
+MOST_LABELS = 64
+_LABEL_KEY, _LABEL_VALUE = re.compile(r"[^\W\d_][\w-]{0,62}"), re.compile(r"[\w-]{0,63}")
 _HAVE_ENDPOINTS = frozenset({"READY", "RESTARTING", "REPAIRING"})
 HEALTHS = ("HEALTHY", "TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")
 SYMPTOMS = (
@@ -44,6 +47,11 @@ class Repeated:
 @dataclass(frozen=True)
 class StringMap:
     """A map from strings to strings."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A map of labels, by the rules of https://cloud.google.com/resource-manager/docs/labels-overview."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ NODE = Message(
         "health": None,
         "healthDescription": None,
         "id": None,
-        "labels": StringMap(),
+        "labels": Labels(),
         "metadata": StringMap(),
         "multisliceNode": None,
         "name": None,
@@ -109,6 +117,8 @@ def read(value: Any, kind: Any = NODE, path: str = "node") -> Any:
         return [read(item, kind.kind, f"{path}[{i}]") for i, item in enumerate(value)]
     if isinstance(kind, StringMap):
         return _read_map(value, path)
+    if isinstance(kind, Labels):
+        return _read_labels(value, path)
     if isinstance(kind, Choice):
         if value not in kind.names:
             allowed = ", ".join(kind.names)
@@ -143,6 +153,26 @@ def _read_map(value: Any, path: str) -> dict[str, str]:
         if not isinstance(item, str):
             raise invalid(f"{path}.{key}", f"{path}.{key} is {_shown(item)}, not a string")
     return dict(value)
+
+
+def _read_labels(value: Any, path: str) -> dict[str, str]:
+    labels = _read_map(value, path)
+    if len(labels) > MOST_LABELS:
+        raise invalid(path, f"{path} has {len(labels)} labels; {MOST_LABELS} are allowed")
+    for key, item in labels.items():
+        if not _LABEL_KEY.fullmatch(key) or key != key.lower():
+            raise invalid(
+                path,
+                f"{path} has the key {_shown(key)}: wanted are 1 to 63 lower-case letters, digits, "
+                "'_' and '-', a letter first",
+            )
+        if not _LABEL_VALUE.fullmatch(item) or item != item.lower():
+            raise invalid(
+                f"{path}.{key}",
+                f"{path}.{key} is {_shown(item)}: wanted are up to 63 lower-case letters, digits, "
+                "'_' and '-'",
+            )
+    return labels
 
 
 def _shown(value: Any) -> str:

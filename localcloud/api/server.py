@@ -252,7 +252,7 @@ def create_server(
         *tpu_routes,
         *alpha_twins(tpu_routes),
         *Alpha(database, served, changes).routes(),
-        *compute_routes(database, served, endpoint, machines.addresses, pulse.wake),
+        *compute_routes(database, served, endpoint, machines, pulse.wake),
         *worker_faults.routes(),
         *Admin(
             database, served, lifecycle, machines, faults, worker_faults.relieve_all, pulse.wake

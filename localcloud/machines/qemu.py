@@ -137,6 +137,10 @@ class QemuMachines:
             shutil.rmtree(directory)
         self.roster.publish()
 
+    def forget_disk(self, zone: str, name: str) -> None:
+        """Remove a data disk's file."""
+        self._disk(zone, name).unlink(missing_ok=True)
+
     def alive(self, name: str) -> bool:
         """Tell whether the machine's qemu runs."""
         return bool(processes.with_argument(self._mark(name)))
@@ -230,11 +234,14 @@ class QemuMachines:
             )
         threading.Thread(target=process.wait, daemon=True).start()  # no zombie is left to count
 
+    def _disk(self, zone: str, name: str) -> Path:
+        return self.place.disks / zone / f"{name}.qcow2"
+
     def _data_disks(self, disks: Collection[DataDisk]) -> list[str]:
         """Attach data disks as Compute Engine does: SCSI disks that know their device's name."""
         options = ["-device", "virtio-scsi-pci,id=scsi"] if disks else []
         for number, disk in enumerate(disks):
-            file = self.place.disks / disk.zone / f"{disk.name}.qcow2"
+            file = self._disk(disk.zone, disk.name)
             if not file.exists():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 _make_disk(file, gib=disk.size_gib)

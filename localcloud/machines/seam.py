@@ -87,6 +87,9 @@ class Machines(Protocol):
     def troubles(self, name: str) -> Collection[Trouble]:
         """Tell what the machine suffers now, asked of itself: a server's end forgets none."""
 
+    def forget_disk(self, zone: str, name: str) -> None:
+        """Remove what a data disk held; no machine has it, and it may never have held anything."""
+
     def alive(self, name: str) -> bool:
         """Tell whether the machine is running now."""
 

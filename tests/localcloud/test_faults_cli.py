@@ -161,6 +161,22 @@ def test_a_preemption_is_announced_or_at_once(local_api, typed):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [["preempt", "one"], ["fault", "health", "one", "TIMEOUT"], ["fault", "maintenance", "one"]],
+)
+def test_a_name_in_two_zones_wants_the_zone_said(local_api, typed, words):
+    for zone in ("us-central2-b", "us-east1-c"):
+        local_api.ready("one", zone, acceleratorType="v2-8")
+
+    unsaid = typed(*words)
+    said = typed(*words, "--zone", "us-east1-c")
+
+    assert unsaid[0] == 1
+    assert "us-central2-b, us-east1-c: say which by --zone" in unsaid[2]
+    assert said[0] == 0, said
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["fault", "error", "nodes.lst", "503"], 'Unknown method "nodes.lst"'),

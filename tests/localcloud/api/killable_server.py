@@ -51,6 +51,9 @@ class MachinesOnDisk:
         if home.exists():
             home.rmdir()
 
+    def forget_disk(self, zone: str, name: str) -> None:
+        """Do nothing: these machines have no disks."""
+
     def alive(self, name: str) -> bool:
         return (self._directory / name / "booted").exists()
 

@@ -23,6 +23,7 @@ class MachinesInMemory:
         self.starts: list[str] = []
         self.offs: list[str] = []
         self.shut_downs: list[str] = []
+        self.forgotten: list[tuple[str, str]] = []
         self.deaf: set[str] = set()
         self.suffered: dict[str, set[Trouble]] = {}
         self.hold: threading.Event | None = None
@@ -81,6 +82,9 @@ class MachinesInMemory:
         with self._lock:
             self.specs.pop(name, None)
             self.running.discard(name)
+
+    def forget_disk(self, zone: str, name: str) -> None:
+        self.forgotten.append((zone, name))
 
     def alive(self, name: str) -> bool:
         return name in self.running

@@ -167,3 +167,19 @@ def test_a_queued_request_whose_disk_went_away_meanwhile_fails_and_says_so(local
         return state if state["state"] == "FAILED" else None
 
     assert SOURCE in wait_for(failure)["failedData"]["error"]["message"]
+
+
+def test_a_deleted_disk_s_content_is_gone_before_another_has_its_name(local_api, compute):
+    made(compute)
+    assert local_api.machines.forgotten == []
+
+    compute.done("DELETE", f"{DISKS}/data")
+
+    assert local_api.machines.forgotten == [(ZONE, "data")]
+
+
+@pytest.mark.parametrize("labels", [{"Team": "a"}, {"1st": "a"}, {"team": "A b"}, {"t" * 64: ""}])
+def test_a_label_that_google_does_not_take_is_refused(compute, labels):
+    answer = compute.refused("POST", DISKS, {"name": "data", "labels": labels})
+
+    assert answer[0] == 400

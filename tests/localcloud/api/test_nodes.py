@@ -384,3 +384,18 @@ def test_guest_attributes_of_a_node_that_is_not_ready_are_refused(local_api):
     local_api.machines.hold.set()
     assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
     wait_for(lambda: local_api.node("one")["state"] == "READY" or None)
+
+
+@pytest.mark.parametrize("labels", [{"Team": "a"}, {"": "a"}, {"team": "v1.5"}, {"team": "x" * 64}])
+def test_a_label_that_google_does_not_take_is_refused_by_its_name(local_api, labels):
+    path = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
+    refused = local_api.call("POST", path, {**NODE, "labels": labels}, nodeId="one")
+
+    assert refused.status_code == 400
+    assert "node.labels" in refused.json()["error"]["message"]
+
+
+def test_labels_of_any_script_and_case_that_is_low_are_taken(local_api):
+    labels = {"team": "llm-1_b", "größe": "ñ", "empty": ""}
+
+    assert local_api.ready("one", labels=labels)["labels"] == labels
