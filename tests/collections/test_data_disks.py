@@ -3,7 +3,10 @@
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
 from ansible_collections.tpufleet.core.plugins.module_utils.compute_api import ComputeApi
-from ansible_collections.tpufleet.core.plugins.module_utils.data_disks import disk_type_for
+from ansible_collections.tpufleet.core.plugins.module_utils.data_disks import (
+    disk_type_for,
+    disks_to_make,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, create
@@ -55,6 +58,17 @@ def test_check_makes_no_disk(api):
     (done,) = make(api, POD, check=True)
     assert (done.changed, disk(api)) == (True, None)
     assert done.after["data_disks"] == ["corpus (read-only)"]
+
+
+def test_a_plan_names_the_disks_that_would_be_made_each_once(api):
+    fleet = expand([POD | {"name": "sweep", "count": 2}, DEMO | {"data_disks": ["theirs"]}])
+    choices = [tpu.choices[0] for tpu in fleet]
+
+    (planned,) = disks_to_make(api, choices)
+    make(api, POD | {"name": "sweep", "count": 2})
+
+    assert planned["words"] == f"the disk corpus ({ZONE}, 50 GB, pd-balanced)"
+    assert disks_to_make(api, choices) == []
 
 
 def test_a_disk_that_is_not_there_and_not_to_be_made_is_googles_no(api):

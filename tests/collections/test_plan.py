@@ -45,6 +45,12 @@ def test_a_fleet_that_is_there_needs_nothing():
     assert found.chips[0]["held"] == 8
 
 
+def test_a_disk_that_would_be_made_is_a_line_of_its_own():
+    lines = list(planned([DEMO], [node()], disks=[{"words": "the disk corpus (50 GB)"}]).lines())
+    assert "the disk corpus (50 GB) would be made" in lines
+    assert "nothing to do: the fleet is as wanted" not in lines
+
+
 def test_a_preempted_tpu_would_be_made_anew_and_holds_no_chips():
     found = planned([DEMO], [node(state="PREEMPTED")])
     assert found.missing[0]["why"] == "the one that is there is PREEMPTED"

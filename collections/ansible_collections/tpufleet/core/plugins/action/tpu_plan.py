@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -11,12 +11,14 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.bucket_place import bucket_doubt
-from ..module_utils.fleet import expand
+from ..module_utils.data_disks import disks_to_make
+from ..module_utils.fleet import FleetTpu, expand
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import TpuApiError
-from ..module_utils.tpu_fleet import survey
+from ..module_utils.tpu_fleet import Survey, survey
 from ..module_utils.tpu_plan import plan, read_date
 from ..module_utils.tpu_requests import parse_request
+from ..module_utils.tpu_wanted import Wanted
 
 _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},
@@ -48,10 +50,13 @@ class ActionModule(ActionBase):
             requests = [parse_request(request) for request in api.list_requests(zones)]
             zones = [choice.zone for tpu in fleet for choice in tpu.choices]
             zones += [node.zone for node in seen.present.values()]
+            disks = disks_to_make(api, _made_in(fleet, seen))
             doubt = bucket_doubt(api.settings, given["bucket"], zones) if given["bucket"] else ""
         except TpuApiError as error:
             return result | {"failed": True, "msg": str(error), "reason": error.reason}
-        found = plan(fleet, seen, requests, grant_ends=ends, today=datetime.now(UTC).date())
+        found = plan(
+            fleet, seen, requests, disks=disks, grant_ends=ends, today=datetime.now(UTC).date()
+        )
         warnings = list(found.warnings)
         if doubt:
             warnings.append(doubt)
@@ -61,3 +66,11 @@ class ActionModule(ActionBase):
         told = {key: value for key, value in asdict(found).items() if key != "warnings"}
         shown = {"changed": False, "lines": lines, "msg": "\n".join(lines), "warnings": warnings}
         return result | told | shown
+
+
+def _made_in(fleet: Sequence[FleetTpu], seen: Survey) -> Iterator[Wanted]:
+    """Give each TPU as it is wanted in the zone where it is, or else in its first."""
+    for tpu in fleet:
+        node = seen.present.get(tpu.name)
+        there = [choice for choice in tpu.choices if node and choice.zone == node.zone]
+        yield (there or tpu.choices)[0]

@@ -90,6 +90,31 @@ def _have(
         )
 
 
+def disks_to_make(api: TpuApi, choices: Iterable[Wanted]) -> list[dict[str, Any]]:
+    """Give the disks of these TPUs that create.yml would make: ``words``, ``size_gb``, ``type``.
+
+    Of those that several TPUs share, one; asks for each whether it is there.
+    """
+    asked = {
+        (choice.zone, disk.name): (disk, choice.kind)
+        for choice in choices
+        for disk in choice.data_disks or ()
+        if disk.size_gb
+    }
+    compute = ComputeApi(api) if asked else None
+    return [
+        {
+            "name": name,
+            "zone": zone,
+            "size_gb": disk.size_gb,
+            "type": (made_as := disk.type or disk_type_for(kind)),
+            "words": f"the disk {name} ({zone}, {disk.size_gb} GB, {made_as})",
+        }
+        for (zone, name), (disk, kind) in sorted(asked.items(), key=lambda item: item[0])
+        if compute and compute.get_disk(zone, name) is None
+    ]
+
+
 @dataclass(frozen=True)
 class MadeDisk:
     """A disk that this project made and that is there."""

@@ -27,6 +27,7 @@ class Plan:
     """Entries a line each (``words``), and the chips by quota: generation, kind and zone."""
 
     missing: list[dict[str, Any]] = field(default_factory=list)
+    disks: list[dict[str, Any]] = field(default_factory=list)
     different: list[dict[str, Any]] = field(default_factory=list)
     unwanted: list[dict[str, Any]] = field(default_factory=list)
     dead_requests: list[dict[str, Any]] = field(default_factory=list)
@@ -41,6 +42,7 @@ class Plan:
         """Say it for people."""
         groups = (
             ("would be made", self.missing),
+            ("would be made", self.disks),
             ("is there, but not as wanted", self.different),
             ("is there and not in the fleet", self.unwanted),
             ("holds quota for nothing", self.dead_requests),
@@ -65,10 +67,14 @@ def plan(
     seen: Survey,
     requests: Iterable[Request],
     *,
+    disks: Sequence[dict[str, Any]] = (),
     grant_ends: date | None = None,
     today: date,
 ) -> Plan:
-    """Compare the fleet with what is there. A TPU of several zones counts in its first."""
+    """Compare the fleet with what is there. A TPU of several zones counts in its first.
+
+    ``disks`` are those that would be made.
+    """
     requests = list(requests)
     nodes = [*seen.present.values(), *seen.unwanted]
     missing: list[tuple[Wanted, dict[str, Any]]] = []
@@ -92,6 +98,7 @@ def plan(
     days_left = (grant_ends - today).days if grant_ends else None
     return Plan(
         missing=[entry for _, entry in missing],
+        disks=list(disks),
         different=different,
         unwanted=[described(node) for node in seen.unwanted],
         dead_requests=[

@@ -54,6 +54,11 @@ missing:
   type: list
   elements: dict
   returned: success
+disks:
+  description: The data disks that would be made, with zone, size and type.
+  type: list
+  elements: dict
+  returned: success
 different:
   description: TPUs that are there, but differ in what can't be changed; C(why) says how.
   type: list
