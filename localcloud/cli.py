@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localcloud import bucket_cli, client, cloud, faults_cli, settings
 from localcloud.failure import CloudError
-from localcloud.machines import kinds
+from localcloud.machines import image, kinds
 from localcloud.machines.seam import MachineError
 from localcloud.place import NAME, Place, clouds_directory
 
@@ -23,7 +23,12 @@ def say(line: str) -> None:
 def up(place: Place, options: argparse.Namespace) -> None:
     """Start the cloud, or find it running."""
     chosen = cloud.up(
-        place, port=options.port, subnet=options.subnet, machines=options.machines, say=say
+        place,
+        port=options.port,
+        subnet=options.subnet,
+        machines=options.machines,
+        suite=options.suite,
+        say=say,
     )
     kind = "" if chosen.machines == kinds.DEFAULT else f" of kind {chosen.machines}"
     say(f"local cloud {place.name!r} is up: {chosen.endpoint}, machines{kind} in {chosen.subnet}")
@@ -152,6 +157,12 @@ def parser() -> argparse.ArgumentParser:
                 choices=kinds.KINDS,
                 help="their kind; qemu: each with a kernel of its own, slow where KVM is not "
                 "usable (default: nspawn)",
+            )
+            one.add_argument(
+                "--suite",
+                choices=image.SUITES,
+                help="the Debian that they are (default: trixie on a Debian host, its own release "
+                "on an Ubuntu one)",
             )
         if name in ("down", "clean"):
             one.add_argument("--yes", action="store_true", help="do not ask")

@@ -36,25 +36,28 @@ def up(
     subnet: IPv4Network | None,
     say: Say,
     machines: str | None = None,
+    suite: str | None = None,
 ) -> Settings:
     """Bring the cloud up, or find it up. Raises CloudError with what to do about it.
 
     ``machines`` is their kind, one of KINDS; by default that of the last time, else ``nspawn``.
+    ``suite`` is the release that they are of, as image.SUITES, by default that of the last time.
     """
     _want_root()
     _want_tools()
     while True:
         # Made before the host is held: it takes minutes, which keep no other cloud waiting.
-        root = None if is_served(place) else _image(place, machines, say)
+        root = None if is_served(place) else _image(place, machines, suite, say)
         with _alone_on_host(say):
-            if done := _up(place, port, subnet, machines, root, say):
+            if done := _up(place, port, subnet, machines, suite, root, say):
                 return done
 
 
-def _image(place: Place, machines: str | None, say: Say) -> Path:
-    kind = _kind(place, settings.read(place) if place.settings.exists() else None, machines)
+def _image(place: Place, machines: str | None, suite: str | None, say: Say) -> Path:
+    before = settings.read(place) if place.settings.exists() else None
+    kind = _kind(place, before, machines)
     kinds.want_tools(kind)
-    return KINDS[kind].ensure_image(say)
+    return KINDS[kind].ensure_image(say, _suite(place, before, suite))
 
 
 def _up(
@@ -62,6 +65,7 @@ def _up(
     port: int | None,
     subnet: IPv4Network | None,
     machines: str | None,
+    suite: str | None,
     root: Path | None,
     say: Say,
 ) -> Settings | None:
@@ -72,7 +76,7 @@ def _up(
     place.shared.mkdir(exist_ok=True)
     place.shared.chmod(0o1777)  # every machine's users write there, as in /tmp
     before = settings.read(place) if place.settings.exists() else None
-    kind = _kind(place, before, machines)
+    kind, release = _kind(place, before, machines), _suite(place, before, suite)
     if is_served(place):
         found = settings.read(place)
         if (port or found.port) != found.port or str(subnet or found.subnet) != found.subnet:
@@ -95,6 +99,7 @@ def _up(
         subnet=str(net.subnet),
         image=str(root),
         machines=kind,
+        suite=release,
     )
     settings.write(place, chosen)
     bucket.up(place, net.gateway, say)
@@ -223,6 +228,17 @@ def _kind(place: Place, before: Settings | None, asked: str | None) -> str:
             f"python -m localcloud --name {place.name} down, then up --machines {asked}"
         )
     return asked or held or kinds.DEFAULT
+
+
+def _suite(place: Place, before: Settings | None, asked: str | None) -> str:
+    """Choose the machines' release. A cloud that serves, or has machines, keeps its own."""
+    held = before.suite if before else ""
+    if asked and before and asked != held and (is_served(place) or _has_machines(place)):
+        raise CloudError(
+            f"local cloud {place.name!r} has machines of {held or 'the default release'}: "
+            f"python -m localcloud --name {place.name} down, then up --suite {asked}"
+        )
+    return asked or held
 
 
 def _start_server(place: Place) -> None:

@@ -20,6 +20,7 @@ class Settings:
     image: str
     project: str = PROJECT
     machines: str = "nspawn"  # their kind: one of machines.kinds.KINDS
+    suite: str = ""  # the release that they are of; the host's default if empty
 
     @property
     def endpoint(self) -> str:

@@ -37,6 +37,7 @@ PACKAGES = (
     "udev",
 )
 DEBIAN_SUITE = "trixie"
+SUITES = ("bullseye", "bookworm", "trixie")
 RECIPE = 2  # raise it when build() makes something else of the same packages
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _OURS = re.compile(
@@ -79,10 +80,13 @@ def configured_sources() -> list[Source]:
     return [Source(*line.split("|")) for line in told.splitlines() if line.count("|") == 2]
 
 
-def base_lines(sources: Iterable[Source], os_release: dict[str, str]) -> tuple[str, list[str]]:
+def base_lines(
+    sources: Iterable[Source], os_release: dict[str, str], suite: str = ""
+) -> tuple[str, list[str]]:
     """Choose the suite and the ``deb`` lines of the image from the host's own sources.
 
-    A Debian host gives Debian 13 from its own mirror; an Ubuntu host gives its own release.
+    A Debian host gives Debian 13, or another ``suite`` of SUITES, from its own mirror; an Ubuntu
+    host gives its own release.
     """
     sources = list(sources)
     codename = os_release.get("VERSION_CODENAME", "")
@@ -93,7 +97,13 @@ def base_lines(sources: Iterable[Source], os_release: dict[str, str]) -> tuple[s
             f"release ({codename or 'unknown'}); none is configured: apt-get indextargets"
         )
     if os_release["ID"] == "debian":
-        return DEBIAN_SUITE, [f"deb {own[0].uri} {DEBIAN_SUITE} main"]
+        suite = suite or DEBIAN_SUITE
+        return suite, [f"deb {own[0].uri} {suite} main"]
+    if suite not in ("", codename):
+        raise CloudError(
+            f"machines of {suite} are made on a Debian host alone, this one is {codename}: "
+            "python -m localcloud up, without --suite"
+        )
     related = [s for s in sources if s.release.startswith(codename)]
     lines = [
         f"deb {s.uri} {s.release} {s.component}"
@@ -103,9 +113,9 @@ def base_lines(sources: Iterable[Source], os_release: dict[str, str]) -> tuple[s
     return codename, list(dict.fromkeys(lines))
 
 
-def sources() -> tuple[str, list[str], list[str]]:
+def sources(suite: str = "") -> tuple[str, list[str], list[str]]:
     """Give the suite, the ``deb`` lines and apt's options for what is made on this host."""
-    suite, lines = base_lines(configured_sources(), os_release())
+    suite, lines = base_lines(configured_sources(), os_release(), suite)
     return suite, lines, acquire_options(_output(["apt-config", "dump", "Acquire"]))
 
 
@@ -126,14 +136,15 @@ def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
     return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in known]
 
 
-def ensure(say: Callable[[str], None], also: tuple[str, ...] = ()) -> Path:
+def ensure(say: Callable[[str], None], also: tuple[str, ...] = (), suite: str = "") -> Path:
     """Give the image's directory, making it first if it is not there; ``say`` gets the progress.
 
-    ``also`` names packages that this one has beyond PACKAGES: its own kernel, say.
+    ``also`` names packages that this one has beyond PACKAGES: its own kernel, say; ``suite`` is
+    the release that it is of, by default as ``base_lines`` chooses.
     Raises CloudError if it cannot be made; a half-made image is never left under its name.
     """
     packages = PACKAGES + also
-    suite, lines, options = sources()
+    suite, lines, options = sources(suite)
     host_pem = CA_BUNDLE.read_text() if CA_BUNDLE.exists() else ""
     recipe = repr(
         (

@@ -23,18 +23,23 @@ class Kind:
 
     tools: tuple[str, ...]
     install: str
-    ensure_image: Callable[[Say], Path]
+    ensure_image: Callable[[Say, str], Path]
     machines: Callable[[Place, Network, Path], Machines]
 
 
-def _ensure_qemu_image(say: Say) -> Path:
-    made = qemu_image.ensure(say)
+def _ensure_qemu_image(say: Say, suite: str) -> Path:
+    made = qemu_image.ensure(say, suite)
     qemu_program.ensure(made, say)
     return made.root
 
 
 KINDS = {
-    "nspawn": Kind(nspawn.TOOLS, "requirements/install-system", image.ensure, NspawnMachines),
+    "nspawn": Kind(
+        nspawn.TOOLS,
+        "requirements/install-system",
+        lambda say, suite: image.ensure(say, suite=suite),
+        NspawnMachines,
+    ),
     "qemu": Kind(
         qemu.TOOLS,
         "requirements/install-system qemu",

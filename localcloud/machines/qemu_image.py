@@ -18,6 +18,8 @@ DISK_GIB = 10  # sparse: it takes what is written to it
 ROOT_UUID = "6f0c9c1e-7c55-4f0e-9a53-64042c10cd00"
 SEED_SERIAL = "seed"
 FIRST_INIT = Path("/usr/local/lib/tpufleet-first-init")
+# An initrd, and what an image of a TPU VM has: under emulation apt takes minutes to bring it.
+_ALSO = ("initramfs-tools", "e2fsprogs", "python3-apt")
 _KERNELS = {"debian": "linux-image-cloud-amd64", "ubuntu": "linux-image-virtual"}
 _FIRST_INIT = f"""#!/bin/sh
 # The machine's own files (name, address, host keys, users) are a tar on the drive "{SEED_SERIAL}".
@@ -79,7 +81,7 @@ class QemuImage:
         return found[-1]
 
 
-def ensure(say: Callable[[str], None]) -> QemuImage:
+def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
     """Give the image, making first what is missing of it. Raises CloudError."""
     if os.uname().machine != "x86_64":
         raise CloudError(
@@ -88,7 +90,7 @@ def ensure(say: Callable[[str], None]) -> QemuImage:
         )
     distribution = image.os_release().get("ID", "")
     kernel = _KERNELS.get(distribution, _KERNELS["debian"])
-    made = QemuImage(image.ensure(say, (kernel, "initramfs-tools")))
+    made = QemuImage(image.ensure(say, (kernel, *_ALSO), suite))
     if not made.disk.exists():
         with image.alone(say):
             if not made.disk.exists():

@@ -86,3 +86,14 @@ def test_a_company_s_certificate_that_only_the_host_trusts_is_carried_over(two_c
 def test_nothing_is_carried_over_when_both_trust_the_same(two_certificates):
     both = "".join(two_certificates)
     assert missing_certificates(both, both) == []
+
+
+def test_another_debian_is_made_on_a_debian_host_and_refused_elsewhere():
+    debian = [Source("http://mirror.example/debian/", "bookworm", "main")]
+    ubuntu = [Source("http://mirror.example/ubuntu/", "noble", "main")]
+    assert base_lines(debian, DEBIAN, "bullseye") == (
+        "bullseye",
+        ["deb http://mirror.example/debian/ bullseye main"],
+    )
+    with pytest.raises(CloudError, match="without --suite"):
+        base_lines(ubuntu, UBUNTU, "bullseye")
