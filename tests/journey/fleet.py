@@ -63,7 +63,8 @@ class Fleet:
         """Give what status.yml tells scripts of a run, by worker."""
         file = scratch / "status.json"
         self.must_play("playbooks/status.yml", "-e", f"status_json={file}")
-        return {row["worker"]: row for row in json.loads(file.read_text()) if row.get("run") == run}
+        rows = json.loads(file.read_text())["workers"]
+        return {row["worker"]: row for row in rows if row.get("run") == run}
 
     def on(self, worker: str, *command: str) -> None:
         """Run a command as root on a worker; it has to succeed."""

@@ -166,7 +166,7 @@ def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, conf
     assert played.code != 0
     assert "demo-w1" in played.said
     rows = fleet.status("alone", tmp_path)
-    assert [row for row in rows.values() if row["state"] == "running"] == []
+    assert [row for row in rows.values() if row["state"] == "training"] == []
     # A start of the server boots what should run and does not.
     processes.end(f"--directory={fleet.place.directory}", grace_s=10)
     cloud.up(fleet.place, port=None, subnet=None, say=print)

@@ -3,7 +3,9 @@
 from ansible_collections.tpufleet.core.plugins.filter.run_status import (
     folded_logs,
     log_lines,
+    node_states,
     status_rows,
+    status_runs,
     status_screen,
 )
 
@@ -16,9 +18,10 @@ def info(state="training", *, active=True, log=(), attempt=1, **more):
     return {**seen, "exit": end, "heartbeat": None, "heartbeat_age": None, **more}
 
 
-def screen(answers, records=None, **states):
+def screen(answers, records=None, nodes=None, **states):
     told = {host: states.get(host, "READY") for host in [*answers, *states]}
-    return status_screen(status_rows(answers, told), records or {})
+    rows = status_rows(answers, told)
+    return status_screen(rows, status_runs(rows, records or {}, nodes or {}, now=1000.0))
 
 
 def on(**parts):
@@ -32,7 +35,7 @@ def test_a_run_on_many_workers_is_one_line_with_step_loss_and_speed():
     head, line = screen(on(w0=part, w1=part, w2=part))
 
     assert head.split()[:3] == ["RUN", "ATTEMPT", "STATE"]
-    assert " ".join(line.split()) == "mine 1 training 5/10 2.346 12,346 1 s ago w[0-2]"
+    assert " ".join(line.split()) == "mine 1 training 5/10 2.346 12,346 - 1 s ago w[0-2]"
 
 
 def test_only_workers_that_differ_have_a_line_of_their_own():
@@ -67,6 +70,56 @@ def test_what_kill_has_stopped_was_stopped_by_you():
 
     assert len(lines) == 2
     assert "stopped by you" in lines[1]
+
+
+def test_a_run_shows_the_share_of_its_wanted_time_that_went_into_steps_that_counted():
+    record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 900.0}
+    told = {"first": 1, "last": 31, "counted": 60.0}
+    lines = screen(on(w0=info(progress=told), w1=info()), {"mine": record})
+
+    assert "60%" in lines[1].split()
+
+
+def test_a_run_that_is_wanted_on_a_tpu_that_was_taken_away_is_preempted_on_a_line_of_its_own():
+    record = {"wanted": "running", "attempt": 3, "tpu": "pod", "watch": {"best_step": 70}}
+    stopped = {**record, "wanted": "stopped"}
+    lines = screen({}, {"mine": record, "old": stopped}, {"pod": "PREEMPTED"}, pod="PREEMPTED")
+
+    assert " ".join(lines[1].split()) == "mine 3 preempted 70 - - - - pod"
+    assert not any("old" in line for line in lines)
+
+
+def test_a_run_whose_tpu_is_in_no_list_any_more_is_preempted_too():
+    lines = screen({}, {"mine": {"wanted": "running", "tpu": "pod"}}, {"other": "READY"})
+
+    assert "preempted" in lines[1]
+
+
+def test_a_run_whose_tpu_is_made_anew_says_how_far_that_is():
+    lines = screen({}, {"mine": {"wanted": "running", "tpu": "pod"}}, {"pod": "CREATING"})
+
+    assert "its TPU is creating" in lines[1]
+
+
+def test_slices_that_were_made_together_are_as_the_one_that_is_not_ready():
+    facts = {
+        "a-w0": {"tpu_name": "a", "tpu_state": "READY", "tpu_multislice": "both"},
+        "b": {"tpu_name": "b", "tpu_state": "PREEMPTED", "tpu_multislice": "both"},
+        "localhost": {},
+    }
+
+    assert node_states(facts) == {"a": "READY", "b": "PREEMPTED", "multislice_both": "PREEMPTED"}
+
+
+def test_the_screen_says_if_what_is_wanted_could_not_be_read():
+    assert status_screen([], [], "no bucket")[-1] == "what is wanted is not known: no bucket"
+
+
+def test_scripts_get_the_same_words_and_figures():
+    rows = status_rows(on(w0=info("waiting for w3")), {"w0": "READY"})
+    (run,) = status_runs(rows, {}, {})
+
+    assert (run["state"], run["goodput"], run["workers"]) == ("waiting for w3", None, ["w0"])
 
 
 def test_a_worker_of_an_older_attempt_is_named():

@@ -29,7 +29,7 @@ def test_a_worker_that_waits_says_for_whom():
 def test_a_trainer_that_runs_waits_for_nobody():
     words = state_in_words({"ActiveState": "active"}, {"state": "running"}, None, {"attempt": "1"})
 
-    assert words == "running"
+    assert words == "training"
 
 
 def test_an_attempt_that_did_not_come_together_names_who_is_missing():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -9,6 +11,7 @@ from ..module_utils.run import RunError, check_name
 from ..module_utils.run_plan import port
 from ..module_utils.run_record import RecordConflictError, RecordError, record_store, wanted_running
 
+AT_ONCE = 16
 TRIES = 8
 """How often to look again and decide anew where someone else was faster."""
 
@@ -24,7 +27,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
-                "run": {"type": "str", "required": True},
+                "run": {"type": "str"},
                 "fleet_state": {"type": "str", "required": True},
                 "wanted": {"type": "str", "choices": ["running", "stopped", "done"]},
                 "same_attempt": {"type": "bool", "default": False},
@@ -33,7 +36,11 @@ class ActionModule(ActionBase):
                 "only_if_wanted": {"type": "bool", "default": False},
             }
         )
+        if not options["run"] and options["wanted"]:
+            raise AnsibleActionFail("a change of what is wanted is of one run: name it (run)")
         try:
+            if not options["run"]:
+                return self._all(options, (task_vars or {}).get("tpu_api"))
             for _ in range(TRIES):
                 try:
                     return self._change(options, (task_vars or {}).get("tpu_api"))
@@ -67,6 +74,16 @@ class ActionModule(ActionBase):
             "port": port(int(after.get("attempt", 0))),
             "diff": {"before": shown(before), "after": shown(after)},
         }
+
+    def _all(self, options: dict, api: dict | None) -> dict:
+        """Read the records of all runs, side by side: in a bucket each takes a round trip."""
+        store = record_store(options["fleet_state"], plain(self._resolved(api)))
+        runs = store.runs()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return {
+                "changed": False,
+                "records": dict(zip(runs, pool.map(store.read, runs), strict=True)),
+            }
 
     def _resolved(self, api: dict | None) -> dict:
         """Give the inventory's word on the API, its templates filled in."""

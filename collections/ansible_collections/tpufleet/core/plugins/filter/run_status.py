@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..module_utils.run import latest
+from ..module_utils.run_progress import goodput
+from ..module_utils.watch_decision import DEAD, GONE
 from ..plugin_utils.folded_names import folded
 from .runs import Answer, why
 
 HUNG_SECONDS = 600
 """As the watch has it; before the first step a compilation may take longer."""
+
+HEAD = (
+    "RUN",
+    "ATTEMPT",
+    "STATE",
+    "STEP",
+    "LOSS",
+    "TOKENS/S",
+    "GOODPUT",
+    "HEARTBEAT",
+    "WORKERS",
+)
 
 CALM = ("done", "interrupted, saved", "idle", "starting", "training", "stopping")
 
@@ -41,13 +57,6 @@ def status_rows(
     return rows
 
 
-def latest(runs: Sequence[Answer]) -> list[Answer]:
-    """Pick the active runs, or else the one that ended last."""
-    active = [seen for seen in runs if seen["active"]]
-    ended = sorted(runs, key=lambda seen: (seen["exit"] or {}).get("time") or 0)
-    return active or ended[-1:]
-
-
 def row(host: str, seen: Answer) -> dict[str, Any]:
     """Give the row of one run on one worker."""
     beat = seen["heartbeat"] or {}
@@ -61,6 +70,8 @@ def row(host: str, seen: Answer) -> dict[str, Any]:
         "active": seen["active"],
         **values,
         "heartbeat_age": quiet,
+        "ended": (seen["exit"] or {}).get("time"),
+        "progress": seen.get("progress"),
     }
 
 
@@ -87,54 +98,133 @@ def run_state(rows: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> s
     return Counter(told or states).most_common(1)[0][0]
 
 
+def status_runs(
+    rows: Sequence[Mapping[str, Any]],
+    records: Mapping[str, Mapping[str, Any]],
+    nodes: Mapping[str, str],
+    only: str = "",
+    now: float | None = None,
+) -> list[dict[str, Any]]:
+    """Give how each run stands as a whole: those that a worker has, and those that are wanted on a
+    TPU that is not READY.
+
+    ``records`` holds each run's record as far as there are any, ``nodes`` the state of each TPU in
+    the inventory by its name, ``only`` leaves out those wanted on another. ``goodput`` is a share
+    of 1; what is unknown is None.
+    """
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for each in rows:
+        if "run" in each:
+            parts.setdefault(each["run"], []).append(each)
+    found = [
+        one_run(name, mine, records.get(name) or {}, time.time() if now is None else now)
+        for name, mine in parts.items()
+    ]
+    for name, record in sorted(records.items()):
+        tpu = str(record.get("tpu") or "")
+        if name in parts or record.get("wanted") != "running" or not tpu:
+            continue
+        state = nodes.get(tpu, GONE)
+        if state == "READY" or only not in ("", tpu):
+            continue
+        blank = dict.fromkeys(("step", "steps", "loss", "tokens_per_second", "goodput"))
+        best = (record.get("watch") or {}).get("best_step")
+        found.append(
+            {
+                "run": name,
+                "attempt": record.get("attempt"),
+                "state": "preempted" if state in DEAD else f"its TPU is {state.lower()}",
+                **blank,
+                "step": best or None,
+                "heartbeat_age": None,
+                "wanted": "running",
+                "tpu": tpu,
+                "workers": [],
+            }
+        )
+    return found
+
+
+def node_states(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Give the state of each TPU by its name, and of those made together (``multislice_NAME``) the
+    one that is not READY. ``facts`` are each host's variables."""
+    found: dict[str, str] = {}
+    for each in facts.values():
+        state = str(each.get("tpu_state") or "")
+        names = [str(each.get("tpu_name") or "")]
+        if each.get("tpu_multislice"):
+            names.append(f"multislice_{each['tpu_multislice']}")
+        for name in names:
+            if name and found.get(name, "READY") == "READY":
+                found[name] = state
+    return found
+
+
+def one_run(
+    name: str, parts: Sequence[Mapping[str, Any]], record: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """Give how one run stands; step, loss and speed are those of its first worker that tells."""
+    lead = next((each for each in parts if each.get("step") is not None), parts[0])
+    ages = [each["heartbeat_age"] for each in parts if is_number(each.get("heartbeat_age"))]
+    state = run_state(parts, record)
+    ends = [each["ended"] for each in parts if is_number(each.get("ended"))]
+    told = next((each["progress"] for each in parts if each.get("progress")), None)
+    return {
+        "run": name,
+        "attempt": max((each["attempt"] or 0 for each in parts), default=0) or None,
+        "state": state,
+        **{key: lead.get(key) for key in ("step", "steps", "loss", "tokens_per_second")},
+        "goodput": goodput(told, record, max(ends) if state == "done" and ends else now),
+        "heartbeat_age": max(ages, default=None),
+        "wanted": record.get("wanted"),
+        "tpu": record.get("tpu"),
+        "workers": [each["worker"] for each in parts],
+    }
+
+
 def status_screen(
-    rows: Sequence[Mapping[str, Any]], records: Mapping[str, Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], unread: str = ""
 ) -> list[str]:
     """Write a line a run, then only the workers that differ from it, then those without a run.
 
-    ``records`` holds each run's record, as far as there are any.
+    ``runs`` are status_runs' of the same rows; ``unread`` says why there are no records.
     """
-    runs: dict[str, list[Mapping[str, Any]]] = {}
     rest: dict[tuple[str, str], list[str]] = {}
     for each in rows:
-        if "run" in each:
-            runs.setdefault(each["run"], []).append(each)
-        else:
+        if "run" not in each:
             key = (each["state"], str(each.get("reason", "")))
             rest.setdefault(key, []).append(each["worker"])
-    cells = [["RUN", "ATTEMPT", "STATE", "STEP", "LOSS", "TOKENS/S", "HEARTBEAT", "WORKERS"]]
+    cells = [list(HEAD)]
     below: list[str] = []
-    for name, parts in runs.items():
-        state = run_state(parts, records.get(name) or {})
-        cells.append(run_cells(name, state, parts))
-        below += differing(name, state, parts)
+    for run in runs:
+        cells.append(run_cells(run))
+        mine = [each for each in rows if each.get("run") == run["run"]]
+        below += differing(run["run"], run["state"], mine)
     for (state, reason), workers in rest.items():
-        cells.append(["-", "-", state, "-", "-", "-", "-", folded(workers)])
+        cells.append(["-", "-", state, *["-"] * (len(HEAD) - 4), folded(workers)])
         if reason:
             below.append(f"{folded(workers)}: {reason}")
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
     table = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
-    return table + below
+    return table + below + ([f"what is wanted is not known: {unread}"] if unread else [])
 
 
-def run_cells(name: str, state: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Give the cells of a run's line; step, loss and speed are those of its first worker that
-    tells."""
-    lead = next((each for each in parts if each.get("step") is not None), parts[0])
-    of = f"/{lead['steps']}" if lead.get("steps") is not None else ""
-    ages = [each["heartbeat_age"] for each in parts if number(each.get("heartbeat_age"), "") == ""]
+def run_cells(run: Mapping[str, Any]) -> list[str]:
+    """Give the cells of a run's line."""
+    of = f"/{run['steps']}" if run["steps"] is not None else ""
     return [
-        name,
-        text(max((each["attempt"] or 0 for each in parts), default=0) or None),
-        state,
-        f"{lead['step']}{of}" if lead.get("step") is not None else "-",
-        number(lead.get("loss"), "{:.3f}"),
-        number(lead.get("tokens_per_second"), "{:,.0f}"),
-        number(max(ages, default=None), "{:.0f} s ago"),
-        folded(each["worker"] for each in parts),
+        run["run"],
+        text(run["attempt"]),
+        run["state"],
+        f"{run['step']}{of}" if run["step"] is not None else "-",
+        number(run["loss"], "{:.3f}"),
+        number(run["tokens_per_second"], "{:,.0f}"),
+        number(run["goodput"], "{:.0%}"),
+        number(run["heartbeat_age"], "{:.0f} s ago"),
+        folded(run["workers"]) if run["workers"] else text(run["tpu"]),
     ]
 
 
@@ -209,7 +299,12 @@ def text(value: Any) -> str:
 
 def number(value: Any, form: str) -> str:
     """Write a number in a form; what a foreign trainer wrote may be something else."""
-    return form.format(value) if isinstance(value, int | float) else text(value)
+    return form.format(value) if is_number(value) else text(value)
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a number."""
+    return isinstance(value, int | float)
 
 
 def natural(name: str) -> list[Any]:
@@ -226,6 +321,8 @@ class FilterModule:
         return {
             "log_lines": log_lines,
             "folded_logs": folded_logs,
+            "node_states": node_states,
             "status_rows": status_rows,
+            "status_runs": status_runs,
             "status_screen": status_screen,
         }

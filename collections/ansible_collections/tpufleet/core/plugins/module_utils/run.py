@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,7 +26,12 @@ NOT_TOGETHER = 76
 PEER_ENDED = 77
 MEETING_PORTS = 1000
 """How far above the coordinator's port the workers of an attempt meet."""
-
+CRASHES = {
+    "70": "hung, no step came",
+    "126": "the command can't be executed",
+    "127": "the command was not found",
+}
+"""What a shell and the project's own trainer mean by an exit code."""
 
 OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds")
 
@@ -197,6 +203,13 @@ def fill(words: tuple[str, ...], launch: Launch, places: Places) -> list[str]:
     return [PLACEHOLDER.sub(lambda m: values.get(m.group(1), m.group(0)), word) for word in words]
 
 
+def latest(runs: Sequence[Mapping]) -> list:
+    """Pick of a worker's runs the active ones, or else the one that ended last."""
+    active = [seen for seen in runs if seen["active"]]
+    ended = sorted(runs, key=lambda seen: (seen["exit"] or {}).get("time") or 0)
+    return active or ended[-1:]
+
+
 def state_in_words(
     unit: dict | None, heartbeat: dict | None, ended: dict | None, met: dict | None = None
 ) -> str:
@@ -212,7 +225,8 @@ def state_in_words(
         waits = (met or {}).get("waiting_for")
         if waits and not heartbeat:
             return f"waiting for {', '.join(map(str, waits))}"
-        return str((heartbeat or {}).get("state") or "starting")
+        told = str((heartbeat or {}).get("state") or "starting")
+        return "training" if told == "running" else told
     if ended is None:
         return "lost"
     return exit_in_words(ended)
@@ -236,4 +250,7 @@ def exit_in_words(ended: dict) -> str:
         str(NOT_A_NUMBER): "not a number",
         str(BAD_CONFIG): "bad config",
     }
-    return meanings.get(status, f"crashed (exit {status})" if status else "failed to start")
+    if status in meanings or not status:
+        return meanings.get(status, "failed to start")
+    what = CRASHES.get(status)
+    return f"crashed (exit {status}: {what})" if what else f"crashed (exit {status})"

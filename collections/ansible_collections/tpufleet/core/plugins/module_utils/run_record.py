@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from .run_progress import wanted_time
+
 HISTORY = 50
 
 
@@ -70,11 +72,13 @@ def after_change(
             f"the record of run {run} was changed by someone else meanwhile "
             f"(generation {there}, not {generation}): run this again"
         )
-    happened = {"time": round(time.time(), 3), "what": event}
+    now = round(time.time(), 3)
+    happened = {"time": now, "what": event}
     history = [*record.get("history", []), happened] if event else record.get("history", [])
     return {
         **record,
         **fields,
+        **wanted_time(record, fields, now),
         "run": run,
         "generation": there + 1,
         "history": history[-HISTORY:],

@@ -27,6 +27,11 @@ options:
     description: How many seconds to wait at the most.
     type: int
     default: 8
+  progress:
+    description: Also how much of the time of the run that each worker has, or had last, went into
+      steps that counted.
+    type: bool
+    default: false
   state_dir:
     description: Where runs keep what they write.
     type: path
@@ -54,7 +59,7 @@ EXAMPLES = r"""
 RETURN = r"""
 runs:
   description: One dictionary a run, with run, state, active, attempt, release, heartbeat,
-    heartbeat_age, exit, log.
+    heartbeat_age, exit, log, and if asked for progress.
   returned: success
   type: list
   elements: dict
@@ -69,7 +74,8 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.run import Places, RunError, check_name
+from ..module_utils.run import Places, RunError, check_name, latest
+from ..module_utils.run_progress import progress
 from ..module_utils.run_unit import known_runs, look
 
 POLL_SECONDS = 0.5
@@ -91,6 +97,7 @@ def main() -> None:
             "lines": {"type": "int", "default": 0},
             "until": {"type": "str", "choices": ["now", "first_step", "done"], "default": "now"},
             "wait": {"type": "int", "default": 8},
+            "progress": {"type": "bool", "default": False},
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
             "etc": {"type": "path", "default": "/etc/tpufleet"},
         },
@@ -109,6 +116,8 @@ def main() -> None:
             time.sleep(POLL_SECONDS)
     except RunError as error:
         module.fail_json(msg=str(error))
+    for seen in latest(runs) if params["progress"] else []:
+        seen["progress"] = progress(places.run_dir(seen["run"]))
     module.exit_json(changed=False, runs=runs, settled=come)
 
 

@@ -11,9 +11,8 @@ description:
     O(fleet_state) can't overwrite each other. Works on the controller alone.
 options:
   run:
-    description: The run's name.
+    description: The run's name. Without one all records are read.
     type: str
-    required: true
   fleet_state:
     description: A directory of the controller's, or C(gs://bucket/prefix), which several
       controllers can share; it is asked with the key and the endpoint of the variable C(tpu_api).
@@ -61,9 +60,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+records:
+  description: The records of all runs, by name.
+  returned: no run is named
+  type: dict
 record:
   description: The record as it is now; empty if there is none.
-  returned: success
+  returned: a run is named
   type: dict
 port:
   description: The coordinator's port of the record's attempt.

@@ -1,0 +1,129 @@
+"""Goodput: the time in steps that counted, of the time in which the run was wanted."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run_progress import (
+    goodput,
+    progress,
+    wanted_seconds,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import after_change
+from hypothesis import given
+from hypothesis import strategies as st
+
+T0 = 1_800_000_000
+
+
+def run_dir(folder, attempts):
+    """A run's directory: ``attempts`` are (start, [(step, time), …]), seconds from T0."""
+    log, metrics = [], []
+    for number, (start, steps) in enumerate(attempts, 1):
+        stamp = datetime.fromtimestamp(T0 + start, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        log.append(f"--- {stamp} attempt {number}\n")
+        metrics += [json.dumps({"step": step, "time": T0 + at}) + "\n" for step, at in steps]
+    (folder / "log").write_text("".join(log))
+    (folder / "metrics.jsonl").write_text("".join(metrics))
+    return folder
+
+
+def test_an_attempts_steps_count_from_its_first_to_its_last(tmp_path):
+    folder = run_dir(tmp_path, [(0, [(step, 30 + step) for step in range(1, 11)])])
+
+    assert progress(folder) == {"first": 1, "last": 10, "counted": 9.0}
+
+
+def test_the_way_between_two_attempts_does_not_count(tmp_path):
+    folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)]), (50, [(3, 90), (4, 100)])])
+
+    assert progress(folder)["counted"] == 20.0
+
+
+def test_what_was_done_behind_the_checkpoint_that_was_taken_up_again_does_not_count(tmp_path):
+    folder = run_dir(
+        tmp_path, [(0, [(1, 10), (2, 20), (3, 30)]), (50, [(2, 60), (3, 70), (4, 80)])]
+    )
+
+    assert progress(folder)["counted"] == 20.0
+
+
+def test_a_line_that_is_half_written_or_none_is_passed_over(tmp_path):
+    folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)])])
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write('not JSON\n{"step": 3, "time": 9')
+
+    assert progress(folder)["last"] == 2
+
+
+def test_without_metrics_or_with_one_step_nothing_is_said(tmp_path):
+    assert progress(tmp_path) is None
+    assert progress(run_dir(tmp_path, [(0, [(1, 10)])])) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 60), st.lists(st.integers(1, 9), max_size=40)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_searching_the_file_finds_what_reading_all_of_it_finds(tmp_path_factory, story):
+    now, step, attempts, counted, steps = 0, 0, [], 0, 0
+    for wait, paces in story:
+        start = now = now + wait
+        lines = []
+        for pace in paces:
+            now += pace
+            step += 1
+            lines.append((step, now))
+        now += 1
+        attempts.append((start, lines))
+        counted += lines[-1][1] - lines[0][1] if lines else 0
+        steps += len(lines)
+    found = progress(run_dir(tmp_path_factory.mktemp("run"), attempts))
+
+    assert (found or {"counted": 0})["counted"] == pytest.approx(counted if steps > 1 else 0)
+
+
+def test_steps_on_a_machine_that_is_gone_are_taken_to_have_been_as_quick():
+    record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 0.0}
+    told = {"first": 101, "last": 151, "counted": 100.0}
+
+    assert goodput(told, record, now=600.0) == pytest.approx(0.5)
+
+
+def test_nothing_is_said_of_a_run_whose_record_does_not_tell_since_when_it_is_wanted():
+    assert goodput({"first": 1, "last": 3, "counted": 2.0}, {"wanted": "running"}, 5.0) is None
+    assert goodput(None, {"wanted": "running", "wanted_seconds": 0.0}, 5.0) is None
+
+
+def record_after(monkeypatch, *story):
+    record = {}
+    for at, wanted in story:
+        monkeypatch.setattr("time.time", lambda at=at: float(at))
+        record = after_change(
+            record, "mine", len(record.get("history", [])), {"wanted": wanted}, "x"
+        )
+    return record
+
+
+def test_the_time_in_which_it_stood_still_by_wish_is_not_counted(monkeypatch):
+    record = record_after(
+        monkeypatch, (100, "running"), (150, "running"), (200, "stopped"), (900, "running")
+    )
+
+    assert wanted_seconds(record, 950.0) == 150.0
+
+
+def test_a_run_that_is_done_was_wanted_until_it_ended_whenever_that_was_recorded(monkeypatch):
+    record = record_after(monkeypatch, (100, "running"), (500, "done"))
+
+    assert wanted_seconds(record, now=300.0) == 200.0
+
+
+def test_a_record_from_before_this_was_counted_stays_without_it(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 50.0)
+    old = {"wanted": "stopped", "generation": 4, "attempt": 2}
+
+    assert wanted_seconds(after_change(old, "mine", 4, {"wanted": "running"}, "x"), 60.0) is None

@@ -1,0 +1,43 @@
+"""status.yml with records and TPUs, as far as it goes without machines."""
+
+import json
+
+import pytest
+
+from tests.collections.test_playbooks import environment_of, flat, play
+
+RECORD = {
+    "run": "mine",
+    "wanted": "running",
+    "tpu": "pod",
+    "attempt": 2,
+    "generation": 3,
+    "watch": {"best_step": 70},
+}
+
+
+@pytest.fixture
+def environment(local_api):
+    folder = local_api.state / "fleet/runs"
+    folder.mkdir(parents=True)
+    (folder / "mine.json").write_text(json.dumps(RECORD))
+    return environment_of(local_api)
+
+
+def test_a_run_whose_tpu_was_preempted_says_so_and_scripts_read_the_same(environment, tmp_path):
+    inventory, told = tmp_path / "hosts.yml", tmp_path / "status.json"
+    inventory.write_text("state_PREEMPTED: {hosts: {pod: {tpu_name: pod, tpu_state: PREEMPTED}}}\n")
+    words = ("-e", f"status_json={told}", "-i", str(inventory))
+    result = play(environment, "playbooks/status.yml", *words)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "mine 2 preempted 70" in flat(result)
+    (run,) = json.loads(told.read_text())["runs"]
+    assert (run["run"], run["state"], run["step"]) == ("mine", "preempted", 70)
+
+
+def test_a_run_whose_tpu_is_gone_is_shown_though_there_is_no_tpu_at_all(environment):
+    result = play(environment, "playbooks/status.yml")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "mine 2 preempted 70" in flat(result)
