@@ -46,11 +46,18 @@ def main(arguments: Sequence[str]) -> int:
         place = contract.from_environment(os.environ, words.config, cfg)
         return words.do(Job(words, cfg, place))
     except ConfigError as err:
-        print(f"train: {err}", file=sys.stderr)
+        print(f"train: {err}{_again(words)}", file=sys.stderr)
         return contract.BAD_CONFIG
     except CorpusError as err:
         print(f"train: {err}", file=sys.stderr)
         return contract.CRASHED
+
+
+def _again(words: argparse.Namespace) -> str:
+    """Say what to type once it is mended, to who typed it: in a fleet that was the controller."""
+    if "TPUFLEET_RUN" in os.environ or words.verb == "plot":
+        return ""
+    return f"; mended there or by key=value: python -m train {words.verb} {words.config} key=value"
 
 
 def _parser() -> argparse.ArgumentParser:

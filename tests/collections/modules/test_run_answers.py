@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.filter.runs import (
     stopped_lines,
 )
 
-PARTS = {"w0": {"run": "mine"}, "w1": {"run": "mine"}}
+PARTS = {"w0": {"run": "mine", "tpu": "pod"}, "w1": {"run": "mine", "tpu": "pod"}}
 DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh: No route to host"}
 
 
@@ -38,7 +38,9 @@ def test_a_run_is_launched_when_every_worker_can_start_it():
 def test_one_worker_that_is_down_keeps_all_from_starting_and_is_named():
     verdict = launch_verdict({"w0": ready(), "w1": DOWN}, PARTS)
 
-    assert verdict["problems"] == {"mine": ["w1: can't be reached: ssh: No route to host"]}
+    look = "ansible-playbook playbooks/doctor.yml -e tpu=pod"
+    said = f"w1: can't be reached: ssh: No route to host: {look}"
+    assert verdict["problems"] == {"mine": [said]}
     assert verdict["launch"] == []
 
 

@@ -211,7 +211,7 @@ def explain(complaint: str) -> str:
         if not line.startswith(("rsync error:", "rsync: connection unexpectedly"))
     ]
     if any("rsync: not found" in line or "rsync: command not found" in line for line in lines):
-        return "there is no rsync on the worker: run setup.yml first"
+        return "there is no rsync on the worker: ansible-playbook setup.yml --tags base mends it"
     return (telling or lines or ["no word of why"])[-1]
 
 

@@ -276,6 +276,8 @@ class CallbackModule(Default):
 
     def _failed(self, result: Any, outcome: str) -> None:
         text = tally.failure_text(result.result)
+        if outcome == tally.UNREACHABLE:
+            text = tally.unreachable_text(text, str(result.host.vars.get("tpu_name", "")))
         host, task = self.host_label(result), result.task.get_name().strip()
         self._failures.append(tally.Failure(task, host, outcome, text))
         if not self._as_default:

@@ -13,7 +13,10 @@ from ansible.errors import AnsibleFilterError
 
 from ..plugin_utils.folded_names import folded
 
-ENV_FORMS = 'say -e env=\'NAME=value OTHER=value\' or -e \'{"env": {"NAME": "value"}}\''
+ENV_FORMS = (
+    'say -e env=\'NAME=value OTHER=value\' or -e \'{"env": {"NAME": "value"}}\' '
+    "to ansible-playbook train.yml"
+)
 
 Answer = Mapping[str, Any]
 
@@ -116,7 +119,7 @@ def launch_verdict(
     for host, part in parts.items():
         answer, mine = answers.get(host) or {}, problems.setdefault(part["run"], [])
         if "standing" not in answer:
-            mine.append((host, why(answer)))
+            mine.append((host, why(answer) + doctor_of(answer, part["tpu"])))
             continue
         mine += [(host, line) for line in answer["obstacles"]]
         standing = "started" if answer["started"] else answer["standing"]
@@ -142,6 +145,12 @@ def launch_verdict(
         "notes": [f"{run} runs already" for run in running]
         + [f"{run} is done already: another -e run=NAME makes a new one" for run in done],
     }
+
+
+def doctor_of(answer: Answer, tpu: str) -> str:
+    """Say what looks into a worker that can't be reached; nothing for another reason."""
+    doctor = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}"
+    return doctor if answer.get("unreachable") else ""
 
 
 def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
@@ -217,7 +226,11 @@ def attempt_words(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answ
             f"run {run} failed: {what}; it was not stopped on {'; '.join(left)}: "
             f"ansible-playbook playbooks/kill.yml -e run={run}"
         )
-    return f"run {run} was stopped on all workers: {what}"
+    return (
+        f"run {run} was stopped on all workers: {what}: "
+        f"ansible-playbook playbooks/logs.yml -e run={run} shows more; mended, it goes on by "
+        "train.yml"
+    )
 
 
 def bad_ends(answers: Mapping[str, Answer]) -> list[str]:

@@ -64,7 +64,7 @@ def decide(seen: Seen, wanted: str) -> Plan:
     if seen.read_only:
         raise UnfitError(
             f"{seen.device} is empty and can only be read here: attach it READ_WRITE to one TPU "
-            "first, run setup.yml there and fill it"
+            "first, ansible-playbook setup.yml there, and fill it"
         )
     return Plan(make=True, filesystem=wanted, uuid=None)
 

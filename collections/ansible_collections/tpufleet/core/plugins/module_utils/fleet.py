@@ -52,6 +52,15 @@ class FleetTpu:
 
 def expand(entries: object) -> tuple[FleetTpu, ...]:
     """Read ``tpu_fleet``. Raises NotConfigured, one line that names the entry and the key."""
+    try:
+        return _expand(entries)
+    except NotConfigured as error:
+        raise NotConfigured(
+            f"{error}: mend fleet.yml, then ansible-playbook playbooks/plan.yml"
+        ) from None
+
+
+def _expand(entries: object) -> tuple[FleetTpu, ...]:
     if not isinstance(entries, list):
         raise NotConfigured("tpu_fleet is no list: see inventory/*/group_vars/all/fleet.yml")
     tpus: dict[str, FleetTpu] = {}

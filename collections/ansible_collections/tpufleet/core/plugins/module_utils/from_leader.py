@@ -54,7 +54,9 @@ def pull(
         FromLeaderError: the leader can't be reached, refuses, or hasn't got it.
     """
     if not has_leader(folder):
-        raise FromLeaderError("this worker knows no leader: setup.yml --tags fleet_ssh mends it")
+        raise FromLeaderError(
+            "this worker knows no leader: ansible-playbook setup.yml --tags fleet_ssh mends it"
+        )
     source = f"{LEADER}::{module}/{path}".rstrip("/") + "/"
     words = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
     words += ["--partial-dir=.partial", "--chown=0:0", *options]
@@ -71,7 +73,9 @@ def pull(
                 timeout=max(until - time.monotonic(), 1),
             )
         except FileNotFoundError:
-            raise FromLeaderError("there is no rsync: setup.yml --tags base mends it") from None
+            raise FromLeaderError(
+                "there is no rsync: ansible-playbook setup.yml --tags base mends it"
+            ) from None
         except subprocess.TimeoutExpired:
             raise FromLeaderError(
                 f"the leader did not give {module}/{path} within {seconds} s"

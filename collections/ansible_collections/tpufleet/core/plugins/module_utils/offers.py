@@ -11,6 +11,7 @@ from .tpu_wanted import Wanted
 
 #: So many names are said; the nearest to what was asked for.
 _AT_MOST = 8
+_AGAIN = "mend it in fleet.yml, then ansible-playbook playbooks/create.yml"
 
 
 def explained(api: TpuApi, refused: errors.TpuApiError, wanted: Wanted) -> errors.TpuApiError:
@@ -18,6 +19,8 @@ def explained(api: TpuApi, refused: errors.TpuApiError, wanted: Wanted) -> error
     said = str(refused)
     # An API that names what it has needs nobody to say it again.
     more = [words for words, names in _allowed(api, wanted) if not all(n in said for n in names)]
+    if "`gcloud" not in said:
+        more.append(_AGAIN)
     return type(refused)("; ".join([said, *more]))
 
 

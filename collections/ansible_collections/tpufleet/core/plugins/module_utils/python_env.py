@@ -71,7 +71,9 @@ def python_minor(python: Path) -> int:
         )
         major, minor = (int(part) for part in asked.stdout.split())
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise EnvError(f"{python} does not run: setup.yml --tags python mends it") from error
+        raise EnvError(
+            f"{python} does not run: ansible-playbook setup.yml --tags python mends it"
+        ) from error
     if major != 3:
         raise EnvError(f"{python} is Python {major}, not 3")
     return minor
@@ -95,7 +97,7 @@ def check_room(folder: Path, needed_mb: int) -> None:
     if free_mb < needed_mb:
         raise EnvError(
             f"no space left on {folder}: needs {needed_mb} MB, {free_mb} MB are free: "
-            "make room, then run this again"
+            "make room, then ansible-playbook setup.yml"
         )
 
 
@@ -130,7 +132,7 @@ def reason(complaint: str) -> str:
     """Fold a tool's complaint to one line: its last lines hold the cause."""
     lines = [line.strip(UV_DRAWING) for line in complaint.splitlines() if line.strip()]
     if any("No space left on device" in line for line in lines):
-        return "no space left on the disk: make room, then run this again"
+        return "no space left on the disk: make room, then ansible-playbook setup.yml"
     return "; ".join(lines[-3:]) if lines else "no word of why"
 
 

@@ -104,7 +104,7 @@ def check_name(run: str) -> str:
     if not RUN_NAME.fullmatch(run):
         raise RunError(
             f"{run!r} can't be the name of a run: letters, digits, '_', '.' and '-', at most 100: "
-            "give another with -e run=NAME"
+            "ansible-playbook train.yml -e run=NAME"
         )
     return run
 
@@ -180,14 +180,19 @@ def environment_file(variables: dict[str, str]) -> str:
     return "".join(lines)
 
 
+COMMAND = "ansible-playbook train.yml -e command='PROGRAM ARGUMENT …'"
+
+
 def command_words(command: str | list[str]) -> tuple[str, ...]:
     """Split a command line into words as a shell would, without being one."""
     try:
         words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     except ValueError as error:
-        raise RunError(f"the command {command!r} can't be split into words: {error}") from error
+        raise RunError(
+            f"the command {command!r} can't be split into words: {error}: {COMMAND}"
+        ) from error
     if not words:
-        raise RunError("the command is empty: give one with -e command='PROGRAM ARGUMENT …'")
+        raise RunError(f"the command is empty: {COMMAND}")
     return words
 
 

@@ -83,7 +83,9 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
     except OSError as error:
         return (
             f"checkpoints can't be written to {url}: {why(error)}: "
-            f"give this worker's service account the role storage.objectUser there; {OTHER}"
+            f"gcloud storage buckets add-iam-policy-binding gs://{bucket} "
+            "--member=serviceAccount:EMAIL --role=roles/storage.objectUser for this worker's; "
+            f"{OTHER}"
         )
     except ValueError:
         return f"checkpoints can't be written to {url}: the answers make no sense: {OTHER}"

@@ -69,7 +69,8 @@ def parts(
     """
     if not workers:
         raise RunError(
-            "there is no READY worker to run on: create.yml makes TPUs, status.yml shows them"
+            "there is no READY worker to run on: ansible-playbook playbooks/create.yml makes TPUs, "
+            "ansible-playbook playbooks/status.yml shows them"
         )
     together: dict[str, list[Worker]] = defaultdict(list)
     for worker in workers:
@@ -99,7 +100,7 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
         missing = ", ".join(str(index) for index in range(count) if index not in by_slice)
         raise RunError(
             f"a run over {whole.removeprefix('multislice_')} takes all its {count} slices; "
-            f"missing are {missing}: playbooks/status.yml shows them"
+            f"missing are {missing}: ansible-playbook playbooks/status.yml shows them"
         )
     total = sum(part[0].count for part in by_slice.values())
     leader = members[0].slice_leader if count > 1 else members[0].leader
@@ -110,7 +111,7 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
             raise RunError(
                 f"TPU {slice_members[0].tpu} has {wanted} workers and a run takes all of them; "
                 f"addressed are {', '.join(str(index) for index in there)}: "
-                "leave --limit out, or see playbooks/status.yml"
+                "leave --limit out, or see ansible-playbook playbooks/status.yml"
             )
         for member in slice_members:
             own = {**_slice_env(leader, count, number), **chip_env(member.chip)}
@@ -166,7 +167,9 @@ def find_config(config: str, places: Sequence[Path], what: str = "config") -> Pa
         if path.is_file():
             return path
     looked = " nor in ".join(dict.fromkeys(str(place) for place in places))
-    raise RunError(f"there is no {what} {config} in {looked}: give its path with -e {what}=FILE")
+    raise RunError(
+        f"there is no {what} {config} in {looked}: ansible-playbook train.yml -e {what}=FILE"
+    )
 
 
 def read_config(path: Path, strict: bool) -> str:
@@ -179,16 +182,29 @@ def read_config(path: Path, strict: bool) -> str:
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise RunError(f"the config {path} is no YAML: {where(error)}") from error
+            raise RunError(
+                f"the config {path} is no YAML: {where(error)}: {again(path)}"
+            ) from error
         if strict and not isinstance(value, dict):
-            raise RunError(f"the config {path} holds no settings: lines 'name: value' are wanted")
+            raise RunError(
+                f"the config {path} holds no settings: lines 'name: value' are wanted: "
+                f"{again(path)}"
+            )
     return text
+
+
+def again(path: Path) -> str:
+    """Say what to type once the file is mended."""
+    return f"mend it, then ansible-playbook train.yml -e config={path}"
 
 
 def where(error: yaml.YAMLError) -> str:
     """Say on one line what YAML complains of, and in which line of the file."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
+
+
+SET = "ansible-playbook train.yml -e set='key=value other=value'"
 
 
 def words(command: str | None, overrides: Any) -> list[str]:
@@ -198,11 +214,13 @@ def words(command: str | None, overrides: Any) -> list[str]:
         try:
             overrides = shlex.split(overrides)
         except ValueError as error:
-            raise RunError(f"set={overrides!r} can't be split into words: {error}") from error
+            raise RunError(
+                f"set={overrides!r} can't be split into words: {error}: {SET}"
+            ) from error
     extra = [str(word) for word in overrides or []]
     for word in extra:
         if "=" not in word:
-            raise RunError(f"{word!r} in set= is no key=value")
+            raise RunError(f"{word!r} in set= is no key=value: {SET}")
     return [*(command_words(command) if command else TRAINER), *extra]
 
 
@@ -212,4 +230,4 @@ def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> st
         return check_name(run)
     if config:
         return check_name(config.stem)
-    raise RunError(f"name the run of {shlex.join(command)}: -e run=NAME")
+    raise RunError(f"name the run of {shlex.join(command)}: ansible-playbook train.yml -e run=NAME")

@@ -18,6 +18,12 @@ _AT = re.compile(r"[0-9A-Za-z*/:.,~ +_-]{1,100}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
+LIKE = (
+    "ansible-playbook playbooks/schedule.yml -e watch=1m, "
+    "or -e kill=RUN -e at='2026-12-31 18:00', or -e restart=RUN -e every=6h"
+)
+
+
 class ScheduleError(Exception):
     """A schedule makes no sense; the text is one line for a person."""
 
@@ -57,7 +63,7 @@ def seconds(span: str) -> int:
     """Read a span such as 90s, 1m, 6h or 1d. Raises ScheduleError."""
     found = _SPAN.fullmatch(span.strip())
     if not found:
-        raise ScheduleError(f"every={span!r} is no span: say 30s, 1m, 6h or 1d")
+        raise ScheduleError(f"every={span!r} is no span: {LIKE}")
     return int(found[1]) * _SECONDS[found[2]]
 
 
@@ -66,11 +72,15 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
     if verb not in VERBS:
         raise ScheduleError(f"{verb!r} can't be scheduled: {', '.join(VERBS)} can")
     if verb != "watch" and not _NAME.fullmatch(target):
-        raise ScheduleError(f"{verb} what? -e {verb}=NAME names it (not {target!r})")
+        raise ScheduleError(f"{verb} what? not {target!r}: {LIKE}")
     if bool(at) == bool(every):
-        raise ScheduleError(f"{verb} when? Say either -e at='2026-12-31 18:00' or -e every=6h")
+        raise ScheduleError(
+            f"{verb} when? Say either -e at='2026-12-31 18:00' or -e every=6h: {LIKE}"
+        )
     if at and not _AT.fullmatch(at):
-        raise ScheduleError(f"at={at!r} is no time of systemd's, such as '2026-12-31 18:00'")
+        raise ScheduleError(
+            f"at={at!r} is no time of systemd's, such as '2026-12-31 18:00': {LIKE}"
+        )
     return at, seconds(every) if every else 0
 
 

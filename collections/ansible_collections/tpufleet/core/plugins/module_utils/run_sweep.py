@@ -40,10 +40,11 @@ def read_sweep(path: Path) -> list[Trial]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         what = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise RunError(f"the sweep {path} is no YAML: {where}{what}") from error
+        raise RunError(f"the sweep {path} is no YAML: {where}{what}: {again(path)}") from error
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise RunError(
-            f"the sweep {path} is no list of runs: begin each with '- set: {{key: value}}'"
+            f"the sweep {path} is no list of runs: begin each with '- set: {{key: value}}': "
+            f"{again(path)}"
         )
     trials = [_trial(path, node) for node in root.value]
     for key in ("name", "tpu"):
@@ -62,7 +63,7 @@ def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[s
         raise RunError(
             f"the sweep {path} has {len(trials)} runs and {len(tpus)} TPUs are addressed "
             f"({', '.join(tpus)}), one run a TPU: choose TPUs with --limit, or make more with "
-            "playbooks/create.yml"
+            "ansible-playbook playbooks/create.yml"
         )
     for trial in trials:
         if trial.tpu and trial.tpu not in tpus:
@@ -123,4 +124,9 @@ def _value(node: yaml.Node) -> Any:
 
 
 def _mistake(path: Path, line: int, what: str) -> RunError:
-    return RunError(f"the sweep {path}, line {line}: {what}")
+    return RunError(f"the sweep {path}, line {line}: {what}: {again(path)}")
+
+
+def again(path: Path) -> str:
+    """Say what to type once the file is mended."""
+    return f"mend it, then ansible-playbook train.yml -e sweep={path}"

@@ -50,7 +50,8 @@ class ApiSettings:
         if not _PROJECT.fullmatch(settings.project):
             raise errors.NotConfigured(
                 f"project is {settings.project!r}, which is no Google Cloud project id: fill in "
-                "yours in inventory/gcp/tpu.yml, or take the local cloud with `-i inventory/local`"
+                "yours in inventory/gcp/tpu.yml (`gcloud projects list`), or take the local cloud "
+                "with `-i inventory/local`"
             )
         for option in ("endpoint", "compute_endpoint", "storage_endpoint"):
             said = getattr(settings, option)
@@ -145,8 +146,8 @@ class TpuApi:
         if unreachable and not allow_partial:
             raise errors.PartialAnswer(
                 f"the list of {things} is partial, no answer from {', '.join(unreachable)}: try "
-                "again, list fewer zones, or say allow_partial: true in the inventory and live "
-                "with a part"
+                "again (`ansible-playbook playbooks/doctor.yml` looks), list fewer zones, or say "
+                "allow_partial: true in the inventory and live with a part"
             )
         return Listing([node for answer in answers for node in answer.nodes], unreachable)
 

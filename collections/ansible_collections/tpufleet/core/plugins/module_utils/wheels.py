@@ -21,6 +21,12 @@ from .python_env import EnvError, lock_digest, network_environment, run
 _WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-/]+)-[^/]+\.whl$")
 
 
+_MEND = (
+    "mend the lock file, or name an index that can be reached (jax_install_env), then "
+    "ansible-playbook setup.yml"
+)
+
+
 class NotHereError(Exception):
     """The wheels are for the controller to send; ``needs`` says for what they must be."""
 
@@ -62,7 +68,10 @@ def download(
     # pip prefers what lies there to what it would have to download.
     words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new)]
     words += [*options, "-r", str(listed)]
-    run(words, pip_environment(env), "downloading what the lock file pins")
+    try:
+        run(words, pip_environment(env), "downloading what the lock file pins")
+    except EnvError as error:
+        raise EnvError(f"{error}: {_MEND}") from None
     new.replace(folder)
 
 

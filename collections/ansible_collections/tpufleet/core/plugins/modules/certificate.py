@@ -201,7 +201,7 @@ def main() -> None:
             diff = {"before": f"{path}\n", "after": ""} if found and before else {}
             module.exit_json(changed=bool(diff), ready=not found, lacks=found, diff=diff)
         if now["missing"] and not module.check_mode:
-            hint = "reboot it or make its TPU anew, then run setup.yml again"
+            hint = "reboot it or make its TPU anew, then ansible-playbook setup.yml"
             module.fail_json(msg=f"not ready: {'; '.join(now['missing'])}: {hint}")
         if found and not module.check_mode:
             grant(path, now)

@@ -98,7 +98,7 @@ def tell(*words: str, stdin: str | None = None, good: bool = True) -> str:
         done = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)
     except OSError as error:
         raise FirewallError(
-            f"{words[0]}: {error.strerror}: setup.yml --tags base mends it"
+            f"{words[0]}: {error.strerror}: ansible-playbook setup.yml --tags base mends it"
         ) from error
     if good and done.returncode:
         lines = done.stderr.strip().splitlines() or ["no word of why"]
@@ -142,8 +142,9 @@ def confirm(path: Path) -> None:
     """Keep the table that waits. Raises FirewallError, OSError."""
     if not WAITING.exists():
         raise FirewallError(
-            "the firewall's table was taken back before it was confirmed: run setup.yml again; "
-            "if that comes again, firewall_open_ports or sshd's ports are not what they seem"
+            "the firewall's table was taken back before it was confirmed: "
+            "ansible-playbook setup.yml; if that comes again, firewall_open_ports or sshd's ports "
+            "are not what they seem"
         )
     tell("systemctl", "stop", f"{ROLLBACK}.timer")
     new = path.with_name(f".{path.name}.new")

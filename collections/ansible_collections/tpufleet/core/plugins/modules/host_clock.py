@@ -91,7 +91,7 @@ def main() -> None:
     if not known and (ZONES.is_dir() or not check):
         module.fail_json(
             msg=f"there is no time zone {zone}: set base_timezone to one that "
-            "`timedatectl list-timezones` names, then setup.yml --tags base"
+            "`timedatectl list-timezones` names, then ansible-playbook setup.yml --tags base"
         )
     before = current_zone()
     try:
@@ -110,7 +110,7 @@ def main() -> None:
             if not keeper:
                 module.fail_json(
                     msg="nothing keeps this clock right: add chrony to base_packages, "
-                    "then setup.yml --tags base"
+                    "then ansible-playbook setup.yml --tags base"
                 )
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")

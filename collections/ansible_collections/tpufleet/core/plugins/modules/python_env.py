@@ -281,7 +281,8 @@ def main() -> None:
         module.exit_json(changed=False, id="", path="", proof={}, needs=error.needs)
     except KeyError as error:
         module.fail_json(
-            msg=f"there is no user {options['user']} ({error}): setup.yml --tags base makes it"
+            msg=f"there is no user {options['user']} ({error}): "
+            "ansible-playbook setup.yml --tags base makes it"
         )
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")

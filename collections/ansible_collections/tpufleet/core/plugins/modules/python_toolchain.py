@@ -174,7 +174,8 @@ def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) 
         environment["UV_PYTHON_INSTALL_MIRROR"] = mirror
     hint = (
         f"the system's Python is too old and {mirror or 'the usual place'} gives none: set "
-        "python_mirror to a place that this worker can reach, then setup.yml --tags python"
+        "python_mirror to a place that this worker can reach, then "
+        "ansible-playbook setup.yml --tags python"
     )
     try:
         run(

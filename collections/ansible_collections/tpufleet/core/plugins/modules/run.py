@@ -195,7 +195,8 @@ def mortal(params: dict) -> list[str]:
     if not why:
         return []
     return [
-        f"{why}, and this TPU may be taken away: -e checkpoints=gs://BUCKET/PREFIX, "
+        f"{why}, and this TPU may be taken away: "
+        "ansible-playbook train.yml -e checkpoints=gs://BUCKET/PREFIX, "
         "or -e volatile_checkpoints=true if losing them is fine"
     ]
 

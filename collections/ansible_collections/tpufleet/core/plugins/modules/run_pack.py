@@ -95,7 +95,10 @@ def pack(params: dict, places: Places, archive: tarfile.TarFile) -> list[str]:
     run = check_name(params["run"])
     folder, launch = places.run_dir(run), places.unit_dir(run) / "launch.json"
     if not folder.is_dir():
-        raise RunError(f"there was never a run {run} here: playbooks/status.yml shows the runs")
+        raise RunError(
+            f"there was never a run {run} here: "
+            "ansible-playbook playbooks/status.yml shows the runs"
+        )
     for path in [folder / name for name in WRITTEN] + [launch]:
         if path.is_file() and not path.is_symlink():
             archive.add(path, f"{run}/{path.name}", recursive=False)

@@ -110,6 +110,12 @@ def failure_text(result: Mapping[str, Any]) -> str:
     return _last_lines(printed) if printed else f"no reason given: {dict(result)}"
 
 
+def unreachable_text(text: str, tpu: str) -> str:
+    """Say why there is no way to a worker, by ssh's own words, and what looks into it."""
+    looks = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}" if tpu else ""
+    return text[max(text.rfind("ssh: "), 0) :] + looks
+
+
 def _last_lines(text: str, count: int = 5) -> str:
     return "\n".join(text.splitlines()[-count:])
 
