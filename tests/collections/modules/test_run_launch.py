@@ -1,5 +1,7 @@
 """What a launch is on one worker: its environment, its words, its identity, its state in words."""
 
+import os
+import pwd
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run import (
     fill,
     state_in_words,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import usable_cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,3 +165,30 @@ def ended(status: str, code: str = "exited", result: str = "exit-code") -> dict:
 )
 def test_a_runs_state_is_said_in_words(active, heartbeat, end, words):
     assert state_in_words({"ActiveState": active}, heartbeat, end) == words
+
+
+def test_what_was_compiled_is_kept_by_each_worker_unless_a_shared_place_is_named():
+    own = environment(LAUNCH, PLACES, {})["JAX_COMPILATION_CACHE_DIR"]
+    shared = replace(LAUNCH, compile_cache="/mnt/shared/jax-cache")
+
+    assert own == "/var/lib/tpufleet/jax-cache"
+    assert environment(shared, PLACES, {})["JAX_COMPILATION_CACHE_DIR"] == "/mnt/shared/jax-cache"
+    assert shared.identity() == LAUNCH.identity()
+
+
+def test_a_shared_place_for_what_was_compiled_is_the_trainers_alone(tmp_path):
+    me = pwd.getpwuid(os.getuid())
+    place = tmp_path / "shared/jax-cache"
+
+    assert usable_cache(str(place), me) == str(place)
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_shared_place_that_can_not_be_made_is_no_obstacle_and_a_link_is_not_followed(tmp_path):
+    me = pwd.getpwuid(os.getuid())
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+
+    assert usable_cache(str(tmp_path / "file/jax-cache"), me) == ""
+    assert usable_cache(str(tmp_path / "link"), me) == ""
+    assert usable_cache("gs://bucket/cache", me) == "gs://bucket/cache"

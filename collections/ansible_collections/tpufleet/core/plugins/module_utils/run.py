@@ -33,7 +33,7 @@ CRASHES = {
 }
 """What a shell and the project's own trainer mean by an exit code."""
 
-OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds")
+OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds", "compile_cache")
 
 
 class RunError(Exception):
@@ -45,7 +45,8 @@ class Launch:
     """What one attempt of a run is on one worker. ``coordinator`` is ``host:port``.
 
     ``peers`` are the workers' names by process, ``token`` is the attempt's own secret by which they
-    know each other, ``meet_seconds`` how long they wait for each other.
+    know each other, ``meet_seconds`` how long they wait for each other. ``compile_cache`` is where
+    JAX keeps what it compiled, by default a directory of each worker's own.
     """
 
     run: str
@@ -62,12 +63,14 @@ class Launch:
     peers: tuple[str, ...] = ()
     token: str = ""
     meet_seconds: int = 120
+    compile_cache: str = ""
 
     def identity(self) -> str:
         """Name what is launched, whichever the attempt: two launches of the same thing are equal
         here.
 
-        The port belongs to the attempt and is left out, as is how the workers come together.
+        The port belongs to the attempt and is left out, as is how the workers come together, and
+        where what was compiled is kept.
         """
         parts = {key: value for key, value in asdict(self).items() if key not in OF_THE_ATTEMPT}
         parts["coordinator"] = self.coordinator.rpartition(":")[0]
@@ -157,7 +160,7 @@ def environment(launch: Launch, places: Places, trust: dict[str, str]) -> dict[s
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "JAX_COMPILATION_CACHE_DIR": str(places.state / "jax-cache"),
+        "JAX_COMPILATION_CACHE_DIR": launch.compile_cache or str(places.state / "jax-cache"),
         **trust,
         **dict(launch.env),
     }

@@ -8,6 +8,7 @@ import pwd
 import subprocess
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from . import run_checkpoints
@@ -188,7 +189,8 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
         "cwd": str(places.release(launch.release)),
         "run_dir": str(run_dir),
     }
-    variables = environment(launch, places, network_environment({}))
+    cache = usable_cache(launch.compile_cache, account)
+    variables = environment(replace(launch, compile_cache=cache), places, network_environment({}))
     write(unit_dir / "environment", environment_file(variables), 0o600)
     write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644)
     write(unit_dir / "launch.json", json.dumps(summary_of(launch), indent=1) + "\n", 0o644)
@@ -196,6 +198,29 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     allow(groups(device_glob), unit)
     subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
+
+
+def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
+    """Make the shared directory of what JAX compiled, the trainer's alone; nothing if that can't
+    be, as a cache is worth no refusal. A gs:// address is taken as it is.
+    """
+    if not wanted or "://" in wanted:
+        return wanted
+    try:
+        Path(wanted).mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What all workers see, others may write to: a link there must not lead root elsewhere.
+        place = os.open(wanted, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    try:
+        if os.fstat(place).st_uid != account.pw_uid:
+            os.fchown(place, account.pw_uid, account.pw_gid)
+            os.fchmod(place, 0o700)
+    except OSError:
+        return ""
+    finally:
+        os.close(place)
+    return wanted
 
 
 def allow(gids: list[int], unit: str, folder: Path = DROP_INS) -> None:

@@ -81,6 +81,13 @@ options:
   checkpoints:
     description: Where this run's checkpoints go.
     type: str
+  compile_cache:
+    description:
+      - Where JAX keeps what it compiled, a directory that all workers see or a gs:// address. Only
+        process 0 writes there, so workers whose caches are their own compile all of it again at
+        each launch. By default, and where the directory can't be made, one of the worker's own.
+    type: str
+    default: ""
   mortal:
     description: Whether this TPU may be taken away at any time (spot), with all that is on its
       disks. Checkpoints that lie there are refused.
@@ -185,6 +192,7 @@ def launch_of(params: dict, places: Places) -> Launch:
         peers=tuple(params["peers"]),
         token=params["token"] or "",
         meet_seconds=params["meet_seconds"],
+        compile_cache=params["compile_cache"],
     )
 
 
@@ -301,6 +309,7 @@ def main() -> None:
             "peers": {"type": "list", "elements": "str", "default": []},
             "token": {"type": "str", "no_log": True},
             "meet_seconds": {"type": "int", "default": 120},
+            "compile_cache": {"type": "str", "default": ""},
             "mortal": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/opt/tpufleet"},
