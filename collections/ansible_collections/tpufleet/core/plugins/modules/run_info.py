@@ -27,6 +27,12 @@ options:
     description: How many seconds to wait at the most.
     type: int
     default: 8
+  since:
+    description:
+      - Bring the whole lines of the log from this byte on instead, and wait until there is one or
+        the run has ended. Below zero, from the last O(lines) on. The answer's C(log_end) is the
+        byte to go on from. Takes O(run).
+    type: int
   progress:
     description: Also how much of the time of the run that each worker has, or had last, went into
       steps that counted.
@@ -76,7 +82,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.run import Places, RunError, check_name, latest
 from ..module_utils.run_progress import progress
-from ..module_utils.run_unit import known_runs, look
+from ..module_utils.run_unit import known_runs, log_since, log_start, look
 
 POLL_SECONDS = 0.5
 
@@ -89,6 +95,17 @@ def settled(seen: dict, until: str) -> bool:
     return until == "first_step" and isinstance(step, int) and step >= 1
 
 
+def seen_of(run: str, places: Places, params: dict) -> dict:
+    """Look at a run, its log as asked for."""
+    if params["since"] is None:
+        return look(run, places, params["lines"])
+    # The state first: what is written between the two is read the next time, or was all.
+    seen, log = look(run, places), places.run_dir(run) / "log"
+    since = params["since"] if params["since"] >= 0 else log_start(log, params["lines"])
+    lines, end = log_since(log, since)
+    return {**seen, "log": lines, "log_end": end}
+
+
 def main() -> None:
     """Look, and look again until it has come or the time is up."""
     module = AnsibleModule(
@@ -97,10 +114,12 @@ def main() -> None:
             "lines": {"type": "int", "default": 0},
             "until": {"type": "str", "choices": ["now", "first_step", "done"], "default": "now"},
             "wait": {"type": "int", "default": 8},
+            "since": {"type": "int"},
             "progress": {"type": "bool", "default": False},
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
             "etc": {"type": "path", "default": "/etc/tpufleet"},
         },
+        required_by={"since": "run"},
         supports_check_mode=True,
     )
     params = module.params
@@ -109,8 +128,10 @@ def main() -> None:
     try:
         names = [check_name(params["run"])] if params["run"] else known_runs(places)
         while True:
-            runs = [look(name, places, params["lines"]) for name in names]
+            runs = [seen_of(name, places, params) for name in names]
             come = all(settled(seen, params["until"]) for seen in runs)
+            if params["since"] is not None:
+                come = any(seen["log"] or not seen["active"] for seen in runs)
             if come or time.monotonic() >= last:
                 break
             time.sleep(POLL_SECONDS)

@@ -1,0 +1,148 @@
+"""The controller's part of following logs: each worker's fork asks its worker, the first one's puts
+together what all of them hear, and shows it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible import constants, context
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ..module_utils.run import latest
+from ..plugin_utils.folded_stream import FoldedStream
+
+WAIT_SECONDS = 20
+"""How long a worker that has nothing to say keeps the question."""
+GATHER_SECONDS = 1.0
+"""How often a worker that says much is asked."""
+LOST_SECONDS = 120
+LOOK_SECONDS = 0.3
+
+
+class ActionModule(ActionBase):
+    """Follows one worker's log."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask until the run has ended here; the play's first worker also shows what all say."""
+        result = super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(
+            argument_spec={"run": {"type": "str"}, "lines": {"type": "int", "default": 50}}
+        )
+        told = task_vars or {}
+        host, hosts = (
+            str(told["inventory_hostname"]),
+            [str(each) for each in told["ansible_play_hosts"]],
+        )
+        forks = int(context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
+        if len(hosts) > forks:
+            raise AnsibleActionFail(
+                f"to follow {len(hosts)} workers at once takes as many forks, not {forks}: "
+                f"--forks {len(hosts)}, or fewer workers by --limit"
+            )
+        folder = Path(constants.DEFAULT_LOCAL_TMP) / f"follow-{self._task._uuid}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        mine = folder / f"{hosts.index(host)}.jsonl"
+        showing = None
+        if host == hosts[0]:
+            showing = threading.Thread(target=show, args=(folder, hosts), daemon=True)
+            showing.start()
+        state, run = "", ""
+        try:
+            for heard in self._heard(options, task_vars):
+                run, state, lines = heard
+                write(mine, {"lines": lines})
+            return result | {"changed": False, "run": run, "state": state}
+        finally:
+            write(mine, {"lines": [f"--- {state}"] if state else [], "end": True})
+            if showing:
+                showing.join()
+
+    def _heard(
+        self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
+    ) -> Iterator[tuple[str, str, list[str]]]:
+        """Give the run, its state and its next lines, until it has ended here."""
+        run = options["run"]
+        if not run:
+            runs = latest(self._ask({}, task_vars)["runs"])
+            if not runs:
+                yield "", "no run has a log here", []
+                return
+            run = runs[0]["run"]
+        since = -1
+        while True:
+            asked = {"run": run, "since": since, "lines": options["lines"], "wait": WAIT_SECONDS}
+            seen = self._ask(asked, task_vars)["runs"][0]
+            since = seen["log_end"]
+            yield run, seen["state"], seen["log"]
+            if not seen["active"] and not seen["log"]:
+                return
+            if seen["active"]:
+                time.sleep(GATHER_SECONDS)
+
+    def _ask(
+        self, arguments: dict[str, Any], task_vars: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Ask the worker once; a connection that breaks is tried again for a while."""
+        last = time.monotonic() + LOST_SECONDS
+        while True:
+            try:
+                answer = self._execute_module(
+                    module_name="tpufleet.core.run_info",
+                    module_args=arguments,
+                    task_vars=task_vars,
+                )
+            except AnsibleConnectionFailure:
+                if time.monotonic() >= last:
+                    raise
+                time.sleep(GATHER_SECONDS)
+                continue
+            if answer.get("failed"):
+                raise AnsibleActionFail(str(answer.get("msg", "no answer")))
+            return answer
+
+
+def write(file: Path, news: Mapping[str, Any]) -> None:
+    """Add a line of JSON, whole."""
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(news) + "\n")
+
+
+def show(folder: Path, hosts: list[str]) -> None:
+    """Show what the forks of all workers write, until the last of them has ended."""
+    stream, read = FoldedStream(hosts, hosts), dict.fromkeys(hosts, 0)
+    going = set(hosts)
+    while True:
+        for number, host in enumerate(hosts):
+            for news in since(folder / f"{number}.jsonl", read, host):
+                for line in news["lines"]:
+                    stream.add(host, line, time.monotonic())
+                if news.get("end"):
+                    going.discard(host)
+                    stream.leave(host)
+        for line in stream.due(time.monotonic(), all_of_it=not going):
+            Display().display(line, screen_only=True)
+        if not going:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def since(file: Path, read: dict[str, int], host: str) -> list[dict[str, Any]]:
+    """Give the whole lines of a fork's file that have not been read."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(read[host])
+            data = stream.read()
+    except FileNotFoundError:
+        return []
+    whole = data[: data.rfind(b"\n") + 1]
+    read[host] += len(whole)
+    return [json.loads(line) for line in whole.splitlines()]

@@ -1,0 +1,174 @@
+"""Following logs: what has come since, the same lines once, until the run has ended everywhere."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible_collections.tpufleet.core.plugins.action import run_follow
+from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import log_since, log_start
+from ansible_collections.tpufleet.core.plugins.plugin_utils.folded_stream import (
+    HOLD_SECONDS,
+    FoldedStream,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def test_what_came_since_the_last_question_is_brought_line_by_whole_line(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("one\ntwo\nhal")
+
+    lines, end = log_since(log, 4)
+    assert (lines, end) == (["two"], 8)
+
+    log.write_text("one\ntwo\nhalf\n")
+    assert log_since(log, end) == (["half"], 13)
+
+
+def test_a_log_that_was_made_anew_is_read_from_its_beginning(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("new\n")
+
+    assert log_since(log, 500) == (["new"], 4)
+
+
+def test_a_log_that_is_not_there_yet_says_nothing(tmp_path):
+    assert log_since(tmp_path / "log", 0) == ([], 0)
+    assert log_start(tmp_path / "log", 5) == 0
+
+
+def test_a_line_longer_than_what_is_read_at_once_comes_in_parts(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("x" * 25 + "\n")
+
+    assert log_since(log, 0, most=10) == (["x" * 10], 10)
+
+
+@given(
+    st.lists(st.text(st.characters(codec="ascii", exclude_characters="\n\r\v\f\x1c\x1d\x1e"))),
+    st.integers(0, 8),
+)
+def test_the_last_lines_begin_where_they_begin(tmp_path_factory, texts, count):
+    log = tmp_path_factory.mktemp("run") / "log"
+    log.write_text("".join(f"{text}\n" for text in texts))
+
+    lines, _ = log_since(log, log_start(log, count))
+
+    assert lines == (texts[-count:] if count else [])
+
+
+def test_a_line_that_all_workers_say_is_shown_once_as_soon_as_the_last_has_said_it():
+    stream = FoldedStream(["w0", "w1"])
+    stream.add("w0", "begin", 0.0)
+    assert stream.due(0.1) == []
+
+    stream.add("w1", "begin", 0.2)
+    assert stream.due(0.2) == ["w[0-1]: begin"]
+
+
+def test_a_line_that_one_worker_says_is_shown_after_a_while():
+    stream = FoldedStream(["w0", "w1"])
+    stream.add("w0", "only me", 0.0)
+
+    assert stream.due(HOLD_SECONDS) == ["w0: only me"]
+
+
+def test_who_has_ended_is_not_waited_for():
+    stream = FoldedStream(["w0", "w1"])
+    stream.leave("w1")
+    stream.add("w0", "go on", 0.0)
+
+    assert stream.due(0.0) == ["w0: go on"]
+
+
+def test_a_line_said_twice_is_shown_twice():
+    stream = FoldedStream(["w0", "w1"])
+    for host in ("w0", "w1"):
+        stream.add(host, "again", 0.0)
+        stream.add(host, "again", 0.0)
+
+    assert stream.due(0.0) == ["w[0-1]: again", "w[0-1]: again"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["w0", "w1", "w2"]), st.sampled_from("abc"))))
+def test_each_workers_lines_stay_in_their_order_and_none_is_lost(said):
+    stream = FoldedStream(["w0", "w1", "w2"])
+    for moment, (host, text) in enumerate(said):
+        stream.add(host, text, float(moment))
+    shown = stream.due(0.0, all_of_it=True)
+
+    for host in ("w0", "w1", "w2"):
+        number = host[1]
+        mine = [line.split(": ")[1] for line in shown if number in named(line)]
+        assert mine == [text for who, text in said if who == host]
+
+
+def named(line):
+    """The numbers of the workers before a line: w[0-2], w[0,2], w1."""
+    inside = line.partition(":")[0].strip("w[]")
+    first, dash, last = inside.partition("-")
+    return {str(n) for n in range(int(first), int(last) + 1)} if dash else set(inside.split(","))
+
+
+def seen(state="training", *, active=True, log=(), end=0):
+    runs = [{"run": "mine", "state": state, "active": active, "log": list(log), "log_end": end}]
+    return {"runs": [runs[0] | {"exit": None}]}
+
+
+def followed(answers, monkeypatch, shown, tmp_path, hosts=("w0",), **options):
+    """The action on the first worker without Ansible; its worker answers one after the other."""
+    given, asked = iter(answers), []
+    display = SimpleNamespace(display=lambda line, **_: shown.append(line))
+    monkeypatch.setattr(run_follow, "Display", lambda: display)
+    monkeypatch.setattr(run_follow, "GATHER_SECONDS", 0)
+    monkeypatch.setattr(run_follow.constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    monkeypatch.setattr(run_follow.context, "CLIARGS", {"forks": 4})
+    monkeypatch.setattr(run_follow.ActionBase, "run", lambda *_: {})
+    action = run_follow.ActionModule.__new__(run_follow.ActionModule)
+    action._task = SimpleNamespace(_uuid="task")
+    action.validate_argument_spec = lambda **_: (None, {"run": None, "lines": 10, **options})
+
+    def ask(module_args, **_):
+        asked.append(module_args)
+        found = next(given)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    action._execute_module = ask
+    told = {"inventory_hostname": "w0", "ansible_play_hosts": list(hosts)}
+    return action.run(task_vars=told), asked
+
+
+def test_the_run_that_is_active_is_followed_from_where_the_last_answer_ended(monkeypatch, tmp_path):
+    shown = []
+    answers = [
+        seen(),
+        seen(log=["a", "b"], end=4),
+        AnsibleConnectionFailure("down"),
+        seen("done", active=False, log=["c"], end=6),
+        seen("done", active=False, end=6),
+    ]
+    result, asked = followed(answers, monkeypatch, shown, tmp_path)
+
+    assert shown == ["w0: a", "w0: b", "w0: c", "w0: --- done"]
+    assert [each.get("since") for each in asked] == [None, -1, 4, 4, 6]
+    assert (result["run"], result["state"]) == ("mine", "done")
+
+
+def test_more_workers_than_forks_can_not_be_followed_at_once_and_it_says_so(monkeypatch, tmp_path):
+    with pytest.raises(AnsibleActionFail, match="--forks 5"):
+        followed([], monkeypatch, [], tmp_path, hosts=[f"w{index}" for index in range(5)])
+
+
+def test_what_other_forks_hear_is_shown_with_it_until_the_last_has_ended(monkeypatch, tmp_path):
+    shown = []
+    folder = tmp_path / "follow-task"
+    folder.mkdir()
+    other = [{"lines": ["a"]}, {"lines": ["--- done"], "end": True}]
+    (folder / "1.jsonl").write_text("".join(json.dumps(news) + "\n" for news in other))
+    answers = [seen("done", active=False, log=["a"], end=2), seen("done", active=False, end=2)]
+    followed(answers, monkeypatch, shown, tmp_path, hosts=["w0", "w1"], run="mine")
+
+    assert shown == ["w[0-1]: a", "w[0-1]: --- done"]
