@@ -266,7 +266,7 @@ def different(node: Node, differences: Differences) -> Different:
     """Make the error that names every difference."""
     return Different(
         f"TPU {node.where} exists, but {'; '.join(differences.immutable)}: that can't be changed; "
-        "say recreate: true to delete it and make it anew"
+        "ansible-playbook playbooks/create.yml -e recreate=true (recreate: true) makes it anew"
     )
 
 
