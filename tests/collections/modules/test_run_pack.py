@@ -8,7 +8,7 @@ from ansible_collections.tpufleet.core.plugins.filter.runs import workers_of, wo
 from ansible_collections.tpufleet.core.plugins.module_utils.run import Places, RunError
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 
-ASKED = {"run": "mine", "bundle": False, "checkpoints": False}
+ASKED = {"run": "mine", "bundle": False, "checkpoints": "none"}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_bundle_says_how_the_worker_is_and_holds_no_environment(places):
 
 
 def test_checkpoints_are_brought_when_asked_for(places):
-    assert "mine/checkpoints/3" in packed(places, checkpoints=True)
+    assert "mine/checkpoints/3" in packed(places, checkpoints="all")
 
 
 def test_a_link_that_a_trainer_put_there_is_not_followed(places):
@@ -63,3 +63,19 @@ def test_the_workers_of_a_tpu_are_those_that_are_ready():
     assert workers_of(groups, "a-b") == ["a-b-w0"]
     assert workers_of(groups) == ["a-b-w0", "c-w0"]
     assert (workers_pattern("a-b"), workers_pattern()) == ("tpu:&tpu_a_b", "tpu")
+
+
+def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(places, tmp_path):
+    for step in ("3", "5"):
+        (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
+    (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {}}')
+
+    names = packed(places, checkpoints="newest")
+
+    assert "mine/checkpoints/3/manifest.json" in names
+    assert not any("checkpoints/5" in name for name in names)
+
+
+def test_checkpoints_without_a_sound_one_are_named(places):
+    with pytest.raises(RunError, match="no sound checkpoint"):
+        packed(places, checkpoints="newest")

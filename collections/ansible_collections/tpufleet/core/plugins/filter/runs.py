@@ -47,6 +47,19 @@ def group_of(tpu: str) -> str:
     return safe if safe.startswith("multislice_") else f"tpu_{safe}"
 
 
+def which_checkpoints(asked: Any) -> str:
+    """Read which checkpoints to fetch: ``none``, ``newest`` or ``all``; true is all of them.
+
+    Raises AnsibleFilterError.
+    """
+    word = str(asked).strip().lower()
+    meant = {"true": "all", "yes": "all", "1": "all", "false": "none", "no": "none", "0": "none"}
+    found = meant.get(word, word)
+    if found not in ("none", "newest", "all"):
+        raise AnsibleFilterError(f"checkpoints={word}: say newest or all")
+    return found
+
+
 def run_env(layers: Sequence[Any]) -> dict[str, str]:
     """Lay environments over each other, the later ones on top.
 
@@ -338,6 +351,7 @@ class FilterModule:
             "workers_pattern": workers_pattern,
             "workers_of": workers_of,
             "watch_lines": watch_lines,
+            "which_checkpoints": which_checkpoints,
             "run_env": run_env,
             "one_env": one_env,
             "launch_fields": launch_fields,

@@ -22,6 +22,7 @@ from .google_session import open_session
 GOOGLE = "https://storage.googleapis.com"
 SCHEME = "gs://"
 UPLOAD = "upload"
+DOWNLOAD = "download"
 HTTP_PRECONDITION_FAILED = 412
 ABSENT = 0
 """The generation of an object that is not there (ifGenerationMatch=0)."""
@@ -122,15 +123,26 @@ class Objects(GoogleHttp):
 
     def names(self) -> list[str]:
         """Name the objects below the address, relative to it."""
+        return sorted(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Give the length in bytes of each object below the address, by its name relative to it."""
         what = f"list {self.url}"
         prefix = f"{self.place.prefix}/" if self.place.prefix else ""
         path = f"/storage/v1/b/{quote(self.place.bucket, safe='')}/o"
-        found = [
-            str(item["name"])[len(prefix) :]
+        return {
+            str(item["name"])[len(prefix) :]: int(item.get("size") or 0)
             for page in self.pages(path, what, size="maxResults", params={"prefix": prefix})
             for item in list_of(page, "items", dict, what)
-        ]
-        return sorted(found)
+        }
+
+    def content(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Give an object's bytes, all of them or a part. Raises TpuApiError."""
+        what = f"read {self.url}/{name}"
+        last = "" if length is None else str(start + length - 1)
+        headers = {"Range": f"bytes={start}-{last}"} if start or last else {}
+        body = {DOWNLOAD: headers}
+        return self.ask("GET", self._path(name), what, params={"alt": "media"}, body=body)[DOWNLOAD]
 
     def _path(self, name: str) -> str:
         bucket, whole = quote(self.place.bucket, safe=""), quote(self.place.name(name), safe="")
@@ -144,6 +156,9 @@ class _Session:
         self._session = session
 
     def request(self, method: str, url: str, *, json: Any = None, **more: Any) -> Any:
+        wants_bytes = json is not None and DOWNLOAD in json
+        if wants_bytes:
+            more["headers"], json = json[DOWNLOAD], None
         if json is not None and UPLOAD in json:
             boundary = secrets.token_hex(16)
             more["data"] = multipart(
@@ -154,7 +169,19 @@ class _Session:
         reply = self._session.request(method, url, json=json, **more)
         if reply.status_code == HTTP_PRECONDITION_FAILED:
             raise ConflictError(f"{urlsplit(url).path} is at another generation")
-        return reply
+        return _Bytes(reply) if wants_bytes and reply.ok else reply
+
+
+class _Bytes:
+    """An answer whose content is taken as it is, not as JSON."""
+
+    def __init__(self, reply: Any) -> None:
+        self.status_code, self.headers = reply.status_code, reply.headers
+        self.content = b"{}"  # an empty object is an answer, too
+        self._bytes = reply.content
+
+    def json(self) -> dict[str, bytes]:
+        return {DOWNLOAD: self._bytes}
 
 
 def multipart(boundary: str, metadata: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:

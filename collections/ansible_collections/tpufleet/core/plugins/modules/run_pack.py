@@ -20,9 +20,11 @@ options:
     type: bool
     default: false
   checkpoints:
-    description: Also the run's checkpoints, if they are in a directory.
-    type: bool
-    default: false
+    description: Also the run's checkpoints, or the newest sound one alone, if they are in a
+      directory. Those in a bucket are brought by M(tpufleet.core.run_fetch).
+    type: str
+    choices: [none, newest, all]
+    default: none
   state_dir:
     description: Where runs keep what they write.
     type: path
@@ -67,6 +69,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.checkpoint_sound import newest_sound
 from ..module_utils.run import Places, RunError, check_name
 from ..module_utils.run_unit import UNIT, read_json
 
@@ -108,14 +111,25 @@ def pack(params: dict, places: Places, archive: tarfile.TarFile) -> list[str]:
             entry = tarfile.TarInfo(f"{run}/{name}")
             entry.size = len(said)
             archive.addfile(entry, io.BytesIO(said))
-    if params["checkpoints"]:
-        place = str((read_json(launch) or {}).get("checkpoints", ""))
-        if "://" in place:
-            raise RunError(f"the checkpoints are in {place}: gcloud storage cp fetches them")
-        if not Path(place).is_dir():
-            raise RunError(f"there are no checkpoints of {run} in {place}")
-        archive.add(place, f"{run}/checkpoints")
+    place = str((read_json(launch) or {}).get("checkpoints", ""))
+    if params["checkpoints"] != "none" and "://" not in place:
+        pack_checkpoints(run, Path(place), params["checkpoints"] == "newest", archive)
     return archive.getnames()
+
+
+def pack_checkpoints(run: str, place: Path, newest: bool, archive: tarfile.TarFile) -> None:
+    """Add all checkpoints or the newest sound one. Raises RunError if there is none."""
+    if not place.is_dir():
+        raise RunError(f"there are no checkpoints of {run} in {place}")
+    if not newest:
+        archive.add(place, f"{run}/checkpoints")
+        return
+    files = (path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    sizes = {str(path.relative_to(place)): path.stat().st_size for path in files}
+    step, wrong = newest_sound(sizes, lambda name: (place / name).read_bytes())
+    if step is None:
+        raise RunError(f"there is no sound checkpoint in {place}: {'; '.join(wrong) or 'none'}")
+    archive.add(place / str(step), f"{run}/checkpoints/{step}")
 
 
 def main() -> None:
@@ -124,7 +138,11 @@ def main() -> None:
         argument_spec={
             "run": {"type": "str", "required": True},
             "bundle": {"type": "bool", "default": False},
-            "checkpoints": {"type": "bool", "default": False},
+            "checkpoints": {
+                "type": "str",
+                "choices": ["none", "newest", "all"],
+                "default": "none",
+            },
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
             "etc": {"type": "path", "default": "/etc/tpufleet"},
         },
