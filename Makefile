@@ -54,9 +54,10 @@ test-qemu: env-dev ## what needs a kernel: NFS, data disks, reboots, on qemu mac
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs up --machines qemu && $(AS_ROOT) molecule test --scenario-name nfs
 
 .PHONY: test-long
-test-long: env-dev ## what takes too long for every change: setup interrupted, kill on stubborn trainers, watch
+test-long: env-dev ## what takes too long for every change: setup interrupted, other Debians, kill on stubborn trainers, watch
 	@$(AS_ROOT) env TPUFLEET_LONG=1 $(PYTHON) -m pytest -m machines \
-		tests/journey/test_setup_interrupted.py tests/journey/test_kill.py tests/journey/test_watch.py
+		tests/journey/test_setup_interrupted.py tests/journey/test_kill.py tests/journey/test_watch.py \
+		tests/journey/test_other_debians.py
 
 .PHONY: chaos
 chaos: env-dev ## all that can happen to a run of 4 workers, alone and in random order: WHAT=some SEED=2

@@ -66,11 +66,12 @@ class Fleet:
         rows = json.loads(file.read_text())["workers"]
         return {row["worker"]: row for row in rows if row.get("run") == run}
 
-    def on(self, worker: str, *command: str) -> None:
-        """Run a command as root on a worker; it has to succeed."""
+    def on(self, worker: str, *command: str) -> str:
+        """Run a command as root on a worker; it has to succeed. Gives what it said."""
         words = ("-b", "-m", "ansible.builtin.command", "-a", shlex.join(command))
         done = self._run("ansible", worker, *words)
         assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.partition(">>\n")[2]
 
     def module(self, worker: str, module: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Run a module as root on a worker; it has to succeed. Gives its answer."""

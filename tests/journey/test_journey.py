@@ -115,7 +115,9 @@ def test_a_foreign_trainer_gets_its_words_and_a_secret_that_is_in_no_output(flee
         log = fleet.read(worker, "/var/lib/tpufleet/runs/theirs/log")
         assert f"I am {worker} of 2, yes, {len(secret)}" in log
         [root] = fleet.place.machines.glob(f"*-w-{worker}/root")
-        assert (root / "etc/tpufleet/runs/theirs/environment").stat().st_mode & 0o077 == 0
+        unit = root / "etc/tpufleet/runs/theirs"
+        assert secret not in (unit / "environment").read_text()
+        assert {(unit / name).stat().st_mode & 0o077 for name in ("environment", "secrets")} == {0}
 
 
 def test_kill_with_nothing_to_kill_is_fine(fleet):

@@ -42,7 +42,7 @@ table {TABLE} {{
         iifname "lo" accept
         ct state established,related accept
         ct state invalid drop
-        meta l4proto {{ icmp, ipv6-icmp }} accept
+        meta l4proto {{ icmp, icmpv6 }} accept
         udp sport 67 udp dport 68 accept
         udp dport 546 accept
 {"".join(rules)}    }}

@@ -1,0 +1,67 @@
+"""Workers of older releases than the tests' usual one: an older systemd, an older Python.
+
+Nothing on this computer serves them a Python that is new enough, so that JAX is left out; what
+they lack is said in one line.
+"""
+
+import os
+
+import pytest
+
+from localcloud import cloud
+from localcloud.machines import image
+from localcloud.place import Place
+from tests.journey.fleet import Fleet
+
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+    pytest.mark.skipif(
+        image.os_release().get("ID") != "debian", reason="other Debians are made on a Debian host"
+    ),
+]
+PYTHON, SYSTEMD = {"bullseye": "3.9.", "bookworm": "3.11."}, {"bullseye": "247", "bookworm": "252"}
+WITHOUT_JAX = ("--skip-tags", "python,jax,certificate")
+
+
+@pytest.fixture(scope="module", params=sorted(PYTHON))
+def fleet(request):
+    place = Place.of(f"test-{request.param}-{os.getpid()}")
+    cloud.up(place, port=None, subnet=None, suite=request.param, say=print)
+    fleet = Fleet(place)
+    fleet.must_play("playbooks/create.yml")
+    yield fleet
+    cloud.down(place, say=print)
+
+
+@pytest.fixture
+def suite(fleet):
+    return fleet.place.name.split("-")[1]
+
+
+def test_the_workers_are_of_that_release(fleet, suite):
+    said = fleet.on("demo-w0", "python3", "--version") + fleet.on(
+        "demo-w0", "systemctl", "--version"
+    )
+    assert f"Python {PYTHON[suite]}" in said
+    assert f"systemd {SYSTEMD[suite]}" in said
+
+
+def test_check_mode_tells_of_the_changes_on_a_bare_worker(fleet):
+    assert fleet.must_play("setup.yml", "--check", *WITHOUT_JAX).changed() > 0
+
+
+def test_all_but_jax_is_set_up_and_the_second_time_nothing_changes(fleet):
+    assert fleet.must_play("setup.yml", *WITHOUT_JAX).changed() > 0
+    assert fleet.must_play("setup.yml", *WITHOUT_JAX).changed() == 0
+
+
+def test_the_rules_of_the_firewall_are_in_force(fleet):
+    assert "tpufleet" in fleet.on("demo-w0", "nft", "list", "tables")
+
+
+def test_a_python_that_is_too_old_is_one_line_with_what_mends_it(fleet):
+    no = fleet.play("setup.yml", "--tags", "python", "-e", "python_mirror=http://127.0.0.1:9/")
+    assert no.code
+    assert "system's Python is too old" in " ".join(no.said.split())
+    assert "set python_mirror" in no.said
