@@ -1,7 +1,9 @@
 """What a launch is on one worker: its environment, its words, its identity, its state in words."""
 
+import json
 import os
 import pwd
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +17,13 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run import (
     environment,
     environment_file,
     fill,
+    secrets_file,
     state_in_words,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import usable_cache
+from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import (
+    takes_secrets,
+    usable_cache,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -192,3 +198,58 @@ def test_a_shared_place_that_can_not_be_made_is_no_obstacle_and_a_link_is_not_fo
     assert usable_cache(str(tmp_path / "file/jax-cache"), me) == ""
     assert usable_cache(str(tmp_path / "link"), me) == ""
     assert usable_cache("gs://bucket/cache", me) == "gs://bucket/cache"
+
+
+SECRETS = (("KEY", 'a "$x"\nb'), ("MINE", "2"))
+
+
+def test_secrets_are_in_a_file_of_their_own_and_not_in_the_environment_file():
+    launch = replace(LAUNCH, secrets=SECRETS)
+
+    assert json.loads(secrets_file(launch)) == dict(SECRETS)
+    assert environment(launch, PLACES, {}) == environment(LAUNCH, PLACES, {})
+
+
+def test_a_run_with_another_secret_is_another_and_the_way_it_is_given_makes_no_difference():
+    assert replace(LAUNCH, secrets=SECRETS).identity() != LAUNCH.identity()
+    assert (
+        replace(LAUNCH, env=(("A", "1"),), secrets=(("B", "2"),)).identity()
+        == replace(LAUNCH, env=(("A", "1"), ("B", "2"))).identity()
+    )
+
+
+@pytest.mark.parametrize("pair", [("NOT A NAME", "hunter2"), ("KEY", "hunter2\0")])
+def test_a_secret_that_can_be_no_variable_is_refused_without_being_shown(pair):
+    with pytest.raises(RunError) as refused:
+        secrets_file(replace(LAUNCH, secrets=(pair,)))
+
+    assert "hunter2" not in str(refused.value)
+
+
+def test_an_older_unit_is_known_by_not_taking_credentials(tmp_path):
+    unit = tmp_path / "unit"
+    assert not takes_secrets(unit)
+    unit.write_text("EnvironmentFile=/etc/tpufleet/runs/%i/environment\n")
+    assert not takes_secrets(unit)
+    unit.write_text(Path("roles/run/templates/tpufleet-run@.service.j2").read_text())
+    assert takes_secrets(unit)
+
+
+def test_systemd_takes_the_unit(tmp_path):
+    template = Path("roles/run/templates/tpufleet-run@.service.j2").read_text()
+    text = template.replace("{{ run_stop_seconds }}", "120").replace(
+        "/opt/tpufleet/bin/attempt", "/bin/true"
+    )
+    text = re.sub(r"{{ [^}]* }}", "root", text).replace(
+        "RequiresMountsFor=/var/lib/tpufleet root\n", ""
+    )
+    (tmp_path / "tpufleet-run@.service").write_text(text)
+    unit = tmp_path / "tpufleet-run@mine.service"
+    unit.symlink_to("tpufleet-run@.service")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "tpufleet-run@" not in done.stderr, done.stderr

@@ -155,6 +155,26 @@ def test_the_token_is_not_in_the_trainers_environment(workers):
     assert [workers.code(number) for number in range(3)] == [0, 0, 0]
 
 
+def test_secrets_reach_a_trainer_behind_a_shell_wrapper_and_are_no_ones_arguments(
+    workers, tmp_path
+):
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    told = {"KEY": "sesame", "TPUFLEET_RUN": "other", "LD_PRELOAD": "/x.so"}
+    (credentials / "secrets").write_text(json.dumps(told))
+    inner = "import json, os; print(json.dumps(dict(os.environ)))"
+    wrapper = (
+        f"import subprocess, sys; open('env', 'w').write(subprocess.check_output("
+        f"['sh', '-c', 'exec \"$0\" -c \"$1\"', sys.executable, {inner!r}], text=True))"
+    )
+    workers.start(0, wrapper, TPUFLEET_MEET_AT="", CREDENTIALS_DIRECTORY=str(credentials))
+    assert workers.code(0) == 0
+
+    seen = json.loads((tmp_path / "0/env").read_text())
+    assert (seen["KEY"], seen["TPUFLEET_RUN"]) == ("sesame", "mine")
+    assert "LD_PRELOAD" not in seen
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_trainer_that_crashes_ends_the_others_and_is_named_by_them(workers, failing):
     for number in range(3):

@@ -33,7 +33,7 @@ CRASHES = {
 }
 """What a shell and the project's own trainer mean by an exit code."""
 
-OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds", "compile_cache")
+OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds", "compile_cache", "secrets")
 
 
 class RunError(Exception):
@@ -46,7 +46,8 @@ class Launch:
 
     ``peers`` are the workers' names by process, ``token`` is the attempt's own secret by which they
     know each other, ``meet_seconds`` how long they wait for each other. ``compile_cache`` is where
-    JAX keeps what it compiled, by default a directory of each worker's own.
+    JAX keeps what it compiled, by default a directory of each worker's own. ``secrets`` are
+    variables that reach the trainer as a systemd credential, not in the environment file.
     """
 
     run: str
@@ -64,6 +65,11 @@ class Launch:
     token: str = ""
     meet_seconds: int = 120
     compile_cache: str = ""
+    secrets: tuple[tuple[str, str], ...] = ()
+
+    def variables(self) -> dict[str, str]:
+        """Give what the trainer gets beside the contract: ``env``, and ``secrets`` over it."""
+        return {**dict(self.env), **dict(self.secrets)}
 
     def identity(self) -> str:
         """Name what is launched, whichever the attempt: two launches of the same thing are equal
@@ -73,6 +79,7 @@ class Launch:
         where what was compiled is kept.
         """
         parts = {key: value for key, value in asdict(self).items() if key not in OF_THE_ATTEMPT}
+        parts["env"] = sorted(self.variables().items())
         parts["coordinator"] = self.coordinator.rpartition(":")[0]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -184,6 +191,19 @@ def environment_file(variables: dict[str, str]) -> str:
 
 
 COMMAND = "ansible-playbook train.yml -e command='PROGRAM ARGUMENT …'"
+
+
+def secrets_file(launch: Launch) -> str:
+    """Write the secrets as the unit's program reads them (roles/run/files/attempt): JSON.
+
+    Raises RunError for what can be no environment variable; shows no value.
+    """
+    for name, value in launch.secrets:
+        if not VARIABLE.fullmatch(name):
+            raise RunError(f"{name!r} in secrets can't be the name of an environment variable")
+        if "\0" in value:
+            raise RunError(f"the secret {name} has a NUL in its value")
+    return json.dumps(dict(launch.secrets)) + "\n"
 
 
 def command_words(command: str | list[str]) -> tuple[str, ...]:

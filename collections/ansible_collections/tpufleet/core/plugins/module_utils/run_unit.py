@@ -23,12 +23,14 @@ from .run import (
     environment,
     environment_file,
     fill,
+    secrets_file,
     state_in_words,
 )
 
 USER = "tpufleet"
 UNIT = "tpufleet-run@{}.service"
 ACTIVE = ("active", "activating", "reloading", "deactivating")
+UNIT_FILE = Path("/etc/systemd/system/tpufleet-run@.service")
 DROP_INS = Path("/run/systemd/system")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
 
@@ -183,10 +185,23 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
         )
     if device_glob and launch.run not in active_runs():
         found += [f"{held}: end it first" for held in holders(device_glob)]
-    trouble = run_checkpoints.trouble(launch.checkpoints, dict(launch.env))
+    if launch.secrets and not takes_secrets():
+        found.append(
+            "the unit of runs is of an older tpufleet, which takes secrets another way: "
+            "ansible-playbook setup.yml"
+        )
+    trouble = run_checkpoints.trouble(launch.checkpoints, launch.variables())
     if trouble:
         found.append(trouble)
     return found
+
+
+def takes_secrets(template: Path = UNIT_FILE) -> bool:
+    """Tell whether the unit of runs on this worker takes secrets as a credential."""
+    try:
+        return "LoadCredential=secrets:" in template.read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def release_trouble(launch: Launch, places: Places) -> str:
@@ -225,6 +240,7 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     cache = usable_cache(launch.compile_cache, account)
     variables = environment(replace(launch, compile_cache=cache), places, network_environment({}))
     write(unit_dir / "environment", environment_file(variables), 0o600)
+    write(unit_dir / "secrets", secrets_file(launch), 0o600)
     write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644)
     write(unit_dir / "launch.json", json.dumps(summary_of(launch), indent=1) + "\n", 0o644)
     unit = UNIT.format(launch.run)

@@ -50,7 +50,8 @@ options:
     type: dict
     default: {}
   secrets:
-    description: Environment variables that are in no log.
+    description: Environment variables that are in no log. They reach the trainer as a systemd
+      credential.
     type: dict
     default: {}
     no_log: true
@@ -176,7 +177,6 @@ def places_of(params: dict) -> Places:
 
 def launch_of(params: dict, places: Places) -> Launch:
     """Read what is to be launched."""
-    env = {**params["env"], **(params["secrets"] or {})}
     return Launch(
         run=check_name(params["run"]),
         attempt=params["attempt"],
@@ -184,7 +184,8 @@ def launch_of(params: dict, places: Places) -> Launch:
         python_env=env_id(params["lock_digest"], python_minor(places.root / "bin/python")),
         config=params["config"],
         command=command_words(params["command"]),
-        env=tuple(sorted((str(name), str(value)) for name, value in env.items())),
+        env=pairs(params["env"]),
+        secrets=pairs(params["secrets"] or {}),
         coordinator=params["coordinator"],
         num_processes=params["num_processes"],
         process_id=params["process_id"],
@@ -194,6 +195,11 @@ def launch_of(params: dict, places: Places) -> Launch:
         meet_seconds=params["meet_seconds"],
         compile_cache=params["compile_cache"],
     )
+
+
+def pairs(variables: dict) -> tuple[tuple[str, str], ...]:
+    """Give variables in an order that is always the same."""
+    return tuple(sorted((str(name), str(value)) for name, value in variables.items()))
 
 
 def mortal(params: dict) -> list[str]:
