@@ -86,7 +86,8 @@ def line(name: str, plan: Plan, uuid: str, path: str, *, read_only: bool) -> str
     journal, so it is not asked to (``noload``, ext4(5)).
     """
     options = ["ro", "noload"] if read_only else ["rw"]
-    options += ["noatime", "nofail", "x-systemd.device-timeout=30s", MARK + name]
+    # With nofail no boot waits for it; a run that wants it does, for so long.
+    options += ["noatime", "nofail", "x-systemd.device-timeout=120s", MARK + name]
     return f"UUID={uuid} {path} {plan.filesystem} {','.join(options)} 0 {0 if read_only else 2}"
 
 
