@@ -11,8 +11,9 @@ description:
   - On a terminal, a live line for each TPU says what it is at and how long it has been; what
     changed stays, with the workers folded into one word (C(pod-w[0-31])); what was as it should
     be is only counted.
-  - Without a terminal, or where E(CI) is set, the same in plain lines without control codes. A
-    long step says every ten seconds that it goes on.
+  - Without a terminal, or where E(CI) is set, the same in plain lines without control codes; what
+    a role changed on the same workers shares a line. A long step says every ten seconds that it
+    goes on, on one line that grows, or where E(CI) is set in a line each time.
   - A failure stands at the end, whole, with its workers, the cause, and the command that mends it.
   - With C(-v) and more, and under the strategies C(free) and C(host_pinned), the lines are those
     of P(ansible.builtin.default#callback).
@@ -88,7 +89,7 @@ class CallbackModule(Default):
         if self._display.verbosity > 0:
             super().v2_playbook_on_start(playbook)
         else:
-            self._screen = Screen(self._display, _terminal(), self._live)
+            self._screen = Screen(self._display, _terminal(), self._live, self._brief)
             self._screen.told = self._told
             if self._check:
                 self._say("check mode: nothing is changed", constants.COLOR_VERBOSE)
@@ -255,7 +256,7 @@ class CallbackModule(Default):
         ended, self._tally = self._tally, None
         if ended and not self._as_default:
             for outcome, line in ended.lines(self._check):
-                self._say(f"  {line}", _COLORS[outcome])
+                self._say_change(outcome, *line)
             for text, hosts in self._diffs.items():
                 self._say(f"    {folded(hosts)}:")
                 self._display.display(text.rstrip("\n"))
@@ -294,10 +295,22 @@ class CallbackModule(Default):
         text = "\n".join(map(str, words)) if isinstance(words, list) else str(words)
         self._messages.setdefault(text, []).append(result.host.get_name())
 
-    def _say(self, text: str, color: str | None = None) -> None:
+    def _say_change(self, outcome: str, word: str, what: str, hosts: str) -> None:
+        role, colon, name = what.partition(" : ")
+        if not self._screen or not colon:
+            self._say(f"  {word:<8}  {what}  {hosts}", _COLORS[outcome])
+            return
+        self._say_play()
+        before = f"  {word:<8}  {role} : "
+        self._screen.goes_on(before, name, f"  {hosts}", _COLORS[outcome])
+
+    def _say_play(self) -> None:
         if not self._play_said and self._play_name:
             self._display.display(self._play_name, color=constants.COLOR_HIGHLIGHT)
         self._play_said = True
+
+    def _say(self, text: str, color: str | None = None) -> None:
+        self._say_play()
         self._display.display(text, color=color)
 
     def _write(self, text: str) -> None:
@@ -307,6 +320,12 @@ class CallbackModule(Default):
     def _live(self, now: float) -> list[str]:
         current = self._tally
         return current.live(now) if current and not self._as_default else []
+
+    def _brief(self, now: float) -> tuple[str, str] | None:
+        # What runs a CI shows a line only when it is whole.
+        if self._as_default or not self._tally or os.environ.get("CI"):
+            return None
+        return self._tally.brief(now)
 
     def _told(self, text: str) -> bool:
         """Take progress into the task's live lines: by the name before its colon, if it has one."""

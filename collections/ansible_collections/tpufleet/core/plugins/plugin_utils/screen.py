@@ -12,7 +12,9 @@ from .live_block import LiveBlock
 
 REDRAWN_EVERY_S = 0.2
 QUIET_S = 9.0
-"""Without a terminal, a line of progress at the latest after so long a silence."""
+"""Without a terminal, a word of progress at the latest after so long a silence."""
+LINE = 110
+"""A line that goes on, of progress or of a role's changes, goes on to so many characters."""
 
 
 class Screen:
@@ -25,11 +27,21 @@ class Screen:
     """
 
     def __init__(
-        self, display: Any, terminal: TextIO | None, live: Callable[[float], list[str]]
+        self,
+        display: Any,
+        terminal: TextIO | None,
+        live: Callable[[float], list[str]],
+        brief: Callable[[float], tuple[str, str] | None] = lambda _now: None,
     ) -> None:
-        """Wrap the display; ``live`` gives the live lines at a time (s), none while idle."""
+        """Wrap the display; ``live`` gives the live lines at a time (s), none while idle.
+
+        ``brief`` gives the same in two parts, what is being done and how far it is, where that is
+        all there is to say: one line that goes on, for who reads a pipe or a file.
+        """
         self._print, self._prompt = display.display, display.prompt_until
-        self._live = live
+        self._live, self._brief = live, brief
+        self._open, self._width = "", 0
+        self._held: tuple[str, str, str | None] | None = None
         self._block = LiveBlock(terminal) if terminal else None
         self._lock = threading.RLock()
         self._stopped = threading.Event()
@@ -56,8 +68,28 @@ class Screen:
                 return None
             if self._block:
                 self._block.hide()
+            self._end_line()
             self._last = time.monotonic()
             return self._print(msg, *positional, **named)
+
+    def goes_on(self, before: str, word: str, after: str, color: str | None) -> None:
+        """Print ``before word after``; without a terminal, words between the same on one line.
+
+        The line waits for the next one, for a silence, or for the end.
+        """
+        with self._lock:
+            if self._block:
+                self.display(f"{before}{word}{after}", color=color)
+                return
+            held = self._held
+            joined = f"{held[0]}; {word}" if held else ""
+            alike = held and held[1:] == (after, color) and joined.startswith(before)
+            if alike and len(joined) + len(after) <= LINE:
+                self._held = (joined, after, color)
+                return
+            self._end_line()
+            self._held = (f"{before}{word}", after, color)
+            self._last = time.monotonic()
 
     def prompt_until(self, *positional: Any, **named: Any) -> Any:
         """Ask in place of the display's own method, with nothing drawn meanwhile."""
@@ -66,6 +98,7 @@ class Screen:
         with self._lock:
             if self._block:
                 self._block.hide()
+            self._end_line()
             self._asking = True
         try:
             return self._prompt(*positional, **named)
@@ -80,6 +113,7 @@ class Screen:
         with self._lock:
             if self._block:
                 self._block.hide()
+            self._end_line()
         display, display.display, display.prompt_until = self._restore[0], *self._restore[1:]
 
     def _tick(self) -> None:
@@ -97,6 +131,28 @@ class Screen:
 
     def _break_silence(self) -> None:
         now = time.monotonic()
-        if now - self._last >= QUIET_S and (lines := self._live(now)):
-            self._last = now
+        if now - self._last < QUIET_S or not (lines := self._live(now)):
+            return
+        self._last = now
+        if self._held:
+            self._end_line()
+        if not (brief := self._brief(now)):
+            self._end_line()
             self._print("\n".join(lines))
+            return
+        what, how_far = brief
+        if self._open != what or self._width + len(how_far) + 2 > LINE:
+            self._end_line()
+            self._open, self._width, text = what, 0, f"  {what}  {how_far}"
+        else:
+            text = f", {how_far}"
+        self._width += len(text)
+        self._print(text, newline=False)
+
+    def _end_line(self) -> None:
+        if self._open:
+            self._open = ""
+            self._print("")
+        if self._held:
+            (text, after, color), self._held = self._held, None
+            self._print(f"{text}{after}", color=color)

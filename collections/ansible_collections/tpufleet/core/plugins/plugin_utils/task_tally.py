@@ -51,11 +51,11 @@ class TaskTally:
         """Give the hosts that answered so, in the order in which they did."""
         return [host for host, found in self.outcomes.items() if found == outcome]
 
-    def lines(self, check: bool) -> list[tuple[str, str]]:
-        """Say what is worth a lasting line: pairs of an outcome and the text behind it."""
+    def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
+        """Say what is worth a lasting line: an outcome, with its word, the task, and the hosts."""
         words = {CHANGED: "would change" if check else CHANGED, IGNORED: IGNORED}
         return [
-            (outcome, f"{word:<8}  {self.name}{self._item_words(outcome)}  {folded(hosts)}")
+            (outcome, (word, f"{self.name}{self._item_words(outcome)}", folded(hosts)))
             for outcome, word in words.items()
             if (hosts := self.hosts(outcome))
         ]
@@ -81,6 +81,15 @@ class TaskTally:
             if done < all_
         ]
         return (lines or [f"  {self.name}  {spent}"]) + [f"    {t}" for t in self.told.values()]
+
+    def brief(self, now: float) -> tuple[str, str] | None:
+        """Say what is being done by whom, and how far it is; nothing where more was told."""
+        if self.told or not self.started:
+            return None
+        done = sum(host in self.outcomes for host in self.started)
+        whose = folded(dict.fromkeys(stem_of(host) for host in self.started))
+        spent = f"{now - self.began:.0f} s"
+        return f"{self.name}  {whose}", f"{_of(done, len(self.started))} {spent}".strip()
 
 
 def _of(done: int, all_: int) -> str:

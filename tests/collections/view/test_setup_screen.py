@@ -1,0 +1,50 @@
+"""All that setup.yml changes on 32 workers fits one screen, though nobody sits at a terminal."""
+
+import re
+
+import pytest
+
+from tests.collections.view.conftest import Shown, Stage
+from tests.collections.view.setup_in_small import changing, roles_of_setup, write_roles
+
+ONE_SCREEN = 40
+SLOW = "- name: Wait as for a download\n  ansible.builtin.pause:\n    seconds: 21\n"
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory) -> Shown:
+    """The output of all of its roles, on 32 hosts that are this computer."""
+    stage = Stage(tmp_path_factory.mktemp("setup"))
+    (stage.directory / "hosts.ini").write_text("pod-w[0:31] ansible_connection=local\n")
+    write_roles(stage.directory)
+    roles = "".join(f"- ansible.builtin.import_role: {{name: {r}}}\n" for r in roles_of_setup())
+    return stage.play(SLOW + roles)
+
+
+def test_setup_of_32_bare_workers_fits_one_screen(setup: Shown):
+    lines = setup.text.splitlines()
+
+    assert setup.code == 0, setup.text
+    assert len(lines) <= ONE_SCREEN, setup.text
+    assert [line for line in lines[:-1] if len(line) > 120] == []
+
+
+def test_every_change_is_on_it(setup: Shown):
+    everything = [name for role in roles_of_setup() for name in changing(role)]
+
+    assert len(everything) > 30, "the roles are read"
+    assert [name for name in everything if name not in setup.text] == []
+    assert "pod-w[0-31]" in setup.text
+    assert "pod-w[1-31]" in setup.text
+
+
+def test_a_silence_is_broken_on_one_line_that_goes_on(setup: Shown):
+    [waited] = [line for line in setup.text.splitlines() if "Wait as for" in line]
+
+    assert re.fullmatch(r"  Wait as for a download  pod  \d+ s, \d+ s", waited)
+
+
+def test_what_runs_a_ci_gets_whole_lines(stage: Stage):
+    shown = stage.play(SLOW, CI="true")
+
+    assert len([line for line in shown.text.splitlines() if "Wait as for" in line]) == 2
