@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.train.trainer_processes import PROJECT, Attempt, read_metrics
+from tests.train.trainer_processes import PROJECT, Attempt, Compiled, read_metrics
 
 BAR_SECONDS = 5.0
 WORDS = ["steps=1000000", "sample.length=0", "checkpoint.every=1000000"]
@@ -25,7 +25,7 @@ def first_step(directory: Path, config: Path) -> float:
     """Start, wait for the first new step, let it save and leave; gives the seconds to the step."""
     lines = len(read_metrics(directory / "w0"))
     begun = time.monotonic()
-    attempt = Attempt(directory, config, {0: WORDS, 1: WORDS}, directory / "compiled")
+    attempt = Attempt(directory, config, {0: WORDS, 1: WORDS}, Compiled(directory / "compiled"))
     try:
         attempt.wait_for(lambda: len(read_metrics(directory / "w0")) > lines)
         seconds = time.monotonic() - begun

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.train.trainer_processes import PROCESSES, QUICKLY_COMPILED, Attempt, train_here
+from tests.train.trainer_processes import (
+    PROCESSES,
+    QUICKLY_COMPILED,
+    Attempt,
+    Compiled,
+    train_here,
+)
 from train import contract
 from train.config import Config, build
 
@@ -81,20 +87,25 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
     return path
 
 
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all processes that tests start keep what Python and XLA have compiled.
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """Where this process and all that tests start keep what Python and XLA have compiled.
 
     One for all of pytest's own processes, too, whose directories lie beside each other.
     """
+    import jax
+
     base = tmp_path_factory.getbasetemp()
     place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
     place.mkdir(exist_ok=True)
-    return place
+    kept = Compiled(place)
+    jax.config.update("jax_compilation_cache_dir", str(kept.jax))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    return kept
 
 
 @pytest.fixture(scope="module")
-def launch(config_file: Path, compiled: Path) -> Iterator[Callable[..., Attempt]]:
+def launch(config_file: Path, compiled: Compiled) -> Iterator[Callable[..., Attempt]]:
     """Start the processes of a run: launch(directory, words, overrides={1: ["seed=1"]})."""
     attempts: list[Attempt] = []
 

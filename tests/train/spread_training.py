@@ -27,11 +27,11 @@ MESHES = {"1": (1, 1), "4x1": (4, 1), "2x2": (4, 2), "1x4": (4, 4)}
 
 
 def config(fsdp: int, model: dict | None = None, **compute: object) -> Config:
-    base = {"layers": 2, "heads": 4, "width": 32, "context": 24, "vocabulary": VOCABULARY}
+    base = {"layers": 1, "heads": 4, "kv_heads": 2, "width": 32, "context": 24}
     return build(
         {
             "batch": 8,
-            "model": base | (model or {}),
+            "model": base | {"vocabulary": VOCABULARY} | (model or {}),
             "compute": {"fsdp": fsdp} | compute,
             "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
         }
@@ -44,9 +44,9 @@ EVERYTHING = {
     "accumulate": 2,
     "loss_parts": 4,
     "model": {
+        "layers": 2,
         "norm": "rms",
         "positions": "rotary",
-        "kv_heads": 2,
         "activation": "swiglu",
         "dropout": 0.2,
         "tied": True,
@@ -58,7 +58,7 @@ EVERYTHING = {
 VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
     "plain": ({}, ("1", "4x1", "2x2", "1x4")),
     "everything": (EVERYTHING, ("1", "4x1", "2x2")),
-    "splash": (EVERYTHING | {"attention": "splash"}, ("2x2",)),
+    "splash": ({"attention": "splash"}, ("2x2",)),
 }
 """What is trained in which way, and on which meshes."""
 

@@ -1,6 +1,6 @@
 """Muon for the layers' matrices, parameters that stay, adapters that alone learn."""
 
-import os
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.train.fixed_windows import VOCABULARY, losses
-from tests.train.trainer_processes import PROJECT, clean_environment
+from tests.train.trainer_processes import PROJECT, QUICKLY_COMPILED, Compiled, clean_environment
 from train import lora, model, optimizer, step
 from train.config import Config, ConfigError, build
 
@@ -20,6 +20,7 @@ STEPS = 6
 TREE = {
     "batch": 8,
     "model": {"layers": 2, "heads": 2, "width": 16, "context": 32, "vocabulary": VOCABULARY},
+    "compute": {"scan_layers": True},
     "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
 }
 
@@ -67,41 +68,46 @@ def test_muon_s_updates_of_a_layer_s_matrix_are_nearly_orthogonal(no_mesh: None)
     np.testing.assert_allclose(of_adam, 1.0, rtol=1e-2)
 
 
+SPREAD = {
+    "muon": {"optimizer": {"name": "muon"}},
+    "adapters by muon": {"lora": {"rank": 2}, "optimizer": {"name": "muon"}},
+    "frozen": {"lora": {"rank": 4, "targets": ["l_*"]}, "optimizer": {"frozen": ["l_up*"]}},
+}
+
 MESH = """
-import os, sys
-import jax, numpy as np
-from tests.train import fixed_windows, test_optimizers
+import json, sys
+from tests.train import fixed_windows, test_optimizers as here
 from train import mesh
-cfg = test_optimizers.config(**eval(sys.argv[1]))
-mesh.make(cfg)
-print(fixed_windows.losses(cfg, test_optimizers.STEPS).tolist())
+seen = {}
+for name, changes in here.SPREAD.items():
+    cfg = here.config(**changes, compute={"fsdp": 2})
+    mesh.make(cfg)
+    seen[name] = fixed_windows.losses(cfg, here.STEPS).tolist()
+json.dump(seen, sys.stdout)
 """
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"optimizer": {"name": "muon"}},
-        {"lora": {"rank": 2}, "optimizer": {"name": "muon"}},
-        {"lora": {"rank": 4, "targets": ["l_*"]}, "optimizer": {"frozen": ["l_up*"]}},
-    ],
-    ids=str,
-)
-def test_spread_over_four_devices_it_learns_the_same(changes: dict):
-    spread = changes | {"compute": {"fsdp": 2}}
+@pytest.fixture(scope="module")
+def spread(compiled: Compiled) -> dict[str, list[float]]:
+    """Losses on four devices, the number of which is fixed when JAX starts."""
     done = subprocess.run(
-        [sys.executable, "-c", MESH, repr(spread)],
+        [sys.executable, "-c", MESH],
         cwd=PROJECT,
         env=clean_environment()
-        | {k: v for k, v in os.environ.items() if k == "JAX_DISABLE_MOST_OPTIMIZATIONS"}
+        | compiled.kept
+        | QUICKLY_COMPILED
         | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert not done.returncode, done.stderr
-    seen = [float(number) for number in done.stdout.strip(" []\n").split(",")]
-    np.testing.assert_allclose(seen, losses(config(**changes), STEPS), rtol=1e-4)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_spread_over_four_devices_it_learns_the_same(spread: dict[str, list[float]], name: str):
+    np.testing.assert_allclose(spread[name], losses(config(**SPREAD[name]), STEPS), rtol=1e-4)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

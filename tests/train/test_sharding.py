@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -11,20 +10,20 @@ import numpy as np
 import pytest
 
 from tests.train.spread_training import ENVIRONMENT, MESHES, VARIANTS
-from tests.train.trainer_processes import PROJECT, bytecode_kept, clean_environment
+from tests.train.trainer_processes import PROJECT, Compiled, clean_environment
 from train import mesh
 from train.config import ConfigError, build
 
 
 @pytest.fixture(scope="module")
 def seen(
-    compiled: Path, tmp_path_factory: pytest.TempPathFactory
+    compiled: Compiled, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, list[float]]]:
     command = [sys.executable, "-m", "tests.train.spread_training"]
     done = subprocess.run(
         [*command, str(tmp_path_factory.mktemp("spread"))],
         cwd=PROJECT,
-        env=clean_environment() | bytecode_kept(compiled / "python") | ENVIRONMENT,
+        env=clean_environment() | compiled.kept | ENVIRONMENT,
         check=False,
         capture_output=True,
         text=True,
@@ -41,7 +40,7 @@ def test_four_devices_learn_what_one_learns_to_the_rounding_of_float32(
     seen: dict[str, dict[str, list[float]]], variant: str, devices: str
 ):
     # Attention by splash is the same model: one device need not be asked for it, too.
-    alone = seen["everything" if variant == "splash" else variant]["1"]
+    alone = seen["plain" if variant == "splash" else variant]["1"]
     np.testing.assert_allclose(seen[variant][devices], alone, rtol=2e-5)
     assert alone[-1] < alone[0] - 0.05
 

@@ -1,7 +1,6 @@
 """A run whose device takes several steps by itself logs, evaluates and resumes as any other."""
 
 import logging
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.train.trainer_processes import Attempt, loss_log, read_metrics, train_here
+from tests.train.trainer_processes import loss_log, read_metrics, train_here
 from train import contract
 from train.config import Config, ConfigError, build
 from train.corpus import prepare
 from train.data import Corpus
-
-INTERRUPTED = 75
 
 
 def by_calls(cfg: Config, **changes: object) -> Config:
@@ -92,17 +89,3 @@ def test_held_out_text_shorter_than_a_window_cannot_be_evaluated(
     cfg = make_config(data={"heldout": 0}, evaluate={"every": 10})
     with pytest.raises(ConfigError, match="has 0 tokens held out, fewer than one window of 33"):
         Corpus(prepare(cfg.data), cfg)
-
-
-def test_sigterm_to_one_makes_both_leave_between_the_same_calls(
-    launch: Callable[..., Attempt], tmp_path: Path
-):
-    words = ["steps=1000000", "compute.steps_per_call=5", "checkpoint.every=500"]
-    attempt = launch(tmp_path, overrides={0: words, 1: words})
-    attempt.wait_for_step(10)
-    attempt.signal(1, signal.SIGTERM)
-    assert attempt.codes() == [INTERRUPTED, INTERRUPTED], attempt.logs()
-    steps = [step for step, _ in loss_log(tmp_path / "w0")]
-    assert steps == list(range(1, len(steps) + 1))
-    assert len(steps) % 5 == 0
-    assert str(len(steps)) in {path.name for path in (tmp_path / "checkpoints").iterdir()}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from train.config import Config
@@ -26,6 +27,28 @@ AS_ANYBODY_S = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
 """For processes that show what holds to the bit."""
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """A directory where processes find what those before them had compiled."""
+
+    directory: Path
+
+    @property
+    def jax(self) -> Path:
+        """What XLA has compiled."""
+        return self.directory / "jax"
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """The environment in which Python and XLA keep all that they compile."""
+        return {
+            "PYTHONPYCACHEPREFIX": str(self.directory / "python"),
+            "PYTHONDONTWRITEBYTECODE": "",  # whatever this environment says
+            "JAX_COMPILATION_CACHE_DIR": str(self.jax),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+
+
 class Attempt:
     """The processes of an attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for all.
 
@@ -38,7 +61,7 @@ class Attempt:
         directory: Path,
         config: Path,
         overrides: dict[int, list[str]],
-        compiled: Path,
+        compiled: Compiled,
         own_checkpoints: int | None = None,
         processes: int = PROCESSES,
         environment: dict[str, str] | None = None,
@@ -60,17 +83,15 @@ class Attempt:
     ) -> subprocess.Popen[bytes]:
         run_dir = self.directory / f"w{index}"
         run_dir.mkdir(parents=True, exist_ok=True)
-        bytecode = bytecode_kept(self.compiled / "python")
         environment = (
             clean_environment()
-            | bytecode
+            | self.compiled.kept
             | {
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str((run_dir if apart else self.directory) / "checkpoints"),
                 "TPUFLEET_COORDINATOR": coordinator,
                 "TPUFLEET_PROCESS_ID": str(index),
-                "JAX_COMPILATION_CACHE_DIR": str(self.compiled / "jax"),
             }
             | self._environment
         )
@@ -132,11 +153,6 @@ def clean_environment() -> dict[str, str]:
     foreign = ("TPUFLEET_", "XLA_", "JAX_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     return kept | {"PYTHONPATH": str(PROJECT), "JAX_PLATFORMS": "cpu"}
-
-
-def bytecode_kept(directory: Path) -> dict[str, str]:
-    """Have Python compile JAX once, not in each process, whatever this environment says."""
-    return {"PYTHONPYCACHEPREFIX": str(directory), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def loss_log(run_dir: Path) -> list[tuple[int, float]]:
