@@ -104,4 +104,5 @@ def worker(host: str, variables) -> Worker:
         slice_count=int(variables.get("tpu_slice_count") or 1),
         slice_leader=str(variables.get("tpu_slice_leader_ip") or ""),
         chip=int(variables.get("tpu_chip", -1)),
+        chip_of=str(variables.get("tpu_chip_of") or ""),
     )

@@ -71,7 +71,7 @@ class ActionModule(ActionBase):
         return {
             "changed": bool(fields),
             "record": after,
-            "port": port(int(after.get("attempt", 0))),
+            "port": port(int(after.get("attempt", 0)), int(after.get("chip", -1))),
             "diff": {"before": shown(before), "after": shown(after)},
         }
 

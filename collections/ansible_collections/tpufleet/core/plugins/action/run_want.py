@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
             return {
                 "launch": True,
                 "record": {"attempt": new["attempt"]},
-                "port": port(new["attempt"]),
+                "port": port(new["attempt"], int(new.get("chip", -1))),
             }
         raise RecordError(f"the record of run {run} changes all the time: run this again")
 

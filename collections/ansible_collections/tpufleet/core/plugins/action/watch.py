@@ -18,6 +18,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils import watch_decision as watch
+from ..module_utils.run import chip_of
 from ..module_utils.run_record import RecordConflictError, RecordError, RecordStore, record_store
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import TpuApiError
@@ -82,8 +83,20 @@ class ActionModule(ActionBase):
                 self._diary(f"run {run}: {error}")
                 return {"run": run, "state": "unknown", "why": str(error), "failed": True}
 
+        def on_one_tpu(runs: list[str]) -> list[dict[str, Any]]:
+            # Runs of the chips of a TPU: what one does to the TPU, the next must not do again.
+            told: list[dict[str, Any]] = []
+            for run in runs:
+                if any(each.get("action") in (watch.RECREATE, watch.REPLACE) for each in told):
+                    why = "its TPU has just been made anew"
+                    told.append({"run": run, "state": "waiting", "why": why, "action": "nothing"})
+                else:
+                    told.append(one(run))
+            return told
+
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            done = list(pool.map(one, sorted(records)))
+            told = list(pool.map(on_one_tpu, by_tpu(records)))
+        done = sorted((each for group in told for each in group), key=lambda each: each["run"])
         if not options["run"]:
             done += self._upkeep(options, task_vars, hosts, answers, store, api)
         failed = [each for each in done if each.get("failed")]
@@ -157,7 +170,7 @@ class ActionModule(ActionBase):
         if self._check:
             Display().display(f"  {line}")
             return told
-        with self._leased(run, leases) as mine:
+        with self._leased(lease_name(run, record), leases) as mine:
             if not mine:
                 return told | {"action": "nothing", "why": "another controller is at it"}
             fields = {
@@ -224,6 +237,19 @@ class ActionModule(ActionBase):
             renewing.join()
             with contextlib.suppress(RecordError):
                 take(0)
+
+
+def by_tpu(records: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Put the runs of the chips of one TPU together; each other run is by itself."""
+    groups: dict[str, list[str]] = {}
+    for run, record in sorted(records.items()):
+        groups.setdefault(lease_name(run, record), []).append(run)
+    return list(groups.values())
+
+
+def lease_name(run: str, record: Mapping[str, Any]) -> str:
+    """Name what only one controller may act on: a run, or all that are on chips of one TPU."""
+    return f"chips-of-{record.get('tpu')}" if chip_of(record) >= 0 else run
 
 
 def doubtful(seen: watch.Seen) -> bool:

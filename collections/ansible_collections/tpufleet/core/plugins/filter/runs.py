@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -109,6 +109,7 @@ def launch_fields(
             "command": [*plan["command"], *part["extra"]],
             "checkpoints": f"{checkpoints}/{part['run']}",
             "tpu": part["tpu"],
+            "chip": part["chip"],
             "workers": part["num_processes"],
         }
         for part in plan["parts"].values()
@@ -123,8 +124,8 @@ def launch_verdict(
 
     Each run stands for itself. Returns ``problems`` (by run its lines; a run that has one may not
     start), ``launch`` (runs that start), of these ``again`` (not all workers have started yet) and
-    ``push`` (one lacks the release), ``running`` and ``done`` (names of runs), ``notes`` (lines on
-    the last two).
+    ``push`` (one lacks the release; ``push_hosts`` bring it), ``running`` and ``done`` (names of
+    runs), ``notes`` (lines on the last two).
     """
     problems: dict[str, list[tuple[str, str]]] = {}
     standings: dict[str, set[str]] = {}
@@ -153,6 +154,7 @@ def launch_verdict(
         "launch": sorted(launch),
         "again": sorted(run for run in launch if whole.get(run) != "started"),
         "push": sorted(launch & push),
+        "push_hosts": one_a_worker(parts, launch & push),
         "running": running,
         "done": done,
         "notes": [f"{run} runs already" for run in running]
@@ -164,6 +166,15 @@ def doctor_of(answer: Answer, tpu: str) -> str:
     """Say what looks into a worker that can't be reached; nothing for another reason."""
     doctor = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}"
     return doctor if answer.get("unreachable") else ""
+
+
+def one_a_worker(parts: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:
+    """Name the hosts of runs, of those that are chips of one worker the first."""
+    found: dict[str, str] = {}
+    for host, part in sorted(parts.items()):
+        if part["run"] in runs:
+            found.setdefault(part.get("worker") or host, host)
+    return sorted(found.values())
 
 
 def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:

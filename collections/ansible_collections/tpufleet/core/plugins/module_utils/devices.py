@@ -5,20 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def device_files(pattern: str) -> list[Path]:
-    """List the device files of the pattern.
+def device_files(pattern: str, chip: int = -1) -> list[Path]:
+    """List the device files of the pattern, or that of one chip, the chip-th.
 
     ``/dev/vfio/vfio`` is the door to all devices and belongs to none, so it doesn't count.
     """
     found = Path("/").glob(pattern.lstrip("/")) if pattern else []
-    return sorted(path for path in found if path.name != "vfio")
+    files = sorted((path for path in found if path.name != "vfio"), key=_number)
+    return files if chip < 0 else files[chip : chip + 1]
 
 
-def holders(pattern: str, proc: Path = Path("/proc")) -> list[str]:
-    """Name the processes that hold a device of the pattern open: ``python3 (pid 812) holds
-    /dev/accel0``.
+def _number(path: Path) -> tuple[int, str]:
+    """Order accel10 behind accel2."""
+    digits = "".join(sign for sign in path.name if sign.isdecimal())
+    return int(digits or 0), path.name
+
+
+def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[str]:
+    """Name the processes that hold a device of the pattern, or one chip's, open: ``python3 (pid
+    812) holds /dev/accel0``.
     """
-    devices = {str(path) for path in device_files(pattern)}
+    devices = {str(path) for path in device_files(pattern, chip)}
     found = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         for held in sorted(devices & open_files(folder)):

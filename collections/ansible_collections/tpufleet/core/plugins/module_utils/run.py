@@ -33,7 +33,7 @@ CRASHES = {
 }
 """What a shell and the project's own trainer mean by an exit code."""
 
-OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds", "compile_cache", "secrets")
+OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds", "compile_cache", "secrets", "chip")
 
 
 class RunError(Exception):
@@ -47,7 +47,8 @@ class Launch:
     ``peers`` are the workers' names by process, ``token`` is the attempt's own secret by which they
     know each other, ``meet_seconds`` how long they wait for each other. ``compile_cache`` is where
     JAX keeps what it compiled, by default a directory of each worker's own. ``secrets`` are
-    variables that reach the trainer as a systemd credential, not in the environment file.
+    variables that reach the trainer as a systemd credential, not in the environment file. ``chip``
+    is the one chip that the run has of its worker, -1 for all of them.
     """
 
     run: str
@@ -66,6 +67,7 @@ class Launch:
     meet_seconds: int = 120
     compile_cache: str = ""
     secrets: tuple[tuple[str, str], ...] = ()
+    chip: int = -1
 
     def variables(self) -> dict[str, str]:
         """Give what the trainer gets beside the contract: ``env``, and ``secrets`` over it."""
@@ -229,6 +231,17 @@ def fill(words: tuple[str, ...], launch: Launch, places: Places) -> list[str]:
         name[len("TPUFLEET_") :].lower(): value for name, value in contract(launch, places).items()
     }
     return [PLACEHOLDER.sub(lambda m: values.get(m.group(1), m.group(0)), word) for word in words]
+
+
+def overlap(chip: int, other: int) -> bool:
+    """Tell whether two runs on a worker have a chip in common; -1 is all of them."""
+    return chip < 0 or other < 0 or chip == other
+
+
+def chip_of(launched: Mapping) -> int:
+    """Give the chip of a launch as it is kept, -1 for all of them."""
+    chip = launched.get("chip", -1)
+    return chip if isinstance(chip, int) else -1
 
 
 def latest(runs: Sequence[Mapping]) -> list:

@@ -26,7 +26,8 @@ METRICS_PORT = 8431
 class Worker:
     """A worker as the inventory has it. ``count`` is how many its TPU has; ``leader`` an
     address. ``multislice`` is what made its TPU together with others, slice 0's leader their
-    ``slice_leader``. ``chip`` numbers the one chip that it stands for, -1 where it is all of them.
+    ``slice_leader``. ``chip`` numbers the one chip that it stands for, -1 where it is all of them;
+    the worker that has it is ``chip_of``.
     """
 
     host: str
@@ -39,13 +40,14 @@ class Worker:
     slice_count: int = 1
     slice_leader: str = ""
     chip: int = -1
+    chip_of: str = ""
 
 
 @dataclass(frozen=True)
 class Part:
     """One worker's part of a run. ``extra`` are words behind the command and ``env`` variables, the
     sweep's; ``own`` variables follow from where it runs; ``tpu`` is what the run is on, as
-    ``-e tpu=`` takes it.
+    ``-e tpu=`` takes it; ``worker`` is the host that has the chip.
     """
 
     run: str
@@ -57,6 +59,7 @@ class Part:
     env: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
     chip: int = -1
+    worker: str = ""
 
 
 def parts(
@@ -75,7 +78,7 @@ def parts(
     together: dict[str, list[Worker]] = defaultdict(list)
     for worker in workers:
         whole = f"multislice_{worker.multislice}" if worker.multislice else worker.tpu
-        together[whole].append(worker)
+        together[f"{whole}-c{worker.chip}" if worker.chip >= 0 else whole].append(worker)
     trials = assigned(sweep[1], sorted(together), sweep[0]) if sweep else {}
     found: dict[str, Part] = {}
     for whole, members in sorted(together.items()):
@@ -86,7 +89,8 @@ def parts(
         run = check_name(name if len(together) == 1 and not sweep else f"{name}-{behind}")
         if sweep and any(part.run == run for part in found.values()):
             raise RunError(f"two runs of the sweep {sweep[0]} would be named {run}: name them")
-        found |= _slices(run, whole, members, trial)
+        on = members[0].tpu if members[0].chip >= 0 else whole
+        found |= _slices(run, on, members, trial)
     return found
 
 
@@ -125,6 +129,7 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
                 dict(trial.env),
                 own,
                 member.chip,
+                member.chip_of,
             )
         first += wanted
     return found
@@ -154,10 +159,10 @@ def chip_env(chip: int) -> dict[str, str]:
     }
 
 
-def port(attempt: int) -> int:
+def port(attempt: int, chip: int = -1) -> int:
     """Give an attempt's own coordinator port, so that what an earlier one left can't be in the
-    way."""
-    return BASE_PORT + attempt % PORTS
+    way, nor the run on another chip; the workers meet at the port PORTS above it."""
+    return BASE_PORT + 2 * PORTS * (chip + 1) + attempt % PORTS
 
 
 def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:

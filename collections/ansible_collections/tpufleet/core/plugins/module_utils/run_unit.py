@@ -20,9 +20,11 @@ from .run import (
     Launch,
     Places,
     RunError,
+    chip_of,
     environment,
     environment_file,
     fill,
+    overlap,
     secrets_file,
     state_in_words,
 )
@@ -166,6 +168,8 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
     found = []
     for other in active_runs():
         seen = look(other, places)
+        if other != launch.run and not overlap(launch.chip, chip_of(seen["launched"])):
+            continue
         if other != launch.run:
             found.append(
                 f"run {other} is {seen['state']} here: "
@@ -184,7 +188,7 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
             "ansible-playbook setup.yml makes it"
         )
     if device_glob and launch.run not in active_runs():
-        found += [f"{held}: end it first" for held in holders(device_glob)]
+        found += [f"{held}: end it first" for held in holders(device_glob, chip=launch.chip)]
     if launch.secrets and not takes_secrets():
         found.append(
             "the unit of runs is of an older tpufleet, which takes secrets another way: "
@@ -299,25 +303,28 @@ def summary_of(launch: Launch) -> dict:
         "process_id": launch.process_id,
         "coordinator": launch.coordinator,
         "checkpoints": launch.checkpoints,
+        "chip": launch.chip,
     }
 
 
-def stop(run: str, device_glob: str = "") -> list[str]:
+def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
     """Stop a run: TERM to all of it, time to save, KILL (the unit's own times); then free the
     device.
 
-    Returns who holds the device still; libtpu's lockfile goes only when nobody does.
+    Returns who holds the device, or its ``chip``, still; libtpu's lockfile goes only when nobody
+    holds any.
     """
     systemctl("stop", UNIT.format(run))
-    return free_device(device_glob)[0]
+    return free_device(device_glob, chip=chip)[0]
 
 
 def free_device(
-    device_glob: str, lockfile: Path = LIBTPU_LOCKFILE, check: bool = False
+    device_glob: str, lockfile: Path = LIBTPU_LOCKFILE, check: bool = False, chip: int = -1
 ) -> tuple[list[str], bool]:
     """Take libtpu's lockfile away if no process holds a device and no run is active.
 
-    Returns who holds a device still, and whether the file was there to be taken.
+    Returns who holds a device (of a ``chip``, that one) still, and whether the file was there to be
+    taken.
     """
     if not device_glob:
         return [], False
@@ -325,6 +332,8 @@ def free_device(
     taken = not left and not others and lockfile.exists()
     if taken and not check:
         lockfile.unlink(missing_ok=True)
+    if chip >= 0:
+        return holders(device_glob, chip=chip), taken
     return ([] if others else left), taken
 
 

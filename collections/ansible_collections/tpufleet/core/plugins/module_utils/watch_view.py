@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .run import chip_of, overlap
 from .run_plan import TRAINER
 from .watch_decision import GONE, LAUNCH, READY, RECREATE, REPLACE, RESTART, STOP, Part, Seen
 
@@ -38,7 +39,8 @@ def view(
         asked_twice = listed is not None
     if node != READY:
         return Seen(node, asked_twice=asked_twice)
-    parts = tuple(part(host, run, answers.get(host) or {}) for host in sorted(mine))
+    chip = chip_of(record)
+    parts = tuple(part(host, run, answers.get(host) or {}, chip) for host in sorted(mine))
     return Seen(
         node,
         parts,
@@ -49,12 +51,18 @@ def view(
     )
 
 
-def part(host: str, run: str, answer: Mapping[str, Any]) -> Part:
-    """See a run on one worker."""
+def part(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> Part:
+    """See a run on one worker; runs of other chips than its own are none of its business."""
     if "runs" not in answer:
         return Part(host, None)
     seen = next((each for each in answer["runs"] if each["run"] == run), None)
-    others = [each["run"] for each in answer["runs"] if each["active"] and each["run"] != run]
+    others = [
+        each["run"]
+        for each in answer["runs"]
+        if each["active"]
+        and each["run"] != run
+        and overlap(chip, chip_of(each.get("launched") or {}))
+    ]
     other = str(others[0]) if others else ""
     if seen is None:
         return Part(host, False, known=False, other=other)
@@ -111,6 +119,8 @@ def train_variables(
         "wait": "started",
         "only_if_wanted": True,
     }
+    if chip_of(record) >= 0:
+        found |= {"per_chip": True, "chip": chip_of(record)}
     if config:
         found["config"] = str(config)
     if tuple(words[: len(TRAINER)]) == TRAINER:

@@ -89,6 +89,11 @@ options:
         each launch. By default, and where the directory can't be made, one of the worker's own.
     type: str
     default: ""
+  chip:
+    description: Which one chip of the worker the run has; -1 for all of them. Runs of other chips
+      are not in its way.
+    type: int
+    default: -1
   mortal:
     description: Whether this TPU may be taken away at any time (spot), with all that is on its
       disks. Checkpoints that lie there are refused.
@@ -157,7 +162,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.locks import RUNS, one_at_a_time
 from ..module_utils.python_env import EnvError, env_id, python_minor
-from ..module_utils.run import Launch, Places, RunError, check_name, command_words
+from ..module_utils.run import Launch, Places, RunError, check_name, chip_of, command_words
 from ..module_utils.run_checkpoints import dies_with_tpu
 from ..module_utils.run_unit import (
     free_device,
@@ -194,6 +199,7 @@ def launch_of(params: dict, places: Places) -> Launch:
         token=params["token"] or "",
         meet_seconds=params["meet_seconds"],
         compile_cache=params["compile_cache"],
+        chip=params["chip"],
     )
 
 
@@ -272,11 +278,12 @@ def stopped(params: dict, places: Places, check: bool) -> dict:
     run = check_name(params["run"])
     seen = look(run, places)
     if not seen["active"]:
-        left, taken = free_device(params["device_glob"], check=check)
+        chip = chip_of(seen["launched"])
+        left, taken = free_device(params["device_glob"], check=check, chip=chip)
         if left:
             raise RunError(f"run {run} does not run here, but {left[0]}: end it, then try again")
         return {"changed": taken, "info": seen}
-    left = [] if check else stop(run, params["device_glob"])
+    left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
     if left:
         raise RunError(f"run {run} is stopped, but {left[0]}: end it, then run this again")
     after = seen if check else look(run, places)
@@ -316,6 +323,7 @@ def main() -> None:
             "token": {"type": "str", "no_log": True},
             "meet_seconds": {"type": "int", "default": 120},
             "compile_cache": {"type": "str", "default": ""},
+            "chip": {"type": "int", "default": -1},
             "mortal": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/opt/tpufleet"},

@@ -1,0 +1,62 @@
+"""A filter for train.yml with per_chip: a host for each chip of the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+CARRIED = (
+    "ansible_host",
+    "ansible_port",
+    "ansible_user",
+    "ansible_ssh_private_key_file",
+    "ansible_ssh_common_args",
+    "ansible_connection",
+    "ansible_python_interpreter",
+    "tpu_name",
+    "tpu_worker_id",
+    "tpu_worker_count",
+    "tpu_leader_ip",
+    "tpu_spot",
+    "tpu_device_glob",
+)
+
+
+def chip_hosts(
+    facts: Mapping[str, Mapping[str, Any]], workers: Sequence[str], only: Any = None
+) -> list[dict[str, Any]]:
+    """Give a host for each chip of the workers, or for the chip ``only``: its name and variables.
+
+    Raises AnsibleFilterError where a worker is one of several of its TPU (the chips of a slice work
+    together), or has no such chip.
+    """
+    found = []
+    for worker in workers:
+        host = facts[worker]
+        chips, count = int(host.get("tpu_chips") or 0), int(host.get("tpu_worker_count") or 1)
+        if count > 1:
+            raise AnsibleFilterError(
+                f"per_chip is for TPUs of one worker, {host.get('tpu_name')} has {count}: "
+                "-e tpu=NAME names another"
+            )
+        wanted = range(chips) if only in (None, "") else [int(only)]
+        missing = [chip for chip in wanted if chip >= chips]
+        if not chips or missing:
+            what = f"chip {missing[0]}" if chips else "chips"
+            raise AnsibleFilterError(f"{worker} has no {what}: it has {chips}")
+        carried = {name: host[name] for name in CARRIED if name in host}
+        found += [
+            {"name": f"{worker}-c{chip}", **carried, "tpu_chip": chip, "tpu_chip_of": worker}
+            for chip in wanted
+        ]
+    return found
+
+
+class FilterModule:
+    """Ansible's way to find the filters."""
+
+    def filters(self) -> dict[str, Any]:
+        """Name them."""
+        return {"chip_hosts": chip_hosts}

@@ -1,0 +1,196 @@
+"""One run a chip: who has what, and whose end frees which device."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.tpufleet.core.plugins.action.watch import by_tpu
+from ansible_collections.tpufleet.core.plugins.filter.run_chips import chip_hosts
+from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict
+from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.devices import device_files, holders
+from ansible_collections.tpufleet.core.plugins.module_utils.run import Launch, Places, overlap
+from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import Worker, parts, port
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
+    part,
+    train_variables,
+    view,
+)
+
+FACTS = {
+    "pod-w0": {
+        "tpu_name": "pod",
+        "tpu_worker_id": 0,
+        "tpu_worker_count": 1,
+        "tpu_leader_ip": "10.0.0.2",
+        "tpu_chips": 4,
+        "ansible_host": "198.18.0.2",
+        "secret_of_the_host": "not carried",
+    }
+}
+
+
+def chips(*numbers):
+    return [
+        Worker(f"pod-w0-c{n}", "pod", 0, 1, "10.0.0.2", chip=n, chip_of="pod-w0") for n in numbers
+    ]
+
+
+def test_each_chip_of_a_worker_is_a_host_that_is_reached_as_the_worker_is():
+    hosts = chip_hosts(FACTS, ["pod-w0"])
+
+    assert [host["name"] for host in hosts] == [f"pod-w0-c{n}" for n in range(4)]
+    assert {host["ansible_host"] for host in hosts} == {"198.18.0.2"}
+    assert [host["tpu_chip"] for host in hosts] == [0, 1, 2, 3]
+    assert "secret_of_the_host" not in hosts[0]
+
+
+def test_one_chip_can_be_asked_for_and_must_be_there():
+    assert [host["tpu_chip"] for host in chip_hosts(FACTS, ["pod-w0"], "2")] == [2]
+    with pytest.raises(AnsibleFilterError, match="no chip 4"):
+        chip_hosts(FACTS, ["pod-w0"], 4)
+
+
+def test_the_chips_of_a_slice_of_several_workers_work_together_only():
+    facts = {"pod-w0": FACTS["pod-w0"] | {"tpu_worker_count": 2}}
+    with pytest.raises(AnsibleFilterError, match="pod has 2"):
+        chip_hosts(facts, ["pod-w0"])
+
+
+def test_each_chip_has_a_run_of_its_own_of_one_process():
+    found = parts(chips(0, 1), "mine")
+
+    assert {host: part.run for host, part in found.items()} == {
+        "pod-w0-c0": "mine-pod-c0",
+        "pod-w0-c1": "mine-pod-c1",
+    }
+    assert {(part.num_processes, part.process_id, part.tpu) for part in found.values()} == {
+        (1, 0, "pod")
+    }
+    assert found["pod-w0-c1"].own["TPU_VISIBLE_CHIPS"] == "1"
+
+
+def test_a_run_of_one_chip_is_launched_again_under_its_own_name():
+    assert parts(chips(1), "mine-pod-c1")["pod-w0-c1"].run == "mine-pod-c1"
+
+
+def test_runs_of_two_chips_never_share_a_port_whatever_their_attempts():
+    ports = {chip: {port(n, chip) for n in range(2000)} for chip in (-1, 0, 7)}
+
+    taken = [number + more for found in ports.values() for number in found for more in (0, 1000)]
+    assert len(taken) == len(set(taken))
+    assert max(taken) < 32768  # Linux gives itself ports from here on
+
+
+def test_the_release_is_brought_once_to_a_worker_whose_chips_all_lack_it():
+    told = {"standing": "absent", "started": False, "obstacles": [], "lacks": "it is not there"}
+    plan = {
+        f"pod-w0-c{n}": {"run": f"mine-c{n}", "worker": "pod-w0", "process_id": 0} for n in (0, 1)
+    }
+
+    verdict = launch_verdict(dict.fromkeys(plan, told), plan)
+
+    assert verdict["push"] == ["mine-c0", "mine-c1"]
+    assert verdict["push_hosts"] == ["pod-w0-c0"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "in_the_way"),
+    [(0, 1, False), (0, 0, True), (-1, 1, True), (1, -1, True), (-1, -1, True)],
+)
+def test_a_run_is_in_the_way_of_another_where_they_share_a_chip(mine, other, in_the_way):
+    assert overlap(mine, other) is in_the_way
+
+
+def launch(chip):
+    return Launch(
+        "mine", 1, "r", "e", None, ("x",), (), "10.0.0.2:8476", 1, 0, "gs://b/mine", chip=chip
+    )
+
+
+def test_only_a_run_of_the_same_chip_is_an_obstacle(monkeypatch, tmp_path):
+    active = {"run": "other", "state": "training", "active": True, "launched": {"chip": 1}}
+    monkeypatch.setattr(run_unit, "active_runs", lambda: ["other"])
+    monkeypatch.setattr(run_unit, "look", lambda *_: active)
+    monkeypatch.setattr(run_unit.run_checkpoints, "trouble", lambda *_: None)
+    places = Places(tmp_path, tmp_path, tmp_path)
+
+    def named(chip):
+        return [line for line in run_unit.obstacles(launch(chip), places) if "other" in line]
+
+    assert named(0) == []
+    assert "run other is training here" in named(1)[0]
+    assert named(-1)
+
+
+@pytest.fixture
+def held(tmp_path):
+    """Two devices, of which a real process holds the second."""
+    for number in (0, 1, 10):
+        (tmp_path / f"accel{number}").touch()
+    program = "import sys; f = open(sys.argv[1]); print('here', flush=True); sys.stdin.read()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "accel1")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    child.stdout.readline()
+    yield str(tmp_path / "accel*")
+    child.communicate()
+
+
+def test_a_device_is_held_by_its_own_chips_run_alone(held):
+    assert [path.name for path in device_files(held)] == ["accel0", "accel1", "accel10"]
+    assert holders(held, chip=0) == []
+    assert len(holders(held, chip=1)) == 1
+
+
+def test_a_chips_kill_looks_at_its_own_device_and_the_lockfile_waits_for_all(
+    held, tmp_path, monkeypatch
+):
+    lock = tmp_path / "libtpu_lockfile"
+    lock.touch()
+    monkeypatch.setattr(run_unit, "active_runs", lambda: ["the-other-chips"])
+
+    assert run_unit.free_device(held, lock, chip=0) == ([], False)
+    left, taken = run_unit.free_device(held, lock, chip=1)
+
+    assert "accel1" in left[0]
+    assert (taken, lock.exists()) == (False, True)
+
+
+def test_the_watch_sees_a_run_of_another_chip_as_none_of_its_business():
+    other = {"run": "b", "active": True, "launched": {"chip": 1}, "state": "training"}
+
+    assert part("pod-w0", "a", {"runs": [other]}, chip=0).other == ""
+    assert part("pod-w0", "a", {"runs": [other]}, chip=1).other == "b"
+    assert part("pod-w0", "a", {"runs": [other]}).other == "b"
+
+
+def test_the_watch_launches_the_chip_again_that_the_record_names():
+    record = {"tpu": "pod", "chip": 2, "command": ["x"], "checkpoints": "gs://b/p/mine"}
+
+    told = train_variables("mine", record, Path("/r"), None, "gs://b")
+
+    assert (told["per_chip"], told["chip"]) == (True, 2)
+    assert "per_chip" not in train_variables("mine", record | {"chip": -1}, Path("/r"), None, "x")
+
+
+def test_runs_of_one_tpus_chips_are_seen_to_one_after_the_other():
+    records = {
+        "a-c0": {"tpu": "a", "chip": 0},
+        "a-c1": {"tpu": "a", "chip": 1},
+        "b": {"tpu": "b"},
+        "c": {"tpu": "a", "chip": -1},
+    }
+
+    assert by_tpu(records) == [["a-c0", "a-c1"], ["b"], ["c"]]
+
+
+def test_a_run_of_one_chip_is_whole_with_its_one_worker():
+    hosts = {"pod-w0": {"tpu_name": "pod", "tpu_state": "READY", "tpu_worker_count": 1}}
+    seen = view("a", {"tpu": "pod", "chip": 0}, hosts, {"pod-w0": {"runs": []}})
+
+    assert (seen.workers, len(seen.parts), seen.parts[0].known) == (1, 1, False)
