@@ -1,0 +1,92 @@
+"""Bad input to the cloud: a wrong project, zone, type; credentials; an API that is away."""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+
+from localcloud import cloud as local_cloud
+from localcloud.failure import CloudError
+from localcloud.place import Place
+from tests.collections.error_lines.bad import Bad, case, failed, nowhere, refused
+from tests.collections.running_modules import run_module
+from tests.collections.scripted_api import Say, error
+from tests.collections.test_bad_input import refusing
+from tests.collections.test_fleet import DEMO
+from tests.collections.test_playbooks import environment_of, play
+
+
+@case("mine")
+def wrong_project(bad: Bad) -> str:
+    words = "Permission denied on resource project mine"
+    bad.scripted.answerer = refusing(403, words, zones_too=False, zone_is=False)
+    return failed(run_module("tpu_node", api=bad.scripted.api, **DEMO))
+
+
+@case("YOUR-PROJECT")
+def project_not_filled_in(bad: Bad) -> str:
+    return failed(run_module("tpu_node", api={"project": "YOUR-PROJECT"}, **DEMO))
+
+
+@case("us-east9-z")
+def wrong_zone(bad: Bad) -> str:
+    return bad.create(zone="us-east9-z")
+
+
+@case("us-central2")
+def region_for_a_zone(bad: Bad) -> str:
+    return refused(expand, [DEMO | {"zone": "us-central2"}])
+
+
+@case("v4-17")
+def wrong_type(bad: Bad) -> str:
+    return bad.create(accelerator_type="v4-17")
+
+
+@case("ubuntu")
+def wrong_runtime(bad: Bad) -> str:
+    return bad.create(runtime_version="ubuntu")
+
+
+@case("'Demo'")
+def wrong_name(bad: Bad) -> str:
+    return refused(expand, [DEMO | {"name": "Demo"}])
+
+
+@case("acelerator_type")
+def unknown_key_of_the_fleet(bad: Bad) -> str:
+    return refused(expand, [DEMO | {"acelerator_type": "v4-8"}])
+
+
+@case("credentials")
+def expired_credentials(bad: Bad) -> str:
+    bad.scripted.answerer = lambda asked: error(401, "expired")
+    return failed(run_module("tpu_node", api=bad.scripted.api, **DEMO))
+
+
+@case("none.json")
+def missing_credentials(bad: Bad) -> str:
+    api = bad.scripted.api | {"credentials_file": str(bad.folder / "none.json")}
+    return failed(run_module("tpu_node", api=api, **DEMO))
+
+
+@case("no answer from")
+def api_that_is_down(bad: Bad) -> str:
+    environment = environment_of(bad.cloud)
+    (bad.cloud.state / "endpoint").write_text(nowhere())
+    said = play(environment, "playbooks/plan.yml").stderr
+    return "\n".join(line for line in said.splitlines() if line.strip())
+
+
+@case("us-east1-d")
+def zone_that_does_not_answer(bad: Bad) -> str:
+    bad.scripted.script = [Say({"nodes": [], "unreachable": ["us-east1-d"]})]
+    return refused(TpuApi(ApiSettings.of(bad.scripted.api)).list_nodes)
+
+
+@case("root")
+def local_cloud_without_root(bad: Bad) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.geteuid", lambda: 65534)
+        with pytest.raises(CloudError) as caught:
+            local_cloud.up(Place.of("nobody-s"), port=None, subnet=None, say=print)
+    return str(caught.value)

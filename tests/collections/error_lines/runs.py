@@ -1,0 +1,190 @@
+"""Bad input to runs: configs, names, sweeps, commands, schedules, checkpoints, workers in the way.
+
+What a wrapper that swallows TERM leaves is no error (tests/journey/test_kill.py), and an interval
+can't overlap itself (test_run_schedule.py)."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.filter.runs import (
+    attempt_words,
+    launch_verdict,
+    run_env,
+    wait_outcome,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils import run_checkpoints, run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+    Places,
+    command_words,
+    state_in_words,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
+    Worker,
+    find_config,
+    parts,
+    read_config,
+    run_name,
+    words,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
+    check,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.run_sweep import assigned, read_sweep
+from ansible_collections.tpufleet.core.plugins.modules.run import mortal
+
+from tests.collections.error_lines.bad import Bad, case, refused, shown
+from tests.collections.modules.test_run_launch import LAUNCH
+from tests.collections.scripted_api import error
+from tests.collections.test_inventory import ROOT
+
+
+@case("mine.yml")
+def missing_config(bad: Bad) -> str:
+    return refused(find_config, "mine.yml", [bad.folder])
+
+
+@case("line 2")
+def config_that_is_no_yaml(bad: Bad) -> str:
+    return refused(read_config, bad.file("steps: [\n"), strict=True)
+
+
+@case("mine.yml")
+def config_without_settings(bad: Bad) -> str:
+    return refused(read_config, bad.file("- a\n"), strict=True)
+
+
+@case("'steps'")
+def override_that_is_none(bad: Bad) -> str:
+    return refused(words, None, "steps")
+
+
+@case("'a b/c'")
+def run_name_with_odd_characters(bad: Bad) -> str:
+    return refused(run_name, "a b/c", None, ())
+
+
+@case("line 3")
+def sweep_with_a_mistake(bad: Bad) -> str:
+    return refused(read_sweep, bad.file("- set: {seed: 1}\n- name: b\n  sett: {seed: 2}\n"))
+
+
+@case("mine.yml")
+def sweep_that_is_no_list(bad: Bad) -> str:
+    return refused(read_sweep, bad.file("set: {seed: 1}\n"))
+
+
+@case("2 runs")
+def sweep_with_more_runs_than_tpus(bad: Bad) -> str:
+    file = bad.file("- set: {seed: 1}\n- set: {seed: 2}\n")
+    return refused(assigned, read_sweep(file), ["pod"], file)
+
+
+@case("READY")
+def no_worker_to_run_on(bad: Bad) -> str:
+    return refused(parts, [], "mine")
+
+
+@case("pod")
+def part_of_a_slice(bad: Bad) -> str:
+    return refused(parts, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
+
+
+@case("env")
+def environment_that_cannot_be_read(bad: Bad) -> str:
+    return refused(run_env, ["A B"])
+
+
+@case("command")
+def command_that_is_no_words(bad: Bad) -> str:
+    return refused(command_words, "python 'x")
+
+
+def ended(run: str, status: str, log: str) -> str:
+    """Say how an attempt ended on a worker, as train.yml does at its end."""
+    end = {"status": status, "code": "exited", "result": "exit-code", "time": 7.0}
+    state = state_in_words({"ActiveState": "failed"}, None, end)
+    info = {"active": False, "state": state, "heartbeat": None, "exit": end, "log": [log]}
+    answers = {"pod-w1": {"info": info}}
+    return shown(attempt_words(wait_outcome(answers), run, answers))
+
+
+@case("pod-w1")
+def command_that_does_not_exist(bad: Bad) -> str:
+    place = bad.folder / "runs/mine"
+    place.mkdir(parents=True)
+    command = {"argv": ["no-such-program"], "cwd": str(bad.folder), "run_dir": str(bad.folder)}
+    (place / "command").write_text(json.dumps(command))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "roles/run/files/attempt"), "begin", "mine"],
+        env={
+            "PATH": os.environ["PATH"],
+            "TPUFLEET_ETC": str(bad.folder),
+            "TPUFLEET_RUN": "mine",
+            "TPUFLEET_ATTEMPT": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    log = (bad.folder / "log").read_text()
+    assert done.returncode != 0
+    return ended("mine", str(done.returncode), log.splitlines()[-1])
+
+
+@case("pod-w1")
+def bad_config_on_the_workers(bad: Bad) -> str:
+    said = bad.train(str(bad.file("stepz: 1\n"))).splitlines()[-1]
+    return ended("mine", "2", said)
+
+
+@case("pod-w1")
+def worker_that_is_down_at_launch(bad: Bad) -> str:
+    part = {"run": "mine", "process_id": 1, "tpu": "pod"}
+    said = "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.3 port 22: refused"
+    verdict = launch_verdict({"pod-w1": {"unreachable": True, "msg": said}}, {"pod-w1": part})
+    return shown(f"nothing of run mine was started: {verdict['problems']['mine'][0]}")
+
+
+@case("rrrrrrrrrrrrrrrr")
+def release_that_fails_its_manifest(bad: Bad) -> str:
+    places = Places(bad.folder, bad.folder, bad.folder)
+    places.release(LAUNCH.release).mkdir(parents=True)
+    return shown(run_unit.release_trouble(LAUNCH, places))
+
+
+@case("other")
+def worker_that_another_run_holds(bad: Bad) -> str:
+    places = Places(bad.folder, bad.folder, bad.folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_unit, "active_runs", lambda: ["other"])
+        patch.setattr(run_unit, "unit_state", lambda run: {"ActiveState": "active"})
+        patch.setattr(run_unit.run_checkpoints, "trouble", lambda *_: None)
+        patch.setattr(run_unit, "read_certificate", lambda root: {})
+        patch.setattr(run_unit, "is_complete", lambda env: True)
+        return shown("; ".join(run_unit.obstacles(LAUNCH, places)))
+
+
+@case("checkpoints")
+def checkpoints_that_die_with_the_leader(bad: Bad) -> str:
+    params = {"mortal": True, "checkpoints": "/opt", "coordinator": "10.0.0.2:8479"}
+    return shown("; ".join(mortal(params)))
+
+
+@case("gs://fleet/a")
+def bucket_without_the_right_to_write(bad: Bad) -> str:
+    bad.scripted.answerer = lambda asked: error(403, "no storage.objects.create access")
+    emulator = {"STORAGE_EMULATOR_HOST": bad.scripted.endpoint}
+    return shown(run_checkpoints.trouble("gs://fleet/a", emulator) or "")
+
+
+@case("'soon'")
+def schedule_that_makes_no_sense(bad: Bad) -> str:
+    return refused(check, "watch", "", "", "soon")
+
+
+@case("watch")
+def schedule_with_two_times(bad: Bad) -> str:
+    return refused(check, "watch", "", "2026-12-31 18:00", "1m")

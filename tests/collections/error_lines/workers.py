@@ -1,0 +1,79 @@
+"""Bad input to setup: what a worker lacks, or is told wrongly."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from ansible_collections.tpufleet.core.plugins.module_utils.python_env import check_room
+from ansible_collections.tpufleet.core.plugins.module_utils.wheels import download
+from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
+
+from tests.collections.error_lines.bad import Bad, case, failed, nowhere, refused, viewed
+from tests.collections.running_modules import run_module
+from tests.collections.test_inventory import ROOT
+from tests.collections.view.conftest import Stage
+
+
+@case("Mars/Olympus")
+def wrong_time_zone(bad: Bad) -> str:
+    return failed(run_module("host_clock", check=True, timezone="Mars/Olympus"))
+
+
+@case("nosuch")
+def package_that_does_not_exist(bad: Bad) -> str:
+    """The role's own answer to the words that ansible.builtin.apt has for it."""
+    tasks = yaml.safe_load((ROOT / "roles/base/tasks/main.yml").read_text())
+    [says] = [task for task in tasks if task["name"].startswith("Say why the packages")]
+    words = json.dumps({"__base_installed": {"msg": "No package matching 'nosuch' is available"}})
+    told = Stage(bad.folder).play(
+        yaml.safe_dump([says], width=1000), "--limit", "pod-w1", "-e", words
+    )
+    return viewed(told.text)
+
+
+@case("apple==1.0")
+def requirement_that_does_not_exist(bad: Bad) -> str:
+    return wheels(bad, {"PIP_NO_INDEX": "1"})
+
+
+@case("apple")
+def index_that_is_down(bad: Bad) -> str:
+    return wheels(bad, {"UV_INDEX_URL": f"{nowhere()}/simple", "PIP_RETRIES": "0"})
+
+
+def wheels(bad: Bad, env: Mapping[str, str]) -> str:
+    lock = f"apple==1.0 --hash=sha256:{'0' * 64}\n"
+    home = bad.folder / "pip"
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    return refused(download, bad.folder / "wheels/a", lock, [str(home / "bin/pip")], env)
+
+
+@case("/")
+def disk_with_no_room(bad: Bad) -> str:
+    return refused(check_room, Path("/nowhere"), 10**12)
+
+
+@case("Python")
+def python_too_old_and_its_mirror_down(bad: Bad) -> str:
+    uv = Path(sys.prefix) / "bin/uv"
+    return refused(install_python, uv, bad.folder, "3.12", nowhere(), {"UV_HTTP_RETRIES": "0"})
+
+
+@case("elsewhere")
+def nfs_server_that_is_no_host(bad: Bad) -> str:
+    tasks = yaml.safe_load((ROOT / "roles/nfs/tasks/main.yml").read_text())
+    first = yaml.safe_dump(tasks[:1], width=1000)
+    words = ("--limit", "pod-w1", "-e", "nfs_server=elsewhere", "-e", "nfs_path=/mnt/shared")
+    return viewed(Stage(bad.folder).play(first, *words).text)
+
+
+@case("pod-w1")
+def worker_that_is_down(bad: Bad) -> str:
+    stage = Stage(bad.folder)
+    port = nowhere().rpartition(":")[2]
+    hosts = f"pod-w1 ansible_host=127.0.0.1 ansible_port={port} tpu_name=pod\n"
+    (bad.folder / "hosts.ini").write_text(hosts)
+    return viewed(stage.play("- name: Ask\n  ansible.builtin.ping:\n").text)
