@@ -1,0 +1,144 @@
+"""What keeps a run from starting: each refusal names the worker, what it saw, and what mends it."""
+
+import http.server
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.filter.runs import failures, launch_verdict
+from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.release import (
+    MANIFEST,
+    install,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+    Launch,
+    Places,
+    RunError,
+    check_name,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.run_checkpoints import trouble
+from ansible_collections.tpufleet.core.plugins.modules.run import mortal
+
+from tests.collections.modules.test_release_manifest import stage_code, write_code
+
+LAUNCH = Launch(
+    "mine", 1, "r" * 16, "e" * 16, None, ("x",), (), "10.0.0.2:8477", 2, 0, "gs://b/mine"
+)
+PARTS = {f"pod-w{n}": {"run": "mine", "process_id": n} for n in (0, 1)}
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A worker that is set up and can write its checkpoints; no unit is active."""
+    found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    found.root.mkdir()
+    (found.root / "ready.json").write_text('{"content": "x"}')
+    monkeypatch.setattr(run_unit, "active_runs", list)
+    monkeypatch.setattr(run_unit, "is_complete", lambda _: True)
+    monkeypatch.setattr(run_unit.run_checkpoints, "trouble", lambda *_: None)
+    return found
+
+
+def test_a_worker_that_is_set_up_has_no_obstacle(places):
+    assert run_unit.obstacles(LAUNCH, places) == []
+
+
+def test_a_tpu_with_one_worker_that_lacks_its_certificate_starts_nothing_and_says_which(places):
+    sound = {"standing": "absent", "started": True, "obstacles": [], "lacks": ""}
+    (places.root / "ready.json").unlink()
+    bare = sound | {"started": False, "obstacles": run_unit.obstacles(LAUNCH, places)}
+
+    verdict = launch_verdict({"pod-w0": sound, "pod-w1": bare}, PARTS)
+
+    assert verdict["launch"] == []
+    assert verdict["problems"]["mine"] == [
+        "pod-w1: this worker is not set up: ansible-playbook setup.yml"
+    ]
+
+
+def test_a_torn_certificate_is_none(places):
+    (places.root / "ready.json").write_text('{"conte')
+
+    assert "not set up" in run_unit.obstacles(LAUNCH, places)[0]
+
+
+def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(places, tmp_path):
+    name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
+    install(tmp_path / "staged", places.root / "releases", name)
+    launch = replace(LAUNCH, release=name)
+    assert run_unit.release_trouble(launch, places) == ""
+
+    broken = places.release(name) / "train/main.py"
+    broken.chmod(0o644)
+    broken.write_text("print('changed')\n")
+
+    assert "train/main.py differs" in run_unit.release_trouble(launch, places)
+    assert "playbooks/push.yml" in run_unit.release_trouble(launch, places)
+    (places.release(name) / MANIFEST).unlink()
+    assert "no manifest" in run_unit.release_trouble(launch, places)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "../x", "-x", ".x", "a/b", "ä", "a\n", "x" * 101, "a@b", "$(reboot)", "%i"]
+)
+def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
+    with pytest.raises(RunError) as refused:
+        check_name(name)
+
+    assert repr(name) in str(refused.value)
+    assert "-e run=NAME" in str(refused.value)
+
+
+def test_checkpoints_that_go_with_a_spot_tpu_are_refused_unless_that_is_fine():
+    here = str(Path(__file__).anchor)
+    asked = {"checkpoints": here, "coordinator": "10.0.0.2:8477", "mortal": True}
+
+    assert "-e volatile_checkpoints=true" in mortal(asked)[0]
+    assert mortal(asked | {"mortal": False}) == []
+    assert mortal(asked | {"checkpoints": "gs://b/mine"}) == []
+
+
+@pytest.fixture
+def forbidding():
+    """A storage API that lets this account read, not write."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            words = "robot@x does not have storage.objects.create access"
+            body = json.dumps({"error": {"message": words}}).encode()
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_bucket_without_the_right_to_write_says_which_right_is_missing_and_who_gives_it(
+    forbidding,
+):
+    why = trouble("gs://fleet/mine", {"STORAGE_EMULATOR_HOST": forbidding})
+
+    assert "HTTP 403, robot@x does not have storage.objects.create access" in why
+    assert "storage.objectUser" in why
+
+
+def test_a_kill_names_the_worker_that_it_could_not_reach_and_leaves_the_others_out():
+    answers = {
+        "pod-w0": {"info": {"state": "interrupted, saved"}},
+        "pod-w1": {"unreachable": True, "msg": "ssh: connect to host: Connection timed out"},
+    }
+
+    assert failures(answers) == [
+        "pod-w1: can't be reached: ssh: connect to host: Connection timed out"
+    ]

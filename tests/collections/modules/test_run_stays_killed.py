@@ -1,0 +1,122 @@
+"""What was killed stays killed: no watch, boot or second controller starts it again."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.action import run_record, run_want, watch
+from ansible_collections.tpufleet.core.plugins.module_utils import watch_decision
+from ansible_collections.tpufleet.core.plugins.module_utils.devices import holders
+from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Part, Seen
+
+from tests.collections.test_inventory import ROOT
+
+STILL = Seen("READY", (Part("pod-w0", False, code="TERM", attempt=1),))
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The records of a run that runs."""
+    found = RecordFolder(str(tmp_path))
+    fields = {"wanted": "running", "attempt": 1, "tpu": "pod", "release": "r"}
+    found.change("mine", 0, fields, "launched")
+    return found
+
+
+def killed(store):
+    generation = store.read("mine")["generation"]
+    store.change("mine", generation, {"wanted": "stopped"}, "stopped by kill.yml")
+
+
+def a_pass(store, tmp_path, record):
+    """One run in a pass of the watch that has read ``record``; gives what it told and did."""
+    done = []
+    action = watch.ActionModule.__new__(watch.ActionModule)
+    action._check, action._limits = False, watch_decision.Limits()
+    action._diary = lambda line: None
+    actor = SimpleNamespace(act=lambda run, record, seen, what: done.append(what) or "")
+    action._actor = actor
+    leases = RecordFolder(str(tmp_path / "watch"))
+    return action._one("mine", store, leases, record, STILL), done
+
+
+def test_a_watch_launches_what_stands_still_and_is_wanted(store, tmp_path):
+    _, done = a_pass(store, tmp_path, store.read("mine"))
+
+    assert done == [watch_decision.LAUNCH]
+
+
+def test_a_watch_leaves_what_was_killed(store, tmp_path):
+    killed(store)
+    _, done = a_pass(store, tmp_path, store.read("mine"))
+
+    assert done == []
+
+
+def test_a_watch_that_looked_before_the_kill_does_not_act_on_what_it_saw(store, tmp_path):
+    seen_before = store.read("mine")
+    killed(store)
+    told, done = a_pass(store, tmp_path, seen_before)
+
+    assert done == []
+    assert told["why"] == "its record has just changed"
+    assert store.read("mine")["wanted"] == "stopped"
+
+
+def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp_path):
+    killed(store)
+    action = run_record.ActionModule.__new__(run_record.ActionModule)
+    action._task = SimpleNamespace(check_mode=False)
+    options = {"run": "mine", "fleet_state": str(tmp_path), "wanted": "running", "fields": {}}
+
+    with pytest.raises(RunError, match="not wanted any more: it is stopped"):
+        action._change(options | {"event": "", "same_attempt": False, "only_if_wanted": True})
+    assert store.read("mine")["wanted"] == "stopped"
+
+
+def test_a_launch_that_looks_first_writes_no_wish_of_its_own(store):
+    killed(store)
+    action = run_want.ActionModule.__new__(run_want.ActionModule)
+    action._task = SimpleNamespace(check_mode=False)
+
+    answer = action._want(store, "mine", {"release": "r"}, look_first=True, event="launched")
+
+    assert answer["launch"] is False
+    assert store.read("mine")["wanted"] == "stopped"
+
+
+def test_neither_a_boot_nor_a_failure_starts_the_unit():
+    unit = (ROOT / "roles/run/templates/tpufleet-run@.service.j2").read_text()
+
+    assert "[Install]" not in unit
+    assert re.findall(r"^Restart=(.*)$", unit, re.MULTILINE) == ["no"]
+
+
+def test_a_zombie_holds_no_device_and_a_stopped_process_does(tmp_path):
+    device = tmp_path / "accel0"
+    device.touch()
+    program = "import sys; f = open(sys.argv[1]); print('here', flush=True); sys.stdin.read()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(device)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    child.stdout.readline()
+    child.send_signal(19)  # SIGSTOP: hung, and the device with it
+    assert len(holders(str(device))) == 1
+
+    child.kill()  # nobody waits for it yet
+    deadline = time.monotonic() + 10
+    while f"{child.pid} (" in state(child) and " Z " not in state(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert holders(str(device)) == []
+    child.communicate()
+
+
+def state(child):
+    return Path(f"/proc/{child.pid}/stat").read_text(encoding="ascii")
