@@ -1,5 +1,6 @@
 """What the documents mark as tried is run here, or is the very command of a test on machines."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -10,7 +11,17 @@ from tests.collections.test_playbooks import environment_of
 from tests.docs.tried_blocks import ROOT, Block, blocks, given_by, gives, played, unsaid
 from tests.localcloud.api.local_api import LocalApi
 
-HERE, EMULATOR, EMPTY = "alone", "emulator", "empty emulator"
+HERE, EMULATOR, EMPTY, PREEMPTED = "alone", "emulator", "empty emulator", "preempted emulator"
+API = (EMULATOR, EMPTY, PREEMPTED)
+RECORD = {
+    "run": "shakespeare",
+    "wanted": "running",
+    "tpu": "demo",
+    "attempt": 1,
+    "generation": 2,
+    "workers": 2,
+    "watch": {"best_step": 70},
+}
 BLOCKS = blocks()
 SPLIT = "--- next command ---"
 
@@ -51,7 +62,7 @@ def shell(home: Path, **more: str) -> dict[str, str]:
 def test_there_are_blocks_of_each_kind():
     assert those(HERE)
     assert those(EMULATOR)
-    assert len(BLOCKS) > len(those(HERE, EMULATOR, EMPTY))
+    assert len(BLOCKS) > len(those(HERE, *API))
 
 
 @pytest.mark.parametrize("block", those(HERE), ids=lambda block: block.where)
@@ -59,12 +70,24 @@ def test_a_block_that_needs_nothing_does_what_the_page_says(block: Block, tmp_pa
     run(block, shell(tmp_path))
 
 
-@pytest.mark.parametrize("block", those(EMULATOR, EMPTY), ids=lambda block: block.where)
+def lose_a_run(local_api: LocalApi) -> None:
+    """Take the TPU away on which the run of the record was at its step 70."""
+    records = local_api.state / "fleet/runs"
+    records.mkdir(parents=True)
+    (records / "shakespeare.json").write_text(json.dumps(RECORD))
+    local_api.ready("demo", schedulingConfig={"spot": True})
+    local_api.call("POST", "/_localcloud/nodes/demo:preempt")
+    local_api.state_is("demo", "PREEMPTED")
+
+
+@pytest.mark.parametrize("block", those(*API), ids=lambda block: block.where)
 def test_a_block_that_needs_only_the_api_does_what_the_page_says(
     block: Block, tmp_path: Path, local_api: LocalApi
 ):
     if block.by == EMULATOR:
         local_api.ready("demo")
+    elif block.by == PREEMPTED:
+        lose_a_run(local_api)
     home = tmp_path / "home"
     home.mkdir()
     clouds = environment_of(local_api)
@@ -75,7 +98,7 @@ def test_a_block_that_needs_only_the_api_does_what_the_page_says(
 
 @pytest.mark.parametrize(
     "block",
-    [block for block in BLOCKS if block.by not in (HERE, EMULATOR, EMPTY)],
+    [block for block in BLOCKS if block.by not in (HERE, *API)],
     ids=lambda block: block.where,
 )
 def test_a_block_that_needs_machines_is_what_a_test_on_machines_gives(block: Block):

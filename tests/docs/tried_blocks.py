@@ -5,6 +5,7 @@ A mark is a comment on the line above a block::
     <!-- tried: alone -->             run as it stands, in the project's root
     <!-- tried: emulator, exit 2 -->  run against the local cloud's API, where the TPU demo is READY
     <!-- tried: empty emulator -->     the same without any TPU
+    <!-- tried: preempted emulator -->  demo is preempted, and the run shakespeare was on it
     <!-- tried: tests/journey/test_journey.py -->   that file gives each of its commands
 
 Behind ``$`` stands a command, below it what it said: the lines in their order, numbers aside;
