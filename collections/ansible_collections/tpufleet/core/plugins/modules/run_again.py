@@ -13,10 +13,6 @@ options:
     description: The run's name.
     type: str
     required: true
-  fleet_state:
-    description: Where the records are.
-    type: str
-    required: true
   project:
     description: The project's root, whose playbooks are used.
     type: path
@@ -29,6 +25,7 @@ options:
     description: The file in which every action stands.
     type: path
     required: true
+extends_documentation_fragment: tpufleet.core.fleet_state
 attributes:
   check_mode:
     support: full

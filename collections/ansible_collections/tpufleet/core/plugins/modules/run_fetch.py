@@ -15,10 +15,6 @@ options:
     description: The run's name.
     type: str
     required: true
-  fleet_state:
-    description: Where the records are.
-    type: str
-    required: true
   to:
     description: The directory that gets C(checkpoints/STEP/...).
     type: path
@@ -28,6 +24,7 @@ options:
     type: str
     choices: [newest, all]
     default: all
+extends_documentation_fragment: tpufleet.core.fleet_state
 attributes:
   check_mode:
     support: full

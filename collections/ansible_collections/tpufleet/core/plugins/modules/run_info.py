@@ -38,14 +38,7 @@ options:
       steps that counted.
     type: bool
     default: false
-  state_dir:
-    description: Where runs keep what they write.
-    type: path
-    default: /var/lib/tpufleet
-  etc:
-    description: Where units find what they need.
-    type: path
-    default: /etc/tpufleet
+extends_documentation_fragment: tpufleet.core.run_places
 attributes:
   check_mode:
     support: full

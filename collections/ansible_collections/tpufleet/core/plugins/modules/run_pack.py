@@ -25,14 +25,7 @@ options:
     type: str
     choices: [none, newest, all]
     default: none
-  state_dir:
-    description: Where runs keep what they write.
-    type: path
-    default: /var/lib/tpufleet
-  etc:
-    description: Where units find what they need.
-    type: path
-    default: /etc/tpufleet
+extends_documentation_fragment: tpufleet.core.run_places
 attributes:
   check_mode:
     support: full

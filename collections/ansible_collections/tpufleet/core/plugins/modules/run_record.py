@@ -13,11 +13,6 @@ options:
   run:
     description: The run's name. Without one all records are read.
     type: str
-  fleet_state:
-    description: A directory of the controller's, or C(gs://bucket/prefix), which several
-      controllers can share; it is asked with the key and the endpoint of the variable C(tpu_api).
-    type: str
-    required: true
   wanted:
     description:
       - V(running) writes a new attempt. V(stopped) and V(done) change a record that says
@@ -42,6 +37,7 @@ options:
     description: A line for the record's history.
     type: str
     default: ""
+extends_documentation_fragment: tpufleet.core.fleet_state
 attributes:
   check_mode:
     support: full

@@ -15,10 +15,6 @@ options:
     description: By the run's name what its record holds of the launch.
     type: dict
     required: true
-  fleet_state:
-    description: A directory of the controller's, or C(gs://bucket/prefix).
-    type: str
-    required: true
   look_first:
     description: Record none of them yet.
     type: bool
@@ -27,6 +23,7 @@ options:
     description: What the record's history says of it.
     type: str
     required: true
+extends_documentation_fragment: tpufleet.core.fleet_state
 attributes:
   check_mode:
     support: full

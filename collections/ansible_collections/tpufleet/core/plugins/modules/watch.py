@@ -15,10 +15,6 @@ description:
     keeps a second controller from acting on the same run; it ends by itself if this one dies.
   - In check mode it only says what it would do.
 options:
-  fleet_state:
-    description: A directory of the controller's or C(gs://bucket/prefix), where the records are.
-    type: str
-    required: true
   answers:
     description: What M(tpufleet.core.run_info) said, by host.
     type: dict
@@ -47,6 +43,7 @@ options:
         is no limit), C(replacements), C(nans), C(same_worker).
     type: dict
     default: {}
+extends_documentation_fragment: tpufleet.core.fleet_state
 attributes:
   check_mode:
     support: full
