@@ -265,6 +265,8 @@ def build(tree: Mapping[str, Any], source: str = "config") -> Config:
             raise ConfigError(
                 f"{source}: {key}: must be a multiple of {of} ({divisor}), not {value}"
             )
+    for key, path in _paths(cfg):
+        _check_path(f"{source}: {key}", path)
     if cfg.model.positions == "rotary" and cfg.model.head_width % 2:
         raise ConfigError(
             f"{source}: model.positions: rotary turns pairs: it needs heads of an even width, "
@@ -275,6 +277,34 @@ def build(tree: Mapping[str, Any], source: str = "config") -> Config:
     if not cfg.sample.prompt:
         raise ConfigError(f"{source}: sample.prompt: must not be empty; a line end will do")
     return cfg
+
+
+def _paths(cfg: Config) -> list[tuple[str, str | None]]:
+    """Say which values are paths, or may be: key and value."""
+    data = cfg.data
+    return [
+        ("init_from", cfg.init_from),
+        ("data.text", data.text),
+        ("data.tokenizer", data.tokenizer),
+        ("data.directory", data.directory),
+        ("data.dataset.id", data.dataset.id),
+        ("data.dataset.cache_dir", data.dataset.cache_dir),
+        ("checkpoint.directory", cfg.checkpoint.directory),
+        ("report.tensorboard", cfg.report.tensorboard),
+    ]
+
+
+def _check_path(where: str, path: str | None) -> None:
+    if path is None:
+        return
+    if not path or "\0" in path:
+        raise ConfigError(f"{where}: must be a path or null, not {path!r}")
+    try:
+        Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{where}: must be a path, and ~ the home of a user known here, not {path!r}"
+        ) from None
 
 
 def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:

@@ -92,17 +92,25 @@ def check_writable(contract: Contract) -> None:
 
     To be done before the processes join: one that leaves later makes all the others wait.
     """
-    for directory in (contract.run_dir, contract.checkpoints):
-        try:
-            if isinstance(directory, Path):
-                directory.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryFile(dir=directory):
-                    pass
-            else:
-                _try_bucket(directory)
-        except OSError as err:
-            why = err.strerror or " ".join(str(err).split())
-            raise ConfigError(f"{directory}: cannot be written: {why}") from err
+    for place in (contract.run_dir, contract.checkpoints):
+        try_to_write(place)
+
+
+def try_to_write(place: Path | str, key: str = "") -> None:
+    """Make a directory (or gs://bucket/prefix) and write there; raises ConfigError if that fails.
+
+    The line begins with the config's ``key``, if any, and names the place.
+    """
+    try:
+        if isinstance(place, Path):
+            place.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        else:
+            _try_bucket(place)
+    except OSError as err:
+        why = err.strerror or " ".join(str(err).split())
+        raise ConfigError(f"{key and key + ': '}{place}: cannot be written: {why}") from err
 
 
 def _place(checkpoints: str) -> Path | str:

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from train import tokens
-from train.config import DataConfig
+from train.config import ConfigError, DataConfig
+from train.contract import try_to_write
 from train.texts import CorpusError, Source, source
 from train.tokens import Tokenizer
 
@@ -50,7 +51,7 @@ def prepare(cfg: DataConfig) -> Path:
 
     Several processes may do so at once: each works in a directory of its own, and the first that
     is done gives it its name. Raises ConfigError for a corpus, path, dataset or tokenizer that
-    doesn't exist, CorpusError where text could not be fetched.
+    doesn't exist and a directory that can't be written, CorpusError where text could not be had.
     """
     root = Path(cfg.directory).expanduser() if cfg.directory else default_directory()
     given = None
@@ -62,10 +63,10 @@ def prepare(cfg: DataConfig) -> Path:
         how = cfg.tokenizer.encode()
     parts = (FORMAT.encode(), text.digest.encode(), repr(cfg.heldout).encode(), how)
     directory = root / f"{text.name}-{_digest(*parts)[:16]}"
-    if (directory / "meta.json").exists():
+    if os.path.exists(directory / "meta.json"):  # noqa: PTH110 - Path's raises where it may not look
         return directory
+    try_to_write(root, "data.directory")
     try:
-        root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{text.name}-", dir=root) as made:
             _write(Path(made) / "corpus", text, cfg, given)
             try:
@@ -82,17 +83,28 @@ def default_directory() -> Path:
     """Where prepared corpora live: a worker's data directory, else the user's cache."""
     if os.access(_SHARED_DATA, os.W_OK | os.X_OK):
         return _SHARED_DATA
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        raise ConfigError("data.directory: must be given where this user has no home") from None
     return Path(cache) / "tpufleet" / "data"
 
 
 def read_meta(directory: Path) -> Meta:
-    """Read a prepared corpus's ``meta.json``; raises CorpusError where a file is damaged."""
+    """Read a prepared corpus's ``meta.json`` and try its files.
+
+    Raises CorpusError where one is damaged, ConfigError where this user may not read it.
+    """
     remedy = "remove the directory, and it is prepared again"
     try:
         meta = Meta(**json.loads((directory / "meta.json").read_text()))
-        sizes = {part: (directory / f"{part}.bin").stat().st_size for part in ("train", "heldout")}
+        sizes = {part: _size(directory / f"{part}.bin") for part in ("train", "heldout")}
         width = read_tokenizer(directory, meta).dtype().itemsize
+    except PermissionError as err:
+        raise ConfigError(
+            f"data.directory: {err.filename}: cannot be read: {err.strerror}; take another "
+            "directory, or have its owner let this user in"
+        ) from err
     except (OSError, ValueError, TypeError) as err:
         raise CorpusError(f"{directory}: is no prepared corpus ({err}); {remedy}") from err
     for part, count in (("train", meta.train), ("heldout", meta.heldout)):
@@ -102,6 +114,12 @@ def read_meta(directory: Path) -> Meta:
                 f"{count} tokens of {width}; {remedy}"
             )
     return meta
+
+
+def _size(path: Path) -> int:
+    """The length of a file that can be read, in bytes."""
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def read_tokenizer(directory: Path, meta: Meta) -> Tokenizer:

@@ -40,6 +40,8 @@ def train(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
         (["{config}", "model.context=1000000"], {}, "fewer than one window"),
         (["{config}", "data.tokenizer=nowhere.json"], {}, "data.tokenizer: must be ascii, bytes"),
         (["{config}", "model.vocabulary=64"], {}, "model.vocabulary: must be at least the corpus"),
+        (["{config}", "data.directory=/dev/null/d"], {}, "data.directory: /dev/null/d: cannot be"),
+        (["{config}", "data.directory=~nobody-at-all"], {}, "data.directory: must be a path, and"),
         (["{config}"], {"TPUFLEET_RUN_DIR": "/dev/null/r"}, "/dev/null/r: cannot be written"),
     ],
 )

@@ -2,7 +2,9 @@
 
 import os
 import stat
+import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,10 +103,74 @@ def test_an_unknown_corpus_is_refused_with_those_that_are_known():
         prepare(DataConfig(corpus="tolstoy"))
 
 
-def test_a_data_directory_that_cannot_be_made_is_named(cfg: DataConfig, tmp_path: Path):
+def test_a_data_directory_that_cannot_be_made_is_a_mistake_in_the_config(
+    cfg: DataConfig, tmp_path: Path
+):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CorpusError, match=r"data\.directory: .*/file/below/.* cannot be written"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.directory: .*/file/below: cannot be written: Not a directory$"
+    ):
         prepare(replace(cfg, directory=str(tmp_path / "file" / "below")))
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Path]:
+    """A directory of this user's, seen by one whom permissions bind: root is above them."""
+    me = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o755)
+        (place / "a.txt").write_text("first\nsecond\n")
+        if not me:
+            os.seteuid(65534)
+        yield place
+        os.seteuid(me)
+
+
+def forbid(path: Path, mode: int) -> None:
+    """Change a mode as the owner, whoever this process is at the moment."""
+    acting = os.geteuid()
+    os.seteuid(os.getuid())
+    path.chmod(mode)
+    os.seteuid(acting)
+
+
+def test_a_data_directory_that_this_user_may_not_write_is_a_mistake_in_the_config(
+    as_nobody: Path,
+):
+    forbid(as_nobody, 0o555)
+    with pytest.raises(
+        ConfigError, match=r"^data\.directory: .*/data: cannot be written: Permission denied$"
+    ):
+        prepare(DataConfig(text=str(as_nobody / "a.txt"), directory=str(as_nobody / "data")))
+    forbid(as_nobody, 0o755)
+
+
+@pytest.mark.parametrize("part", ["meta.json", "train.bin", "heldout.bin"])
+def test_a_corpus_that_this_user_may_not_read_is_a_mistake_in_the_config(
+    as_nobody: Path, part: str
+):
+    forbid(as_nobody, 0o777)
+    directory = prepare(
+        DataConfig(text=str(as_nobody / "a.txt"), directory=str(as_nobody / "data"))
+    )
+    (directory / part).chmod(0)
+    with pytest.raises(
+        ConfigError, match=rf"^data\.directory: .*/{part}: cannot be read: Permission denied; "
+    ):
+        read_meta(directory)
+
+
+def test_a_data_directory_that_this_user_may_not_enter_is_a_mistake_in_the_config(
+    as_nobody: Path,
+):
+    forbid(as_nobody, 0o777)
+    cfg = DataConfig(text=str(as_nobody / "a.txt"), directory=str(as_nobody / "data"))
+    prepare(cfg)
+    (as_nobody / "data").chmod(0)
+    with pytest.raises(ConfigError, match=r"^data\.directory: .*/data: cannot be written: "):
+        prepare(cfg)
+    (as_nobody / "data").chmod(0o700)
 
 
 def test_a_failing_install_is_told_in_uv_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

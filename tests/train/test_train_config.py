@@ -57,6 +57,12 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
         ),
         ({"optimizer": {"clip": float("nan")}}, "optimizer.clip: must be a number above 0"),
         ({"optimizer": {"clip": float("inf")}}, "optimizer.clip: must be a number above 0"),
+        ({"data": {"text": ""}}, "data.text: must be a path or null, not ''"),
+        ({"init_from": "a\0b"}, r"init_from: must be a path or null, not 'a\x00b'"),
+        (
+            {"checkpoint": {"directory": "~nobody-at-all/c"}},
+            "checkpoint.directory: must be a path, and ~ the home of a user known here, not '~nobo",
+        ),
         ({"sample": {"prompt": ""}}, "sample.prompt: must not be empty"),
         (
             {"model": {"width": 10, "heads": 3}},
@@ -122,7 +128,7 @@ def test_a_batch_is_shared_evenly_or_refused_with_both_numbers(batch: int, parts
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
         lambda below: st.lists(below) | st.dictionaries(st.text(), below),
     ),
-    st.sampled_from(["steps", "model", "data", "seed", "other"]),
+    st.sampled_from(["steps", "model", "data", "seed", "init_from", "other"]),
 )
 def test_whatever_stands_in_a_config_it_is_taken_or_refused_in_one_line(value: object, key: str):
     try:
