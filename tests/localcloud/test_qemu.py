@@ -181,6 +181,7 @@ def test_a_killed_server_s_machine_is_known_to_the_next(place, node, key):
     before = boot_id(key, node)
     [server] = processes.with_argument(f"--directory={place.directory}")
     os.kill(server, signal.SIGKILL)
+    wait_until(lambda: not cloud.is_served(place), 30)
     cloud.up(place, port=None, subnet=None, say=print)
     wait_until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
     assert boot_id(key, node) == before
