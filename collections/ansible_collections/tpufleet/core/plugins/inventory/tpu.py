@@ -98,6 +98,7 @@ from ..module_utils.tpu_slices import Slice, slices_of
 from ..module_utils.tpu_sources import Source, TpuNodes
 from ..plugin_utils.doctor_asked import doctor_asked, last_words
 from ..plugin_utils.inert_text import plain
+from ..plugin_utils.typed_values import cut_short
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
 _PARSER_ERROR = 4
@@ -138,6 +139,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._text: dict[str, str] = {}
         self._hints: dict[str, Any] = {}
         try:
+            if cut := cut_short():
+                raise NotConfigured(cut)
             self._read_config_data(path)
             self._fill(path, use_cache=cache)
         except (TpuApiError, AnsibleError) as error:

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 LIKE = (
     "ansible-playbook playbooks/schedule.yml -e watch=1m, "
-    "or -e kill=RUN -e at='2026-12-31 18:00', or -e restart=RUN -e every=6h"
+    "or -e kill=RUN -e at='\"2026-12-31 18:00\"', or -e restart=RUN -e every=6h"
 )
 
 
@@ -74,9 +74,7 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
     if verb != "watch" and not _NAME.fullmatch(target):
         raise ScheduleError(f"{verb} what? not {target!r}: {LIKE}")
     if bool(at) == bool(every):
-        raise ScheduleError(
-            f"{verb} when? Say either -e at='2026-12-31 18:00' or -e every=6h: {LIKE}"
-        )
+        raise ScheduleError(f"{verb} when? Say either -e at=TIME or -e every=6h: {LIKE}")
     if at and not _AT.fullmatch(at):
         raise ScheduleError(
             f"at={at!r} is no time of systemd's, such as '2026-12-31 18:00': {LIKE}"
