@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from train.strict import Bound, ConfigError, overlay, read, section
 
 type Count = Annotated[int, Bound(least=1)]
+type Steps = Annotated[int, Bound(least=1, most=2**31 - 1)]
+"""Counted on the device in an int32."""
 type Positive = Annotated[float, Bound(least=0, above=True)]
 type NotNegative = Annotated[float, Bound(least=0)]
 type Fraction = Annotated[float, Bound(least=0, most=1)]
@@ -135,7 +137,7 @@ class OptimizerConfig:
     name: Literal["adamw", "muon"] = "adamw"
     """``muon`` is for the layers' matrices; all else goes to AdamW with the same rate."""
     learning_rate: Positive = 3e-3
-    warmup: Annotated[int, Bound(least=0)] = 50
+    warmup: Annotated[int, Bound(least=0, most=2**31 - 1)] = 50
     """Steps over which the learning rate rises from 0."""
     final: Fraction = 0.1
     beta1: Fraction = 0.9
@@ -221,7 +223,7 @@ class ProfileConfig:
 class Config:
     """A whole run. The batch, the initial parameters and the sample follow from ``seed``."""
 
-    steps: Count = 1000
+    steps: Steps = 1000
     batch: Count = 16
     """Windows in a step, over all processes together."""
     seed: Annotated[int, Bound(least=0, most=2**63 - 1)] = 0

@@ -32,8 +32,8 @@ class Bound:
         return self.least <= value <= self.most and not (self.above and value == self.least)
 
     def __str__(self) -> str:
-        low = f"above {self.least:g}" if self.above else f"at least {self.least:g}"
-        return low if self.most == math.inf else f"{low} and at most {self.most:g}"
+        low = f"above {self.least}" if self.above else f"at least {self.least}"
+        return low if self.most == math.inf else f"{low} and at most {self.most}"
 
 
 def read(path: Path) -> dict[str, Any]:

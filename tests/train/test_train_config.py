@@ -44,10 +44,24 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
         ({"stepz": 1}, "stepz: unknown key; allowed here: steps, batch, seed"),
         ({"model": {"depth": 1}}, "model.depth: unknown key; allowed here: layers, heads"),
         ({"model": 3}, "model: must be a mapping, not int '3'"),
-        ({"steps": 0}, "steps: must be a whole number at least 1, not int '0'"),
-        ({"steps": "many"}, "steps: must be a whole number at least 1, not str 'many'"),
-        ({"steps": True}, "steps: must be a whole number at least 1, not bool 'True'"),
-        ({"steps": 1.5}, "steps: must be a whole number at least 1, not float '1.5'"),
+        ({"steps": 2**31}, "steps: must be a whole number at least 1 and at most 2147483647, not"),
+        ({"batch": 0}, "batch: must be a whole number at least 1, not int '0'"),
+        (
+            {"steps": 0},
+            "steps: must be a whole number at least 1 and at most 2147483647, not int '0'",
+        ),
+        (
+            {"steps": "many"},
+            "steps: must be a whole number at least 1 and at most 2147483647, not str 'many'",
+        ),
+        (
+            {"steps": True},
+            "steps: must be a whole number at least 1 and at most 2147483647, not bool 'True'",
+        ),
+        (
+            {"steps": 1.5},
+            "steps: must be a whole number at least 1 and at most 2147483647, not float '1.5'",
+        ),
         ({"model": {"tied": 1}}, "model.tied: must be true or false, not int '1'"),
         ({"data": {"text": 3}}, "data.text: must be text or null, not int '3'"),
         ({"data": {"heldout": 1}}, "data.heldout: must be a number at least 0 and at most 0.9"),
