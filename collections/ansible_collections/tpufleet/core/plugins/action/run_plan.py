@@ -55,7 +55,8 @@ class ActionModule(ActionBase):
             text = read_config(path, strict=not options["command"])
         elif not options["command"]:
             raise RunError(
-                "say what to run: -e config=FILE (or -e command='PROGRAM ARGUMENT …' -e run=NAME)"
+                "say what to run: ansible-playbook train.yml -e config=FILE (or "
+                "-e command='\"PROGRAM ARGUMENT …\"' -e run=NAME)"
             )
         hostvars = task_vars["hostvars"]
         workers = [worker(host, hostvars[host]) for host in task_vars["ansible_play_hosts_all"]]

@@ -14,7 +14,7 @@ from ansible.errors import AnsibleFilterError
 from ..plugin_utils.folded_names import folded
 
 ENV_FORMS = (
-    'say -e env=\'NAME=value OTHER=value\' or -e \'{"env": {"NAME": "value"}}\' '
+    'say -e env=\'"NAME=value OTHER=value"\' or -e \'{"env": {"NAME": "value"}}\' '
     "to ansible-playbook train.yml"
 )
 

@@ -192,7 +192,7 @@ def environment_file(variables: dict[str, str]) -> str:
     return "".join(lines)
 
 
-COMMAND = "ansible-playbook train.yml -e command='PROGRAM ARGUMENT …'"
+COMMAND = "ansible-playbook train.yml -e command='\"PROGRAM ARGUMENT …\"'"
 
 
 def secrets_file(launch: Launch) -> str:

@@ -209,7 +209,7 @@ def where(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
 
 
-SET = "ansible-playbook train.yml -e set='key=value other=value'"
+SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
 
 
 def words(command: str | None, overrides: Any) -> list[str]:
