@@ -14,7 +14,6 @@ from ..module_utils.checkpoint_sound import files_of, newest_sound
 from ..module_utils.gcs import SCHEME, Objects
 from ..module_utils.run import RunError, check_name
 from ..module_utils.run_record import RecordError, record_store
-from ..module_utils.tpu_api import ApiSettings
 from ..module_utils.tpu_errors import TpuApiError
 from .run_record import plain
 
@@ -47,16 +46,9 @@ class ActionModule(ActionBase):
             place = str(record.get("checkpoints") or "")
             if not place.startswith(SCHEME):
                 return {"changed": False, "place": "", "files": [], "passed_over": []}
-            settings = ApiSettings.of(api)
-            bucket = Objects(
-                place,
-                address=settings.storage_address,
-                credentials_file=settings.credentials_file,
-            )
-            folder = Path(options["to"]) / "checkpoints"
-            return {"place": place} | fetch(
-                bucket, folder, options["which"] == "newest", self._task.check_mode
-            )
+            bucket, folder = Objects.of(place, api), Path(options["to"]) / "checkpoints"
+            newest = options["which"] == "newest"
+            return {"place": place} | fetch(bucket, folder, newest, self._task.check_mode)
         except (RunError, RecordError, TpuApiError) as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 from . import tpu_errors as errors
 from .google_http import GoogleHttp, Patience, list_of
 from .google_session import open_session
+from .tpu_api import ApiSettings
 
 GOOGLE = "https://storage.googleapis.com"
 SCHEME = "gs://"
@@ -81,6 +82,19 @@ class Objects(GoogleHttp):
         real = self.address == GOOGLE
         session = open_session(GOOGLE, credentials_file) if real else _without_credentials()
         self._session = _Session(session)
+
+    @classmethod
+    def of(cls, url: str, api: Mapping[str, Any]) -> Objects:
+        """Open an address with the key and the storage endpoint of the inventory's tpu_api.
+
+        Raises NotConfigured, also where this cloud has no bucket.
+        """
+        settings = ApiSettings.of(api)
+        if not settings.storage_address:
+            raise errors.NotConfigured(f"{url}: this cloud has no bucket")
+        return cls(
+            url, address=settings.storage_address, credentials_file=settings.credentials_file
+        )
 
     def read(self, name: str) -> tuple[dict[str, Any], int]:
         """Give an object's JSON and its generation; nothing and ABSENT where there is none.
