@@ -118,7 +118,8 @@ def test_no_fault_leaves_a_node_a_machine_or_a_run_behind(disturbed: Disturbed):
     assert [node["name"].rpartition("/")[2] for node in nodes] == [TPU]
     assert len(list(disturbed.fleet.place.machines.iterdir())) == len(workers)
     for worker in workers:
-        there = "test \"$(systemctl list-units --plain --no-legend --state=active 'tpufleet-run@*' | wc -l)\" = 1"
+        units = "systemctl list-units --plain --no-legend --state=active 'tpufleet-run@*'"
+        there = f'test "$({units} | wc -l)" = 1'
         disturbed.fleet.on(worker, "sh", "-c", there)
 
 

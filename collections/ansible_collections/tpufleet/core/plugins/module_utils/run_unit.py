@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import signal
 import subprocess
 import tempfile
 import time
@@ -34,13 +35,41 @@ UNIT = "tpufleet-run@{}.service"
 ACTIVE = ("active", "activating", "reloading", "deactivating")
 UNIT_FILE = Path("/etc/systemd/system/tpufleet-run@.service")
 DROP_INS = Path("/run/systemd/system")
+SHOWN = (
+    *("LoadState", "ActiveState", "SubState", "Result"),
+    *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
+)
+END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED and so on, waitid(2)
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
 
 
 def unit_state(run: str) -> dict[str, str]:
     """Ask systemd how the run's unit stands."""
-    shown = systemctl("show", "--property=LoadState,ActiveState,SubState,Result", UNIT.format(run))
+    shown = systemctl("show", f"--property={','.join(SHOWN)}", UNIT.format(run))
     return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+
+
+def end_by_systemd(unit: dict, attempt: object) -> dict | None:
+    """Give the end of an attempt as systemd tells it, in exit.json's words; None where it can't.
+
+    For who was killed with all of its unit: then nobody was left to write exit.json. After a
+    reboot systemd knows no more (systemd.exec(5), org.freedesktop.systemd1(5)).
+    """
+    code = END_CODES.get(unit.get("ExecMainCode", ""))
+    if unit.get("ActiveState") in ACTIVE or code is None:
+        return None
+    status = unit.get("ExecMainStatus", "")
+    if code != "exited":
+        status = signal.Signals(int(status)).name[len("SIG") :]
+    since_boot_s = int(unit.get("ExecMainExitTimestampMonotonic") or 0) / 1e6
+    age_s = time.clock_gettime(time.CLOCK_MONOTONIC) - since_boot_s
+    return {
+        "attempt": attempt,
+        "result": unit.get("Result", ""),
+        "code": code,
+        "status": status,
+        "time": round(time.time() - age_s, 3),
+    }
 
 
 def active_runs() -> list[str]:
@@ -124,6 +153,7 @@ def look(run: str, places: Places, lines: int = 0) -> dict:
     ended = read_json(folder / "exit.json")
     launched = read_json(places.unit_dir(run) / "launch.json") or {}
     met = read_json(folder / "meeting.json")
+    ended = ended or end_by_systemd(unit, launched.get("attempt"))
     return {
         "run": run,
         "state": state_in_words(unit, heartbeat, ended, met),

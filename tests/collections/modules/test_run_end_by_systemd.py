@@ -1,0 +1,44 @@
+"""Who was killed with all of its unit left no exit.json: systemd says how it ended."""
+
+import time
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run import exit_in_words
+from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import end_by_systemd
+
+A_MINUTE_AGO = str(int((time.clock_gettime(time.CLOCK_MONOTONIC) - 60) * 1e6))
+KILLED = {
+    "ActiveState": "failed",
+    "Result": "signal",
+    "ExecMainCode": "2",
+    "ExecMainStatus": "9",
+    "ExecMainExitTimestampMonotonic": A_MINUTE_AGO,
+}
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        (KILLED, "killed"),
+        (KILLED | {"ExecMainStatus": "15"}, "interrupted, not saved"),
+        (KILLED | {"ExecMainCode": "3", "ExecMainStatus": "11"}, "crashed (signal SEGV)"),
+        (KILLED | {"ExecMainCode": "1", "ExecMainStatus": "0"}, "done"),
+        (KILLED | {"Result": "oom-kill"}, "out of memory"),
+    ],
+)
+def test_an_end_that_nobody_wrote_down_is_systemd_s(unit, words):
+    assert exit_in_words(end_by_systemd(unit, 3)) == words
+
+
+def test_it_ended_when_systemd_says_in_the_attempt_that_was_launched():
+    ended = end_by_systemd(KILLED, 3)
+
+    assert ended["attempt"] == 3
+    assert 50 < time.time() - ended["time"] < 600
+
+
+@pytest.mark.parametrize(
+    "unit", [{}, KILLED | {"ExecMainCode": "0"}, KILLED | {"ActiveState": "deactivating"}]
+)
+def test_of_what_runs_or_was_before_a_reboot_systemd_knows_no_end(unit):
+    assert end_by_systemd(unit, 3) is None
