@@ -32,7 +32,8 @@ class Losses:
         self.finished_at: dict[int, float] = {}
         self.done_twice = 0
         self._pattern = f"*-w-0/root/var/lib/tpufleet/runs/{run}/metrics.jsonl"
-        self._machines, self._read = machines, {}
+        self._machines = machines
+        self._read: dict[tuple[Path, int], tuple[int, bytes]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._collect, daemon=True)
 
@@ -62,9 +63,14 @@ class Losses:
     def _take(self, file: Path) -> None:
         with file.open("rb") as stream:
             inode = os.fstat(stream.fileno()).st_ino
-            begin = self._read.get((file, inode), 0)
-            stream.seek(begin)
+            begin, last = self._read.get((file, inode), (0, b""))
+            # A trainer that goes on takes away what it will do again: then all is read anew.
+            stream.seek(begin - len(last))
+            if stream.read(len(last)) != last:
+                begin = stream.seek(0)
             whole, newline, _ = stream.read().rpartition(b"\n")
+        if not newline:
+            return
         for line in whole.splitlines():
             told = json.loads(line)
             step, loss = told["step"], told["loss"]
@@ -73,7 +79,8 @@ class Losses:
             if self.finished_at.get(step, told["time"]) != told["time"]:
                 self.done_twice += 1
             self.finished_at[step] = told["time"]
-        self._read[file, inode] = begin + len(whole) + len(newline)
+        last = whole.rpartition(b"\n")[2] + newline
+        self._read[file, inode] = begin + len(whole) + len(newline), last
 
 
 @dataclass

@@ -56,6 +56,27 @@ def test_losses_are_collected_over_machines_and_a_step_with_two_losses_is_named(
     assert losses.done_twice == 2
 
 
+def test_losses_that_a_trainer_took_back_and_wrote_again_are_read_anew(tmp_path):
+    folder = tmp_path / "a-w-0/root/var/lib/tpufleet/runs/mine"
+    folder.mkdir(parents=True)
+    file = folder / "metrics.jsonl"
+
+    def line(step: int, loss: float, at: float) -> str:
+        return json.dumps({"step": step, "loss": loss, "time": at}) + "\n"
+
+    file.write_text(line(1, 4.0, 10.0) + line(2, 3.0, 11.0))
+    with Losses(tmp_path, "mine").collected() as losses:
+        while losses.best < 2:
+            time.sleep(0.05)
+        # In place, and already longer than it was when it is looked at again.
+        file.write_text(line(1, 4.0, 10.0) + line(2, 3.0, 2000.125) + line(3, 2.5, 2001.125))
+        while losses.best < 3:
+            time.sleep(0.05)
+
+    assert losses.differing == []
+    assert losses.done_twice == 1
+
+
 def test_a_tree_of_processes_is_killed_even_where_sessions_differ():
     script = "setsid sleep 600 & echo $!; wait"
     parent = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)
