@@ -1,15 +1,18 @@
 """Processes and devices: joining the others, and one mesh over all devices of all processes."""
 
+import copy
 import hashlib
 import ipaddress
 import logging
 import os
 import socket
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import compiler, distributed
 from jax.experimental import mesh_utils, multihost_utils
 
 from train import attention
@@ -45,6 +48,20 @@ def join(contract: Contract) -> None:
         # The service has no authentication: it listens where the fleet said, not everywhere.
         coordinator_bind_address=coordinator if _is_address(host) else None,
     )
+    if jax.default_backend() == "cpu":
+        _let_all_keep_what_they_compile()
+
+
+def _let_all_keep_what_they_compile() -> None:
+    """Have every process write to the compile cache, where JAX lets process 0 alone.
+
+    On CPU the key of a program holds the process's own topology: what process 0 wrote is found by
+    no other, which would compile anew at each start. JAX 0.12 has no option for it
+    (jax/_src/compiler.py, _cache_write); test_other_processes tells when this stops working.
+    """
+    state = copy.copy(distributed.global_state)
+    state.process_id = 0
+    compiler.distributed = SimpleNamespace(global_state=state)
 
 
 def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:

@@ -11,7 +11,7 @@ import pytest
 from tests.train.trainer_processes import Attempt, loss_log
 from train.contract import HUNG
 
-DONE, BAD_CONFIG = 0, 2
+DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75
 WORDS = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
 
 
@@ -22,6 +22,24 @@ def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory
     attempt = launch(directory, [*WORDS, "steps=60"])
     assert attempt.codes() == [DONE, DONE], attempt.logs()
     return directory
+
+
+def test_a_relaunch_compiles_in_no_process_what_the_launch_did(
+    launch: Callable[..., Attempt], tmp_path: Path
+):
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")}
+
+    def kept() -> set[str]:
+        attempt = launch(tmp_path, [*WORDS, "steps=1000000"], environment=cache)
+        attempt.wait_for_progress()
+        attempt.signal(0, signal.SIGTERM)
+        assert attempt.codes() == [INTERRUPTED, INTERRUPTED], attempt.logs()
+        return {path.name for path in (tmp_path / "jax").iterdir() if "atime" not in path.name}
+
+    first = kept()
+    updates = [name for name in first if name.startswith("jit_update")]
+    assert len(updates) == 2, first  # each process has its own
+    assert [name for name in kept() - first if name.startswith("jit_update")] == []
 
 
 def test_two_processes_log_the_losses_of_one(two: Path, finished: Path):
