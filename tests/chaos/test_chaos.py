@@ -84,6 +84,8 @@ def disturbed(fleet, config):
     with Losses(fleet.place.machines, run).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={run}")
         yield Disturbed(fleet, run, losses, fleet.place.directory / "watch.log")
+        # A cloud that stays must not have a run that is wanted for ever.
+        fleet.play("playbooks/kill.yml", "-e", f"run={run}")
 
 
 @pytest.mark.parametrize("fault", STRIKES, ids=[fault.name for fault in STRIKES])
