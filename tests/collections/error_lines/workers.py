@@ -1,12 +1,12 @@
 """Bad input to setup: what a worker lacks, or is told wrongly."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
+from ansible_collections.tpufleet.core.plugins.module_utils.apt_words import reason
 from ansible_collections.tpufleet.core.plugins.module_utils.python_env import check_room
 from ansible_collections.tpufleet.core.plugins.module_utils.wheels import download
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
@@ -24,14 +24,14 @@ def wrong_time_zone(bad: Bad) -> str:
 
 @case("nosuch")
 def package_that_does_not_exist(bad: Bad) -> str:
-    """The role's own answer to the words that ansible.builtin.apt has for it."""
-    tasks = yaml.safe_load((ROOT / "roles/base/tasks/main.yml").read_text())
-    [says] = [task for task in tasks if task["name"].startswith("Say why the packages")]
-    words = json.dumps({"__base_installed": {"msg": "No package matching 'nosuch' is available"}})
-    told = Stage(bad.folder).play(
-        yaml.safe_dump([says], width=1000), "--limit", "pod-w1", "-e", words
-    )
-    return viewed(told.text)
+    """apt-get's own words, and the role's of what mends it."""
+    [task] = [
+        task
+        for task in yaml.safe_load((ROOT / "roles/base/tasks/main.yml").read_text())
+        if "tpufleet.core.packages" in task
+    ]
+    mend = task["tpufleet.core.packages"]["mend"].replace("{{ inventory_hostname }}", "pod-w1")
+    return f"pod-w1: {reason('', 'E: Unable to locate package nosuch')}: {mend}"
 
 
 @case("apple==1.0")

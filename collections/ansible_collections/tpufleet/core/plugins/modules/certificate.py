@@ -101,6 +101,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.apt_words import QUERY, missing
 from ..module_utils.certificate import NAME, digests, lacks, read_certificate
 from ..module_utils.devices import device_files
 from ..module_utils.python_env import EnvError, env_id, is_complete, lock_digest, python_minor
@@ -108,13 +109,12 @@ from ..module_utils.python_env import EnvError, env_id, is_complete, lock_digest
 
 def missing_packages(packages: list) -> list:
     """Ask dpkg which packages are not installed. Raises OSError."""
-    missing = []
-    for name in packages:
-        words = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", name]
-        told = subprocess.run(words, capture_output=True, text=True, check=False)
-        if told.stdout != "installed":
-            missing.append(f"the package {name} is not installed")
-    return missing
+    if not packages:
+        return []
+    names = [name.partition("=")[0] for name in packages]
+    words = ["dpkg-query", "--show", f"--showformat={QUERY}", *names]
+    told = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    return [f"the package {name} is not installed" for name in missing(packages, told)]
 
 
 def inactive_units(units: list) -> list:

@@ -7,6 +7,8 @@ DOCUMENTATION = r"""
 module: firewall
 short_description: Have the fleet's own nftables table, which takes itself back if it cuts ssh
 description:
+  - With O(state=present), the table is loaded, and confirmed over a new connection to the worker;
+    the controller's part makes the one of the other two.
   - With O(state=loaded), a table that differs is loaded, and a timer of systemd's takes it back
     after some seconds. Nothing else of the worker's rules is touched.
   - With O(state=confirmed), which is to come over a new connection, the timer is stopped, and the
@@ -16,7 +18,7 @@ options:
   state:
     description: What to do.
     type: str
-    choices: [loaded, confirmed, absent]
+    choices: [present, loaded, confirmed, absent]
     required: true
   peers:
     description: Addresses and networks from which everything may come.
@@ -45,9 +47,9 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Load the table
+- name: Have the table, if a new connection comes through it
   tpufleet.core.firewall:
-    state: loaded
+    state: present
     peers: [10.128.0.2, 10.128.0.3]
   become: true
 """
@@ -186,7 +188,7 @@ def main() -> None:
         argument_spec={
             "state": {
                 "type": "str",
-                "choices": ["loaded", "confirmed", "absent"],
+                "choices": ["present", "loaded", "confirmed", "absent"],
                 "required": True,
             },
             "peers": {"type": "list", "elements": "str", "default": []},
