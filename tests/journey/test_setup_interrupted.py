@@ -16,14 +16,14 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CUT, OFF = 10, 38
+CUT, OFF = 9, 37
 """After how many tasks have begun the second worker loses its network, and its power."""
-KILLS = (3, 7, 8, 9, 12, 31, 36, 42)
+KILLS = (3, 7, 8, 11, 30, 32, 35, 41)
 """After how many the controller is killed: from the first look over the packages, the system's
 files, the people, the keys and the downloads to the last roles."""
 POINTS = sorted([*KILLS, CUT, OFF])
 if not os.environ.get("TPUFLEET_ALL_POINTS"):
-    POINTS = [point for point in POINTS if point in {7, 8, CUT, 31, 36, OFF}]
+    POINTS = [point for point in POINTS if point in {7, 8, CUT, 30, 35, OFF}]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,9 @@ from tests.collections.view.conftest import Stage
 
 @case("Mars/Olympus")
 def wrong_time_zone(bad: Bad) -> str:
-    return failed(run_module("host_clock", check=True, timezone="Mars/Olympus"))
+    return failed(
+        run_module("host_settings", check=True, timezone="Mars/Olympus", address="10.0.0.2")
+    )
 
 
 @case("nosuch")
