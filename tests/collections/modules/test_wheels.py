@@ -3,6 +3,7 @@ environments may go."""
 
 import hashlib
 import os
+import subprocess
 import sys
 import venv
 import zipfile
@@ -125,6 +126,35 @@ def test_an_environment_is_made_from_wheels_alone_and_checks_their_hashes(tmp_pa
     with pytest.raises(EnvError, match="uv pip install"):
         install_env(tmp_path / ENV_B, lock, python, uv, tmp_path / "index", {})
     assert not is_complete(tmp_path / ENV_B)
+
+
+def with_program(folder: Path, name: str, body: str) -> str:
+    """Make a wheel that brings a program, and give the lock's line for it."""
+    make_wheel(folder, name)
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{name}-1.0.data/scripts/{name}", body)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{name}==1.0 --hash=sha256:{digest}\n"
+
+
+def test_a_tool_of_one_program_needs_no_installation_but_its_wheel(tmp_path):
+    lock = with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho peeled\n")
+
+    wheels.unpack_programs(tmp_path / "wheels", lock, tmp_path / "bin")
+
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["peeler"]
+    told = subprocess.run([tmp_path / "bin/peeler"], capture_output=True, text=True, check=True)
+    assert told.stdout == "peeled\n"
+
+
+def test_a_program_of_another_content_is_refused(tmp_path):
+    lock = with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho peeled\n")
+    with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho evil\n")
+
+    with pytest.raises(EnvError, match=r"peeler-1\.0\S* is not what the lock file pins"):
+        wheels.unpack_programs(tmp_path / "wheels", lock, tmp_path / "bin")
+    assert list((tmp_path / "bin").iterdir()) == []
 
 
 def test_an_index_of_one_s_own_holds_for_pip_as_for_uv():

@@ -72,6 +72,7 @@ def ssh_config(address: str, folder: Path = FOLDER) -> str:
     ForwardAgent no
     ControlPath none
     Compression no
+    Ciphers ^aes128-gcm@openssh.com
     ConnectTimeout 10
     ServerAliveInterval 15
     ServerAliveCountMax 4

@@ -16,10 +16,15 @@ from .fleet_ssh import FOLDER, LEADER
 
 TRIES = 5
 _SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket, protocol stream; ssh's own
+_NO_START = 5  # of the daemon's protocol: refused, which "@ERROR" tells, or ssh failed before it
 
 
 class FromLeaderError(Exception):
     """The leader doesn't give what was asked; the text is one line for a person."""
+
+
+class LeaderAwayError(FromLeaderError):
+    """The leader can't be reached: asking it for something else is of no use."""
 
 
 def has_leader(folder: Path = FOLDER) -> bool:
@@ -51,7 +56,8 @@ def pull(
         folder: where the worker's key is.
 
     Raises:
-        FromLeaderError: the leader can't be reached, refuses, or hasn't got it.
+        LeaderAwayError: the leader can't be reached.
+        FromLeaderError: it refuses, or hasn't got it.
     """
     if not has_leader(folder):
         raise FromLeaderError(
@@ -82,8 +88,12 @@ def pull(
             ) from None
         if done.returncode == 0:
             return
-        if done.returncode not in _SSH_FAILED or attempt == TRIES:
-            raise FromLeaderError(f"the leader gives no {module}/{path}: {_why(done.stderr)}")
+        away = done.returncode in _SSH_FAILED or (
+            done.returncode == _NO_START and "@ERROR" not in done.stderr
+        )
+        if not away or attempt == TRIES:
+            kind = LeaderAwayError if away else FromLeaderError
+            raise kind(f"the leader gives no {module}/{path}: {_why(done.stderr)}")
         # Many workers come at once, and sshd turns some away (MaxStartups): they come back apart.
         time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 - no secret
 

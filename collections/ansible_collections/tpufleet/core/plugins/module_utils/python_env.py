@@ -30,6 +30,15 @@ print(json.dumps({
     "devices": jax.local_device_count(),
 }))
 """
+INTERPRETER = """
+import json, os, platform, sys, sysconfig
+print(json.dumps({
+    "path": os.path.realpath(sys.executable),
+    "version": sys.version,
+    "platform": sysconfig.get_platform(),
+    "libc": platform.libc_ver()[1],
+}))
+"""
 SLICE_PROOF = """
 import json, os, jax
 import jax.numpy as jnp
@@ -77,6 +86,33 @@ def python_minor(python: Path) -> int:
     if major != 3:
         raise EnvError(f"{python} is Python {major}, not 3")
     return minor
+
+
+def interpreter(python: Path) -> dict:
+    """Tell by what a compiled environment knows its interpreter: where it is, which build of which
+    version, and on what system. Raises EnvError.
+    """
+    try:
+        asked = subprocess.run(
+            [str(python), "-c", INTERPRETER], capture_output=True, text=True, timeout=60, check=True
+        )
+        return json.loads(asked.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise EnvError(
+            f"{python} does not run: ansible-playbook setup.yml --tags python mends it"
+        ) from error
+
+
+def measure(env: Path) -> tuple[int, int]:
+    """Count an environment's files, and their bytes, but for its marker and its bytecode."""
+    files = size = 0
+    for folder, _, names in os.walk(env):
+        here = Path(folder)
+        for name in names if here.name != "__pycache__" else []:
+            if name != COMPLETE:
+                files += 1
+                size += (here / name).lstat().st_size
+    return files, size
 
 
 def is_complete(env: Path) -> bool:
@@ -180,7 +216,9 @@ def install_env(
     shutil.rmtree(unpacked, ignore_errors=True)
     (env / "requirements.lock").write_text(lock, encoding="utf-8")
     subprocess.run(["sync", "-f", str(env)], check=False)
+    files, size = measure(env)
     marker = {"packages": packages(lock), "python": str(python.resolve())}
+    marker.update(made_by=interpreter(python), files=files, bytes=size)
     (env / COMPLETE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import tarfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,8 +20,7 @@ from .from_leader import FromLeaderError, pull
 from .python_env import EnvError, lock_digest, network_environment, run
 
 _WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-/]+)-[^/]+\.whl$")
-
-
+_PROGRAM = re.compile(r"^[^/]+\.data/scripts/(?P<name>[A-Za-z0-9_.-]+)$")
 _MEND = (
     "mend the lock file, or name an index that can be reached (jax_install_env), then "
     "ansible-playbook setup.yml"
@@ -154,6 +154,27 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
         raise EnvError(f"what the controller sent can't be read: {error}") from None
     keep(new, lock)
     new.replace(folder)
+
+
+def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
+    """Put the programs that wheels bring as files of their own into a directory.
+
+    That is all that a tool in one program, such as uv, needs of an installation (binary
+    distribution format, "The .data directory"). Raises EnvError where a wheel isn't what the lock
+    file pins, OSError.
+    """
+    bin_folder.mkdir(parents=True, exist_ok=True)
+    for wheel in sorted(folder.glob("*.whl")):
+        if file_digest(wheel) not in lock:
+            raise EnvError(f"{wheel.name} is not what the lock file pins")
+        with zipfile.ZipFile(wheel) as archive:
+            for member in archive.infolist():
+                found = _PROGRAM.match(member.filename)
+                if found:
+                    program = bin_folder / found["name"]
+                    with archive.open(member) as content, program.open("wb") as stream:
+                        shutil.copyfileobj(content, stream, 1 << 20)
+                    program.chmod(0o755)
 
 
 def keep(folder: Path, lock: str) -> None:

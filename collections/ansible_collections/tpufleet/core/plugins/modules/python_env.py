@@ -12,14 +12,15 @@ description:
     changed. One that an interruption left unfinished is made anew.
   - The proof runs JAX on this worker alone, bounded in time, as the trainer's user, and is kept
     beside the environment. Where a process holds the device it is put off, not forced.
-  - What the lock file pins is downloaded by the TPU's leader, and taken from there by its other
-    workers; each checks it against the lock's hashes.
+  - What the lock file pins is downloaded by the TPU's leader, which makes the environment. Its
+    other workers take that as it is, bytecode and all, where their interpreter is the same one;
+    else they take the wheels and make it themselves. Who makes it checks the lock's hashes.
   - Environments that nothing uses are removed, but the newest. What a process or a run in being
     uses never is.
 options:
   turn:
-    description: With V(leader), only wheels are fetched, and only on a worker that has no leader
-      to take them from; to be run first.
+    description: With V(leader), the environment is made but not proven, and only on a worker that
+      has no leader to take it from; to be run first.
     type: str
     choices: [leader, all]
     default: all
@@ -132,8 +133,9 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.devices import holders
+from ..module_utils.env_copy import NoCopyError, begun, take_env
 from ..module_utils.env_use import active_runs, prunable, used_by_processes, used_by_runs
-from ..module_utils.from_leader import has_leader
+from ..module_utils.from_leader import FromLeaderError, LeaderAwayError, has_leader
 from ..module_utils.locks import SETUP, one_at_a_time
 from ..module_utils.python_env import (
     COMPLETE,
@@ -173,21 +175,45 @@ def certify(options: dict, env: Path) -> dict:
     return proof
 
 
-def fetch(options: dict, python: Path, folder: Path) -> str:
+def have_env(options: dict, env: Path, python: Path) -> str:
+    """Have the environment: the leader's own if it serves here, else one made from wheels.
+
+    Gives what a person should know. Raises EnvError, NotHereError, OSError.
+    """
+    check_room(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
+    leader, word = has_leader(), ""
+    if leader and not options["pack"]:
+        try:
+            take_env(env, python)
+            return word
+        except LeaderAwayError as error:
+            leader, word = False, f"{error}: this worker downloaded for itself"
+        except (FromLeaderError, NoCopyError):
+            pass  # of its wheels it is asked next, and what it says then is told
+    shutil.rmtree(begun(env), ignore_errors=True)
+    root = Path(options["root"])
+    folder = wheels_folder(root / "cache", options["lock"], python_minor(python))
+    word = fetch(options, python, folder, leader) or word
+    install_env(env, options["lock"], python, root / "bin/uv", folder, options["env"])
+    return word
+
+
+def fetch(options: dict, python: Path, folder: Path, leader: bool) -> str:
     """Have the wheels; give what a person should know. Raises EnvError, NotHereError, OSError."""
     if folder.is_dir():
         return ""
     if options["source"] == "controller":
         pack = Path(options["pack"]) if options["pack"] else None
-        return have_sent(folder, options["lock"], pack, has_leader(), python_minor(python))
+        return have_sent(folder, options["lock"], pack, leader, python_minor(python))
     with tempfile.TemporaryDirectory(prefix="tpufleet-pip-") as scratch:
-        if python_minor(python) == sys.version_info.minor:
-            pip = [str((python.parent / "uv").resolve().parent / "pip")]
+        beside_uv = (python.parent / "uv").resolve().with_name("pip")
+        if beside_uv.is_file() and python_minor(python) == sys.version_info.minor:
+            pip = [str(beside_uv)]
         else:
             venv = [str(python), "-m", "venv", scratch]
             run(venv, {"PATH": "/usr/bin:/bin"}, f"{python} -m venv")
             pip = [f"{scratch}/bin/pip"]
-        return have(folder, options["lock"], pip, options["env"], has_leader())
+        return have(folder, options["lock"], pip, options["env"], leader)
 
 
 def tidy(options: dict, env: Path) -> list[str]:
@@ -205,8 +231,8 @@ def tidy(options: dict, env: Path) -> list[str]:
         old.with_name(f"{old.name}.proof.json").unlink(missing_ok=True)
     if has_leader():
         drop(cache, options["lock"])
-    for unpacked in env.parent.glob(".*.cache"):
-        shutil.rmtree(unpacked, ignore_errors=True)
+    for left in (*env.parent.glob(".*.cache"), *env.parent.glob(".*.taken")):
+        shutil.rmtree(left, ignore_errors=True)
     return [old.name for old in gone]
 
 
@@ -249,28 +275,20 @@ def main() -> None:
         env = root / "envs" / env_id(lock_digest(options["lock"]), python_minor(python))
         kept = env.with_name(f"{env.name}.proof.json")
         missing, proof = not is_complete(env), read_proof(kept)
-        folder = wheels_folder(root / "cache", options["lock"], python_minor(python))
-        if options["turn"] == "leader":
+        if not module.check_mode and missing:
             with one_at_a_time(SETUP):
-                fetches = missing and not folder.is_dir()
-                if missing:
-                    check_room(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
-                    fetch(options, python, folder)
-            module.exit_json(changed=fetches, id=env.name, path=str(env), proof={})
+                missing = not is_complete(env)
+                word = have_env(options, env, python) if missing else ""
+            if word:
+                module.warn(word)
+        if options["turn"] == "leader":
+            module.exit_json(changed=missing, id=env.name, path=str(env), proof={})
         held = holders(options["device_glob"]) if options["device_glob"] else []
         unproven = proof is None and not held
         if held and proof is None:
             module.warn(f"JAX is not proven yet: {held[0]}")
         if not module.check_mode:
             with one_at_a_time(SETUP):
-                missing = not is_complete(env)
-                if missing:
-                    check_room(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
-                    word = fetch(options, python, folder)
-                    if word:
-                        module.warn(word)
-                    uv = root / "bin/uv"
-                    install_env(env, options["lock"], python, uv, folder, options["env"])
                 gone = tidy(options, env)
             if unproven:
                 proof = certify(options, env)

@@ -104,7 +104,15 @@ from ..module_utils.python_env import (
     python_minor,
     run,
 )
-from ..module_utils.wheels import NotHereError, drop, have, have_sent, wheels_folder
+from ..module_utils.wheels import (
+    NotHereError,
+    download,
+    drop,
+    have_sent,
+    take_from_leader,
+    unpack_programs,
+    wheels_folder,
+)
 
 UV_MB = 200
 
@@ -123,7 +131,7 @@ def system_python(minimum: int) -> Path | None:
 
 
 def install_uv(home: Path, options: dict, cache: Path) -> str:
-    """Make uv's own environment with pip, which needs nothing but the system's Python.
+    """Have uv, from the leader's wheel if there is a leader, else from one that pip downloads.
 
     Gives what a person should know. Raises EnvError, NotHereError, OSError.
     """
@@ -133,22 +141,22 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
     if options["source"] == "controller":
         pack = Path(options["pack"]) if options["pack"] else None
         word = have_sent(wheels, lock, pack, has_leader(), minor)
+    elif has_leader():
+        try:
+            take_from_leader(wheels)
+        except FromLeaderError as error:
+            word = f"{error}: this worker downloaded for itself"
     if home.exists():
         shutil.rmtree(home)
     home.parent.mkdir(parents=True, exist_ok=True)
-    environment = network_environment(os.environ)
-    run(
-        [sys.executable, "-m", "venv", str(home)],
-        environment,
-        "python3 -m venv (is python3-venv installed?)",
-    )
-    listed = home / "bootstrap.lock"
-    listed.write_text(lock, encoding="utf-8")
-    pip = str(home / "bin/pip")
-    if options["source"] == "registry":
-        word = have(wheels, lock, [pip], options["env"], has_leader())
-    words = [pip, "install", "--quiet", "--no-index", "--find-links", str(wheels)]
-    run([*words, "--require-hashes", "-r", str(listed)], environment, "pip install uv")
+    if not wheels.is_dir():
+        run(
+            [sys.executable, "-m", "venv", str(home)],
+            network_environment(os.environ),
+            "python3 -m venv (is python3-venv installed?)",
+        )
+        download(wheels, lock, [str(home / "bin/pip")], options["env"])
+    unpack_programs(wheels, lock, home / "bin")
     if has_leader():
         drop(cache, lock)
     (home / "complete").touch()

@@ -1,0 +1,168 @@
+"""A finished environment that a worker takes from its leader: whole and of its own Python, or not
+at all."""
+
+import json
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import from_leader
+from ansible_collections.tpufleet.core.plugins.module_utils.env_copy import (
+    NoCopyError,
+    begun,
+    take_env,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.fleet_ssh import rsyncd_conf
+from ansible_collections.tpufleet.core.plugins.module_utils.from_leader import (
+    FromLeaderError,
+    LeaderAwayError,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
+    COMPLETE,
+    EnvError,
+    interpreter,
+    is_complete,
+    measure,
+)
+
+PYTHON = Path(sys.executable)
+NAME = "a" * 16
+
+
+@pytest.fixture
+def leader(tmp_path, monkeypatch):
+    """A leader's finished environment, and the fleet's way to it: an ssh that gets, whatever it
+    asks for, the rsync server of the forced command."""
+    env = tmp_path / "leader" / NAME
+    source = env / "lib/apple.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("taste = 'sweet'\n")
+    os.utime(source, (1_000_000_000, 1_000_000_000))
+    py_compile.compile(str(source))
+    (env / "lib64").symlink_to("lib")
+    finish(env)
+    conf = tmp_path / "rsyncd.conf"
+    served = rsyncd_conf({"envs": str(env.parent)})
+    conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
+    answer(tmp_path, f"exec rsync --server --daemon --config={conf} .")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    for name in ("ssh_config", "known_hosts"):
+        (tmp_path / name).touch()
+    return env
+
+
+def finish(env, made_by=None):
+    files, size = measure(env)
+    record = {"made_by": made_by or interpreter(PYTHON), "files": files, "bytes": size}
+    (env / COMPLETE).write_text(json.dumps(record))
+
+
+def answer(tmp_path, command):
+    ssh = tmp_path / "bin/ssh"
+    ssh.parent.mkdir(exist_ok=True)
+    ssh.write_text(f"#!/bin/sh\n{command}\n")
+    ssh.chmod(0o755)
+
+
+def test_a_copy_is_the_leader_s_environment_whole_with_its_bytecode_still_valid(tmp_path, leader):
+    env = tmp_path / "envs" / NAME
+
+    take_env(env, PYTHON, tmp_path)
+
+    assert is_complete(env)
+    assert measure(env) == measure(leader)
+    assert (env / "lib64").readlink() == Path("lib")
+    assert (env / "lib/apple.py").stat().st_mtime == 1_000_000_000
+    words = [sys.executable, "-v", "-c", "import apple"]
+    path = {"PYTHONPATH": str(env / "lib")}
+    told = subprocess.run(words, env=path, capture_output=True, check=True)
+    assert b"apple.cpython" in told.stderr
+    assert b"matches" in told.stderr
+    assert [path.name for path in env.parent.iterdir()] == [NAME]
+
+
+def test_a_copy_is_not_taken_from_a_leader_with_another_build_of_python(tmp_path, leader):
+    finish(leader, {**interpreter(PYTHON), "version": "3.13.5 (main, another day)"})
+    env = tmp_path / "envs" / NAME
+
+    with pytest.raises(NoCopyError):
+        take_env(env, PYTHON, tmp_path)
+    assert list(env.parent.iterdir()) == []
+
+
+def test_an_environment_that_the_leader_has_not_finished_is_not_taken(tmp_path, leader):
+    (leader / COMPLETE).unlink()
+    env = tmp_path / "envs" / NAME
+
+    with pytest.raises(FromLeaderError, match="no whole envs"):
+        take_env(env, PYTHON, tmp_path)
+    assert not env.exists()
+
+
+def test_an_environment_that_the_leader_lost_a_part_of_is_not_taken(tmp_path, leader):
+    (leader / "lib/apple.py").unlink()
+    env = tmp_path / "envs" / NAME
+
+    with pytest.raises(FromLeaderError, match="half of envs"):
+        take_env(env, PYTHON, tmp_path)
+    assert not env.exists()
+
+
+def test_a_copy_that_was_cut_short_is_gone_on_with_and_never_taken_for_whole(tmp_path, leader):
+    env = tmp_path / "envs" / NAME
+    left = begun(env)
+    (left / "lib").mkdir(parents=True)
+    (left / "lib/torn.py").write_text("half")
+    shutil.copy2(leader / COMPLETE, left)
+    env.mkdir()
+    (env / "broken").touch()
+
+    take_env(env, PYTHON, tmp_path)
+
+    assert is_complete(env)
+    assert measure(env) == measure(leader)
+    assert not left.exists()
+
+
+def test_a_leader_whose_sshd_turned_a_worker_away_is_asked_again(tmp_path, leader):
+    serve = f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf ."
+    answer(tmp_path, f"mkdir {tmp_path}/turned 2>/dev/null && exit 255\n{serve}")
+
+    take_env(tmp_path / "envs" / NAME, PYTHON, tmp_path)
+
+    assert (tmp_path / "turned").is_dir()
+    assert is_complete(tmp_path / "envs" / NAME)
+
+
+def test_a_leader_that_is_away_is_told_from_one_that_has_no_environment(
+    tmp_path, leader, monkeypatch
+):
+    monkeypatch.setattr(from_leader, "TRIES", 1)
+    answer(tmp_path, "echo no route to host >&2; exit 255")
+
+    with pytest.raises(LeaderAwayError, match="no route to host"):
+        take_env(tmp_path / "envs" / NAME, PYTHON, tmp_path)
+
+    answer(tmp_path, f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf .")
+    with pytest.raises(FromLeaderError, match=f"no envs/{'b' * 16}") as refused:
+        take_env(tmp_path / "envs" / ("b" * 16), PYTHON, tmp_path)
+    assert not isinstance(refused.value, LeaderAwayError)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_is_said_in_one_line_and_what_was_begun_is_gone(tmp_path, leader):
+    (leader / "lib/big").write_bytes(b"x" * 1_000_000)
+    finish(leader)
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", small], check=True)
+    try:
+        with pytest.raises(EnvError, match="no space left on the disk: make room, then"):
+            take_env(small / NAME, PYTHON, tmp_path)
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", small], check=True)
