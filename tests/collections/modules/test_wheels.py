@@ -16,6 +16,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
     install_env,
     is_complete,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
 
@@ -58,6 +60,33 @@ def test_what_a_lock_file_pins_is_downloaded_whole(tmp_path, pip, index):
         "apple-1.0-py3-none-any.whl",
         "pear-1.0-py3-none-any.whl",
     ]
+
+
+PINS = st.from_regex(
+    r"[a-z]{1,8}==[0-9]\.[0-9] \\\n    --hash=sha256:[0-9a-f]{4}\n", fullmatch=True
+)
+
+
+@given(st.lists(PINS, max_size=60, unique=True), st.integers(1, 5))
+def test_every_requirement_is_downloaded_once_however_many_pips_share_them(pins, most):
+    general = "# a word\n--index-url http://127.0.0.1:9/simple\n"
+
+    shares = wheels.split(general + "".join(pins), most)
+
+    assert 1 <= len(shares) <= most
+    assert all(share.startswith(general) for share in shares)
+    assert sorted(pins) == sorted(pin for pin in pins for share in shares if pin in share)
+    assert sum(len(share) - len(general) for share in shares) == sum(map(len, pins))
+
+
+def test_a_long_lock_file_is_downloaded_whole(tmp_path, pip, index):
+    names = [f"fruit{letter}" for letter in "abcdefghijklmnopqrstu"]
+    lock = "".join(make_wheel(tmp_path / "index", name) for name in names)
+    folder = wheels.wheels_folder(tmp_path, lock, sys.version_info.minor)
+
+    wheels.download(folder, lock, pip, index)
+
+    assert len(list(folder.glob("*.whl"))) == len(names)
 
 
 def test_a_wheel_with_another_content_is_refused_and_nothing_is_there(tmp_path, pip, index):

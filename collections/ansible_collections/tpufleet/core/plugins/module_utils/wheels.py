@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .from_leader import FromLeaderError, pull
@@ -21,10 +22,15 @@ from .python_env import EnvError, lock_digest, network_environment, run
 
 _WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-/]+)-[^/]+\.whl$")
 _PROGRAM = re.compile(r"^[^/]+\.data/scripts/(?P<name>[A-Za-z0-9_.-]+)$")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9]")
 _MEND = (
     "mend the lock file, or name an index that can be reached (jax_install_env), then "
     "ansible-playbook setup.yml"
 )
+
+
+PIPS = 3
+"""How many pips download at once; each has one connection, and works out hashes meanwhile."""
 
 
 class NotHereError(Exception):
@@ -62,17 +68,36 @@ def download(
     for other in sorted(folder.parent.glob("[!.]*/*.whl")):
         if not (new / other.name).exists() and file_digest(other) in lock:
             os.link(other, new / other.name)
-    listed = new / "lock"
-    listed.write_text(lock, encoding="utf-8")
     words = [*pip, "download", "--quiet", "--no-deps", "--require-hashes"]
     # pip prefers what lies there to what it would have to download.
-    words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new)]
-    words += [*options, "-r", str(listed)]
-    try:
-        run(words, pip_environment(env), "downloading what the lock file pins")
-    except EnvError as error:
-        raise EnvError(f"{error}: {_MEND}") from None
+    words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new), *options]
+
+    def one(numbered: tuple[int, str]) -> None:
+        number, text = numbered
+        listed = new / f"lock.{number}"
+        listed.write_text(text, encoding="utf-8")
+        what = "downloading what the lock file pins"
+        run([*words, "-r", str(listed)], pip_environment(env), what)
+
+    shares = split(lock, PIPS)
+    with ThreadPoolExecutor(len(shares)) as pool:
+        try:
+            list(pool.map(one, enumerate(shares)))
+        except EnvError as error:
+            raise EnvError(f"{error}: {_MEND}") from None
     new.replace(folder)
+
+
+def split(lock: str, most: int) -> list[str]:
+    """Share out a lock file's requirements to at most ``most`` lock files, since a pip takes one
+    at a time; what is no requirement holds for each. One of few stays as it is."""
+    entries = re.split(r"^(?=[^\s#])", lock, flags=re.MULTILINE)
+    general = [entry for entry in entries if not _REQUIREMENT.match(entry)]
+    pinned = [entry for entry in entries if _REQUIREMENT.match(entry)]
+    count = min(most, len(pinned) // 10)
+    if count < 2:
+        return [lock]
+    return ["".join([*general, *pinned[number::count]]) for number in range(count)]
 
 
 def take_from_leader(folder: Path) -> None:
