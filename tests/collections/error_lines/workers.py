@@ -32,8 +32,10 @@ def package_that_does_not_exist(bad: Bad) -> str:
         for task in yaml.safe_load((ROOT / "roles/base/tasks/main.yml").read_text())
         if "tpufleet.core.packages" in task
     ]
-    mend = task["tpufleet.core.packages"]["mend"].replace("{{ inventory_hostname }}", "pod-w1")
-    return f"pod-w1: {reason('', 'E: Unable to locate package nosuch')}: {mend}"
+    words = task["tpufleet.core.packages"]
+    again = words["again"].replace("{{ inventory_hostname }}", "pod-w1")
+    why = reason("", "E: Unable to locate package nosuch")
+    return f"pod-w1: {why}: {words['mend']}, then {again}"
 
 
 @case("apple==1.0")

@@ -22,9 +22,13 @@ options:
     type: int
     default: 600
   mend:
-    description: What to do if they can't be had, as the error's last words.
+    description: What to do if they can't be had, for the error's words.
     type: str
     default: mend the list of packages or the way to the mirror
+  again:
+    description: What to do then, or once another apt has finished, as the error's last words.
+    type: str
+    default: try again
 attributes:
   check_mode:
     support: full
@@ -65,10 +69,16 @@ OPTIONS = {
 }
 STATUS = Path("/var/lib/dpkg/status")
 POLL_S = 2
+MEND = "mend the list of packages or the way to the mirror"
+LOCKED = "Could not get lock"
 
 
 class AptError(Exception):
     """apt or dpkg failed; the text is one line of theirs."""
+
+
+class HeldError(AptError):
+    """Another apt did not finish in time; the text is apt's line on who it is."""
 
 
 def told(words: list) -> subprocess.CompletedProcess:
@@ -93,7 +103,7 @@ def apt_get(until: float, *words: str) -> subprocess.CompletedProcess:
     options = [part for name, value in OPTIONS.items() for part in ("-o", f"{name}={value}")]
     while True:
         done = told(["apt-get", "--quiet", "--yes", *options, *words])
-        held = done.returncode and "Could not get lock" in done.stderr
+        held = done.returncode and LOCKED in done.stderr
         if not held or time.monotonic() >= until:
             return done
         time.sleep(POLL_S)
@@ -112,6 +122,9 @@ def install(names: list, until: float) -> None:
         told(["dpkg", "--force-confold", "--configure", "-a"])
         done = apt_get(until, *words)
     if done.returncode:
+        for said in (read, done):
+            if LOCKED in said.stderr:
+                raise HeldError(reason("", said.stderr))
         raise AptError(reason(read.stderr, done.stderr))
 
 
@@ -121,10 +134,8 @@ def main() -> None:
         argument_spec={
             "names": {"type": "list", "elements": "str", "required": True},
             "lock_seconds": {"type": "int", "default": 600},
-            "mend": {
-                "type": "str",
-                "default": "mend the list of packages or the way to the mirror",
-            },
+            "mend": {"type": "str", "default": MEND},
+            "again": {"type": "str", "default": "try again"},
         },
         supports_check_mode=True,
     )
@@ -136,8 +147,11 @@ def main() -> None:
             before = STATUS.read_bytes() if STATUS.exists() else b""
             install(lacking, time.monotonic() + module.params["lock_seconds"])
             changed = not STATUS.exists() or STATUS.read_bytes() != before
+    except HeldError as error:
+        waited = f"{error}, for {module.params['lock_seconds']} s"
+        module.fail_json(msg=f"{waited}: let it finish, then {module.params['again']}")
     except AptError as error:
-        module.fail_json(msg=f"{error}: {module.params['mend']}")
+        module.fail_json(msg=f"{error}: {module.params['mend']}, then {module.params['again']}")
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}: is this Debian or Ubuntu?")
     diff = {"before": "", "after": "".join(f"{name}\n" for name in lacking)} if changed else {}
