@@ -64,3 +64,15 @@ def test_the_trainer_can_write_checkpoints_and_nothing_of_the_system(host):
 
 def test_the_system_is_whole(host):
     assert host.run("systemctl is-system-running").stdout.strip() == "running"
+
+
+def test_the_trainer_s_directories_are_its_own_and_the_runs_are_not(host):
+    for name, owner in (("", "tpufleet"), ("/jax-cache", "tpufleet"), ("/runs", "root")):
+        place = host.file(f"/var/lib/tpufleet{name}")
+        assert (place.is_directory, place.user, place.group) == (True, owner, owner)
+
+
+def test_the_system_has_taken_all_that_was_written_for_it(host):
+    assert not host.file("/etc/tpufleet/owed").exists
+    unread = "systemctl show --value --property=NeedDaemonReload tpufleet-logs.service"
+    assert host.check_output(unread) == "no"
