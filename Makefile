@@ -11,7 +11,7 @@ CLOUDS := $(or $(TPUFLEET_LOCALCLOUD_DIR),.localcloud)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PYTHONPATH,TPUFLEET_LOCALCLOUD_DIR)
 
 MADE = .venv .pytest_cache .ruff_cache .hypothesis .ansible dist site docs/reference \
-	$(shell find . -name __pycache__ -type d -prune)
+	$(shell find . \( -path ./.venv -o -path ./.localcloud \) -prune -o -name __pycache__ -type d -prune -print)
 
 .PHONY: help
 help: ## show this list
