@@ -233,7 +233,12 @@ def _kind(place: Place, before: Settings | None, asked: str | None) -> str:
 def _suite(place: Place, before: Settings | None, asked: str | None) -> str:
     """Choose the machines' release. A cloud that serves, or has machines, keeps its own."""
     held = before.suite if before else ""
-    if asked and before and asked != held and (is_served(place) or _has_machines(place)):
+    if (
+        asked
+        and before
+        and asked != (held or image.DEBIAN_SUITE)
+        and (is_served(place) or _has_machines(place))
+    ):
         raise CloudError(
             f"local cloud {place.name!r} has machines of {held or 'the default release'}: "
             f"python -m localcloud --name {place.name} down, then up --suite {asked}"

@@ -14,14 +14,7 @@ options:
   run:
     description: One run's name. By default every run that is known on the worker.
     type: str
-  state_dir:
-    description: Where runs keep what they write.
-    type: path
-    default: /var/lib/tpufleet
-  etc:
-    description: Where units find what they need.
-    type: path
-    default: /etc/tpufleet
+extends_documentation_fragment: tpufleet.core.run_places
 attributes:
   check_mode:
     support: full
