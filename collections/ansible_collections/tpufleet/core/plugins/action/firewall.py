@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ..plugin_utils.kept_modules import KeptModules
 
 
-class ActionModule(ActionBase):
+class ActionModule(KeptModules):
     """Loads the rules, leaves the old connection, and confirms them over a new one."""
 
     _supports_check_mode = True

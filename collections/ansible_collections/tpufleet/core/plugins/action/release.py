@@ -17,10 +17,10 @@ from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
 
 from ..module_utils.code_tree import keep
 from ..module_utils.release import ReleaseError
+from ..plugin_utils.kept_modules import KeptModules
 from ..plugin_utils.staged_code import staged
 
 INCOMING = ".cache/tpufleet/incoming"
@@ -28,7 +28,7 @@ SSH_FAILED = 255
 LEADER_SECONDS = 900
 
 
-class ActionModule(ActionBase):
+class ActionModule(KeptModules):
     """Sends a release to one worker; the state of the code is the same for all workers of the
     task."""
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from ansible import constants, context
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.run import latest
 from ..plugin_utils.folded_stream import FoldedStream
+from ..plugin_utils.kept_modules import KeptModules
 
 WAIT_SECONDS = 20
 """How long a worker that has nothing to say keeps the question."""
@@ -26,7 +26,7 @@ LOST_SECONDS = 120
 LOOK_SECONDS = 0.3
 
 
-class ActionModule(ActionBase):
+class ActionModule(KeptModules):
     """Follows one worker's log."""
 
     _supports_check_mode = True

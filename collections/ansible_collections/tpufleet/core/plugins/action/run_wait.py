@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+
+from ..plugin_utils.kept_modules import KeptModules
 
 POLL_SECONDS = 6
 QUIET_SECONDS = 30
@@ -17,7 +18,7 @@ LOST_SECONDS = 120
 GOOD_ENDS = ("done", "interrupted, saved")
 
 
-class ActionModule(ActionBase):
+class ActionModule(KeptModules):
     """Polls one worker with tpufleet.core.run_info until the run is where it should be."""
 
     _supports_check_mode = True

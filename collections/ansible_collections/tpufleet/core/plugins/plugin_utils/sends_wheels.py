@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from ..module_utils.python_env import EnvError
 from .controller_wheels import Target, packed
+from .kept_modules import KeptModules
 
 
-class SendsWheels(ActionBase):
+class SendsWheels(KeptModules):
     """Runs a module; where it answers that wheels are missing, sends them and runs it again."""
 
     TRANSFERS_FILES = True

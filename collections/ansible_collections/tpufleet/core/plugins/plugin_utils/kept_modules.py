@@ -1,0 +1,135 @@
+"""Modules whose code stays on the worker: arguments alone travel, and nothing is compiled again.
+
+Ansible sends a module's whole code at each run, and the worker's Python compiles it each time:
+0.37 s of a worker's processor, four fifths of what a daily verb takes (bench/launch.py). Here the
+code of the collection and what it needs of Ansible lies in the worker's memory, under a name made
+of its content, and is gone with the next boot. A worker that hasn't got it says so and gets it; one
+that can't hold it runs the module as Ansible always does.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ansible
+from ansible import constants
+from ansible.executor.module_common import _BuiltModule
+from ansible.module_utils.common.json import Direction, get_module_encoder
+from ansible.plugins.action import ActionBase
+
+from ..module_utils import kept_run
+
+PLACE = "/run/tpufleet/modules"
+PROFILE = "legacy"
+COLLECTION = Path(__file__).parents[2]
+ANSIBLE = Path(ansible.__file__).parent
+# What no module of ours imports: half of all. Nor Ansible's own __init__.py, which looks for much.
+LEFT_OUT = {"facts", "csharp", "powershell", "_embed", "__pycache__"}
+
+
+class KeptModules(ActionBase):
+    """An action whose modules run on a worker as root, from the code that is kept there."""
+
+    _way = "kept"
+
+    def _execute_module(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Run a module as ever; where its code is missing, once more with it."""
+        if not self._keeps(options.get("task_vars") or {}):
+            self._way = "own"
+        for way in (self._way, "sent", "own"):
+            self._way = way
+            told = super()._execute_module(*args, **options)
+            if not told.pop("kept_modules", None):
+                self._way = "own" if way == "own" else "kept"
+                break
+        return told
+
+    def _keeps(self, task_vars: Mapping[str, Any]) -> bool:
+        """Tell whether this is a module's run as root, over ssh, by a Python that is known."""
+        user = self.get_become_option("become_user") if self._connection.become else None
+        root = (user or self._get_remote_user()) == "root"
+        plain = not self._task.async_val and not self._task.delegate_to
+        python = interpreter(task_vars)
+        return self._connection.transport == "ssh" and root and plain and python.startswith("/")
+
+    def _configure_module(
+        self, module_name: str, module_args: dict[str, Any], task_vars: Mapping[str, Any]
+    ) -> tuple[_BuiltModule, str]:
+        """Give what runs the kept module, in the place of the module with all its code."""
+        if self._way == "own" or not module_name.startswith("tpufleet.core."):
+            return super()._configure_module(module_name, module_args, task_vars)
+        leaf = module_name.rpartition(".")[2]
+        name = f"ansible_collections.tpufleet.core.plugins.modules.{leaf}"
+        encoder = get_module_encoder(PROFILE, Direction.CONTROLLER_TO_MODULE)
+        params = json.dumps({"ANSIBLE_MODULE_ARGS": module_args}, cls=encoder)
+        code = Path(constants.DEFAULT_LOCAL_TMP) / "kept-modules"
+        packed = base64.b64encode(pack()).decode() if self._way == "sent" else ""
+        call = (f"{PLACE}/{content_name(code)}", name, params, packed)
+        script = Path(kept_run.__file__).read_text(encoding="utf-8")
+        script += f"\n\nrun({', '.join(map(repr, call))})\n"
+        python = interpreter(task_vars)
+        built = _BuiltModule(
+            b_module_data=script.encode(),
+            module_style="new",
+            shebang=f"#!{python}",
+            serialization_profile=PROFILE,
+        )
+        return built, leaf
+
+
+def interpreter(task_vars: Mapping[str, Any]) -> str:
+    """Give the worker's Python, or a word of Ansible's for one that is still to be found."""
+    return str(constants.config.get_config_value("INTERPRETER_PYTHON", variables=dict(task_vars)))
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """Name the files that modules need on a worker: where each is to lie, and where it is here."""
+    top = Path("ansible_collections/tpufleet/core/plugins")
+    for kind in ("modules", "module_utils"):
+        for file in sorted((COLLECTION / "plugins" / kind).glob("*.py")):
+            yield str(top / kind / file.name), file
+    for file in sorted((ANSIBLE / "module_utils").rglob("*.py")):
+        within = file.relative_to(ANSIBLE)
+        if not LEFT_OUT & set(within.parts):
+            yield f"ansible/{within}", file
+
+
+@cache
+def read() -> tuple[tuple[str, bytes], ...]:
+    """Read them."""
+    own = ("ansible/__init__.py", f'__version__ = "{ansible.__version__}"\n'.encode())
+    return (own, *((name, file.read_bytes()) for name, file in files()))
+
+
+def content_name(known: Path) -> str:
+    """Name the code by its content. The playbook's first process to ask reads it all; the others
+    find the name in the file ``known``."""
+    with known.open("a+", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        name = file.read()
+        if not name:
+            digest = hashlib.sha256()
+            for path, text in read():
+                digest.update(f"{path}\0{len(text)}\0".encode() + text)
+            name = digest.hexdigest()[:16]
+            file.write(name)
+        return name
+
+
+def pack() -> bytes:
+    """Zip them."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as pack_:
+        for name, text in read():
+            pack_.writestr(name, text)
+    return packed.getvalue()

@@ -1,0 +1,120 @@
+"""A module's code that is kept on the worker: sent once, run from there, never needed."""
+
+import json
+import os
+import subprocess
+import sys
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import kept_run
+from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
+
+MODULES = "ansible_collections.tpufleet.core.plugins.modules"
+
+
+def run_there(place: Path, module: str, options: dict, packed: bytes = b"") -> dict:
+    """Send a worker's Python what the controller sends, and read the answer."""
+    script = Path(kept_run.__file__).read_text(encoding="utf-8")
+    params = json.dumps({"ANSIBLE_MODULE_ARGS": options})
+    call = (str(place), f"{MODULES}.{module}", params, b64encode(packed).decode())
+    done = subprocess.run(
+        [sys.executable, "-I"],
+        input=f"{script}\n\nrun{call!r}\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def packed() -> bytes:
+    return kept_modules.pack()
+
+
+def look(tmp_path: Path, place: Path, packed: bytes = b"") -> dict:
+    options = {"state_dir": str(tmp_path / "none"), "etc": str(tmp_path / "none"), "wait": 0}
+    return run_there(place, "run_info", options, packed)
+
+
+def test_a_worker_without_the_code_says_so(tmp_path):
+    told = look(tmp_path, tmp_path / "modules/v1")
+
+    assert told == {"changed": False, "kept_modules": "missing"}
+
+
+def test_the_code_that_came_with_one_run_serves_the_next(tmp_path, packed):
+    place = tmp_path / "modules/v1"
+    first = look(tmp_path, place, packed)
+
+    again = look(tmp_path, place)
+
+    assert again == first
+    assert again["runs"] == []
+
+
+@pytest.mark.parametrize(
+    "module", sorted(p.stem for p in (kept_modules.COLLECTION / "plugins/modules").glob("*.py"))
+)
+def test_what_is_kept_is_all_that_a_module_imports(module, tmp_path, packed):
+    place = tmp_path / "v1"
+    kept_run.unpack(place, packed)
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(place)!r}); import {MODULES}.{module}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_wrong_argument_is_refused_as_ever(tmp_path, packed):
+    told = run_there(tmp_path / "v1", "run_info", {"nonsense": 1}, packed)
+
+    assert told["failed"]
+    assert "nonsense" in told["msg"]
+
+
+def test_a_place_that_cannot_be_written_is_a_worker_without_the_code(tmp_path, packed):
+    (tmp_path / "modules").write_text("a file, no directory")
+
+    told = look(tmp_path, tmp_path / "modules/v1", packed)
+
+    assert told["kept_modules"] == "missing"
+
+
+def test_a_module_that_breaks_tells_how(tmp_path, packed):
+    told = run_there(tmp_path / "v1", "no_such_module", {}, packed)
+
+    assert told["failed"]
+    assert "no_such_module" in told["msg"]
+
+
+def test_only_the_newest_few_are_kept(tmp_path, packed):
+    for version in range(kept_run.KEPT + 2):
+        kept_run.unpack(tmp_path / f"v{version}", packed)
+        os.utime(tmp_path / f"v{version}", (version, version))
+
+    kept_run.unpack(tmp_path / "newest", packed)
+
+    there = {path.name for path in tmp_path.iterdir()}
+    assert len(there) == kept_run.KEPT
+    assert "newest" in there
+
+
+def test_the_name_follows_the_content(tmp_path, monkeypatch):
+    before = kept_modules.content_name(tmp_path / "a")
+    monkeypatch.setattr(kept_modules, "read", lambda: (("a.py", b"changed"),))
+
+    assert kept_modules.content_name(tmp_path / "a") == before
+    assert kept_modules.content_name(tmp_path / "b") != before
