@@ -7,10 +7,12 @@ finish. It has no JAX in it, and so holds no device.
 
 import hashlib
 import json
+import math
 import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,7 +21,7 @@ LOOK_SECONDS = 1.0
 """Between two looks at the file."""
 
 ADD_SECONDS = 5
-"""After which event files are written out."""
+"""The least between two writings out of an event file, which in a bucket are whole uploads."""
 
 type Sink = tuple[str, Callable[[dict[str, float]], None], Callable[[], None]]
 """A name, what takes a step's figures, and what ends it."""
@@ -64,19 +66,27 @@ def tensorboard(job: dict[str, Any]) -> Sink | None:
     """Write event files, readable without TensorFlow."""
     if not job["tensorboard"]:
         return None
-    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.proto.summary_pb2 import Summary
+    from tensorboardX.record_writer import directory_check
 
-    writer = EventFileWriter(job["tensorboard"], flush_secs=ADD_SECONDS)
+    directory_check(job["tensorboard"])
+    # By host and second alone, an attempt that follows at once would write over the file.
+    writer = EventsWriter(f"{job['tensorboard']}/events", f".{os.getpid()}")
     # What an attempt before this one did beyond its checkpoint is done again: TensorBoard drops it.
     begin = SessionLog(status=SessionLog.START)
-    writer.add_event(Event(step=job["step"] + 1, session_log=begin))
+    writer.write_event(Event(step=job["step"] + 1, wall_time=time.time(), session_log=begin))
+    written = -math.inf
 
     def add(record: dict[str, float]) -> None:
+        nonlocal written
         values = [Summary.Value(tag=k, simple_value=v) for k, v in _figures(record).items()]
-        event = Event(step=record["step"], wall_time=record["time"], summary=Summary(value=values))
-        writer.add_event(event)
+        summary = Summary(value=values)
+        writer.write_event(Event(step=record["step"], wall_time=record["time"], summary=summary))
+        if time.monotonic() >= written + ADD_SECONDS:
+            writer.flush()
+            written = time.monotonic()
 
     return "TensorBoard", add, writer.close
 

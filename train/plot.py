@@ -1,5 +1,6 @@
 """A picture of the loss, from the metrics.jsonl of one run or of several."""
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +15,17 @@ MOST_POINTS = 1000
 def draw(run_dirs: Sequence[Path], picture: Path) -> None:
     """Write the picture, SVG or PNG by its suffix: loss against step, a curve a run.
 
-    Held-out losses are points on the same axes. Raises ConfigError for another suffix, and for a
-    run without metrics.
+    Held-out losses are points on the same axes. Raises ConfigError for another suffix, for a run
+    without metrics, and where matplotlib isn't installed.
     """
     if picture.suffix not in (".svg", ".png"):
         raise ConfigError(f"--to: must end in .svg or .png, not {picture}")
     curves = {directory: read(directory) for directory in run_dirs}
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            "needs the package matplotlib, which is not installed here; install it, or for workers "
+            "add the line 'matplotlib' to the requirements that jax_requirements names"
+        )
     # Not pyplot: that keeps a state of its own and may look for a screen.
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg

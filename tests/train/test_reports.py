@@ -1,6 +1,7 @@
 """A run's figures reach TensorBoard, W&B and a picture, and none of these can stop it."""
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -206,6 +207,18 @@ def test_what_cannot_be_drawn_is_named(tmp_path: Path, content: str | None, to: 
         (tmp_path / "metrics.jsonl").write_text(content)
     with pytest.raises(ConfigError, match=said):
         plot.draw([tmp_path], tmp_path / to)
+
+
+def test_without_matplotlib_a_run_says_what_to_add_and_ends_well(
+    place: Contract, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    report_steps(cfg_of(plot="svg"), place, 1, 3)
+    [said] = caplog.messages
+    assert "loss.svg: could not be drawn: needs the package matplotlib" in said
+    assert "add the line 'matplotlib'" in said
+    with pytest.raises(ConfigError, match="needs the package matplotlib"):
+        plot.draw([place.run_dir], place.run_dir / "a.png")
 
 
 def test_a_run_is_traced_where_the_config_says_and_where_a_file_asks(
