@@ -181,9 +181,9 @@ def known_runs(places: Places) -> list[str]:
     return sorted(path.parent.name for path in (places.etc / "runs").glob("*/launch.json"))
 
 
-def standing(launch: Launch, places: Places) -> str:
-    """Tell how a launch relates to what is here: ``running``, ``done`` or ``absent``."""
-    seen = look(launch.run, places)
+def standing(launch: Launch, seen: dict) -> str:
+    """Tell how a launch relates to what is here (``look``): ``running``, ``done``, ``absent``, or
+    ``other`` where the run runs, but not as this launch."""
     same = seen["launched"].get("identity") == launch.identity()
     if seen["active"]:
         return "running" if same and seen["state"] != "stopping" else "other"
@@ -195,8 +195,8 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
 
     A release that is missing is none of them: it comes by itself (``release_trouble``).
     """
-    found = []
-    for other in active_runs():
+    found, active = [], active_runs()
+    for other in active:
         seen = look(other, places)
         if other != launch.run and not overlap(launch.chip, chip_of(seen["launched"])):
             continue
@@ -217,7 +217,7 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
             f"there is no Python environment {launch.python_env}: "
             "ansible-playbook setup.yml makes it"
         )
-    if device_glob and launch.run not in active_runs():
+    if device_glob and launch.run not in active:
         found += [f"{held}: end it first" for held in holders(device_glob, chip=launch.chip)]
     if launch.secrets and not takes_secrets():
         found.append(
@@ -264,8 +264,9 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     for stale in ("heartbeat.json", "exit.json", "meeting.json"):
         (run_dir / stale).unlink(missing_ok=True)
+    # What is read at this start alone need not outlive a power cut.
     if launch.config is not None:
-        write(run_dir / "config.yml", launch.config, 0o644)
+        write(run_dir / "config.yml", launch.config, 0o644, durable=False)
     command = {
         "argv": fill(launch.command, launch, places),
         "cwd": str(places.release(launch.release)),
@@ -273,9 +274,9 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     }
     cache = usable_cache(launch.compile_cache, account)
     variables = environment(replace(launch, compile_cache=cache), places, network_environment({}))
-    write(unit_dir / "environment", environment_file(variables), 0o600)
-    write(unit_dir / "secrets", secrets_file(launch), 0o600)
-    write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644)
+    write(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
+    write(unit_dir / "secrets", secrets_file(launch), 0o600, durable=False)
+    write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644, durable=False)
     write(unit_dir / "launch.json", json.dumps(summary_of(launch), indent=1) + "\n", 0o644)
     unit = UNIT.format(launch.run)
     allow(groups(device_glob), unit)
@@ -367,7 +368,7 @@ def free_device(
     return ([] if others else left), taken
 
 
-def write(path: Path, text: str, mode: int) -> None:
+def write(path: Path, text: str, mode: int, durable: bool = True) -> None:
     """Write a file so that it is seen whole or not at all, never with wider rights than
     ``mode``."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -376,7 +377,8 @@ def write(path: Path, text: str, mode: int) -> None:
             os.fchmod(stream.fileno(), mode)
             stream.write(text)
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink()

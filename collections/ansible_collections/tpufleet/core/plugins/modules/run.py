@@ -149,6 +149,7 @@ info:
   type: dict
 """
 
+import re
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -179,7 +180,7 @@ def launch_of(params: dict, places: Places) -> Launch:
         run=check_name(params["run"]),
         attempt=params["attempt"],
         release=params["release"],
-        python_env=env_id(params["lock_digest"], python_minor(places.root / "bin/python")),
+        python_env=env_id(params["lock_digest"], minor_of(places.root / "bin/python")),
         config=params["config"],
         command=command_words(params["command"]),
         env=pairs(params["env"]),
@@ -194,6 +195,14 @@ def launch_of(params: dict, places: Places) -> Launch:
         compile_cache=params["compile_cache"],
         chip=params["chip"],
     )
+
+
+def minor_of(python: Path) -> int:
+    """Tell the minor version of the fleet's Python by the name that it leads to; where that doesn't
+    say, by asking it, which takes as long as all the rest here. Raises EnvError.
+    """
+    named = re.fullmatch(r"python3\.(\d+)", python.resolve().name)
+    return int(named[1]) if named and python.exists() else python_minor(python)
 
 
 def pairs(variables: dict) -> tuple[tuple[str, str], ...]:
@@ -221,11 +230,12 @@ def ready(params: dict, places: Places) -> dict:
         launch = launch_of(params, places)
     except EnvError as error:
         return {**answer, "standing": "absent", "obstacles": [str(error)]}
-    found = standing(launch, places)
+    seen = look(launch.run, places)
+    found = standing(launch, seen)
     if found not in ("running", "done"):
         answer["obstacles"] = obstacles(launch, places, params["device_glob"]) + mortal(params)
         answer["lacks"] = release_trouble(launch, places)
-    return {**answer, "standing": found, "info": look(launch.run, places)}
+    return {**answer, "standing": found, "info": seen}
 
 
 def launched(params: dict, places: Places, check: bool) -> dict:
@@ -241,7 +251,7 @@ def started(params: dict, places: Places, check: bool) -> dict:
     """Start the run if it doesn't run. Raises RunError with all that is in the way."""
     launch = launch_of(params, places)
     seen = look(launch.run, places)
-    if standing(launch, places) == "running" and seen["attempt"] == launch.attempt:
+    if standing(launch, seen) == "running" and seen["attempt"] == launch.attempt:
         return {"changed": False, "info": seen}
     if seen["active"]:
         raise RunError(
