@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.release import (
     newest,
     proven,
     release_id,
+    sweep,
+    take,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,6 +42,16 @@ def write_code(root: Path) -> Path:
 
 def stage_code(code: Path, target: Path) -> str:
     return release_id(stage(code, [], target))
+
+
+def swap(path: Path) -> Path:
+    path.unlink()
+    return path
+
+
+def put(tree: Path, releases: Path, name: str) -> Path:
+    install(releases, name, partial(take, tree))
+    return releases / name
 
 
 def test_the_same_files_in_another_place_have_the_same_name(tmp_path):
@@ -89,7 +102,7 @@ def test_files_with_odd_names_travel_through_a_release(tmp_path_factory, names):
         return
 
     name = stage_code(code, root / "staged")
-    install(root / "staged", root / "releases", name)
+    put(root / "staged", root / "releases", name)
 
     assert proven(root / "releases" / name, name) == []
     assert {os.fsencode(each.name) for each in (root / "releases" / name).iterdir()} == {
@@ -157,7 +170,7 @@ def test_an_installed_release_is_proven_and_the_newest(tmp_path):
     code, releases = write_code(tmp_path / "code"), tmp_path / "releases"
     name = stage_code(code, tmp_path / "staged")
 
-    install(tmp_path / "staged", releases, name)
+    put(tmp_path / "staged", releases, name)
 
     assert proven(releases / name, name) == []
     assert newest(releases) == releases / name
@@ -170,11 +183,12 @@ def test_an_installed_release_is_proven_and_the_newest(tmp_path):
     [
         (lambda root: (root / "train/main.py").write_text("print('HELLO')\n"), "differs"),
         (lambda root: (root / "train/main.py").unlink(), "is missing"),
-        (lambda root: (root / "extra").write_text("x"), "does not belong there"),
+        (lambda root: swap(root / "train/main.py").symlink_to("/etc/passwd"), "is missing"),
+        (lambda root: os.mkfifo(swap(root / "train/main.py")), "is missing"),
         (lambda root: (root / MANIFEST).unlink(), "no manifest"),
         (lambda root: (root / MANIFEST).write_text(dump([])), "the manifest is that of"),
     ],
-    ids=["changed", "missing", "extra", "no manifest", "another manifest"],
+    ids=["changed", "missing", "a link", "a pipe", "no manifest", "another manifest"],
 )
 def test_what_arrives_damaged_is_never_put_in_place(tmp_path, damage, seen):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
@@ -185,19 +199,65 @@ def test_what_arrives_damaged_is_never_put_in_place(tmp_path, damage, seen):
     damage(tmp_path / "arrived")
 
     with pytest.raises(ReleaseError, match=seen):
-        install(tmp_path / "arrived", tmp_path / "releases", name)
+        put(tmp_path / "arrived", tmp_path / "releases", name)
 
-    assert newest(tmp_path / "releases") is None
+    assert list((tmp_path / "releases").iterdir()) == []
+
+
+def test_what_arrives_beside_a_release_stays_out_of_it(tmp_path):
+    name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
+    (tmp_path / "arrived/extra").write_text("x")
+
+    release = put(tmp_path / "arrived", tmp_path / "releases", name)
+
+    assert proven(release, name) == []
+    assert not (release / "extra").exists()
+
+
+def test_a_file_that_turns_into_a_link_leaves_what_it_points_to_alone(tmp_path):
+    name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
+    other = tmp_path / "other"
+    other.write_text("print('hello')\n")
+    other.chmod(0o600)
+    swap(tmp_path / "arrived/train/main.py").symlink_to(other)
+
+    with pytest.raises(ReleaseError, match="is missing"):
+        put(tmp_path / "arrived", tmp_path / "releases", name)
+
+    assert other.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_interrupted_install_leaves_nothing(tmp_path):
+    def interrupted(target: Path, last: Path | None) -> None:
+        (target / "half").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        install(tmp_path / "releases", "a" * 16, interrupted)
+
+    assert list((tmp_path / "releases").iterdir()) == []
+
+
+def test_what_a_killed_install_left_is_swept_away_and_releases_stay(tmp_path):
+    name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
+    release = put(tmp_path / "staged", tmp_path / "releases", name)
+    left = tmp_path / "releases" / f".{name}.x1y2"
+    (left / "train").mkdir(parents=True)
+    (left / "train").chmod(0o555)
+
+    sweep(tmp_path / "releases")
+
+    assert list((tmp_path / "releases").iterdir()) == [release]
 
 
 def test_a_release_that_was_damaged_in_place_is_made_anew(tmp_path):
     releases = tmp_path / "releases"
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
-    install(tmp_path / "staged", releases, name)
+    put(tmp_path / "staged", releases, name)
     (releases / name).chmod(0o755)
     (releases / name / "extra").write_text("x")
 
-    install(tmp_path / "staged", releases, name)
+    put(tmp_path / "staged", releases, name)
 
     assert proven(releases / name, name) == []
     assert [path.name for path in releases.iterdir()] == [name]

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.runs import failures, launch_verdict
 from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
-from ansible_collections.tpufleet.core.plugins.module_utils.release import (
-    MANIFEST,
-    install,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.release import MANIFEST
 from ansible_collections.tpufleet.core.plugins.module_utils.run import (
     Launch,
     Places,
@@ -22,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run import (
 from ansible_collections.tpufleet.core.plugins.module_utils.run_checkpoints import trouble
 from ansible_collections.tpufleet.core.plugins.modules.run import mortal
 
-from tests.collections.modules.test_release_manifest import stage_code, write_code
+from tests.collections.modules.test_release_manifest import put, stage_code, write_code
 
 LAUNCH = Launch(
     "mine", 1, "r" * 16, "e" * 16, None, ("x",), (), "10.0.0.2:8477", 2, 0, "gs://b/mine"
@@ -67,7 +64,7 @@ def test_a_torn_certificate_is_none(places):
 
 def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(places, tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
-    install(tmp_path / "staged", places.root / "releases", name)
+    put(tmp_path / "staged", places.root / "releases", name)
     launch = replace(LAUNCH, release=name)
     assert run_unit.release_trouble(launch, places) == ""
 

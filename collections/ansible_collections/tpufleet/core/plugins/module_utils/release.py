@@ -6,19 +6,21 @@ The controller and the workers share this file, so it keeps to Python 3.9 and th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 MANIFEST = ".tpufleet-manifest.json"
 ID_LENGTH = 16
+MODES = {"file": 0o444, "exec": 0o555}
+"""How files lie in a release, by their kind."""
 
 
 class ReleaseError(Exception):
@@ -116,7 +118,7 @@ def load(text: str) -> list[Entry]:
         check_path(entry.path)
         if entry.kind == "link":
             check_link(entry.path, entry.digest)
-        if links & {parent.as_posix() for parent in PurePosixPath(entry.path).parents}:
+        if links and links & {parent.as_posix() for parent in PurePosixPath(entry.path).parents}:
             raise ReleaseError(
                 f"the manifest names {printable(entry.path)}, which lies behind a link"
             )
@@ -127,9 +129,9 @@ def present(root: Path) -> set[str]:
     """List all that is in a tree and is no directory, but for the manifest itself."""
     found = set()
     for folder, folders, files in os.walk(root):
-        here = Path(folder)
-        links = [name for name in folders if (here / name).is_symlink()]
-        found.update((here / name).relative_to(root).as_posix() for name in files + links)
+        here = os.path.relpath(folder, root)
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        found.update(name if here == "." else f"{here}/{name}" for name in files + links)
     return found - {MANIFEST}
 
 
@@ -167,45 +169,104 @@ def proven(release: Path, name: str) -> list[str]:
     return differences(release, entries)
 
 
-def install(incoming: Path, releases: Path, name: str) -> None:
-    """Make ``releases/name`` out of what has come: copied, proven, on the disk, then renamed.
+def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]) -> None:
+    """Make ``releases/name``: filled by ``fill``, proven, then renamed.
 
-    Nothing is seen under the name before it is whole. Raises ReleaseError when what has come is not
-    the release, OSError when it can't be written.
+    ``fill`` gets an empty directory that nobody but this user can write to, and the newest release,
+    whose files it may link instead of having them once more. One of those may be damaged, so where
+    the proof fails, it is called again without. Nothing is seen under the name before it is whole,
+    and nothing is left of what is not.
+
+    Nothing here waits for the disk. After a power cut a release may have lost what was written
+    last, as one that is damaged in any other way: who uses a release proves it first, and a push
+    makes it anew.
+
+    Raises ReleaseError when what it was filled with is not the release, OSError when it can't be
+    written, and what ``fill`` raises.
     """
-    problems = proven(incoming, name)
-    if problems:
-        raise ReleaseError(f"what has come is not release {name}: {summary(problems)}")
-    entries = read_manifest(incoming)
     releases.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=releases))
+    last = newest(releases)
+    problems: list[str] = []
+    for linkable in [last, None] if last else [None]:
+        building = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=releases))
+        try:
+            fill(building, linkable)
+            problems = proven(building, name)
+            if not problems:
+                protect(building)
+                final = releases / name
+                if final.exists():
+                    remove(final)
+                building.rename(final)
+                return
+        finally:
+            if building.exists():
+                remove(building)
+    raise ReleaseError(f"what has come is not release {name}: {summary(problems)}")
+
+
+def take(incoming: Path, target: Path, last: Path | None) -> None:
+    """Fill ``target`` with what the manifest in ``incoming`` names: what ``last`` has as well is
+    linked, the rest copied.
+
+    ``incoming`` is another user's, who may change it meanwhile: what is missing there or is no file
+    is left out, and only the proof of ``target`` counts. Raises ReleaseError, OSError.
+    """
     try:
-        for entry in entries:
-            copy_entry(incoming, building, entry)
-        shutil.copyfile(incoming / MANIFEST, building / MANIFEST)
-        problems = proven(building, name)
-        if problems:
-            raise ReleaseError(f"release {name} changed while it was copied: {summary(problems)}")
-        protect(building)
-        subprocess.run(["sync", "-f", str(building)], check=False)
-        final = releases / name
-        if final.exists():
-            remove(final)
-        building.rename(final)
-    finally:
-        if building.exists():
-            remove(building)
+        text = (incoming / MANIFEST).read_text(encoding="ascii")
+    except FileNotFoundError:
+        raise ReleaseError("what has come is no release: there is no manifest") from None
+    entries = load(text)
+    (target / MANIFEST).write_text(text, encoding="ascii")
+    had = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
+    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
+        (target / folder).mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        destination = target / entry.path
+        if entry.kind == "link":
+            destination.symlink_to(entry.digest)
+            continue
+        same = had.get((entry.kind, entry.digest))
+        if not (last and same and linked(last / same, destination, MODES[entry.kind])):
+            copy_file(incoming / entry.path, destination, MODES[entry.kind])
 
 
-def copy_entry(source: Path, target: Path, entry: Entry) -> None:
-    """Copy one path of a release, with nothing of it but content and the executable bit."""
-    destination = target / entry.path
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    if entry.kind == "link":
-        destination.symlink_to(entry.digest)
-        return
-    shutil.copyfile(source / entry.path, destination, follow_symlinks=False)
-    destination.chmod(0o755 if entry.kind == "exec" else 0o644)
+def files_of(release: Path | None) -> list[Entry]:
+    """List the files that a release should have; none where that can't be told."""
+    try:
+        entries = read_manifest(release) if release else []
+    except (OSError, ReleaseError):
+        return []
+    return [entry for entry in entries if entry.kind in MODES]
+
+
+def linked(source: Path, destination: Path, mode: int) -> bool:
+    """Link a file of another release if it is as a release's files are; tell whether it is."""
+    try:
+        status = source.lstat()
+        # One that somebody could write to, or of another owner, would not stay as it is proven.
+        if status.st_mode != stat.S_IFREG | mode or status.st_uid != os.geteuid():
+            return False
+        os.link(source, destination, follow_symlinks=False)
+    except OSError:  # damaged, on another file system, or linked too often
+        return False
+    return True
+
+
+def copy_file(source: Path, destination: Path, mode: int) -> None:
+    """Copy a file, with nothing of it but content; what is no file, or not there, is left out."""
+    try:
+        # Never through a link, nor waiting for a pipe's other end: the source is another user's.
+        found = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}:
+            return
+        raise
+    with open(found, "rb", buffering=0) as stream:  # noqa: PTH123 - a descriptor
+        if stat.S_ISREG(os.fstat(found).st_mode):
+            with destination.open("xb") as target:
+                shutil.copyfileobj(stream, target, 1 << 20)
+            destination.chmod(mode)
 
 
 def protect(root: Path) -> None:
@@ -213,8 +274,10 @@ def protect(root: Path) -> None:
     for folder, _, files in os.walk(root, topdown=False):
         for name in files:
             path = Path(folder) / name
-            if not path.is_symlink():
-                path.chmod(0o555 if path.stat().st_mode & stat.S_IXUSR else 0o444)
+            found = path.lstat().st_mode
+            mode = MODES["exec" if found & stat.S_IXUSR else "file"]
+            if stat.S_ISREG(found) and stat.S_IMODE(found) != mode:
+                path.chmod(mode)
         Path(folder).chmod(0o555)
 
 
@@ -245,6 +308,13 @@ def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
         path.rename(dying)
         remove(dying)
     return [path.name for path in gone]
+
+
+def sweep(releases: Path) -> None:
+    """Remove what an install or a prune that was killed has left. Nobody else may be at work."""
+    for path in releases.glob(".*"):
+        if path.is_dir():
+            remove(path)
 
 
 def summary(problems: list[str]) -> str:

@@ -87,13 +87,15 @@ files:
 
 import os
 import pwd
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.from_leader import FromLeaderError, pull
+from ..module_utils.from_leader import FOLDER, FromLeaderError, pull
+from ..module_utils.locks import one_at_a_time
 from ..module_utils.release import (
-    MANIFEST,
     Entry,
     ReleaseError,
     install,
@@ -102,6 +104,8 @@ from ..module_utils.release import (
     prune,
     read_manifest,
     summary,
+    sweep,
+    take,
 )
 from ..module_utils.run import Places, RunError
 from ..module_utils.run_unit import active_runs, read_json
@@ -116,12 +120,14 @@ def incoming_path(given: str) -> Path:
     return Path(pwd.getpwnam(login).pw_dir) / given
 
 
-def from_the_leader(params: dict, name: str) -> Path:
-    """Take the release from the leader, of which only what differs from the last one travels."""
-    place = Path(params["root"]) / "incoming" / Path(params["incoming"]).name
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    pull("releases", name, place, seconds=600)
-    return place
+def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path = FOLDER) -> None:
+    """Fill ``target`` with the leader's release, of which only what differs from the last one
+    travels: the rest is linked.
+
+    What differs is told by size and time, so a damaged file may be linked; the proof finds it.
+    """
+    same = [f"--link-dest={last}"] if last else []
+    pull("releases", name, target, options=same, seconds=600, folder=folder)
 
 
 def used() -> set[str]:
@@ -133,6 +139,19 @@ def used() -> set[str]:
         return set()
     launched = [read_json(places.unit_dir(run) / "launch.json") or {} for run in runs]
     return {str(found.get("release")) for found in launched}
+
+
+def bring(
+    releases: Path, name: str, source: Callable[[Path, Path | None], None], kept: int
+) -> None:
+    """Put a release in place and take old ones away, alone: what else lies about is left over."""
+    releases.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(releases / ".lock"):
+        sweep(releases)
+        path = releases / name
+        if not path.exists() or proven(path, name):  # unless a second controller was quicker
+            install(releases, name, source)
+        prune(releases, kept, {name, *used()})
 
 
 def listing(entries: list[Entry]) -> str:
@@ -166,21 +185,18 @@ def main() -> None:
         )
     releases = Path(module.params["root"]) / "releases"
     path = releases / name
-    incoming = incoming_path(module.params["incoming"])
     result = {"release": name, "path": str(path), "changed": False}
     try:
-        before = newest(releases)
         problems = proven(path, name) if path.exists() else ["it is not there"]
         result["changed"] = bool(problems)
         if problems and module._diff:
+            before = newest(releases)
             result["before"] = listing(read_manifest(before)) if before else ""
         if problems and not module.check_mode:
-            if module.params["from_leader"]:
-                incoming = from_the_leader(module.params, name)
-            elif not (incoming / MANIFEST).is_file():
-                raise ReleaseError(f"release {name} has not come yet")
-            install(incoming, releases, name)
-            prune(releases, module.params["kept"], {name, *used()})
+            source = partial(from_the_leader, name)
+            if not module.params["from_leader"]:
+                source = partial(take, incoming_path(module.params["incoming"]))
+            bring(releases, name, source, module.params["kept"])
         if problems and module.check_mode:
             result["msg"] = f"release {name} would be put in place: {summary(problems)}"
         else:

@@ -1,0 +1,138 @@
+"""What the newest release has as well is linked into the next one, by the leader and by those that
+take from it, and what was damaged there is not passed on."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.fleet_ssh import rsyncd_conf
+from ansible_collections.tpufleet.core.plugins.module_utils.release import install, proven
+from ansible_collections.tpufleet.core.plugins.modules.release import from_the_leader
+
+from tests.collections.modules.test_env_copy import answer
+from tests.collections.modules.test_release_manifest import put, stage_code, write_code
+
+
+class Worker:
+    """A worker's releases, and how the next one comes to it."""
+
+    def __init__(self, place: Path, leads: bool) -> None:
+        self.place, self.leads = place, leads
+        self.releases = place / ("leader" if leads else "other")
+
+    def push(self, name: str) -> Path:
+        """Have the staged release, or the leader's."""
+        lead = put(self.place / f"staged-{name}", self.place / "leader", name)
+        if self.leads:
+            return lead
+        install(self.releases, name, partial(from_the_leader, name, folder=self.place))
+        return self.releases / name
+
+
+@pytest.fixture(params=[True, False], ids=["the leader", "another worker"])
+def worker(request, tmp_path, monkeypatch):
+    conf = tmp_path / "rsyncd.conf"
+    served = rsyncd_conf({"releases": str(tmp_path / "leader")})
+    conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
+    answer(tmp_path, f"exec rsync --server --daemon --config={conf} .")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    for name in ("ssh_config", "known_hosts"):
+        (tmp_path / name).touch()
+    return Worker(tmp_path, leads=request.param)
+
+
+@pytest.fixture
+def code(tmp_path):
+    return write_code(tmp_path / "code")
+
+
+def stage(code: Path) -> str:
+    name = stage_code(code, code.parent / "staging")
+    (code.parent / "staging").rename(code.parent / f"staged-{name}")
+    return name
+
+
+def change(code: Path) -> str:
+    (code / "new.py").write_text("print('new')\n")
+    return stage(code)
+
+
+def inodes(release: Path) -> dict[str, int]:
+    return {path.name: path.lstat().st_ino for path in release.rglob("*") if path.is_file()}
+
+
+def damage(file: Path) -> None:
+    """Change a file so that neither its size nor its time tells."""
+    was = file.stat()
+    file.chmod(0o644)
+    file.write_text(file.read_text().swapcase())
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    file.chmod(was.st_mode)
+
+
+def test_what_did_not_change_is_linked_to_the_newest_release(worker, code):
+    first = worker.push(stage(code))
+    name = change(code)
+
+    second = worker.push(name)
+
+    assert proven(second, name) == []
+    assert inodes(second)["main.py"] == inodes(first)["main.py"]
+    assert inodes(second)["run.sh"] == inodes(first)["run.sh"]
+    assert (second / "new.py").stat().st_nlink == 1
+
+
+def test_a_damaged_file_of_the_newest_release_is_not_passed_on(worker, code):
+    first = worker.push(stage(code))
+    damage(first / "train/main.py")
+    name = change(code)
+
+    second = worker.push(name)
+
+    assert proven(second, name) == []
+    assert (first / "train/main.py").read_text() == "PRINT('HELLO')\n"
+    assert [path.name for path in worker.releases.glob(".*")] == []
+
+
+def test_a_newest_release_with_a_torn_manifest_is_no_hindrance(worker, code):
+    first = worker.push(stage(code))
+    manifest = next(first.glob(".*manifest*"))
+    manifest.unlink()
+    manifest.write_text('[["train/ma')
+    name = change(code)
+
+    assert proven(worker.push(name), name) == []
+
+
+def test_a_file_that_became_executable_is_not_linked_and_the_old_one_stays_as_it_is(worker, code):
+    first = worker.push(stage(code))
+    (code / "train/main.py").chmod(0o755)
+    name = stage(code)
+
+    second = worker.push(name)
+
+    assert inodes(second)["main.py"] != inodes(first)["main.py"]
+    assert (first / "train/main.py").stat().st_mode & 0o777 == 0o444
+    assert (second / "train/main.py").stat().st_mode & 0o777 == 0o555
+
+
+def test_a_file_of_a_release_that_was_made_writable_is_not_linked(worker, code):
+    first = worker.push(stage(code))
+    (first / "train/main.py").chmod(0o666)
+
+    second = worker.push(change(code))
+
+    assert inodes(second)["main.py"] != inodes(first)["main.py"]
+    assert (second / "train/main.py").stat().st_mode & 0o777 == 0o444
+
+
+def test_the_files_of_a_release_are_nobody_else_s_to_write_to_whatever_comes_later(worker, code):
+    name = stage(code)
+    release = worker.push(name)
+    before = inodes(release)
+    staged = code.parent / f"staged-{name}/train/main.py"
+    staged.write_text("print('later')\n")
+
+    assert staged.stat().st_ino not in before.values()
+    assert proven(release, name) == []
