@@ -118,3 +118,11 @@ def test_the_name_follows_the_content(tmp_path, monkeypatch):
 
     assert kept_modules.content_name(tmp_path / "a") == before
     assert kept_modules.content_name(tmp_path / "b") != before
+
+
+def test_every_module_that_runs_on_workers_is_kept_there():
+    plugins = kept_modules.COLLECTION / "plugins"
+    modules = {file.stem for file in (plugins / "modules").glob("*.py")}
+    actions = {file.stem for file in (plugins / "action").glob("*.py")}
+
+    assert modules - actions == {"run_schedule", "ssh_key", "vpc_firewall"}  # the controller's own

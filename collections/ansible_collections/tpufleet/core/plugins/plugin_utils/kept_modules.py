@@ -86,6 +86,20 @@ class KeptModules(ActionBase):
         return built, leaf
 
 
+class WorkerModule(KeptModules):
+    """The action of a module that needs none, but for its code being kept."""
+
+    _supports_check_mode = True
+    _supports_diff = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Run the module of the task's own name."""
+        super().run(tmp, task_vars)
+        return self._execute_module(task_vars=task_vars)
+
+
 def interpreter(task_vars: Mapping[str, Any]) -> str:
     """Give the worker's Python, or a word of Ansible's for one that is still to be found."""
     return str(constants.config.get_config_value("INTERPRETER_PYTHON", variables=dict(task_vars)))
