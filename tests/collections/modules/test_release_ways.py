@@ -3,9 +3,11 @@ go."""
 
 import os
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.action.release import Way
+from ansible_collections.tpufleet.core.plugins.action.release import ActionModule, Way
 from ansible_collections.tpufleet.core.plugins.module_utils.release import MANIFEST, prune
 
 
@@ -22,6 +24,68 @@ def play(index: int, *hosts: int):
     hostvars = {f"pod-w{each}": worker(each) for each in (0, 1)}
     names = [f"pod-w{each}" for each in hosts]
     return worker(index, hostvars=hostvars, ansible_play_hosts=names)
+
+
+class Worker(ActionModule):
+    """One whose answers are known; ``done`` is what the controller did with it."""
+
+    def __init__(self, *answers: dict, check_mode: bool = False) -> None:
+        self._task = SimpleNamespace(check_mode=check_mode)
+        self.answers, self.done = list(answers), []
+
+    def bring(self, way: Way) -> dict:
+        return self._bring({}, Path("tree"), "a" * 16, "code", {}, way)
+
+    def _send(self, tree: Path, name: str, *extra: str) -> None:
+        self.done.append(("sent", *extra))
+
+    def _prove(self, options, release, name, task_vars, by_leader: bool) -> dict:
+        self.done.append("took it from its leader" if by_leader else "proved it")
+        return self.answers.pop(0)
+
+
+GOOD, MISMATCH = {"changed": True}, {"failed": True, "mismatch": True, "msg": "a differs"}
+
+
+def test_a_leader_is_sent_what_it_lacks_unasked_and_proves_it_in_one_module_run(tmp_path):
+    leader = Worker(dict(GOOD))
+
+    assert leader.bring(Way.of(play(0, 0, 1), tmp_path)) == GOOD
+    assert leader.done == [("sent",), "proved it"]
+
+
+def test_what_fails_its_proof_is_sent_once_more_by_checksum_and_then_said(tmp_path):
+    leader = Worker(dict(MISMATCH), dict(MISMATCH))
+
+    assert leader.bring(Way.of(play(0, 0, 1), tmp_path)) == {"failed": True, "msg": "a differs"}
+    assert leader.done == [("sent",), "proved it", ("sent", "--checksum"), "proved it"]
+
+
+def test_the_worker_of_a_tpu_of_one_is_sent_it_as_a_leader_is(tmp_path):
+    alone = Worker(dict(GOOD))
+
+    alone.bring(Way.of(worker(0, 1), tmp_path))
+
+    assert alone.done == [("sent",), "proved it"]
+
+
+def test_another_worker_is_sent_nothing_unless_its_leader_can_t_give_it(tmp_path):
+    other, unlucky = Worker(dict(GOOD)), Worker(dict(MISMATCH), dict(GOOD))
+
+    other.bring(Way.of(play(1, 1), tmp_path))
+    unlucky.bring(Way.of(play(1, 1), tmp_path))
+
+    assert other.done == ["took it from its leader"]
+    assert unlucky.done == ["took it from its leader", ("sent",), "proved it"]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_dry_run_only_asks(tmp_path, index):
+    asked = Worker(dict(GOOD), check_mode=True)
+
+    asked.bring(Way.of(play(index, 1), tmp_path))
+
+    assert asked.done == ["proved it"]
 
 
 def test_the_leader_waits_for_nobody(tmp_path):

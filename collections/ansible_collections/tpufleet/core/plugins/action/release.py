@@ -80,21 +80,28 @@ class ActionModule(KeptModules):
     def _bring(
         self, options: dict, tree: Path, release: str, name: str, task_vars: dict | None, way: Way
     ) -> dict:
-        """Ask whether the release is there; if not, let it come, by the leader or from here."""
-        by_leader = False if self._task.check_mode else way.wait()
-        result = self._prove(options, release, name, task_vars, by_leader)
+        """Have it taken from the leader, or send what is not there yet and have it proven.
+
+        Nobody is asked first whether it is there: that costs as much as to have it proven, and
+        rsync finds by itself what needs no sending.
+        """
+        if self._task.check_mode or way.wait():
+            by_leader = not self._task.check_mode
+            result = self._prove(options, release, name, task_vars, by_leader)
+            if not result.pop("mismatch", False) or self._task.check_mode:
+                return result
         for extra in ((), ("--checksum",)):
-            if self._task.check_mode or not result.pop("mismatch", False):
-                break
             self._send(tree, name, *extra)
             result = self._prove(options, release, name, task_vars, False)
-        result.pop("mismatch", None)
+            if not result.pop("mismatch", False):
+                break
         return result
 
     def _send(self, tree: Path, name: str, *extra: str) -> None:
         """Mirror the tree into the login user's directory on the worker. Raises on any failure."""
         target = f"{INCOMING}/{name}"
-        command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete", *extra]
+        command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
+        command += ["--compress", *extra]
         kind = self._connection.transport
         if kind == "local":
             home = Path.home() / target
@@ -134,7 +141,9 @@ class ActionModule(KeptModules):
         """
         connection = self._connection
         ssh = connection._build_command(connection.get_option("ssh_executable"), "ssh")
-        words = [os.fsdecode(part) for part in ssh] + [connection.get_option("host")]
+        # rsync packs better than ssh's -C, at a quarter of the time.
+        words = [word for word in map(os.fsdecode, ssh) if word != "-C"]
+        words.append(connection.get_option("host"))
         handle, path = tempfile.mkstemp(dir=folder, prefix="ssh-")
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(f'#!/bin/sh\nshift\nexec {shlex.join(words)} "$@"\n')
@@ -169,7 +178,7 @@ class Way:
         """Read it out of the inventory's word on this worker and on those of the play."""
         tpu = task_vars.get("tpu_id") or task_vars.get("tpu_name")
         if not tpu or int(task_vars.get("tpu_worker_count", 1)) < 2:
-            return cls(False, None)
+            return cls(True, None)
         mark = folder / re.sub(r"[^A-Za-z0-9_-]", "-", f"leader-{tpu}")
         if int(task_vars.get("tpu_worker_id", 0)) == 0:
             return cls(True, mark)
