@@ -1,0 +1,68 @@
+"""``gcloud compute tpus tpu-vm ssh --worker=all`` against the local cloud: what the daily verbs are
+measured by. Not a bench itself.
+
+gcloud keeps its account, its keys and its known hosts in a home of its own here.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from localcloud.place import Place
+
+ZONE = "us-central2-b"
+TRIES = 8
+
+
+class Gcloud:
+    """gcloud for the workers of one TPU, signed in to one local cloud."""
+
+    def __init__(self, cloud: str, tpu: str, home: Path, proxy: str) -> None:
+        """Sign in, and let gcloud put its key on the workers: nobody measures that."""
+        place = Place.of(cloud)
+        endpoint = (place.directory / "endpoint").read_text(encoding="ascii").strip()
+        self._tpu, self._config = tpu, home / "ssh_config"
+        home.mkdir()
+        self._config.write_text(f"Host *\n  ProxyCommand {proxy}\n", encoding="utf-8")
+        self._environment = {
+            **os.environ,
+            "HOME": str(home),
+            "CLOUDSDK_CONFIG": str(home / "gcloud"),
+            "CLOUDSDK_CORE_PROJECT": "local-fleet",
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{endpoint}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{endpoint}/compute/v1/",
+        }
+        key = place.directory / "service-account.json"
+        self._run("auth", "activate-service-account", f"--key-file={key}")
+        for attempt in range(TRIES):
+            try:
+                self.on_all("true")
+                break
+            except subprocess.CalledProcessError as error:
+                if attempt == TRIES - 1:
+                    raise SystemExit(f"gcloud ssh: {error.stderr[-2000:]}") from None
+
+    @staticmethod
+    def is_there() -> bool:
+        """Tell whether gcloud is installed."""
+        return shutil.which("gcloud") is not None
+
+    def on_all(self, command: str, delayed: bool = False) -> None:
+        """Run a command on all workers of the TPU, as its users do."""
+        longer = [f"--ssh-flag=-F{self._config}"] if delayed else []
+        ssh = ("compute", "tpus", "tpu-vm", "ssh", f"bench@{self._tpu}", f"--zone={ZONE}")
+        self._run(*ssh, "--worker=all", f"--command={command}", *longer)
+
+    def _run(self, *words: str) -> None:
+        subprocess.run(
+            ["gcloud", *words],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
