@@ -45,8 +45,21 @@ LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own plac
 
 def unit_state(run: str) -> dict[str, str]:
     """Ask systemd how the run's unit stands."""
-    shown = systemctl("show", f"--property={','.join(SHOWN)}", UNIT.format(run))
-    return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    return unit_states([run])[run]
+
+
+def unit_states(runs: list[str]) -> dict[str, dict[str, str]]:
+    """Ask systemd, once, how the units of runs stand; each is a paragraph of its answer."""
+    if not runs:
+        return {}
+    units = [UNIT.format(run) for run in runs]
+    paragraphs = systemctl("show", f"--property={','.join(SHOWN)}", *units).split("\n\n")
+    if len(paragraphs) != len(runs):
+        raise RunError(f"systemctl show: {len(paragraphs)} answers for {len(runs)} units")
+    return {
+        run: dict(line.split("=", 1) for line in paragraphs[number].splitlines() if "=" in line)
+        for number, run in enumerate(runs)
+    }
 
 
 def end_by_systemd(unit: dict, attempt: object) -> dict | None:
@@ -144,10 +157,12 @@ def log_start(path: Path, lines: int, most: int = 1 << 18) -> int:
     return start + ends[-lines - 1] + 1
 
 
-def look(run: str, places: Places, lines: int = 0) -> dict:
-    """Tell how a run stands here: state in words, attempt, heartbeat, end, last lines of its
-    log."""
-    unit = unit_state(run)
+def look(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None = None) -> dict:
+    """Tell how a run stands here: state in words, attempt, heartbeat, end, last lines of its log.
+
+    ``unit`` is what systemd says of it, for who has asked already.
+    """
+    unit = unit_state(run) if unit is None else unit
     folder = places.run_dir(run)
     heartbeat = read_json(folder / "heartbeat.json")
     ended = read_json(folder / "exit.json")

@@ -75,7 +75,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.run import Places, RunError, check_name, latest
 from ..module_utils.run_progress import progress
-from ..module_utils.run_unit import known_runs, log_since, log_start, look
+from ..module_utils.run_unit import known_runs, log_since, log_start, look, unit_states
 
 POLL_SECONDS = 0.5
 
@@ -88,12 +88,12 @@ def settled(seen: dict, until: str) -> bool:
     return until == "first_step" and isinstance(step, int) and step >= 1
 
 
-def seen_of(run: str, places: Places, params: dict) -> dict:
+def seen_of(run: str, places: Places, params: dict, unit: dict[str, str]) -> dict:
     """Look at a run, its log as asked for."""
     if params["since"] is None:
-        return look(run, places, params["lines"])
+        return look(run, places, params["lines"], unit)
     # The state first: what is written between the two is read the next time, or was all.
-    seen, log = look(run, places), places.run_dir(run) / "log"
+    seen, log = look(run, places, unit=unit), places.run_dir(run) / "log"
     since = params["since"] if params["since"] >= 0 else log_start(log, params["lines"])
     lines, end = log_since(log, since)
     return {**seen, "log": lines, "log_end": end}
@@ -121,7 +121,8 @@ def main() -> None:
     try:
         names = [check_name(params["run"])] if params["run"] else known_runs(places)
         while True:
-            runs = [seen_of(name, places, params) for name in names]
+            units = unit_states(names)
+            runs = [seen_of(name, places, params, units[name]) for name in names]
             come = all(settled(seen, params["until"]) for seen in runs)
             if params["since"] is not None:
                 come = any(seen["log"] or not seen["active"] for seen in runs)
