@@ -118,11 +118,16 @@ def test_the_home_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
 
 
 def changed(folder, wanted, **more):
+    """Give the record that a change leaves."""
+    return told(folder, wanted, **more)["record"]
+
+
+def told(folder, wanted, **more):
     """What tpufleet.core.run_record does, without Ansible."""
     action = ActionModule.__new__(ActionModule)
     action._task = SimpleNamespace(check_mode=False)
     options = {"run": "mine", "fleet_state": str(folder), "wanted": wanted, "fields": {}}
-    return action._change(options | {"event": "", "same_attempt": False} | more)["record"]
+    return action._change(options | {"event": "", "same_attempt": False} | more)
 
 
 def test_a_run_that_was_found_running_is_wanted_again_in_the_same_attempt(tmp_path):
@@ -140,3 +145,18 @@ def test_a_run_that_is_done_stays_done_when_it_is_stopped(tmp_path):
 
     assert changed(tmp_path, "stopped")["wanted"] == "done"
     assert changed(tmp_path, "running")["attempt"] == 2
+
+
+def test_a_stop_of_a_run_that_nobody_knows_here_says_what_may_bring_it_back(tmp_path):
+    answer = told(tmp_path, "stopped")
+
+    assert not answer["changed"]
+    [warning] = answer["warnings"]
+    assert f"{tmp_path} knows no run mine" in warning
+    assert "kill.yml -e run=mine -e fleet_state=THAT" in warning
+
+
+def test_a_stop_of_a_run_that_is_known_warns_of_nothing(tmp_path):
+    changed(tmp_path, "running")
+
+    assert told(tmp_path, "stopped")["warnings"] == []

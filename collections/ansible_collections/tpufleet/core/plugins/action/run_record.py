@@ -68,8 +68,12 @@ class ActionModule(ActionBase):
         if fields and not self._task.check_mode:
             event = options["event"] or f"{wanted} is wanted"
             after = store.change(run, int(before.get("generation", 0)), fields, str(event))
+        warned = (
+            [no_record(run, options["fleet_state"])] if wanted == "stopped" and not before else []
+        )
         return {
             "changed": bool(fields),
+            "warnings": warned,
             "record": after,
             "port": port(int(after.get("attempt", 0)), int(after.get("chip", -1))),
             "diff": {"before": shown(before), "after": shown(after)},
@@ -93,6 +97,15 @@ class ActionModule(ActionBase):
 def over(record: dict, wanted: str) -> bool:
     """Tell whether a run has ended for good: one that is done can't be stopped any more."""
     return record.get("wanted") == "done" and wanted == "stopped"
+
+
+def no_record(run: str, fleet_state: str) -> str:
+    """Say what a run may come back by that nothing here wanted."""
+    return (
+        f"{fleet_state} knows no run {run}: if it was launched with another fleet_state, a watch "
+        "of that one brings it back: "
+        f"ansible-playbook playbooks/kill.yml -e run={run} -e fleet_state=THAT"
+    )
 
 
 def plain(value):
