@@ -43,8 +43,8 @@ test-molecule: env-dev ## the roles on machines: check, converge, idempotence, v
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default
 
 .PHONY: test-journey
-test-journey: env-dev ## one whole journey on machines: create, train, kill, resume, preempt, delete
-	@$(AS_ROOT) $(PYTHON) -m pytest -m machines tests
+test-journey: env-dev ## on machines: create, train, kill, resume, preempt, delete; five faults of make chaos
+	@$(AS_ROOT) env TPUFLEET_CHAOS=some $(PYTHON) -m pytest -m machines tests
 
 .PHONY: test-qemu
 test-qemu: env-dev ## what needs a kernel: NFS, data disks, reboots, on qemu machines (half an hour if emulated)
