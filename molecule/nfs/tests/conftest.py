@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,18 +30,29 @@ def boot_id(host: Host) -> str:
     return host.run("timeout 10 cat /proc/sys/kernel/random/boot_id").stdout.strip()
 
 
-def reboot(host: Host) -> str:
-    """Let the machine reboot; give what tells this boot from the next."""
-    before = boot_id(host)
-    assert before
-    host.run("sudo systemctl reboot --no-block")
-    return before
+@pytest.fixture(scope="session")
+def reboot() -> Callable[[Host], str]:
+    """Let a machine reboot; give what tells this boot from the next."""
+
+    def begin(host: Host) -> str:
+        before = boot_id(host)
+        assert before
+        host.run("sudo systemctl reboot --no-block")
+        return before
+
+    return begin
 
 
-def wait_for_the_next_boot(host: Host, before: str) -> None:
-    deadline = time.monotonic() + BOOT_S
-    while time.monotonic() < deadline:
-        if boot_id(host) not in ("", before):
-            return
-        time.sleep(2)
-    raise AssertionError(f"{host.backend.host} did not come back in {BOOT_S} s")
+@pytest.fixture(scope="session")
+def wait_for_the_next_boot() -> Callable[[Host, str], None]:
+    """Wait until a machine is up again after a boot."""
+
+    def wait(host: Host, before: str) -> None:
+        deadline = time.monotonic() + BOOT_S
+        while time.monotonic() < deadline:
+            if boot_id(host) not in ("", before):
+                return
+            time.sleep(2)
+        raise AssertionError(f"{host.backend.host} did not come back in {BOOT_S} s")
+
+    return wait

@@ -2,8 +2,6 @@
 
 import time
 
-from conftest import reboot, wait_for_the_next_boot
-
 AS_TRAINER = "sudo setpriv --reuid=64042 --regid=64042 --clear-groups"
 
 
@@ -49,13 +47,15 @@ def test_it_is_exported_to_the_fleet_s_addresses_alone(server, client):
     assert allowed == {address.split("/")[0] for address in own}
 
 
-def test_a_client_that_rebooted_has_it_again(client):
+def test_a_client_that_rebooted_has_it_again(client, reboot, wait_for_the_next_boot):
     before = reboot(client)
     wait_for_the_next_boot(client, before)
     assert read_within(client, "/mnt/shared/note", 60) == "from the client\n"
 
 
-def test_a_client_that_was_up_while_the_server_was_away_has_it_again(server, client):
+def test_a_client_that_was_up_while_the_server_was_away_has_it_again(
+    server, client, reboot, wait_for_the_next_boot
+):
     client.check_output("cat /mnt/shared/note")
     before = reboot(server)
     wait_for_the_next_boot(server, before)
@@ -64,7 +64,9 @@ def test_a_client_that_was_up_while_the_server_was_away_has_it_again(server, cli
     assert server.file("/mnt/shared/again").content_string == "again\n"
 
 
-def test_a_client_boots_while_the_server_is_away_and_mounts_when_it_is_back(server, client):
+def test_a_client_boots_while_the_server_is_away_and_mounts_when_it_is_back(
+    server, client, reboot, wait_for_the_next_boot
+):
     server.check_output("sudo systemctl stop nfs-server")
     before = reboot(client)
     wait_for_the_next_boot(client, before)  # nothing held up the boot
@@ -73,7 +75,7 @@ def test_a_client_boots_while_the_server_is_away_and_mounts_when_it_is_back(serv
     assert read_within(client, "/mnt/shared/note", 60) == "from the client\n"
 
 
-def test_both_reboot_at_once(server, client):
+def test_both_reboot_at_once(server, client, reboot, wait_for_the_next_boot):
     befores = [(host, reboot(host)) for host in (server, client)]
     for host, before in befores:
         wait_for_the_next_boot(host, before)
