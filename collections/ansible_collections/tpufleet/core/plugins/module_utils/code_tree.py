@@ -97,25 +97,24 @@ def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
     """
     entries = build(root, list_code(root, chosen))
     target.mkdir(parents=True)
+    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
+        (target / folder).mkdir(parents=True, exist_ok=True)
     for entry in entries:
-        destination = target / entry.path
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        source, destination = f"{root}/{entry.path}", f"{target}/{entry.path}"
         try:
-            os.link(root / entry.path, destination, follow_symlinks=False)
+            os.link(source, destination, follow_symlinks=False)
         except OSError:
-            copy(root / entry.path, destination)
+            copy(source, destination)
     (target / MANIFEST).write_text(dump(entries), encoding="ascii")
     return entries
 
 
-def copy(source: Path, destination: Path) -> None:
+def copy(source: str, destination: str) -> None:
     """Copy a file or link that can't be linked: another file system, or none that has links."""
     try:
         shutil.copy2(source, destination, follow_symlinks=False)
     except FileNotFoundError as error:
-        raise ReleaseError(
-            f"{printable(str(source))} vanished while it was read: push again"
-        ) from error
+        raise ReleaseError(f"{printable(source)} vanished while it was read: push again") from error
 
 
 def keep(tree: Path, place: Path) -> None:

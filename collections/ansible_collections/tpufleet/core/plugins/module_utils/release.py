@@ -14,8 +14,8 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 MANIFEST = ".tpufleet-manifest.json"
 ID_LENGTH = 16
@@ -27,10 +27,10 @@ class ReleaseError(Exception):
     """A release can't be built, read or proven; the text is one line for a person."""
 
 
-@dataclass(frozen=True, order=True)
-class Entry:
+class Entry(NamedTuple):
     """One path of a release, relative and with ``/`` between its parts.
 
+    A tuple, since workers read, sort and compare thousands of them while somebody waits.
     ``kind`` is ``file``, ``exec`` or ``link``; ``digest`` is a file's SHA-256 in hex, or a link's
     target. Bytes that are no UTF-8 stand as surrogates, as ``os.fsdecode`` gives them.
     """
@@ -66,10 +66,10 @@ def check_path(path: str) -> None:
 def read_entry(root: Path, path: str) -> Entry:
     """Read one path of the tree at ``root``. Raises ReleaseError for what is no file and no
     link."""
-    full = root / path
-    status = full.lstat()
+    full = f"{root}/{path}"
+    status = os.lstat(full)
     if stat.S_ISLNK(status.st_mode):
-        target = str(full.readlink())
+        target = os.readlink(full)  # noqa: PTH115 - as below, in loops over thousands
         check_link(path, target)
         return Entry(path, "link", target)
     if not stat.S_ISREG(status.st_mode):
@@ -78,11 +78,11 @@ def read_entry(root: Path, path: str) -> Entry:
     return Entry(path, kind, file_digest(full))
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: str) -> str:
     """Give the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
+    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - paths are made for less often
+        while block := stream.read(1 << 18):
             digest.update(block)
     return digest.hexdigest()
 
@@ -221,14 +221,14 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
     had = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
         (target / folder).mkdir(parents=True, exist_ok=True)
-    for entry in entries:
-        destination = target / entry.path
-        if entry.kind == "link":
-            destination.symlink_to(entry.digest)
+    for path, kind, digest in entries:
+        destination = f"{target}/{path}"
+        if kind == "link":
+            Path(destination).symlink_to(digest)
             continue
-        same = had.get((entry.kind, entry.digest))
-        if not (last and same and linked(last / same, destination, MODES[entry.kind])):
-            copy_file(incoming / entry.path, destination, MODES[entry.kind])
+        same = had.get((kind, digest))
+        if not (same and linked(f"{last}/{same}", destination, MODES[kind])):
+            copy_file(f"{incoming}/{path}", destination, MODES[kind])
 
 
 def files_of(release: Path | None) -> list[Entry]:
@@ -240,10 +240,10 @@ def files_of(release: Path | None) -> list[Entry]:
     return [entry for entry in entries if entry.kind in MODES]
 
 
-def linked(source: Path, destination: Path, mode: int) -> bool:
+def linked(source: str, destination: str, mode: int) -> bool:
     """Link a file of another release if it is as a release's files are; tell whether it is."""
     try:
-        status = source.lstat()
+        status = os.lstat(source)
         # One that somebody could write to, or of another owner, would not stay as it is proven.
         if status.st_mode != stat.S_IFREG | mode or status.st_uid != os.geteuid():
             return False
@@ -253,7 +253,7 @@ def linked(source: Path, destination: Path, mode: int) -> bool:
     return True
 
 
-def copy_file(source: Path, destination: Path, mode: int) -> None:
+def copy_file(source: str, destination: str, mode: int) -> None:
     """Copy a file, with nothing of it but content; what is no file, or not there, is left out."""
     try:
         # Never through a link, nor waiting for a pipe's other end: the source is another user's.
@@ -264,20 +264,20 @@ def copy_file(source: Path, destination: Path, mode: int) -> None:
         raise
     with open(found, "rb", buffering=0) as stream:  # noqa: PTH123 - a descriptor
         if stat.S_ISREG(os.fstat(found).st_mode):
-            with destination.open("xb") as target:
-                shutil.copyfileobj(stream, target, 1 << 20)
-            destination.chmod(mode)
+            with open(destination, "xb") as target:  # noqa: PTH123
+                shutil.copyfileobj(stream, target, 1 << 18)
+                os.fchmod(target.fileno(), mode)
 
 
 def protect(root: Path) -> None:
     """Take the right to write from everyone: a release never changes."""
     for folder, _, files in os.walk(root, topdown=False):
         for name in files:
-            path = Path(folder) / name
-            found = path.lstat().st_mode
+            path = f"{folder}/{name}"
+            found = os.lstat(path).st_mode
             mode = MODES["exec" if found & stat.S_IXUSR else "file"]
             if stat.S_ISREG(found) and stat.S_IMODE(found) != mode:
-                path.chmod(mode)
+                os.chmod(path, mode)  # noqa: PTH101
         Path(folder).chmod(0o555)
 
 
