@@ -12,9 +12,9 @@ description:
     without the ignored ones; every file but C(.git) where there is no git), once a task whatever
     the number of workers.
   - Sends what changed with rsync over the task's own ssh connection, into a directory of the login
-    user.
-  - On the worker, proves every file against the manifest and puts the release in place by one
-    rename.
+    user. The other workers of a TPU take it from their leader.
+  - On the worker, links what the newest release has as well, takes the rest, proves every file of
+    what it made against the manifest and puts it in place by one rename.
 options:
   code:
     description: The code directory on the controller, from where the command was typed.
