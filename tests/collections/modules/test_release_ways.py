@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.tpufleet.core.plugins.action.release import ActionModule, Way
 from ansible_collections.tpufleet.core.plugins.module_utils.release import MANIFEST, prune
 
@@ -86,6 +87,55 @@ def test_a_dry_run_only_asks(tmp_path, index):
     asked.bring(Way.of(play(index, 1), tmp_path))
 
     assert asked.done == ["proved it"]
+
+
+def over_ssh(home: Path, ssh: str) -> ActionModule:
+    """The controller's part for a worker whose ssh is the script ``ssh``, which runs in ``home``
+    what it is asked to."""
+    program = home / "ssh"
+    program.write_text(f"#!/bin/sh\n{ssh}\n")
+    program.chmod(0o755)
+    action = ActionModule.__new__(ActionModule)
+    action._connection = SimpleNamespace(
+        transport="ssh",
+        _build_command=lambda *_: [str(program).encode(), b"-C", b"-o", b"ControlMaster=auto"],
+        get_option={"ssh_executable": "ssh", "host": "10.0.0.2"}.get,
+    )
+    return action
+
+
+def test_what_is_sent_is_packed_once_and_only_what_changed_is_written(tmp_path):
+    tree, home = tmp_path / "staged/x/tree", tmp_path / "home"
+    (tree / "train").mkdir(parents=True)
+    home.mkdir()
+    for name in ("same.py", "changed.py"):
+        (tree / "train" / name).write_text("print('first')\n")
+    leader = over_ssh(home, f'echo "$*" > {home}/asked; shift 3; cd {home}; exec sh -c "$*"')
+    leader._send(tree, "code")
+    came = home / ".cache/tpufleet/incoming/code/train"
+    before = {path.name: path.stat().st_ino for path in came.iterdir()}
+
+    (tree / "train/changed.py").write_text("print('second, longer')\n")
+    leader._send(tree, "code")
+
+    after = {path.name: path.stat().st_ino for path in came.iterdir()}
+    assert (came / "changed.py").read_text() == "print('second, longer')\n"
+    assert [name for name in before if before[name] == after[name]] == ["same.py"]
+    # The host stands where the options end; -C would pack once more what rsync has packed.
+    asked = (home / "asked").read_text()
+    assert asked.startswith("-o ControlMaster=auto 10.0.0.2 ")
+    assert "--server" in asked
+
+
+def test_a_worker_that_ssh_can_t_reach_is_unreachable_and_not_failed(tmp_path):
+    tree = tmp_path / "staged/x/tree"
+    tree.mkdir(parents=True)
+    away = over_ssh(
+        tmp_path, "echo 'ssh: connect to host 10.0.0.2: No route to host' >&2; exit 255"
+    )
+
+    with pytest.raises(AnsibleConnectionFailure, match="No route to host"):
+        away._send(tree, "code")
 
 
 def test_the_leader_waits_for_nobody(tmp_path):
