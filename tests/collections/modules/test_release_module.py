@@ -1,0 +1,78 @@
+"""The worker's part of a push, as Ansible runs it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.locks import one_at_a_time
+from ansible_collections.tpufleet.core.plugins.module_utils.release import MANIFEST, proven
+
+from tests.collections.modules.test_release_manifest import stage_code, write_code
+from tests.collections.running_modules import run_module
+
+
+@pytest.fixture
+def push(tmp_path):
+    """Push what was sent; ``push.name`` is the release's name."""
+    incoming = tmp_path / "incoming"
+    name = stage_code(write_code(tmp_path / "code"), incoming)
+    given = {"code": "x", "release": name, "incoming": str(incoming), "root": str(tmp_path / "opt")}
+
+    def run(**more) -> dict:
+        return run_module("release", **given, **more)
+
+    run.name, run.incoming, run.releases = name, incoming, tmp_path / "opt/releases"
+    return run
+
+
+def names(releases: Path) -> set[str]:
+    return {path.name for path in releases.iterdir() if path.is_dir()}
+
+
+def test_a_second_push_of_the_same_changes_nothing(push):
+    first, second = push(), push()
+
+    assert (first["changed"], second["changed"]) == (True, False)
+    assert first["files"] == second["files"] == 3
+    assert proven(push.releases / push.name, push.name) == []
+
+
+def test_a_push_that_was_killed_is_cleared_away_by_the_next(push):
+    (push.releases / f".{push.name}.x1y2/train").mkdir(parents=True)
+    (push.releases / ".aaaa.gone").mkdir()
+
+    push()
+
+    assert names(push.releases) == {push.name}
+
+
+def test_a_dry_run_says_what_it_would_do_and_leaves_the_worker_as_it_is(push):
+    told = push(check=True)
+
+    assert told["changed"]
+    assert "it is not there" in told["msg"]
+    assert not push.releases.exists()
+
+
+def test_what_has_come_without_a_manifest_is_asked_for_again(push):
+    (push.incoming / MANIFEST).unlink()
+
+    told = push()
+
+    assert told["failed"]
+    assert told["mismatch"]
+    assert "there is no manifest" in told["msg"]
+    assert names(push.releases) == set()
+
+
+def test_two_pushes_at_once_wait_for_each_other(push):
+    push.releases.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with one_at_a_time(push.releases / ".lock"):
+            other = pool.submit(push)
+            with pytest.raises(TimeoutError):
+                other.result(timeout=3)
+            assert names(push.releases) == set()
+
+        assert other.result()["changed"]
+    assert names(push.releases) == {push.name}
