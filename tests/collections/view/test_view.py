@@ -174,3 +174,26 @@ def test_no_color_is_respected_on_a_terminal(stage):
     stage.environment["NO_COLOR"] = "1"
 
     assert "\x1b[0;" not in stage.play_on_terminal(CHANGE).text
+
+
+WARNS = """#!/usr/bin/python
+from ansible.module_utils.basic import AnsibleModule
+
+module = AnsibleModule({"text": {"type": "str"}})
+module.warn(module.params["text"])
+module.exit_json(changed=False)
+"""
+
+
+def test_a_warning_that_many_workers_give_is_one_and_names_them(stage):
+    (stage.directory / "library").mkdir()
+    (stage.directory / "library/warns.py").write_text(WARNS)
+    shown = stage.play(
+        "- name: Warn\n  warns:\n"
+        "    text: \"{{ 'own' if inventory_hostname == 'pod-w2' else 'the clock is late' }}\"\n"
+    )
+
+    said = " ".join(shown.text.split())
+    assert "[WARNING]: pod-w[0-1,3-7]: the clock is late" in said
+    assert "[WARNING]: pod-w2: own" in said
+    assert said.count("WARNING") == 2

@@ -74,6 +74,7 @@ class CallbackModule(Default):
         self._failures: list[tally.Failure] = []
         self._messages: dict[str, list[str]] = {}
         self._diffs: dict[str, list[str]] = {}
+        self._warnings: dict[str, list[str]] = {}
         self._log: FullLog | None = None
         self._screen: Screen | None = None
 
@@ -132,6 +133,7 @@ class CallbackModule(Default):
             self._answered(result, tally.CHANGED if _changed(result) else tally.OK)
         if self._as_default:
             return super().v2_runner_on_ok(result)
+        self._warned(result)
         self._handle_warnings_and_exception(result)
         if result.task.action in constants._ACTION_DEBUG and not result.task.loop:
             self._message(result)
@@ -257,13 +259,16 @@ class CallbackModule(Default):
         if ended and not self._as_default:
             for outcome, line in ended.lines(self._check):
                 self._say_change(outcome, *line)
+            for text, hosts in self._warnings.items():
+                whose = "" if hosts == ["localhost"] else f"{folded(hosts)}: "
+                self._display.warning(f"{whose}{text}")
             for text, hosts in self._diffs.items():
                 self._say(f"    {folded(hosts)}:")
                 self._display.display(text.rstrip("\n"))
             for text, hosts in self._messages.items():
                 behind = "\n" if "\n" in text else " "
                 self._say(f"{folded(hosts)}:{behind}{text}" if len(ended.outcomes) > 1 else text)
-        self._diffs, self._messages = {}, {}
+        self._diffs, self._messages, self._warnings = {}, {}, {}
         if self._log:
             self._log.flush()
 
@@ -282,10 +287,17 @@ class CallbackModule(Default):
         host, task = self.host_label(result), result.task.get_name().strip()
         self._failures.append(tally.Failure(task, host, outcome, text))
         if not self._as_default:
-            self._handle_warnings(result.result)
+            self._warned(result)
             first = (text.splitlines() or [""])[0]
             short = first if len(first) <= _SHORT else first[: _SHORT - 1] + "…"
             self._say(f"  {outcome:<8}  {task}  {host}: {short}", constants.COLOR_ERROR)
+
+    def _warned(self, result: Any) -> None:
+        """Keep a task's warnings until all hosts have given theirs: Ansible names no host."""
+        for warning in result.result.pop("warnings", ()):
+            hosts = self._warnings.setdefault(str(warning), [])
+            if result.host.get_name() not in hosts:
+                hosts.append(result.host.get_name())
 
     def _message(self, result: Any) -> None:
         words = result.result.get("msg")
