@@ -63,8 +63,11 @@ def main() -> int:
 
 
 def write_tree(code: Path) -> None:
-    """Write the tree: half of each file can't be compressed; the same each time."""
-    chance = random.Random(5)  # noqa: S311 - no secret
+    """Write the tree: half of each file can't be compressed.
+
+    Another one each time: a cloud that was measured before has the releases of then.
+    """
+    chance = random.Random()  # noqa: S311 - no secret
     for number in range(FILES):
         file = code / f"d{number % 50}" / f"f{number}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
