@@ -66,6 +66,25 @@ def test_an_environment_without_its_marker_is_not_complete(tmp_path):
     assert not is_complete(tmp_path)
 
 
+def test_an_environment_that_a_power_cut_took_a_part_of_is_not_complete(tmp_path):
+    env, boot = tmp_path / "env", tmp_path / "seen"
+    env.mkdir()
+    (env / "module.py").write_text("x = 1\n")
+    (env / "complete.json").write_text('{"files": 1, "bytes": 6}')
+    assert is_complete(env, boot)
+
+    (env / "module.py").write_text("")  # ext4 after a crash: the name is there, its data isn't
+
+    assert is_complete(env, boot)  # it was counted since the last boot: not again
+    assert not is_complete(env, tmp_path / "seen since the next boot")
+
+
+def test_an_environment_whose_marker_was_cut_short_is_not_complete(tmp_path):
+    (tmp_path / "complete.json").write_text("")
+
+    assert not is_complete(tmp_path)
+
+
 def test_what_a_run_may_import_is_compiled_and_the_packages_own_tests_are_not(tmp_path):
     package = tmp_path / "tests/env/lib/python3/site-packages/package"
     for name in ("module.py", "tests/test_module.py", "attestations/module.py"):

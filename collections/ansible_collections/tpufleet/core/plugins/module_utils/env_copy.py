@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 from .from_leader import FOLDER, FromLeaderError, pull
@@ -40,8 +39,7 @@ def fits(record: dict, python: Path) -> bool:
 def take_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
     """Have the leader's environment of the same name, whole or not at all.
 
-    What a broken earlier try left is gone on with. The marker is written last, after everything
-    is on the disk.
+    What a broken earlier try left is gone on with. The marker is written last.
 
     Raises:
         LeaderAwayError: the leader can't be reached.
@@ -70,7 +68,6 @@ def take_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
     (new / COMPLETE).unlink()
     if env.exists():
         shutil.rmtree(env)
-    subprocess.run(["sync", "-f", str(new)], check=False)
     new.replace(env)
     (env / COMPLETE).write_text(json.dumps(record) + "\n", encoding="utf-8")
 

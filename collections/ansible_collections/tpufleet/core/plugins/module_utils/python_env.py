@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 COMPLETE = "complete.json"
+SEEN = Path("/run/tpufleet/envs")
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 NEEDED_MB = {"cpu": 1200, "tpu": 2500, "cuda": 9000}
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
@@ -115,9 +116,31 @@ def measure(env: Path) -> tuple[int, int]:
     return files, size
 
 
-def is_complete(env: Path) -> bool:
-    """Tell whether an environment was made to its end."""
-    return (env / COMPLETE).is_file()
+def is_complete(env: Path, seen: Path = SEEN) -> bool:
+    """Tell whether an environment was made to its end, and is whole.
+
+    Nobody waited for the disk when it was made. What a power cut took then is missing or too short
+    (ext4.rst, "data=ordered"), so its files are counted once after each boot; ``seen``, which a
+    boot clears, says for which that was done.
+    """
+    try:
+        made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    whole = (seen / env.name).exists() or "files" not in made  # of a version that waited
+    if not whole and measure(env) == (made["files"], made["bytes"]):
+        whole = True
+        mark_seen(env, seen)
+    return whole
+
+
+def mark_seen(env: Path, seen: Path = SEEN) -> None:
+    """Spare the others the counting; where that can't be, they count."""
+    try:
+        seen.mkdir(mode=0o755, parents=True, exist_ok=True)
+        (seen / env.name).touch()
+    except OSError:
+        pass
 
 
 def packages(lock: str) -> list[str]:
@@ -178,7 +201,7 @@ def install_env(
     """Make an environment from a lock file and its wheels, each held against the lock's hashes.
 
     Nothing is asked of any network. What a broken earlier try left is removed first. The marker
-    is written last, after everything is on the disk. Raises EnvError, OSError.
+    is written last. Raises EnvError, OSError.
     """
     if env.exists():
         shutil.rmtree(env)
@@ -216,7 +239,6 @@ def install_env(
     shutil.rmtree(unpacked, ignore_errors=True)
     compile_bytecode(env)
     (env / "requirements.lock").write_text(lock, encoding="utf-8")
-    subprocess.run(["sync", "-f", str(env)], check=False)
     files, size = measure(env)
     marker = {"packages": packages(lock), "python": str(python.resolve())}
     marker.update(made_by=interpreter(python), files=files, bytes=size)
