@@ -28,11 +28,12 @@ def packages(server, tmp_path_factory) -> str:
     archive = scratch / "site.tar"
     subprocess.run(["tar", "-cf", archive, "-C", scratch / "site", "."], check=True)
     server.check_output(f"sudo mkdir -p {SITE}")
-    arguments = {"src": str(archive), "dest": SITE}
-    server.ansible("ansible.builtin.unarchive", arguments, check=False, become=True)
-    server.ansible("ansible.builtin.copy",
-                   {"src": str(Path(__file__).with_name("save_and_restore.py")), "dest": SITE},
-                   check=False, become=True)  # fmt: skip
+    program = Path(__file__).with_name("save_and_restore.py")
+    for module, source in (("unarchive", archive), ("copy", program)):
+        told = server.ansible(
+            f"ansible.builtin.{module}", f"src={source} dest={SITE}", check=False, become=True
+        )
+        assert told["changed"], told
     return SITE
 
 
