@@ -8,13 +8,14 @@ import sys
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1 as ocp
 
 verb, coordinator, number, checkpoint = sys.argv[1:]
 jax.distributed.initialize(coordinator, 2, int(number))
 whole = np.arange(2**20, dtype=np.float32).reshape(1024, 1024)
-halves = NamedSharding(jax.make_mesh((2,), ("process",)), PartitionSpec("process"))
+# Not jax.make_mesh: two hosts without an accelerator are two slices to it.
+halves = NamedSharding(Mesh(jax.devices(), ("process",)), PartitionSpec("process"))
 if verb == "save":
     array = jax.make_array_from_callback(whole.shape, halves, lambda index: whole[index])
     ocp.save(checkpoint, {"weights": array})
