@@ -56,8 +56,7 @@ def leader(tmp_path, monkeypatch):
 
 
 def finish(env, made_by=None):
-    files, size = measure(env)
-    record = {"made_by": made_by or interpreter(PYTHON), "files": files, "bytes": size}
+    record = {"made_by": made_by or interpreter(PYTHON), **measure(env)}
     (env / COMPLETE).write_text(json.dumps(record))
 
 

@@ -100,24 +100,41 @@ def test_a_module_that_breaks_tells_how(tmp_path, packed):
     assert "no_such_module" in told["msg"]
 
 
-def test_only_the_newest_few_are_kept(tmp_path, packed):
+def test_only_the_few_that_were_used_last_are_kept(tmp_path, packed):
     for version in range(kept_run.KEPT + 2):
-        kept_run.unpack(tmp_path / f"v{version}", packed)
+        (tmp_path / f"v{version}").mkdir()
         os.utime(tmp_path / f"v{version}", (version, version))
+    (tmp_path / ".half").mkdir()
+    os.utime(tmp_path / ".half", (9, 9))
 
     kept_run.unpack(tmp_path / "newest", packed)
 
-    there = {path.name for path in tmp_path.iterdir()}
-    assert len(there) == kept_run.KEPT
-    assert "newest" in there
+    assert {path.name for path in tmp_path.iterdir()} == {"newest", "v3", "v4"}
 
 
-def test_the_name_follows_the_content(tmp_path, monkeypatch):
+def test_what_a_module_may_be_running_from_stays(tmp_path, packed):
+    for version in range(kept_run.KEPT + 2):
+        kept_run.unpack(tmp_path / f"v{version}", packed)
+
+    assert len(list(tmp_path.iterdir())) == kept_run.KEPT + 2
+
+
+def test_using_the_code_makes_it_young(tmp_path, packed):
+    place = tmp_path / "modules/v1"
+    look(tmp_path, place, packed)
+    os.utime(place, (1, 1))
+
+    look(tmp_path, place)
+
+    assert place.stat().st_mtime > 1
+
+
+def test_the_name_follows_the_content_that_the_playbook_began_with(tmp_path, monkeypatch):
     before = kept_modules.content_name(tmp_path / "a")
     monkeypatch.setattr(kept_modules, "read", lambda: (("a.py", b"changed"),))
 
-    assert kept_modules.content_name(tmp_path / "a") == before
-    assert kept_modules.content_name(tmp_path / "b") != before
+    assert kept_modules.content_name(tmp_path / "a") == before  # the playbook's, to its end
+    assert kept_modules.digest() != before  # so this is not sent under that name
 
 
 def test_every_module_that_runs_on_workers_is_kept_there():

@@ -95,11 +95,12 @@ def test_a_damaged_file_of_the_newest_release_is_not_passed_on(worker, code):
     assert [path.name for path in worker.releases.glob(".*")] == []
 
 
-def test_a_newest_release_with_a_torn_manifest_is_no_hindrance(worker, code):
+@pytest.mark.parametrize("left", [b'[["train/ma', b'[["train/m\xe4'])
+def test_a_newest_release_with_a_torn_manifest_is_no_hindrance(left, worker, code):
     first = worker.push(stage(code))
     manifest = next(first.glob(".*manifest*"))
     manifest.unlink()
-    manifest.write_text('[["train/ma')
+    manifest.write_bytes(left)
     name = change(code)
 
     assert proven(worker.push(name), name) == []

@@ -87,7 +87,7 @@ def test_any_change_gives_another_name(tmp_path, change):
 def test_a_manifest_survives_being_written_whatever_the_bytes_of_its_names(names):
     entries = sorted(Entry(os.fsdecode(name), "file", "0" * 64) for name in names)
 
-    assert load(dump(entries)) == entries
+    assert load(dump(entries).encode()) == entries
 
 
 @settings(deadline=None, max_examples=30)
@@ -158,12 +158,12 @@ def test_a_link_out_of_the_tree_is_refused_by_name(tmp_path, target):
 @pytest.mark.parametrize("path", ["/etc/cron.d/x", "../x", "a/../../x", "a//x", ""])
 def test_a_manifest_that_leads_out_of_its_release_is_refused(path):
     with pytest.raises(ReleaseError, match="no path in a release"):
-        load(dump([Entry(path, "file", "0" * 64)]))
+        load(dump([Entry(path, "file", "0" * 64)]).encode())
 
 
 def test_a_manifest_with_a_file_behind_a_link_is_refused():
     with pytest.raises(ReleaseError, match="behind a link"):
-        load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]))
+        load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]).encode())
 
 
 def test_an_installed_release_is_proven_and_the_newest(tmp_path):
@@ -225,6 +225,14 @@ def test_a_file_that_turns_into_a_link_leaves_what_it_points_to_alone(tmp_path):
         put(tmp_path / "arrived", tmp_path / "releases", name)
 
     assert other.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_manifest_that_is_a_pipe_is_none_and_nobody_waits_for_it(tmp_path):
+    name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
+    os.mkfifo(swap(tmp_path / "arrived" / MANIFEST))
+
+    with pytest.raises(ReleaseError, match="there is no manifest"):
+        put(tmp_path / "arrived", tmp_path / "releases", name)
 
 
 def test_an_interrupted_install_leaves_nothing(tmp_path):

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import python_env
 from ansible_collections.tpufleet.core.plugins.module_utils.devices import holders
 from ansible_collections.tpufleet.core.plugins.module_utils.hosts_file import with_own_name
 from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
@@ -66,17 +67,30 @@ def test_an_environment_without_its_marker_is_not_complete(tmp_path):
     assert not is_complete(tmp_path)
 
 
-def test_an_environment_that_a_power_cut_took_a_part_of_is_not_complete(tmp_path):
-    env, boot = tmp_path / "env", tmp_path / "seen"
-    env.mkdir()
+@pytest.mark.parametrize("lost", ["module.py", "__pycache__/module.cpython-313.pyc"])
+def test_an_environment_that_a_power_cut_took_a_part_of_is_not_complete(
+    lost, tmp_path, monkeypatch
+):
+    env = tmp_path / "env"
+    (env / "__pycache__").mkdir(parents=True)
     (env / "module.py").write_text("x = 1\n")
-    (env / "complete.json").write_text('{"files": 1, "bytes": 6}')
-    assert is_complete(env, boot)
+    (env / "__pycache__/module.cpython-313.pyc").write_text("compiled")
+    (env / "complete.json").write_text('{"files": 1, "bytes": 6, "bytecode": 8}')
+    assert is_complete(env)
 
-    (env / "module.py").write_text("")  # ext4 after a crash: the name is there, its data isn't
+    (env / lost).write_text("")  # ext4 after a crash: the name is there, its data isn't
 
-    assert is_complete(env, boot)  # it was counted since the last boot: not again
-    assert not is_complete(env, tmp_path / "seen since the next boot")
+    assert is_complete(env)  # it was counted since the last boot: not again
+    monkeypatch.setattr(python_env, "SEEN", tmp_path / "since the next boot")
+    assert not is_complete(env)
+
+
+def test_an_environment_of_an_older_version_is_counted_as_it_counted(tmp_path):
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__/module.cpython-313.pyc").write_text("compiled")
+    (tmp_path / "complete.json").write_text('{"files": 0, "bytes": 0}')
+
+    assert is_complete(tmp_path)
 
 
 def test_an_environment_whose_marker_was_cut_short_is_not_complete(tmp_path):

@@ -25,6 +25,7 @@ from ..plugin_utils.staged_code import staged
 
 INCOMING = ".cache/tpufleet/incoming"
 SSH_FAILED = 255
+RSYNC_STREAM = 12
 LEADER_SECONDS = 900
 
 
@@ -128,7 +129,10 @@ class ActionModule(KeptModules):
                 ) from None
             errors.seek(0)
             complaint = explain(errors.read().decode(errors="replace"))
-        if done.returncode == SSH_FAILED:
+        # rsync may meet the broken pipe before it learns how ssh ended.
+        if done.returncode == SSH_FAILED or (
+            done.returncode == RSYNC_STREAM and complaint.startswith("ssh: ")
+        ):
             raise AnsibleConnectionFailure(complaint)
         if done.returncode != 0:
             raise AnsibleActionFail(f"rsync ended with {done.returncode}: {complaint}")

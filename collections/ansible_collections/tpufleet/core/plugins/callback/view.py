@@ -288,6 +288,7 @@ class CallbackModule(Default):
         self._failures.append(tally.Failure(task, host, outcome, text))
         if not self._as_default:
             self._warned(result)
+            self._handle_warnings(result.result)  # what Ansible deprecates
             first = (text.splitlines() or [""])[0]
             short = first if len(first) <= _SHORT else first[: _SHORT - 1] + "…"
             self._say(f"  {outcome:<8}  {task}  {host}: {short}", constants.COLOR_ERROR)

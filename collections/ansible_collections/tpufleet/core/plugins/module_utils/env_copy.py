@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from .from_leader import FOLDER, FromLeaderError, pull
-from .python_env import COMPLETE, EnvError, interpreter, measure, reason
+from .python_env import COMPLETE, EnvError, interpreter, is_whole, mark_seen, reason
 
 SERVED = "envs"
 """The name under which a leader serves its environments (``fleet_ssh_serves``)."""
@@ -55,7 +55,7 @@ def take_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
         if not fits(record, python):
             raise NoCopyError("the leader's environment is of another Python")
         pull(SERVED, env.name, new, options=["--whole-file"], folder=folder)
-        if measure(new) != (record.get("files"), record.get("bytes")):
+        if "files" not in record or not is_whole(new, record):
             raise FromLeaderError(f"the leader gave half of {SERVED}/{env.name}")
     except FromLeaderError as error:
         if "No space left on device" in str(error):
@@ -70,6 +70,7 @@ def take_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
         shutil.rmtree(env)
     new.replace(env)
     (env / COMPLETE).write_text(json.dumps(record) + "\n", encoding="utf-8")
+    mark_seen(env)
 
 
 def ask(name: str, new: Path, folder: Path) -> dict:

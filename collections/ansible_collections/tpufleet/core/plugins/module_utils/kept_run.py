@@ -1,6 +1,7 @@
 """The worker's part of kept modules: run one from where its code is kept, or say that it isn't.
 
 The controller sends this file's text to the worker's Python, with a call of :func:`run` behind it.
+That Python is isolated (``-I``): else root would import what lies in the login user's home.
 Python 3.9 and the standard library alone: nothing else of the collection is there yet.
 """
 
@@ -13,12 +14,15 @@ import runpy
 import shutil
 import sys
 import tempfile
+import time
 import traceback
 import zipfile
 from base64 import b64decode
 from pathlib import Path
 
 KEPT = 3
+LONGEST_S = 7200
+"""What a module may take; the longest, making an environment, takes minutes."""
 
 
 def run(place: str, name: str, params: str, packed: str) -> None:
@@ -34,6 +38,7 @@ def run(place: str, name: str, params: str, packed: str) -> None:
             if not packed:
                 raise FileNotFoundError(place)
             unpack(code, b64decode(packed))
+        os.utime(code)
     except OSError:
         sys.stdout.write(json.dumps({"changed": False, "kept_modules": "missing"}) + "\n")
         return
@@ -61,6 +66,17 @@ def unpack(code: Path, packed: bytes) -> None:
         shutil.rmtree(new, ignore_errors=True)
         if not code.is_dir():  # else another controller was quicker
             raise
-    there = [path for path in code.parent.iterdir() if not path.name.startswith(".")]
-    for old in sorted(there, key=os.path.getmtime, reverse=True)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+    tidy(code.parent)
+
+
+def tidy(folder: Path) -> None:
+    """Remove the code that was used longest ago, and what an unpacking that was killed has left;
+    never what a module may still import from."""
+    last_use = {path: path.stat().st_mtime for path in folder.iterdir()}
+    half = {path for path in last_use if path.name.startswith(".")}
+    kept = sorted(last_use.keys() - half, key=last_use.__getitem__, reverse=True)
+    for path in {*half, *kept[KEPT:]}:
+        if time.time() - last_use[path] > LONGEST_S:
+            gone = folder / f".{path.name.lstrip('.')}.{os.getpid()}"  # out of sight first
+            path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)

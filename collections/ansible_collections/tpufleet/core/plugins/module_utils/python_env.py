@@ -104,41 +104,49 @@ def interpreter(python: Path) -> dict:
         ) from error
 
 
-def measure(env: Path) -> tuple[int, int]:
-    """Count an environment's files, and their bytes, but for its marker and its bytecode."""
-    files = size = 0
+def measure(env: Path) -> dict[str, int]:
+    """Count an environment's files and their bytes, and apart from them those of its bytecode; its
+    marker is left out, and what root may compile later (``compile_bytecode``)."""
+    found = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):
-        here = Path(folder)
-        for name in names if here.name != "__pycache__" else []:
-            if name != COMPLETE:
-                files += 1
-                size += (here / name).lstat().st_size
-    return files, size
+        compiled = folder.endswith("/__pycache__")
+        if compiled and "/tests/" in folder:
+            continue
+        for name in names:
+            size = os.lstat(f"{folder}/{name}").st_size if name != COMPLETE else 0
+            found["bytecode" if compiled else "bytes"] += size
+            found["files"] += not compiled and name != COMPLETE
+    return found
 
 
-def is_complete(env: Path, seen: Path = SEEN) -> bool:
+def is_whole(env: Path, made: Mapping[str, object]) -> bool:
+    """Tell whether an environment has all that its marker counts; older ones count less."""
+    return all(made[what] == count for what, count in measure(env).items() if what in made)
+
+
+def is_complete(env: Path) -> bool:
     """Tell whether an environment was made to its end, and is whole.
 
     Nobody waited for the disk when it was made. What a power cut took then is missing or too short
-    (ext4.rst, "data=ordered"), so its files are counted once after each boot; ``seen``, which a
+    (ext4.rst, "data=ordered"), so its files are counted once after each boot; ``SEEN``, which a
     boot clears, says for which that was done.
     """
     try:
         made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    whole = (seen / env.name).exists() or "files" not in made  # of a version that waited
-    if not whole and measure(env) == (made["files"], made["bytes"]):
+    whole = (SEEN / env.name).exists() or "files" not in made  # of a version that waited
+    if not whole and is_whole(env, made):
         whole = True
-        mark_seen(env, seen)
+        mark_seen(env)
     return whole
 
 
-def mark_seen(env: Path, seen: Path = SEEN) -> None:
+def mark_seen(env: Path) -> None:
     """Spare the others the counting; where that can't be, they count."""
     try:
-        seen.mkdir(mode=0o755, parents=True, exist_ok=True)
-        (seen / env.name).touch()
+        SEEN.mkdir(mode=0o755, parents=True, exist_ok=True)
+        (SEEN / env.name).touch()
     except OSError:
         pass
 
@@ -239,10 +247,10 @@ def install_env(
     shutil.rmtree(unpacked, ignore_errors=True)
     compile_bytecode(env)
     (env / "requirements.lock").write_text(lock, encoding="utf-8")
-    files, size = measure(env)
     marker = {"packages": packages(lock), "python": str(python.resolve())}
-    marker.update(made_by=interpreter(python), files=files, bytes=size)
+    marker.update(made_by=interpreter(python), **measure(env))
     (env / COMPLETE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+    mark_seen(env)
 
 
 def compile_bytecode(env: Path) -> None:

@@ -107,10 +107,10 @@ def dump(entries: Iterable[Entry]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def load(text: str) -> list[Entry]:
+def load(text: bytes) -> list[Entry]:
     """Read a manifest, and check that nothing in it leads out of a release."""
     try:
-        entries = [Entry(str(p), str(k), str(d)) for p, k, d in json.loads(text)]
+        entries = [Entry(str(p), str(k), str(d)) for p, k, d in json.loads(text.decode("ascii"))]
     except (ValueError, TypeError) as error:
         raise ReleaseError(f"the manifest can't be read: {error}") from error
     links = {entry.path for entry in entries if entry.kind == "link"}
@@ -153,7 +153,7 @@ def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
 
 def read_manifest(release: Path) -> list[Entry]:
     """Read the manifest that lies in a release's directory. Raises ReleaseError, OSError."""
-    return load((release / MANIFEST).read_text(encoding="ascii"))
+    return load((release / MANIFEST).read_bytes())
 
 
 def proven(release: Path, name: str) -> list[str]:
@@ -212,12 +212,11 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
     ``incoming`` is another user's, who may change it meanwhile: what is missing there or is no file
     is left out, and only the proof of ``target`` counts. Raises ReleaseError, OSError.
     """
+    copy_file(f"{incoming}/{MANIFEST}", f"{target}/{MANIFEST}", MODES["file"])
     try:
-        text = (incoming / MANIFEST).read_text(encoding="ascii")
+        entries = read_manifest(target)
     except FileNotFoundError:
         raise ReleaseError("what has come is no release: there is no manifest") from None
-    entries = load(text)
-    (target / MANIFEST).write_text(text, encoding="ascii")
     had = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
         (target / folder).mkdir(parents=True, exist_ok=True)

@@ -98,6 +98,7 @@ from ..module_utils.locks import one_at_a_time
 from ..module_utils.release import (
     Entry,
     ReleaseError,
+    files_of,
     install,
     newest,
     proven,
@@ -191,7 +192,7 @@ def main() -> None:
         result["changed"] = bool(problems)
         if problems and module._diff:
             before = newest(releases)
-            result["before"] = listing(read_manifest(before)) if before else ""
+            result["before"] = listing(files_of(before))
         if problems and not module.check_mode:
             source = partial(from_the_leader, name)
             if not module.params["from_leader"]:

@@ -30,6 +30,8 @@ from ..module_utils import kept_run
 
 PLACE = "/run/tpufleet/modules"
 PROFILE = "legacy"
+PACKAGE = "ansible_collections/tpufleet/core/plugins"
+KINDS = ("modules", "module_utils")
 COLLECTION = Path(__file__).parents[2]
 ANSIBLE = Path(ansible.__file__).parent
 # What no module of ours imports: half of all. Nor Ansible's own __init__.py, which looks for much.
@@ -68,19 +70,21 @@ class KeptModules(ActionBase):
         if self._way == "own" or not module_name.startswith("tpufleet.core."):
             return super()._configure_module(module_name, module_args, task_vars)
         leaf = module_name.rpartition(".")[2]
-        name = f"ansible_collections.tpufleet.core.plugins.modules.{leaf}"
+        name = f"{PACKAGE.replace('/', '.')}.modules.{leaf}"
         encoder = get_module_encoder(PROFILE, Direction.CONTROLLER_TO_MODULE)
         params = json.dumps({"ANSIBLE_MODULE_ARGS": module_args}, cls=encoder)
-        code = Path(constants.DEFAULT_LOCAL_TMP) / "kept-modules"
-        packed = base64.b64encode(pack()).decode() if self._way == "sent" else ""
-        call = (f"{PLACE}/{content_name(code)}", name, params, packed)
+        content = content_name(Path(constants.DEFAULT_LOCAL_TMP) / "kept-modules")
+        # What was edited since the playbook began has another name: "own" follows then.
+        sends = self._way == "sent" and digest() == content
+        packed = base64.b64encode(pack()).decode() if sends else ""
+        call = (f"{PLACE}/{content}", name, params, packed)
         script = Path(kept_run.__file__).read_text(encoding="utf-8")
         script += f"\n\nrun({', '.join(map(repr, call))})\n"
         python = interpreter(task_vars)
         built = _BuiltModule(
             b_module_data=script.encode(),
             module_style="new",
-            shebang=f"#!{python}",
+            shebang=f"#!{python} -I",
             serialization_profile=PROFILE,
         )
         return built, leaf
@@ -91,13 +95,14 @@ class WorkerModule(KeptModules):
 
     _supports_check_mode = True
     _supports_diff = True
+    _supports_async = True
 
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Run the module of the task's own name."""
         super().run(tmp, task_vars)
-        return self._execute_module(task_vars=task_vars)
+        return self._execute_module(task_vars=task_vars, wrap_async=bool(self._task.async_val))
 
 
 def interpreter(task_vars: Mapping[str, Any]) -> str:
@@ -107,10 +112,9 @@ def interpreter(task_vars: Mapping[str, Any]) -> str:
 
 def files() -> Iterator[tuple[str, Path]]:
     """Name the files that modules need on a worker: where each is to lie, and where it is here."""
-    top = Path("ansible_collections/tpufleet/core/plugins")
-    for kind in ("modules", "module_utils"):
+    for kind in KINDS:
         for file in sorted((COLLECTION / "plugins" / kind).glob("*.py")):
-            yield str(top / kind / file.name), file
+            yield f"{PACKAGE}/{kind}/{file.name}", file
     for file in sorted((ANSIBLE / "module_utils").rglob("*.py")):
         within = file.relative_to(ANSIBLE)
         if not LEFT_OUT & set(within.parts):
@@ -120,8 +124,12 @@ def files() -> Iterator[tuple[str, Path]]:
 @cache
 def read() -> tuple[tuple[str, bytes], ...]:
     """Read them."""
-    own = ("ansible/__init__.py", f'__version__ = "{ansible.__version__}"\n'.encode())
-    return (own, *((name, file.read_bytes()) for name, file in files()))
+    own = {"ansible/__init__.py": f'__version__ = "{ansible.__version__}"\n'.encode()}
+    # A regular package of these names elsewhere would come before one without this file.
+    parts = PACKAGE.split("/")
+    own |= {"/".join([*parts[:end], "__init__.py"]): b"" for end in range(1, len(parts) + 1)}
+    own |= {f"{PACKAGE}/{kind}/__init__.py": b"" for kind in KINDS}
+    return (*own.items(), *((name, file.read_bytes()) for name, file in files()))
 
 
 def content_name(known: Path) -> str:
@@ -132,12 +140,17 @@ def content_name(known: Path) -> str:
         file.seek(0)
         name = file.read()
         if not name:
-            digest = hashlib.sha256()
-            for path, text in read():
-                digest.update(f"{path}\0{len(text)}\0".encode() + text)
-            name = digest.hexdigest()[:16]
+            name = digest()
             file.write(name)
         return name
+
+
+def digest() -> str:
+    """Name what was read by its content."""
+    sums = hashlib.sha256()
+    for path, text in read():
+        sums.update(f"{path}\0{len(text)}\0".encode() + text)
+    return sums.hexdigest()[:16]
 
 
 def pack() -> bytes:
