@@ -18,9 +18,11 @@ def run_there(place: Path, module: str, options: dict, packed: bytes = b"") -> d
     """Send a worker's Python what the controller sends, and read the answer."""
     script = Path(kept_run.__file__).read_text(encoding="utf-8")
     params = json.dumps({"ANSIBLE_MODULE_ARGS": options})
+    place.parent.mkdir(exist_ok=True)
     call = (str(place), f"{MODULES}.{module}", params, b64encode(packed).decode())
     done = subprocess.run(
-        [sys.executable, "-I"],
+        [sys.executable],
+        cwd=place.parent,
         input=f"{script}\n\nrun{call!r}\n",
         capture_output=True,
         text=True,
@@ -85,10 +87,19 @@ def test_a_wrong_argument_is_refused_as_ever(tmp_path, packed):
     assert "nonsense" in told["msg"]
 
 
-def test_a_place_that_cannot_be_written_is_a_worker_without_the_code(tmp_path, packed):
-    (tmp_path / "modules").write_text("a file, no directory")
+@pytest.mark.parametrize("name", ["__future__", "random", "tempfile", "json", "ansible"])
+def test_nothing_is_imported_from_where_the_login_user_is(name, tmp_path, packed):
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the home directory')\n")
 
-    told = look(tmp_path, tmp_path / "modules/v1", packed)
+    told = look(tmp_path, tmp_path / "v1", packed)
+
+    assert told["runs"] == []
+
+
+def test_a_place_that_cannot_be_written_is_a_worker_without_the_code(tmp_path, packed):
+    (tmp_path / "v1").write_text("a file, no directory")
+
+    told = look(tmp_path, tmp_path / "v1", packed)
 
     assert told["kept_modules"] == "missing"
 

@@ -1,18 +1,21 @@
 """The worker's part of kept modules: run one from where its code is kept, or say that it isn't.
 
 The controller sends this file's text to the worker's Python, with a call of :func:`run` behind it.
-That Python is isolated (``-I``): else root would import what lies in the login user's home.
 Python 3.9 and the standard library alone: nothing else of the collection is there yet.
 """
 
-from __future__ import annotations
+import sys
+
+if __name__ == "__main__":
+    # For a script on its standard input Python begins where it is: in the login user's home, out of
+    # which root must import nothing. So this comes before any other import, __future__ too.
+    sys.path[:] = [path for path in sys.path if path not in ("", ".")]
 
 import io
 import json
 import os
 import runpy
 import shutil
-import sys
 import tempfile
 import time
 import traceback

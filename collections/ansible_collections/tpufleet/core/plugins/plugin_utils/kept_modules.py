@@ -84,7 +84,7 @@ class KeptModules(ActionBase):
         built = _BuiltModule(
             b_module_data=script.encode(),
             module_style="new",
-            shebang=f"#!{python} -I",
+            shebang=f"#!{python}",
             serialization_profile=PROFILE,
         )
         return built, leaf
