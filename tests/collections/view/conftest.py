@@ -28,6 +28,7 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.more_plays = ""
         (directory / "hosts.ini").write_text(HOSTS.format(python=sys.executable))
         self.environment = {
             **os.environ,
@@ -77,7 +78,7 @@ class Stage:
     def _command(self, tasks: str, arguments: tuple[str, ...]) -> list[str]:
         lines = "".join(f"    {line}\n" for line in tasks.strip("\n").splitlines())
         play = f"- name: Try it\n  hosts: all\n  gather_facts: false\n  tasks:\n{lines}"
-        (self.directory / "try.yml").write_text(play)
+        (self.directory / "try.yml").write_text(play + self.more_plays)
         return ["ansible-playbook", str(self.directory / "try.yml"), *arguments]
 
     def _log(self) -> str:

@@ -197,3 +197,12 @@ def test_a_warning_that_many_workers_give_is_one_and_names_them(stage):
     assert "[WARNING]: pod-w[0-1,3-7]: the clock is late" in said
     assert "[WARNING]: pod-w2: own" in said
     assert said.count("WARNING") == 2
+
+
+def test_a_play_that_leaves_itself_out_says_nothing(stage):
+    stage.more_plays = "- name: Left out\n  hosts: '!all'\n"
+    shown = stage.play(CHANGE)
+
+    assert "pod-w[0-7] : ok=2 changed=1" in shown.text
+    assert "skipping" not in shown.text
+    assert "play: Left out" in shown.log

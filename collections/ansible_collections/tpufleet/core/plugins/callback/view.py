@@ -209,7 +209,10 @@ class CallbackModule(Default):
             super().v2_playbook_on_include(included_file)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """Say why a play of the controller's own is left out, which would pass for done."""
+        """Say why a play of the controller's own is left out, which would pass for done; nothing of
+        one that leaves itself out (``hosts: "!all"``)."""
+        if list(self._play.hosts) == ["!all"] and not self._as_default:
+            return
         limit = context.CLIARGS.get("subset")
         if limit and list(self._play.hosts) == ["localhost"]:
             self._display.warning(
