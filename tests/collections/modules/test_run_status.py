@@ -86,6 +86,7 @@ def test_a_run_that_is_wanted_on_a_tpu_that_was_taken_away_is_preempted_on_a_lin
     lines = screen({}, {"mine": record, "old": stopped}, {"pod": "PREEMPTED"}, pod="PREEMPTED")
 
     assert " ".join(lines[1].split()) == "mine 3 preempted 70 - - - - pod"
+    assert len(lines) == 2  # the TPU has no second line of its own
     assert not any("old" in line for line in lines)
 
 

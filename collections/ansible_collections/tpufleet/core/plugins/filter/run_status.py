@@ -190,8 +190,9 @@ def status_screen(
     ``runs`` are status_runs' of the same rows; ``unread`` says why there are no records.
     """
     rest: dict[tuple[str, str], list[str]] = {}
+    told = {run["tpu"] for run in runs if not run["workers"]}
     for each in rows:
-        if "run" not in each:
+        if "run" not in each and each["worker"] not in told:
             key = (each["state"], str(each.get("reason", "")))
             rest.setdefault(key, []).append(each["worker"])
     cells = [list(HEAD)]
