@@ -103,10 +103,15 @@ class Disturbed:
         self._localcloud("bucket", verb)
 
     def signal_trainer(self, number: str, *workers: str) -> None:
-        """Send a signal to all processes of the run's unit on workers."""
-        for worker in workers:
-            unit = f"tpufleet-run@{self.run}.service"
-            self.fleet.on(worker, "systemctl", "kill", f"--signal={number}", unit)
+        """Send a signal to all processes of the run's unit on workers, on all of them at once.
+
+        Trainers end together, so of several the last may have gone before it is its turn.
+        """
+        unit = f"tpufleet-run@{self.run}.service"
+        kill = ["systemctl", "kill", f"--signal={number}", unit]
+        if len(workers) > 1:
+            kill = ["sh", "-c", f"{' '.join(kill)} || ! systemctl is-active --quiet {unit}"]
+        self.fleet.on(":".join(workers), *kill)
 
     def preempt(self, warning_s: float = 0) -> None:
         """Let the cloud take the TPU away."""
