@@ -7,6 +7,8 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.filter.ssh_config import ssh_config
 
+from localcloud.place import PROJECT_ROOT
+
 W0 = {
     "ansible_host": "10.0.0.2",
     "ansible_user": "tpu",
@@ -41,6 +43,27 @@ def test_each_worker_has_its_own_block():
 
     assert text.count("Host ") == 2
     assert text.endswith("Host b-w0\n    HostName 10.0.0.9\n")
+
+
+@pytest.mark.parametrize(("there", "mode"), [(True, 0o755), (False, 0o700)])
+def test_a_directory_that_is_there_keeps_its_mode_and_a_new_one_is_its_owner_s(
+    there, mode, tmp_path
+):
+    place = tmp_path / "place"
+    if there:
+        place.mkdir(mode=mode)
+        place.chmod(mode)
+    (tmp_path / "hosts.ini").write_text("localhost ansible_connection=local\n")
+    command = ["ansible-playbook", "-i", tmp_path / "hosts.ini", "playbooks/ssh_config.yml"]
+    subprocess.run(
+        [*command, "-e", f"ssh_config_file={place}/config"],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        check=True,
+    )
+
+    assert place.stat().st_mode & 0o777 == mode
+    assert (place / "config").stat().st_mode & 0o777 == 0o600
 
 
 def test_no_workers_are_an_empty_file():
