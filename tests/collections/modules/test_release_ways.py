@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure
-from ansible_collections.tpufleet.core.plugins.action.release import ActionModule, Way
+from ansible_collections.tpufleet.core.plugins.action.release import ActionModule, Way, explain
 from ansible_collections.tpufleet.core.plugins.module_utils.release import MANIFEST, prune
 
 
@@ -172,3 +172,13 @@ def test_old_releases_go_but_never_one_that_is_used(tmp_path):
 
     assert prune(tmp_path, 2, {"d4"}) == ["c3"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a1", "b2", "d4"]
+
+
+def test_of_a_broken_way_ssh_s_own_words_are_told_and_not_what_rsync_made_of_it():
+    complaint = (
+        "ssh: connect to host 10.0.0.2 port 22: No route to host\n"
+        "rsync: [sender] safe_write failed to write 4 bytes to socket: Broken pipe (32)\n"
+        "rsync error: error in rsync protocol data stream (code 12) at io.c(232)\n"
+    )
+
+    assert explain(complaint) == "ssh: connect to host 10.0.0.2 port 22: No route to host"

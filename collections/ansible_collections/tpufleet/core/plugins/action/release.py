@@ -26,6 +26,7 @@ from ..plugin_utils.staged_code import staged
 INCOMING = ".cache/tpufleet/incoming"
 SSH_FAILED = 255
 RSYNC_STREAM = 12
+AFTERMATH = re.compile(r"rsync error:|rsync:.*(connection unexpectedly|safe_write|Broken pipe)")
 LEADER_SECONDS = 900
 
 
@@ -218,11 +219,7 @@ def explain(complaint: str) -> str:
     """Pick the line of ssh's or rsync's complaint that says why, not the ones that say that it
     failed."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
-    telling = [
-        line
-        for line in lines
-        if not line.startswith(("rsync error:", "rsync: connection unexpectedly"))
-    ]
+    telling = [line for line in lines if not AFTERMATH.match(line)]
     if any("rsync: not found" in line or "rsync: command not found" in line for line in lines):
         return "there is no rsync on the worker: ansible-playbook setup.yml --tags base mends it"
     return (telling or lines or ["no word of why"])[-1]
