@@ -15,6 +15,21 @@ ZONE = "us-central2-b"
 TRIES = 8
 
 
+def environment(home: Path, endpoint: str) -> dict[str, str]:
+    """Give the variables by which gcloud knows one local cloud alone, with a home of its own."""
+    return {
+        **os.environ,
+        "HOME": str(home),
+        "CLOUDSDK_CONFIG": str(home / "gcloud"),
+        "CLOUDSDK_CORE_PROJECT": "local-fleet",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{endpoint}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{endpoint}/compute/v1/",
+    }
+
+
 class Gcloud:
     """gcloud for the workers of one TPU, signed in to one local cloud."""
 
@@ -25,19 +40,10 @@ class Gcloud:
         self._tpu, self._config = tpu, home / "ssh_config"
         home.mkdir()
         self._config.write_text(f"Host *\n  ProxyCommand {proxy}\n", encoding="utf-8")
-        self._environment = {
-            **os.environ,
-            "HOME": str(home),
-            "CLOUDSDK_CONFIG": str(home / "gcloud"),
-            "CLOUDSDK_CORE_PROJECT": "local-fleet",
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
-            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{endpoint}/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{endpoint}/compute/v1/",
-        }
+        self._environment = environment(home, endpoint)
         key = place.directory / "service-account.json"
         self._run("auth", "activate-service-account", f"--key-file={key}")
+        print("gcloud puts its key on the workers: minutes on new ones", flush=True)
         for attempt in range(TRIES):
             try:
                 self.on_all("true")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.gcloud_ssh import environment
 from localcloud import cloud
 from localcloud.place import Place
 
@@ -21,22 +22,12 @@ Gcloud = Callable[..., str]
 
 def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
     """Give a gcloud that knows one cloud alone, its service account activated."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "CLOUDSDK_CONFIG": str(home / "gcloud"),
-        "CLOUDSDK_CORE_PROJECT": "local-fleet",
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{endpoint}/",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{endpoint}/compute/v1/",
-    }
+    variables = environment(home, endpoint)
 
     def gcloud(*arguments: str) -> str:
         done = subprocess.run(
             ["gcloud", *arguments],
-            env=environment,
+            env=variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
