@@ -1,10 +1,10 @@
 """Modules whose code stays on the worker: arguments alone travel, and nothing is compiled again.
 
-Ansible sends a module's whole code at each run, and the worker's Python compiles it each time:
-0.37 s of a worker's processor, four fifths of what a daily verb takes (bench/launch.py). Here the
-code of the collection and what it needs of Ansible lies in the worker's memory, under a name made
-of its content, and is gone with the next boot. A worker that hasn't got it says so and gets it; one
-that can't hold it runs the module as Ansible always does.
+Ansible sends a module's whole code at each run, and the worker's Python compiles it each time
+(decision 0008 has the figures). Here the code of the collection and what it needs of Ansible lies
+in the worker's memory, under a name made of its content, and is gone with the next boot. A worker
+that hasn't got it says so and gets it; one that can't hold it runs the module as Ansible always
+does.
 """
 
 from __future__ import annotations
