@@ -169,7 +169,8 @@ def worker_that_another_run_holds(bad: Bad) -> str:
 
 @case("checkpoints")
 def checkpoints_that_die_with_the_leader(bad: Bad) -> str:
-    params = {"mortal": True, "checkpoints": "/opt", "coordinator": "10.0.0.2:8479"}
+    launch = {"checkpoints": "/opt", "coordinator": "10.0.0.2:8479"}
+    params = {"mortal": True, "launch": launch}
     return shown("; ".join(mortal(params)))
 
 

@@ -62,3 +62,10 @@ def test_nft_takes_every_table(peers):
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_the_metadata_server_is_heard_by_connections_from_before_the_table():
+    text = table_text([], [22], [])
+
+    assert "ip saddr 169.254.169.254 tcp sport { 80, 443 } accept" in text
+    assert "ip6 saddr fd20:ce::254 tcp sport { 80, 443 } accept" in text

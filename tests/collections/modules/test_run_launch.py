@@ -238,8 +238,9 @@ def test_an_older_unit_is_known_by_not_taking_credentials(tmp_path):
 def test_systemd_takes_the_unit(tmp_path):
     template = Path("roles/run/templates/tpufleet-run@.service.j2").read_text()
     text = template.replace("{{ run_stop_seconds }}", "120").replace(
-        "/opt/tpufleet/bin/attempt", "/bin/true"
+        "/opt/tpufleet/bin/attempt_end", "/bin/true"
     )
+    text = text.replace("/opt/tpufleet/bin/attempt", "/bin/true")
     text = re.sub(r"{{ [^}]* }}", "root", text).replace(
         "RequiresMountsFor=/var/lib/tpufleet root\n", ""
     )

@@ -91,11 +91,11 @@ def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
 
 def test_checkpoints_that_go_with_a_spot_tpu_are_refused_unless_that_is_fine():
     here = str(Path(__file__).anchor)
-    asked = {"checkpoints": here, "coordinator": "10.0.0.2:8477", "mortal": True}
+    asked = {"mortal": True, "launch": {"checkpoints": here, "coordinator": "10.0.0.2:8477"}}
 
     assert "-e volatile_checkpoints=true" in mortal(asked)[0]
     assert mortal(asked | {"mortal": False}) == []
-    assert mortal(asked | {"checkpoints": "gs://b/mine"}) == []
+    assert mortal(asked | {"launch": {**asked["launch"], "checkpoints": "gs://b/mine"}}) == []
 
 
 @pytest.fixture

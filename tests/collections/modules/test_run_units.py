@@ -4,7 +4,10 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
 from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 
-TWO = "ActiveState=active\nSubState=running\n\nActiveState=failed\nSubState=\n"
+TWO = (
+    "Id=tpufleet-run@a.service\nActiveState=active\nSubState=running\n\n"
+    "Id=tpufleet-run@b.service\nActiveState=failed\nSubState=\n"
+)
 
 
 def answers(monkeypatch, text: str) -> list[tuple[str, ...]]:
@@ -18,8 +21,8 @@ def test_each_run_has_its_own_paragraph(monkeypatch):
 
     found = run_unit.unit_states(["a", "b"])
 
-    assert found["a"] == {"ActiveState": "active", "SubState": "running"}
-    assert found["b"] == {"ActiveState": "failed", "SubState": ""}
+    assert (found["a"]["ActiveState"], found["a"]["SubState"]) == ("active", "running")
+    assert (found["b"]["ActiveState"], found["b"]["SubState"]) == ("failed", "")
     assert len(asked) == 1
     assert asked[0][-2:] == ("tpufleet-run@a.service", "tpufleet-run@b.service")
 
@@ -31,8 +34,23 @@ def test_no_run_asks_nothing(monkeypatch):
     assert asked == []
 
 
-def test_an_answer_of_another_length_is_not_guessed_at(monkeypatch):
+def test_a_run_of_which_systemd_says_nothing_is_not_guessed_at(monkeypatch):
     answers(monkeypatch, TWO)
 
-    with pytest.raises(RunError, match="2 answers for 3 units"):
+    with pytest.raises(RunError, match="no answer for c"):
         run_unit.unit_states(["a", "b", "c"])
+
+
+def test_those_that_systemd_has_in_memory_are_asked_for_with_the_one_that_is_named(monkeypatch):
+    asked = answers(monkeypatch, TWO)
+
+    found = run_unit.unit_states(["b"], loaded=True)
+
+    assert asked[0][-2:] == ("tpufleet-run@b.service", "tpufleet-run@*.service")
+    assert run_unit.active(found) == ["a"]
+
+
+def test_where_no_run_is_in_memory_none_is_active(monkeypatch):
+    answers(monkeypatch, "")
+
+    assert run_unit.active_runs() == []

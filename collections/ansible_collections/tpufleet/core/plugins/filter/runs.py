@@ -95,28 +95,6 @@ def pairs(words: Sequence[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-def launch_fields(
-    plan: Mapping[str, Any], common: Mapping[str, Any], checkpoints: str
-) -> dict[str, dict[str, Any]]:
-    """Give by run what its record holds of a launch: all that launching it again takes."""
-    return {
-        part["run"]: {
-            "release": plan["release"],
-            **common,
-            "env": {**common["env"], **part["env"]},
-            "config": plan["config"],
-            "config_path": plan["config_path"],
-            "command": [*plan["command"], *part["extra"]],
-            "checkpoints": f"{checkpoints}/{part['run']}",
-            "tpu": part["tpu"],
-            "chip": part["chip"],
-            "workers": part["num_processes"],
-        }
-        for part in plan["parts"].values()
-        if part["process_id"] == 0
-    }
-
-
 def launch_verdict(
     answers: Mapping[str, Answer], parts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -365,7 +343,6 @@ class FilterModule:
             "which_checkpoints": which_checkpoints,
             "run_env": run_env,
             "one_env": one_env,
-            "launch_fields": launch_fields,
             "launch_verdict": launch_verdict,
             "start_answers": start_answers,
             "run_failures": failures,

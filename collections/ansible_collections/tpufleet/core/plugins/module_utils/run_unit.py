@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ ACTIVE = ("active", "activating", "reloading", "deactivating")
 UNIT_FILE = Path("/etc/systemd/system/tpufleet-run@.service")
 DROP_INS = Path("/run/systemd/system")
 SHOWN = (
-    *("LoadState", "ActiveState", "SubState", "Result"),
+    *("Id", "LoadState", "ActiveState", "SubState", "Result"),
     *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
 )
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED and so on, waitid(2)
@@ -48,18 +49,31 @@ def unit_state(run: str) -> dict[str, str]:
     return unit_states([run])[run]
 
 
-def unit_states(runs: list[str]) -> dict[str, dict[str, str]]:
-    """Ask systemd, once, how the units of runs stand; each is a paragraph of its answer."""
-    if not runs:
+def unit_states(runs: list[str], loaded: bool = False) -> dict[str, dict[str, str]]:
+    """Ask systemd, once, how the units of runs stand, and of all others that it has in memory if
+    ``loaded``; each is a paragraph of its answer."""
+    units = [UNIT.format(run) for run in [*runs, *(["*"] if loaded else [])]]
+    if not units:
         return {}
-    units = [UNIT.format(run) for run in runs]
-    paragraphs = systemctl("show", f"--property={','.join(SHOWN)}", *units).split("\n\n")
-    if len(paragraphs) != len(runs):
-        raise RunError(f"systemctl show: {len(paragraphs)} answers for {len(runs)} units")
-    return {
-        run: dict(line.split("=", 1) for line in paragraphs[number].splitlines() if "=" in line)
-        for number, run in enumerate(runs)
-    }
+    found = {}
+    for paragraph in systemctl("show", f"--property={','.join(SHOWN)}", *units).split("\n\n"):
+        unit = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
+        if unit:
+            found[run_of(unit.get("Id", ""))] = unit
+    missing = [run for run in runs if run not in found]
+    if missing:
+        raise RunError(f"systemctl show: no answer for {', '.join(missing)}")
+    return found
+
+
+def run_of(unit: str) -> str:
+    """Name the run of a unit."""
+    return unit.removeprefix("tpufleet-run@").removesuffix(".service")
+
+
+def active(units: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Name the runs of these units that have a process on this worker now."""
+    return [run for run, unit in units.items() if unit.get("ActiveState") in ACTIVE]
 
 
 def end_by_systemd(unit: dict, attempt: object) -> dict | None:
@@ -87,10 +101,7 @@ def end_by_systemd(unit: dict, attempt: object) -> dict | None:
 
 def active_runs() -> list[str]:
     """Name the runs that have a process on this worker now."""
-    states = [f"--state={state}" for state in ACTIVE]
-    listed = systemctl("list-units", "--plain", "--no-legend", "--full", *states, UNIT.format("*"))
-    names = [line.split()[0] for line in listed.splitlines() if line.strip()]
-    return [name[len("tpufleet-run@") : -len(".service")] for name in names]
+    return active(unit_states([], loaded=True))
 
 
 def systemctl(*arguments: str) -> str:
@@ -169,6 +180,8 @@ def look(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None =
     launched = read_json(places.unit_dir(run) / "launch.json") or {}
     met = read_json(folder / "meeting.json")
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
+    if ended and met and met.get("why") and str(met.get("attempt")) == str(ended.get("attempt")):
+        ended = {**ended, "why": met["why"]}
     return {
         "run": run,
         "state": state_in_words(unit, heartbeat, ended, met),
@@ -205,14 +218,20 @@ def standing(launch: Launch, seen: dict) -> str:
     return "done" if same and seen["state"] == "done" else "absent"
 
 
-def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str]:
+def obstacles(
+    launch: Launch,
+    places: Places,
+    device_glob: str = "",
+    units: Mapping[str, dict[str, str]] | None = None,
+) -> list[str]:
     """Tell what keeps a launch from starting here: each line what was seen, and what mends it.
 
-    A release that is missing is none of them: it comes by itself (``release_trouble``).
+    ``units`` is what systemd says of all runs, for who has asked already. A release that is missing
+    is no obstacle: it comes by itself (``release_trouble``).
     """
-    found, active = [], active_runs()
-    for other in active:
-        seen = look(other, places)
+    found, running = [], active_runs() if units is None else active(units)
+    for other in running:
+        seen = look(other, places, unit=(units or {}).get(other))
         if other != launch.run and not overlap(launch.chip, chip_of(seen["launched"])):
             continue
         if other != launch.run:
@@ -232,7 +251,7 @@ def obstacles(launch: Launch, places: Places, device_glob: str = "") -> list[str
             f"there is no Python environment {launch.python_env}: "
             "ansible-playbook setup.yml makes it"
         )
-    if device_glob and launch.run not in active:
+    if device_glob and launch.run not in running:
         found += [f"{held}: end it first" for held in holders(device_glob, chip=launch.chip)]
     if launch.secrets and not takes_secrets():
         found.append(
@@ -279,7 +298,7 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     for stale in ("heartbeat.json", "exit.json", "meeting.json"):
         (run_dir / stale).unlink(missing_ok=True)
-    # What is read at this start alone need not outlive a power cut.
+    # None of this need outlive a power cut: the run has ended then, and its record is elsewhere.
     if launch.config is not None:
         write(run_dir / "config.yml", launch.config, 0o644, durable=False)
     command = {
@@ -292,10 +311,10 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     write(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
     write(unit_dir / "secrets", secrets_file(launch), 0o600, durable=False)
     write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644, durable=False)
-    write(unit_dir / "launch.json", json.dumps(summary_of(launch), indent=1) + "\n", 0o644)
+    told = json.dumps(summary_of(launch), indent=1) + "\n"
+    write(unit_dir / "launch.json", told, 0o644, durable=False)
     unit = UNIT.format(launch.run)
     allow(groups(device_glob), unit)
-    subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
 
 

@@ -24,27 +24,72 @@ options:
     type: str
     choices: [ready, launched, started, stopped]
     required: true
-  attempt:
-    description: Which launch of the run this is.
-    type: int
-    default: 0
-  release:
-    description: The release to run.
-    type: str
-  lock_digest:
-    description: SHA-256 of the lock file whose environment the run takes.
-    type: str
-  config:
-    description: The config's text; the worker gets it as a file. None for a trainer that takes
-      none.
-    type: str
-  command:
-    description:
-      - The trainer's words, run without a shell in the release's directory, with the environment's
-        programs first. C({run}), C({run_dir}), C({attempt}), C({coordinator}), C({num_processes}),
-        C({process_id}), C({config}) and C({checkpoints}) are filled in.
-    type: list
-    elements: str
+  launch:
+    description: What this worker's part of an attempt is. Not needed to stop a run.
+    type: dict
+    suboptions:
+      attempt:
+        description: Which launch of the run this is.
+        type: int
+        default: 0
+      release:
+        description: The release to run.
+        type: str
+        required: true
+      lock_digest:
+        description: SHA-256 of the lock file whose environment the run takes.
+        type: str
+        required: true
+      config:
+        description: The config's text; the worker gets it as a file. None for a trainer that takes
+          none.
+        type: str
+      command:
+        description:
+          - The trainer's words, run without a shell in the release's directory, with the
+            environment's programs first. C({run}), C({run_dir}), C({attempt}), C({coordinator}),
+            C({num_processes}), C({process_id}), C({config}) and C({checkpoints}) are filled in.
+        type: list
+        elements: str
+        required: true
+      coordinator:
+        description: C(host:port) of process 0.
+        type: str
+        required: true
+      num_processes:
+        description: How many processes the run has.
+        type: int
+        default: 1
+      process_id:
+        description: Which of them is this worker's.
+        type: int
+        default: 0
+      peers:
+        description: The names of the run's workers, by process.
+        type: list
+        elements: str
+        default: []
+      meet_seconds:
+        description: How long the workers of an attempt wait for each other.
+        type: int
+        default: 120
+      checkpoints:
+        description: Where this run's checkpoints go.
+        type: str
+        required: true
+      compile_cache:
+        description:
+          - Where JAX keeps what it compiled, a directory that all workers see or a gs:// address.
+            Only process 0 writes there, so workers whose caches are their own compile all of it
+            again at each launch. By default, and where the directory can't be made, one of the
+            worker's own.
+        type: str
+        default: ""
+      chip:
+        description: Which one chip of the worker the run has; -1 for all of them. Runs of other
+          chips are not in its way.
+        type: int
+        default: -1
   env:
     description: More environment variables for the trainer.
     type: dict
@@ -55,45 +100,10 @@ options:
     type: dict
     default: {}
     no_log: true
-  coordinator:
-    description: C(host:port) of process 0.
-    type: str
-  num_processes:
-    description: How many processes the run has.
-    type: int
-    default: 1
-  process_id:
-    description: Which of them is this worker's.
-    type: int
-    default: 0
-  peers:
-    description: The names of the run's workers, by process.
-    type: list
-    elements: str
-    default: []
   token:
     description: The attempt's own secret, by which its workers know each other. Without one they
       don't wait for each other.
     type: str
-  meet_seconds:
-    description: How long the workers of an attempt wait for each other.
-    type: int
-    default: 120
-  checkpoints:
-    description: Where this run's checkpoints go.
-    type: str
-  compile_cache:
-    description:
-      - Where JAX keeps what it compiled, a directory that all workers see or a gs:// address. Only
-        process 0 writes there, so workers whose caches are their own compile all of it again at
-        each launch. By default, and where the directory can't be made, one of the worker's own.
-    type: str
-    default: ""
-  chip:
-    description: Which one chip of the worker the run has; -1 for all of them. Runs of other chips
-      are not in its way.
-    type: int
-    default: -1
   mortal:
     description: Whether this TPU may be taken away at any time (spot), with all that is on its
       disks. Checkpoints that lie there are refused.
@@ -166,6 +176,7 @@ from ..module_utils.run_unit import (
     standing,
     start,
     stop,
+    unit_states,
 )
 
 
@@ -176,24 +187,25 @@ def places_of(params: dict) -> Places:
 
 def launch_of(params: dict, places: Places) -> Launch:
     """Read what is to be launched."""
+    asked = params["launch"]
     return Launch(
         run=check_name(params["run"]),
-        attempt=params["attempt"],
-        release=params["release"],
-        python_env=env_id(params["lock_digest"], minor_of(places.root / "bin/python")),
-        config=params["config"],
-        command=command_words(params["command"]),
+        attempt=asked["attempt"],
+        release=asked["release"],
+        python_env=env_id(asked["lock_digest"], minor_of(places.root / "bin/python")),
+        config=asked["config"],
+        command=command_words(asked["command"]),
         env=pairs(params["env"]),
         secrets=pairs(params["secrets"] or {}),
-        coordinator=params["coordinator"],
-        num_processes=params["num_processes"],
-        process_id=params["process_id"],
-        checkpoints=params["checkpoints"],
-        peers=tuple(params["peers"]),
+        coordinator=asked["coordinator"],
+        num_processes=asked["num_processes"],
+        process_id=asked["process_id"],
+        checkpoints=asked["checkpoints"],
+        peers=tuple(asked["peers"]),
         token=params["token"] or "",
-        meet_seconds=params["meet_seconds"],
-        compile_cache=params["compile_cache"],
-        chip=params["chip"],
+        meet_seconds=asked["meet_seconds"],
+        compile_cache=asked["compile_cache"],
+        chip=asked["chip"],
     )
 
 
@@ -212,8 +224,9 @@ def pairs(variables: dict) -> tuple[tuple[str, str], ...]:
 
 def mortal(params: dict) -> list[str]:
     """Refuse checkpoints that are gone when the TPU is."""
-    leader = params["coordinator"].rpartition(":")[0].strip("[]")
-    why = dies_with_tpu(params["checkpoints"], leader) if params["mortal"] else None
+    asked = params["launch"]
+    leader = asked["coordinator"].rpartition(":")[0].strip("[]")
+    why = dies_with_tpu(asked["checkpoints"], leader) if params["mortal"] else None
     if not why:
         return []
     return [
@@ -230,10 +243,12 @@ def ready(params: dict, places: Places) -> dict:
         launch = launch_of(params, places)
     except EnvError as error:
         return {**answer, "standing": "absent", "obstacles": [str(error)]}
-    seen = look(launch.run, places)
+    units = unit_states([launch.run], loaded=True)
+    seen = look(launch.run, places, unit=units[launch.run])
     found = standing(launch, seen)
     if found not in ("running", "done"):
-        answer["obstacles"] = obstacles(launch, places, params["device_glob"]) + mortal(params)
+        in_the_way = obstacles(launch, places, params["device_glob"], units)
+        answer["obstacles"] = in_the_way + mortal(params)
         answer["lacks"] = release_trouble(launch, places)
     return {**answer, "standing": found, "info": seen}
 
@@ -267,11 +282,13 @@ def started(params: dict, places: Places, check: bool) -> dict:
 
 def begin(launch: Launch, places: Places, device_glob: str, check: bool, seen: dict) -> dict:
     """Start what nothing is in the way of; ``seen`` is how the run stood before."""
+    unit = None
     if not check:
         start(launch, places, device_glob)
+        unit = {"ActiveState": "active"}  # or systemd had refused (systemd.service(5), Type=exec)
     return {
         "changed": True,
-        "info": look(launch.run, places),
+        "info": look(launch.run, places, unit=unit),
         "diff": {"before": f"{seen['state']}\n", "after": f"running, attempt {launch.attempt}\n"},
     }
 
@@ -289,7 +306,9 @@ def stopped(params: dict, places: Places, check: bool) -> dict:
     left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
     if left:
         raise RunError(f"run {run} is stopped, but {left[0]}: end it, then run this again")
-    after = seen if check else look(run, places)
+    after = seen if check else look(run, places, unit={"ActiveState": "inactive"})
+    if after["exit"] is None:
+        after = look(run, places)  # nobody was left to write how it ended, so systemd is asked
     return {
         "changed": True,
         "info": after,
@@ -302,7 +321,21 @@ def stopped(params: dict, places: Places, check: bool) -> dict:
 
 def main() -> None:
     """Do what the state asks for."""
-    asked = ["release", "lock_digest", "command", "coordinator", "checkpoints"]
+    launch = {
+        "attempt": {"type": "int", "default": 0},
+        "release": {"type": "str", "required": True},
+        "lock_digest": {"type": "str", "required": True},
+        "config": {"type": "str"},
+        "command": {"type": "list", "elements": "str", "required": True},
+        "coordinator": {"type": "str", "required": True},
+        "num_processes": {"type": "int", "default": 1},
+        "process_id": {"type": "int", "default": 0},
+        "peers": {"type": "list", "elements": "str", "default": []},
+        "meet_seconds": {"type": "int", "default": 120},
+        "checkpoints": {"type": "str", "required": True},
+        "compile_cache": {"type": "str", "default": ""},
+        "chip": {"type": "int", "default": -1},
+    }
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str", "required": True},
@@ -311,29 +344,17 @@ def main() -> None:
                 "choices": ["ready", "launched", "started", "stopped"],
                 "required": True,
             },
-            "attempt": {"type": "int", "default": 0},
-            "release": {"type": "str"},
-            "lock_digest": {"type": "str"},
-            "config": {"type": "str"},
-            "command": {"type": "list", "elements": "str"},
+            "launch": {"type": "dict", "options": launch},
             "env": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
-            "coordinator": {"type": "str"},
-            "num_processes": {"type": "int", "default": 1},
-            "process_id": {"type": "int", "default": 0},
-            "checkpoints": {"type": "str"},
-            "peers": {"type": "list", "elements": "str", "default": []},
             "token": {"type": "str", "no_log": True},
-            "meet_seconds": {"type": "int", "default": 120},
-            "compile_cache": {"type": "str", "default": ""},
-            "chip": {"type": "int", "default": -1},
             "mortal": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/opt/tpufleet"},
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
             "etc": {"type": "path", "default": "/etc/tpufleet"},
         },
-        required_if=[("state", state, asked) for state in ("ready", "launched", "started")],
+        required_if=[("state", state, ["launch"]) for state in ("ready", "launched", "started")],
         supports_check_mode=True,
     )
     params, places = module.params, places_of(module.params)

@@ -1,0 +1,64 @@
+"""What the unit writes when an attempt has ended, and what is read out of it."""
+
+import json
+import os
+import subprocess
+import time
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run import Places
+from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import look
+
+from tests.collections.test_inventory import ROOT
+
+
+@pytest.fixture
+def places(tmp_path):
+    found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    found.run_dir("mine").mkdir(parents=True)
+    found.unit_dir("mine").mkdir(parents=True)
+    return found
+
+
+def ended(places, **systemd: str) -> dict:
+    """End the attempt as systemd does; give what the worker tells then."""
+    run_dir = str(places.run_dir("mine"))
+    environ = {"PATH": os.environ["PATH"], "TPUFLEET_RUN_DIR": run_dir, "TPUFLEET_ATTEMPT": "3"}
+    program = ROOT / "roles/run/files/attempt_end"
+    subprocess.run([program, "mine"], env=environ | systemd, check=True)
+    return look("mine", places, unit={"ActiveState": "inactive"})
+
+
+def test_it_is_systemd_s_words_on_the_attempt_and_when(places):
+    seen = ended(places, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
+
+    assert seen["exit"].pop("time") == pytest.approx(time.time(), abs=30)
+    assert seen["exit"] == {
+        "run": "mine",
+        "attempt": 3,
+        "result": "exit-code",
+        "code": "exited",
+        "status": "75",
+    }
+    assert seen["state"] == "interrupted, saved"
+
+
+def test_where_systemd_says_nothing_the_attempt_failed_to_start(places):
+    assert ended(places)["state"] == "failed to start"
+
+
+def test_nothing_is_left_beside_it(places):
+    ended(places)
+
+    assert [path.name for path in places.run_dir("mine").iterdir()] == ["exit.json"]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "state"),
+    [("3", "ended as pod-w1 is gone"), ("2", "ended as another worker ended")],
+)
+def test_why_another_worker_ended_it_is_told_for_this_attempt_alone(places, attempt, state):
+    met = {"attempt": attempt, "why": "pod-w1 is gone"}
+    (places.run_dir("mine") / "meeting.json").write_text(json.dumps(met))
+
+    assert ended(places, EXIT_CODE="exited", EXIT_STATUS="77")["state"] == state
