@@ -34,7 +34,6 @@ class ActionModule(KeptModules):
     """Sends a release to one worker; the state of the code is the same for all workers of the
     task."""
 
-    TRANSFERS_FILES = True
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):

@@ -16,7 +16,6 @@ from .kept_modules import KeptModules
 class SendsWheels(KeptModules):
     """Runs a module; where it answers that wheels are missing, sends them and runs it again."""
 
-    TRANSFERS_FILES = True
     _supports_check_mode = True
     module = ""
 
