@@ -35,6 +35,7 @@ test: lint docs test-unit test-molecule test-journey ## everything that is teste
 
 .PHONY: test-unit
 test-unit: env-dev ## the tests that need no machines
+	@requirements/install-system browser || echo 'no browser by that name here: what a browser draws is not tested'
 	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 2 --dist loadfile tests
 
 .PHONY: test-molecule

@@ -46,6 +46,7 @@ circle.heldout { fill: var(--heldout); }
 .launch { fill: var(--launch); } .preempted { fill: var(--preempted); }
 .crash { fill: var(--crash); } .restart { fill: var(--restart); } .kill { fill: var(--kill); }
 .done { fill: var(--done); } .other { fill: var(--dim); }
+td:has(.mark), td:has(+ td .mark) { white-space: nowrap; }
 td .mark { display: inline-block; width: 12px; height: 10px; margin-right: 5px; }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
