@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -16,14 +17,24 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CUT, OFF = 9, 37
-"""After how many tasks have begun the second worker loses its network, and its power."""
-KILLS = (3, 7, 8, 11, 30, 32, 35, 41)
-"""After how many the controller is killed: from the first look over the packages, the system's
-files, the people, the keys and the downloads to the last roles."""
-POINTS = sorted([*KILLS, CUT, OFF])
+CUT = "fleet_ssh : Have a key of this worker's own"
+OFF = "run : Have the unit that a run is"
+"""The tasks at whose beginning the second worker loses its network, and its power."""
+POINTS = (
+    "base : Have the packages",
+    "base : Have the trainer's user",
+    "users : Have the people of the list",
+    CUT,
+    "fleet_ssh : Tell the worker where its leader is",
+    "python : Have uv and a Python that is new enough on the leaders",
+    "jax : Have the environment on the leaders",
+    "jax : Have the Python environment that the lock file names",
+    OFF,
+    "firewall : Let in ssh from outside",
+)
+"""At the others the controller is killed: at every piece of work, from the packages to the last."""
 if not os.environ.get("TPUFLEET_ALL_POINTS"):
-    POINTS = [point for point in POINTS if point in {7, 8, CUT, 30, 35, OFF}]
+    POINTS = (POINTS[0], CUT, POINTS[6], POINTS[7], OFF)
 
 
 @pytest.fixture(scope="module")
@@ -66,27 +77,26 @@ def begun(controller):
     )
 
 
-def reached(play, tasks):
-    """Wait until so many tasks have begun; tell whether it came to that."""
-    count = 0
+def reached(play, task):
+    """Wait until a task has begun, and a moment of its work; tell whether it came to that."""
     for line in play.stdout:
-        count += line.startswith(("TASK [", "RUNNING HANDLER ["))
-        if count >= tasks:
+        if line.startswith(f"TASK [{task}"):
+            time.sleep(1)
             return True
     return False
 
 
-def killed_after(controller, tasks):
-    """Begin setup, and kill the controller once so many tasks have begun."""
+def killed_at(controller, task):
+    """Begin setup, and kill the controller at a task."""
     with begun(controller) as play:
-        assert reached(play, tasks)
+        assert reached(play, task), task
         kill_tree(play.pid)
 
 
-def lost_after(controller, tasks, fleet, trouble):
+def lost_at(controller, task, fleet, trouble):
     """Begin setup, and let a trouble come over the second worker; give what setup then says."""
     with begun(controller) as play:
-        assert reached(play, tasks)
+        assert reached(play, task), task
         afflict(fleet, trouble)
         said = play.stdout.read()
     assert play.returncode != 0
@@ -122,7 +132,7 @@ def test_an_interrupted_setup_leaves_no_certificate_and_then_ends_certified(flee
     for point in POINTS:
         if point in (CUT, OFF):
             bad, good = ("cut", "reconnect") if point == CUT else ("power-off", "power-on")
-            said = lost_after(controller, point, fleet, bad)
+            said = lost_at(controller, point, fleet, bad)
             # The leader's setup went on to its end, and the one that is not ready is named.
             assert "not ready: demo-w1" in " ".join(said.split())
             assert list(certified(fleet)) == [0]
@@ -130,7 +140,7 @@ def test_an_interrupted_setup_leaves_no_certificate_and_then_ends_certified(flee
             answers(fleet)
             fleet.on("demo-w0", "rm", "/opt/tpufleet/ready.json")
         else:
-            killed_after(controller, point)
+            killed_at(controller, point)
             assert certified(fleet) == {}
     fleet.must_play("setup.yml")
     assert all(certificate["environment"] for certificate in certified(fleet).values())
