@@ -9,7 +9,7 @@ TABLE = "inet tpufleet"
 # Google's metadata server (https://cloud.google.com/compute/docs/metadata/querying-metadata). The
 # guest agent waits for its answer by a connection older than this table, of which connection
 # tracking knows nothing until the worker itself sends something: without a rule of its own, an
-# account added to the project would not reach the worker.
+# account added to the project would not reach the worker. What has SYN would be a new connection.
 METADATA_SERVER = (("ip", "169.254.169.254"), ("ip6", "fd20:ce::254"))
 
 
@@ -36,10 +36,10 @@ def table_text(peers: Iterable[str], ssh_ports: Iterable[int], open_ports: Itera
             )
             family = "ip" if version == 4 else "ip6"
             rules.append(f"        {family} saddr @fleet{version} accept\n")
-    rules += [
-        f"        {family} saddr {address} tcp sport {{ 80, 443 }} accept\n"
+    answers = "".join(
+        f"        {family} saddr {address} tcp sport {{ 80, 443 }} tcp flags & syn == 0x0 accept\n"
         for family, address in METADATA_SERVER
-    ]
+    )
     doors = [("tcp", str(port)) for port in sorted(set(ssh_ports))]
     doors += [door(text) for text in open_ports]
     rules += [f"        {protocol} dport {port} accept\n" for protocol, port in doors]
@@ -50,7 +50,7 @@ table {TABLE} {{
         type filter hook input priority 0; policy drop;
         iifname "lo" accept
         ct state established,related accept
-        ct state invalid drop
+{answers}        ct state invalid drop
         meta l4proto {{ icmp, icmpv6 }} accept
         udp sport 67 udp dport 68 accept
         udp dport 546 accept

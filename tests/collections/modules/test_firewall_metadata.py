@@ -1,0 +1,113 @@
+"""The table in a kernel: a worker and Google's metadata server, each a network namespace here."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.firewall_table import table_text
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
+SERVER, WORKER = f"tpf-m{os.getpid()}", f"tpf-w{os.getpid()}"
+WAYS = f"""
+link add outer netns {WORKER} type veth peer name inner netns {SERVER}
+-n {WORKER} addr add 198.18.255.1/24 dev outer
+-n {SERVER} addr add 169.254.169.254/32 dev inner
+-n {WORKER} link set outer up
+-n {SERVER} link set inner up
+-n {WORKER} route add 169.254.169.254 dev outer
+-n {SERVER} route add 198.18.255.0/24 dev inner
+"""
+WAITS = """
+import socket
+line = socket.create_connection(("169.254.169.254", 80), timeout=10)
+line.sendall(b"wait_for_change")
+print("waits", flush=True)
+line.settimeout(5)
+try:
+    print(line.recv(99).decode(), flush=True)
+except OSError:
+    print("nothing", flush=True)
+"""
+ANSWERS = """
+import socket
+door = socket.create_server(("169.254.169.254", 80))
+print("listens", flush=True)
+line, _ = door.accept()
+line.recv(99)
+input()
+line.sendall(b"changed")
+input()
+"""
+COMES = """
+import socket
+line = socket.socket()
+line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+line.bind(("169.254.169.254", 443))
+line.settimeout(3)
+try:
+    line.connect(("198.18.255.1", 4444))
+    print("comes in", flush=True)
+except OSError:
+    print("stays out", flush=True)
+"""
+LISTENS = """
+import socket
+door = socket.create_server(("198.18.255.1", 4444))
+print("listens", flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def namespaces() -> Iterator[None]:
+    try:
+        for name in (SERVER, WORKER):
+            subprocess.run(["ip", "netns", "add", name], check=True)
+        for words in WAYS.strip().splitlines():
+            subprocess.run(["ip", *words.split()], check=True)
+        yield
+    finally:
+        for name in (SERVER, WORKER):
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+@contextmanager
+def program(namespace: str, text: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a Python program in a namespace; it ends with the block."""
+    words = ["ip", "netns", "exec", namespace, sys.executable, "-c", text]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def protect() -> None:
+    """Load the fleet's table on the worker."""
+    nft = ["ip", "netns", "exec", WORKER, "nft", "--file", "-"]
+    subprocess.run(nft, input=table_text(["198.18.255.1"], [22], []), text=True, check=True)
+
+
+def test_who_waited_for_the_server_since_before_the_table_hears_its_answer(namespaces):
+    with program(SERVER, ANSWERS) as server:
+        assert server.stdout.readline() == "listens\n"
+        with program(WORKER, WAITS) as agent:
+            assert agent.stdout.readline() == "waits\n"
+            protect()
+            server.stdin.write("\n")
+            server.stdin.flush()
+
+            assert agent.stdout.readline() == "changed\n"
+
+
+def test_nobody_opens_a_new_connection_by_the_server_s_name(namespaces):
+    protect()
+    with program(WORKER, LISTENS) as worker, program(SERVER, COMES) as stranger:
+        assert worker.stdout.readline() == "listens\n"
+
+        assert stranger.stdout.readline() == "stays out\n"
