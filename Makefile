@@ -31,11 +31,16 @@ demo: env ## a local cloud, a TPU of two workers, setup, a training run, its res
 	@$(PYTHON) -u -m localcloud.demo
 
 .PHONY: test
-test: lint docs test-unit test-molecule test-journey ## everything that is tested (Linux, root)
+test: lint docs browser test-unit test-molecule test-journey ## everything that is tested (Linux, root)
+
+.PHONY: browser
+browser: ## a browser without a window, if there is none: tests look at the report's page with it
+	@for name in chromium-headless-shell chromium chromium-browser google-chrome; do \
+		! command -v $$name >/dev/null || exit 0; done; \
+	requirements/install-system browser || echo 'no browser could be installed: what one draws is not tested'
 
 .PHONY: test-unit
 test-unit: env-dev ## the tests that need no machines
-	@requirements/install-system browser || echo 'no browser by that name here: what a browser draws is not tested'
 	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 2 --dist loadfile tests
 
 .PHONY: test-molecule

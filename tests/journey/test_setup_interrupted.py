@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
 CUT = "fleet_ssh : Have a key of this worker's own"
-OFF = "run : Have the unit that a run is"
+OFF = "jax : Have the Python environment that the lock file names"
 """The tasks at whose beginning the second worker loses its network, and its power."""
 POINTS = (
     "base : Have the packages",
@@ -28,13 +28,13 @@ POINTS = (
     "fleet_ssh : Tell the worker where its leader is",
     "python : Have uv and a Python that is new enough on the leaders",
     "jax : Have the environment on the leaders",
-    "jax : Have the Python environment that the lock file names",
     OFF,
+    "run : Have the unit that a run is",
     "firewall : Let in ssh from outside",
 )
 """At the others the controller is killed: at every piece of work, from the packages to the last."""
 if not os.environ.get("TPUFLEET_ALL_POINTS"):
-    POINTS = (POINTS[0], CUT, POINTS[6], POINTS[7], OFF)
+    POINTS = (POINTS[0], CUT, POINTS[6], OFF, POINTS[8])
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def reached(play, task):
     """Wait until a task has begun, and a moment of its work; tell whether it came to that."""
     for line in play.stdout:
         if line.startswith(f"TASK [{task}"):
-            time.sleep(1)
+            time.sleep(0.5)
             return True
     return False
 

@@ -1,18 +1,11 @@
 """What comes in to a worker: from outside the fleet (this computer), and from a fleet member."""
 
-import os
 import socket
-import time
 
 import pytest
-from google.auth.transport.requests import AuthorizedSession
-from google.oauth2.service_account import Credentials
 from testinfra.utils.ansible_runner import AnsibleRunner
 
-from localcloud.place import Place
-
 PORT = 45999
-SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
 @pytest.fixture
@@ -69,25 +62,3 @@ def test_the_rules_are_there_again_when_their_unit_starts(host):
         host.check_output("systemctl stop tpufleet-firewall")
         host.check_output("systemctl start tpufleet-firewall")
         assert "policy drop" in host.check_output("nft list table inet tpufleet")
-
-
-def test_the_guest_agent_hears_of_a_change_by_a_connection_older_than_the_rules(host):
-    place = Place.of(os.environ["TPUFLEET_LOCALCLOUD"])
-    key = Credentials.from_service_account_file(
-        place.directory / "service-account.json", scopes=SCOPES
-    )
-    api = f"{(place.directory / 'endpoint').read_text().strip()}/v2"
-    with AuthorizedSession(key) as session:
-        nodes = f"{api}/projects/local-fleet/locations/-/nodes"
-        (node,) = session.get(nodes).json()["nodes"]
-        keys = node["metadata"]["ssh-keys"]
-        wanted = {
-            "metadata": {**node["metadata"], "ssh-keys": f"{keys}\nnewcomer:ssh-ed25519 AAAA"}
-        }
-        asked = session.patch(f"{api}/{node['name']}?updateMask=metadata", json=wanted)
-    assert asked.status_code == 200
-
-    until = time.monotonic() + 30
-    while not host.user("newcomer").exists:
-        assert time.monotonic() < until, "the account did not come"
-        time.sleep(0.5)

@@ -1,8 +1,8 @@
 """What the unit writes when an attempt has ended, and what is read out of it."""
 
 import json
-import os
 import subprocess
+import sys
 import time
 
 import pytest
@@ -10,6 +10,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run import Places
 from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import look
 
 from tests.collections.test_inventory import ROOT
+
+FILES = ROOT / "roles/run/files"
+PROGRAM = (FILES / "attempt_end",)
 
 
 @pytest.fixture
@@ -23,9 +26,8 @@ def places(tmp_path):
 def ended(places, **systemd: str) -> dict:
     """End the attempt as systemd does; give what the worker tells then."""
     run_dir = str(places.run_dir("mine"))
-    environ = {"PATH": os.environ["PATH"], "TPUFLEET_RUN_DIR": run_dir, "TPUFLEET_ATTEMPT": "3"}
-    program = ROOT / "roles/run/files/attempt_end"
-    subprocess.run([program, "mine"], env=environ | systemd, check=True)
+    environ = {"PATH": "/nowhere", "TPUFLEET_RUN_DIR": run_dir, "TPUFLEET_ATTEMPT": "3"}
+    subprocess.run([*PROGRAM, "mine"], env=environ | systemd, check=True)
     return look("mine", places, unit={"ActiveState": "inactive"})
 
 
@@ -62,3 +64,10 @@ def test_why_another_worker_ended_it_is_told_for_this_attempt_alone(places, atte
     (places.run_dir("mine") / "meeting.json").write_text(json.dumps(met))
 
     assert ended(places, EXIT_CODE="exited", EXIT_STATUS="77")["state"] == state
+
+
+def test_a_unit_of_before_that_calls_the_other_program_gets_the_same(places, monkeypatch):
+    before = (sys.executable, FILES / "attempt", "end")
+    monkeypatch.setattr(sys.modules[__name__], "PROGRAM", before)
+
+    assert ended(places, EXIT_CODE="exited", EXIT_STATUS="0")["state"] == "done"

@@ -8,6 +8,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
     Part,
     Worker,
     find_config,
+    one_for_all,
     parts,
     port,
     read_config,
@@ -194,3 +195,16 @@ def test_a_sweep_with_more_runs_than_tpus_says_so(tmp_path):
 def test_a_tpu_that_a_sweep_names_and_is_not_addressed_is_named(tmp_path):
     with pytest.raises(RunError, match="line 1: tpu c is not one of those addressed: a"):
         parts(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
+
+
+def test_what_a_launch_has_once_may_not_differ_between_its_workers():
+    facts = {"a-w0": {"checkpoints": "gs://a"}, "a-w1": {"checkpoints": "gs://a"}, "b-w0": {}}
+
+    with pytest.raises(
+        RunError, match=r"checkpoints is gs://a for a-w0 and not set for b-w0.*tpu="
+    ):
+        one_for_all(facts)
+
+
+def test_workers_may_differ_in_everything_else():
+    one_for_all({"a-w0": {"tpu_name": "a", "shared_dir": "/s"}, "b-w0": {"shared_dir": "/s"}})

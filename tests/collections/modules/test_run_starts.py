@@ -1,6 +1,6 @@
 """What each worker is given to start, out of the plan and what the records say."""
 
-from ansible_collections.tpufleet.core.plugins.filter.run_launch import run_starts
+from ansible_collections.tpufleet.core.plugins.module_utils.run_starts import run_starts
 
 COMMON = {"lock_digest": "d", "checkpoints": "gs://b/c", "compile_cache": "", "meet_seconds": 9}
 

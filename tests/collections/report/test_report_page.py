@@ -20,7 +20,7 @@ from PIL import Image
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), None)
 in_a_browser = pytest.mark.skipif(
-    BROWSER is None, reason=f"none of {', '.join(BROWSERS)} is on the PATH: make test-unit"
+    BROWSER is None, reason=f"none of {', '.join(BROWSERS)} is on the PATH: make browser"
 )
 EVIL = "<script>alert('x')</script>\"&<img src=https://evil.example/>"
 VOID = {"meta", "br", "img", "input", "link", "hr"}

@@ -11,7 +11,15 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.code_tree import keep
 from ..module_utils.release import ReleaseError
 from ..module_utils.run import RunError
-from ..module_utils.run_plan import Worker, find_config, parts, read_config, run_name, words
+from ..module_utils.run_plan import (
+    Worker,
+    find_config,
+    one_for_all,
+    parts,
+    read_config,
+    run_name,
+    words,
+)
 from ..module_utils.run_sweep import read_sweep
 from ..plugin_utils.staged_code import staged
 
@@ -59,6 +67,7 @@ class ActionModule(ActionBase):
                 "-e command='\"PROGRAM ARGUMENT …\"' -e run=NAME)"
             )
         hostvars = task_vars["hostvars"]
+        one_for_all({host: hostvars[host] for host in task_vars["ansible_play_hosts_all"]})
         workers = [worker(host, hostvars[host]) for host in task_vars["ansible_play_hosts_all"]]
         name = run_name(options["run"], path, command)
         sweep = None

@@ -18,6 +18,7 @@ from ..module_utils.run_record import (
     record_store,
     wanted_running,
 )
+from ..module_utils.run_starts import run_starts
 from .run_record import plain
 
 TRIES = 8
@@ -36,6 +37,8 @@ class ActionModule(ActionBase):
         _, options = self.validate_argument_spec(
             argument_spec={
                 "runs": {"type": "dict", "required": True},
+                "plan": {"type": "dict", "required": True},
+                "common": {"type": "dict", "required": True},
                 "fleet_state": {"type": "str", "required": True},
                 "look_first": {"type": "bool", "default": False},
                 "event": {"type": "str", "required": True},
@@ -56,7 +59,11 @@ class ActionModule(ActionBase):
                 found = {run: answer.result() for run, answer in asked.items()}
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
-        return {"changed": any(answer["launch"] for answer in found.values()), "runs": found}
+        return {
+            "changed": any(answer["launch"] for answer in found.values()),
+            "runs": found,
+            "starts": run_starts(plain(options["plan"]), found, plain(options["common"])),
+        }
 
     def _want(
         self, store: RecordStore, run: str, fields: dict, look_first: bool, event: str

@@ -1,4 +1,4 @@
-"""Filters that make a launch out of a plan: what its record holds, and what each worker starts."""
+"""A filter that makes a run's record out of a plan."""
 
 from __future__ import annotations
 
@@ -30,43 +30,9 @@ def launch_fields(
     }
 
 
-def run_starts(
-    plan: Plan, wants: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Give each worker's words for the module run: ``run``, ``state``, ``launch``.
-
-    ``wants`` is by run what run_want tells; ``common`` is what all launches share: ``lock_digest``,
-    ``checkpoints`` (in which each run has a place of its own), ``compile_cache``, ``meet_seconds``.
-    All at once, since a template takes each worker's process as long as ten lines of this.
-    """
-    peers: dict[str, dict[int, str]] = {}
-    for host, part in plan["parts"].items():
-        peers.setdefault(part["run"], {})[part["process_id"]] = host
-    return {
-        host: {
-            "run": part["run"],
-            "state": "launched" if wants[part["run"]]["launch"] else "ready",
-            "launch": {
-                **common,
-                "attempt": wants[part["run"]]["record"]["attempt"],
-                "release": plan["release"],
-                "config": plan["config"],
-                "command": [*plan["command"], *part["extra"]],
-                "coordinator": f"{part['leader']}:{wants[part['run']].get('port', 0)}",
-                "num_processes": part["num_processes"],
-                "process_id": part["process_id"],
-                "peers": [host for _, host in sorted(peers[part["run"]].items())],
-                "checkpoints": f"{common['checkpoints']}/{part['run']}",
-                "chip": part["chip"],
-            },
-        }
-        for host, part in plan["parts"].items()
-    }
-
-
 class FilterModule:
     """Ansible's way to find the filters."""
 
     def filters(self) -> dict[str, Any]:
         """Name them."""
-        return {"launch_fields": launch_fields, "run_starts": run_starts}
+        return {"launch_fields": launch_fields}

@@ -20,6 +20,8 @@ BASE_PORT = 8476
 PORTS = 1000
 MEGASCALE_PORT = 8081
 METRICS_PORT = 8431
+OF_A_LAUNCH = ("jax_requirements", "jax_lock", "checkpoints", "shared_dir", "compile_cache")
+"""What group variables may say of a TPU, and a launch of several takes from the first of them."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,21 @@ class Part:
     own: Mapping[str, str] = field(default_factory=dict)
     chip: int = -1
     worker: str = ""
+
+
+def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse workers that differ in what a launch and its record have once. Raises RunError."""
+    for name in OF_A_LAUNCH:
+        first: dict[str, str] = {}
+        for host, variables in facts.items():
+            first.setdefault(str(variables.get(name, "")), host)
+        if len(first) > 1:
+            (one, host), (other, elsewhere), *_ = first.items()
+            raise RunError(
+                f"{name} is {one or 'not set'} for {host} and {other or 'not set'} for "
+                f"{elsewhere}, and a launch has one: launch TPU by TPU, "
+                "ansible-playbook train.yml -e tpu=NAME"
+            )
 
 
 def parts(

@@ -311,10 +311,13 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     write(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
     write(unit_dir / "secrets", secrets_file(launch), 0o600, durable=False)
     write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644, durable=False)
+    before = (unit_dir / "launch.json").exists()
     told = json.dumps(summary_of(launch), indent=1) + "\n"
     write(unit_dir / "launch.json", told, 0o644, durable=False)
     unit = UNIT.format(launch.run)
     allow(groups(device_glob), unit)
+    if before:  # or how the last attempt ended would be this one's end, if systemd can't start it
+        subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
 
 

@@ -15,6 +15,15 @@ options:
     description: By the run's name what its record holds of the launch.
     type: dict
     required: true
+  plan:
+    description: What run_plan has told.
+    type: dict
+    required: true
+  common:
+    description: "What all launches share: C(lock_digest), C(checkpoints), C(compile_cache) and
+      C(meet_seconds), as the module run takes them."
+    type: dict
+    required: true
   look_first:
     description: Record none of them yet.
     type: bool
@@ -36,6 +45,8 @@ EXAMPLES = r"""
 - name: Record what is to run
   tpufleet.core.run_want:
     runs: {shakespeare: {release: 0123456789abcdef}}
+    plan: "{{ plan }}"
+    common: {lock_digest: abc, checkpoints: gs://bucket/runs, compile_cache: "", meet_seconds: 120}
     fleet_state: ~/fleet
     event: launched
   run_once: true
@@ -45,6 +56,10 @@ RETURN = r"""
 runs:
   description: By the run's name C(launch), whether it may be launched at once, C(record) with its
     attempt, and C(port), that attempt's own.
+  returned: success
+  type: dict
+starts:
+  description: By the worker's name the module run's C(run), C(state) and C(launch).
   returned: success
   type: dict
 """
