@@ -61,8 +61,8 @@ def _no_capacity(run: Disturbed) -> None:
 
 
 def _api_fails(run: Disturbed) -> None:
+    run.signal_trainer("KILL", f"{TPU}-w1")  # first: this harness too finds workers by the API
     run.fault("error", "*", "503", "--for", "45")
-    run.signal_trainer("KILL", f"{TPU}-w1")
     run.watch()
 
 
