@@ -188,16 +188,19 @@ SOME = (
 
 
 def chosen(what: str, seed: int) -> list[Fault]:
-    """Give the faults in the order in which they strike: ``some``, ``all``, or one's name.
+    """Give the faults in the order in which they strike: ``some``, ``alone``, ``all``, or one's
+    name.
 
-    ``all`` is each alone, then each once more in the order that ``seed`` gives.
+    ``alone`` is each once, ``all`` each once more behind that in the order that ``seed`` gives.
     """
     if what == "some":
         return [fault for name in SOME for fault in FAULTS if fault.name == name]
+    if what == "alone":
+        return list(FAULTS)
     if what == "all":
         return [*FAULTS, *random.Random(seed).sample(FAULTS, len(FAULTS))]  # noqa: S311
     found = [fault for fault in FAULTS if what in fault.name]
     if not found:
         names = ", ".join(fault.name for fault in FAULTS)
-        raise ValueError(f"there is no fault {what!r}: some, all, or one of {names}")
+        raise ValueError(f"there is no fault {what!r}: some, alone, all, or one of {names}")
     return found

@@ -141,9 +141,12 @@ class Screen:
             self._print("\n".join(lines))
             return
         what, how_far = brief
-        if self._open != what or self._width + len(how_far) + 2 > LINE:
+        if self._open != what:
             self._end_line()
             self._open, self._width, text = what, 0, f"  {what}  {how_far}"
+        elif self._width + len(how_far) + 2 > LINE:
+            self._print("")
+            self._width, text = 0, f"    {how_far}"
         else:
             text = f", {how_far}"
         self._width += len(text)

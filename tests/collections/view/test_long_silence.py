@@ -1,0 +1,45 @@
+"""A step of many minutes, without a terminal: its moments, not its name, fill the lines."""
+
+from types import SimpleNamespace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils import screen as screen_module
+from ansible_collections.tpufleet.core.plugins.plugin_utils.screen import LINE, Screen
+
+TASK = "jax : Have the Python environment that the lock file names, with JAX proven in it  bench"
+
+
+@pytest.fixture
+def printed(monkeypatch) -> str:
+    """What a step says in 270 s, a word every 9 s, with another line printed behind it."""
+    monkeypatch.setattr(screen_module, "QUIET_S", -1.0)
+    texts: list[str] = []
+
+    def display(text: str, newline: bool = True, **_: object) -> None:
+        texts.append(text + ("\n" if newline else ""))
+
+    moments = iter(range(9, 279, 9))
+    core = SimpleNamespace(display=display, prompt_until=None)
+    shown = Screen(core, None, lambda _: ["busy"], lambda _: (TASK, f"1/32 {next(moments)} s"))
+    shown._stopped.set()  # the test is the clock
+    shown._ticker.join()
+    for _ in range(30):
+        shown._break_silence()
+    shown.display("changed")
+    shown.close()
+    return "".join(texts)
+
+
+def test_its_name_stands_there_once(printed):
+    assert printed.count(TASK) == 1
+    assert printed.startswith(f"  {TASK}  1/32 9 s")
+
+
+def test_its_moments_fill_the_lines_below(printed):
+    *lines, last = printed.splitlines()
+
+    assert last == "changed"
+    assert len(lines) <= 5
+    assert all(len(line) <= LINE + 8 for line in lines)
+    assert all(line.startswith("    1/32 ") for line in lines[1:])
+    assert lines[-1].endswith(" s")
