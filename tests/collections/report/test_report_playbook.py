@@ -18,7 +18,9 @@ def idle_units(tmp_path, monkeypatch):
     """A systemd of which no unit is active, since this computer may have none."""
     program = tmp_path / "bin/systemctl"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho ActiveState=inactive\n")
+    program.write_text(
+        '#!/bin/sh\nfor unit; do :; done\necho "Id=$unit"\necho ActiveState=inactive\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
