@@ -21,8 +21,13 @@ PLAY = """
     - ansible.builtin.set_fact:
         __run_started: {{info: {{}}}}
       when: inventory_hostname == 'b-w0'
+    - ansible.builtin.set_fact:
+        __run_outcomes: >-
+          {{{{ __run_plan.parts | tpufleet.core.start_outcomes(
+                 __run_ready_answers, __run_pushed_answers, __run_started_answers) }}}}
+      run_once: true
     - ansible.builtin.assert:
-        that: (__run_started_answers | tpufleet.core.start_outcome).problems == wanted
+        that: __run_outcome.problems == wanted
       vars:
         wanted: "{{{{ [{{'a': 'a-w0', 'b': 'b-w1'}}[__run_part.run] ~ ': no answer'] }}}}"
 """

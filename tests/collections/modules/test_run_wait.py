@@ -8,7 +8,9 @@ from ansible_collections.tpufleet.core.plugins.action import run_wait
 from ansible_collections.tpufleet.core.plugins.filter.runs import (
     attempt_words,
     start_outcome,
+    start_outcomes,
     wait_outcome,
+    wait_outcomes,
 )
 
 OPTIONS = {"run": "mine", "until": "first_step", "lines": 20, "seconds": 900, "heartbeat": True}
@@ -120,3 +122,38 @@ def test_what_could_not_be_stopped_is_not_said_to_be_stopped():
     assert "was not stopped on w1: can't be reached" in attempt_words(
         outcome, "mine", {"w0": {"info": {}}, "w1": DOWN}
     )
+
+
+PARTS = {"a-w0": {"run": "a"}, "b-w0": {"run": "b"}, "b-w1": {"run": "b"}}
+FINE = {"problems": [], "launch_failed": False, "stop": False}
+
+
+def test_each_run_of_a_play_is_judged_by_the_waiting_of_its_own_workers():
+    answers = {"a-w0": waited(7, outcome="goes on"), "b-w0": waited(outcome="left"), "b-w1": DOWN}
+
+    outcomes = wait_outcomes({"a": FINE, "b": FINE}, PARTS, answers)
+
+    assert outcomes["a"]["problems"] == []
+    assert outcomes["b"]["stop"]
+
+
+def test_a_run_that_nobody_waited_for_stays_as_its_start_was_judged():
+    failed = {"problems": ["a-w0: no answer"], "launch_failed": True, "stop": True}
+    skipped = {"a-w0": {"skipped": True}, "b-w0": {"skipped": True}, "b-w1": {}}
+
+    outcomes = wait_outcomes({"a": failed, "b": FINE}, PARTS, skipped)
+
+    assert outcomes == {"a": failed, "b": FINE}
+
+
+def test_a_run_that_was_stopped_while_it_was_started_may_not_go_on_and_others_may():
+    ready = {host: {"started": True, "info": {}} for host in PARTS}
+    records = [
+        {"__run_name": "a", "record": {"wanted": "stopped"}},
+        {"__run_name": "b", "record": {"wanted": "running"}},
+    ]
+
+    outcomes = start_outcomes(PARTS, ready, {}, {}, records)
+
+    assert outcomes["a"]["problems"] == ["it was stopped while it was started"]
+    assert outcomes["b"] == FINE

@@ -163,6 +163,50 @@ def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{folded(names)}: {line}" for line, names in hosts.items()]
 
 
+def start_outcomes(
+    parts: Mapping[str, Mapping[str, Any]],
+    ready: Mapping[str, Answer],
+    pushed: Mapping[str, Answer],
+    started: Mapping[str, Answer],
+    records: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, dict[str, Any]]:
+    """Judge the start of each run of the play by its own workers, and by what its record says now.
+
+    ``records`` are the results of a loop over runs, each with the run as ``__run_name``.
+    """
+    stopped = {
+        look["__run_name"]
+        for look in records
+        if (look.get("record") or {}).get("wanted") == "stopped"
+    }
+    return {
+        run: start_outcome(start_answers(hosts, ready, pushed, started), run in stopped)
+        for run, hosts in hosts_by_run(parts).items()
+    }
+
+
+def wait_outcomes(
+    before: Mapping[str, Mapping[str, Any]],
+    parts: Mapping[str, Mapping[str, Any]],
+    waited: Mapping[str, Answer],
+) -> dict[str, Mapping[str, Any]]:
+    """Judge each run by what waiting for it saw; one that nobody waited for stays as it was."""
+    found = dict(before)
+    for run, hosts in hosts_by_run(parts).items():
+        answers = {host: waited.get(host) or {} for host in hosts}
+        if not all(answer.get("skipped", not answer) for answer in answers.values()):
+            found[run] = wait_outcome(answers)
+    return found
+
+
+def hosts_by_run(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Name each run's workers."""
+    found: dict[str, list[str]] = {}
+    for host, part in parts.items():
+        found.setdefault(part["run"], []).append(host)
+    return found
+
+
 def start_answers(
     hosts: Sequence[str],
     ready: Mapping[str, Answer],
@@ -344,10 +388,9 @@ class FilterModule:
             "run_env": run_env,
             "one_env": one_env,
             "launch_verdict": launch_verdict,
-            "start_answers": start_answers,
+            "start_outcomes": start_outcomes,
+            "wait_outcomes": wait_outcomes,
             "run_failures": failures,
-            "start_outcome": start_outcome,
-            "wait_outcome": wait_outcome,
             "attempt_words": attempt_words,
             "run_bad_logs": bad_logs,
             "active_runs": active_runs,
