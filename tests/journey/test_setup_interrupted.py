@@ -34,7 +34,7 @@ POINTS = (
 )
 """At the others the controller is killed: at every piece of work, from the packages to the last."""
 if not os.environ.get("TPUFLEET_ALL_POINTS"):
-    POINTS = (POINTS[0], CUT, POINTS[6], OFF, POINTS[8])
+    POINTS = (POINTS[0], POINTS[1], CUT, POINTS[6], OFF, POINTS[8])
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-Plan = Mapping[str, Any]
-
 
 def launch_fields(
-    plan: Plan, common: Mapping[str, Any], checkpoints: str
+    plan: Mapping[str, Any], common: Mapping[str, Any], checkpoints: str
 ) -> dict[str, dict[str, Any]]:
     """Give by run what its record holds of a launch: all that launching it again takes."""
     return {
