@@ -17,6 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
+sys.path.insert(0, str(PROJECT))
+
+from bench.disk import warn_of_distortion  # noqa: E402
+
 DELAY_MS = 40
 WORKERS = {2: "v4-16", 4: "v4-32", 8: "v4-64", 16: "v4-128", 32: "v4-256"}
 TABLE = "tpufleet-bench-verbs"
@@ -110,6 +114,7 @@ def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
     is there, and leave it."""
     # A bench that is told to end ends as one that failed does: with its machines taken away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    warn_of_distortion()
     name = existing or f"bench{os.getpid()}"
     command = [sys.executable, "-m", "localcloud", "--name", name]
     with tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch:

@@ -1,0 +1,39 @@
+"""A bench says when the disk distorts what it measures."""
+
+import os
+
+import pytest
+
+from bench.disk import has_no_journal
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine whose one disk, vda, holds the directory; more of it is the test's to say."""
+    device = tmp_path.stat().st_dev
+    (tmp_path / "sys/devices/vda").mkdir(parents=True)
+    link = tmp_path / f"sys/dev/block/{os.major(device)}:{os.minor(device)}"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "sys/devices/vda")
+    (tmp_path / "proc/fs").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("there", "distorts"),
+    [
+        (["ext4/vda", "ext4/vdb", "jbd2/vdb-8"], True),
+        (["ext4/vda", "jbd2/vda-8"], False),
+        (["xfs/vda"], False),
+    ],
+    ids=["ext4 without a journal", "ext4 with one", "another file system"],
+)
+def test_an_ext4_without_a_journal_distorts(machine, there, distorts):
+    for name in there:
+        (machine / "proc/fs" / name).mkdir(parents=True)
+
+    assert has_no_journal(machine, machine) is distorts
+
+
+def test_a_directory_on_no_disk_is_none_of_its_business(tmp_path):
+    assert not has_no_journal(tmp_path, tmp_path)
