@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
+
 from localcloud import cloud
 from localcloud.place import Place
 from tests.chaos.disturbed import BUCKET, TPU, WATCH_EVERY_S, Disturbed, Losses

@@ -1,5 +1,9 @@
 """What bench/goodput.py counts."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 from bench.goodput import counted_seconds, machines_seconds
 
 LOG = """
@@ -27,3 +31,16 @@ def test_the_wait_behind_a_fault_counts_as_one_usual_step():
 
 def test_nothing_done_counts_nothing():
     assert counted_seconds({}) == 0.0
+
+
+def test_a_run_s_record_can_be_read_by_it_started_as_its_users_start_it():
+    script = (
+        "import bench.goodput, ansible_collections.tpufleet.core.plugins.module_utils.run_record"
+    )
+    command = [sys.executable, "-c", script]
+
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], env={}, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
