@@ -10,6 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import 
     Timer,
     check,
     cron_line,
+    cron_times,
     playbook_words,
     seconds,
     service,
@@ -98,6 +99,26 @@ def test_cron_does_it_where_there_is_no_systemd_and_a_time_once_is_refused():
     assert r"50\%" in line
     with pytest.raises(ScheduleError, match="needs systemd"):
         cron_line(KILL)
+
+
+@pytest.mark.parametrize(
+    ("every", "fields"),
+    [
+        (60, "*/1 * * * *"),
+        (1800, "*/30 * * * *"),
+        (3600, "0 */1 * * *"),
+        (6 * 3600, "0 */6 * * *"),
+        (86400, "0 0 * * *"),
+    ],
+)
+def test_cron_comes_as_often_as_was_said(every, fields):
+    assert cron_times(every) == fields
+
+
+@pytest.mark.parametrize("every", [1, 30, 90, 7 * 60, 90 * 60, 5 * 3600, 2 * 86400])
+def test_what_cron_would_do_unevenly_is_refused_with_what_it_can_do(every):
+    with pytest.raises(ScheduleError, match=f"every {every} s: say -e every=1m"):
+        cron_times(every)
 
 
 def test_a_crontab_keeps_what_is_not_ours():

@@ -55,7 +55,7 @@ def test_a_timer_comes_into_the_crontab_once_is_listed_and_goes_again(table, tmp
         Cron().put(timer("watch", tmp_path), dry=False)
 
     assert Cron().names() == ["tpufleet-do-watch"]
-    assert len(Cron().lines()) == 1
+    assert Cron().lines() == ["*/1 * * * *  tpufleet-do-watch"]
     Cron().drop("tpufleet-do-watch", dry=False)
     assert table.read_text() == "5 4 * * * backup\n"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -185,6 +186,22 @@ def test_logs_of_every_worker_come_to_the_controller(fleet, tmp_path):
         "demo-w0.log",
         "demo-w1.log",
     ]
+
+
+def test_a_tunnel_leads_from_loopback_to_a_worker_s_port_until_it_is_closed(fleet):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        here = free.getsockname()
+    words = ("playbooks/tunnel.yml", "-e", "worker_port=22", "-e", f"local_port={here[1]}")
+
+    assert fleet.must_play(*words).changed() == 1
+    with socket.create_connection(here, timeout=10) as way:
+        assert way.recv(8) == b"SSH-2.0-"
+    again = fleet.must_play(*words)
+    assert again.changed() == 0
+    assert "WARNING" not in again.said
+    assert fleet.must_play(*words, "-e", "close=true").changed() == 1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(here, timeout=10)
 
 
 def test_a_preempted_tpu_is_seen_and_never_addressed(fleet):

@@ -24,31 +24,35 @@ class ActionModule(ActionBase):
         _, options = self.validate_argument_spec(
             argument_spec={
                 "port": {"type": "int", "required": True},
-                "local_port": {"type": "int", "required": True},
+                "local_port": {"type": "int"},
                 "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             }
         )
         if self._connection.transport != "ssh":
             raise AnsibleActionFail("a tunnel leads through ssh: this host is not reached by it")
+        options["local_port"] = options["local_port"] or options["port"]
         for name in ("port", "local_port"):
             if not 0 < options[name] <= HIGHEST_PORT:
                 raise AnsibleActionFail(f"{name} {options[name]} is no port")
         host = str((task_vars or {}).get("inventory_hostname", ""))
         socket = self._socket(host, options)
-        words = f"http://127.0.0.1:{options['local_port']} is port {options['port']} of {host}"
+        here, port = (
+            f"http://127.0.0.1:{options['local_port']}",
+            f"port {options['port']} of {host}",
+        )
         there = self._ssh(["-S", socket, "-O", "check"]).returncode == 0
         wanted = options["state"] == "present"
         if there == wanted or self._task.check_mode:
-            said = words if wanted else f"there is no tunnel to port {options['port']} of {host}"
+            said = f"{here} is {port}" if wanted else f"there is no tunnel to {port}"
             return result | {"changed": there != wanted, "msg": said}
         if not wanted:
             self._must(["-S", socket, "-O", "exit"])
-            return result | {"changed": True, "msg": f"closed: {words}"}
+            return result | {"changed": True, "msg": f"closed: {here} was {port}"}
         forward = f"127.0.0.1:{options['local_port']}:127.0.0.1:{options['port']}"
         own = ["ControlMaster=yes", "ControlPersist=no", "ExitOnForwardFailure=yes"]
         settings = [word for setting in own for word in ("-o", setting)]
         self._must(["-S", socket, *settings, "-f", "-N", "-L", forward])
-        return result | {"changed": True, "msg": f"{words}; -e close=true closes it"}
+        return result | {"changed": True, "msg": f"{here} is {port}; -e close=true closes it"}
 
     def _socket(self, host: str, options: dict) -> str:
         folder = Path.home() / ".ansible/cp"

@@ -119,17 +119,37 @@ def timer_unit(timer: Timer) -> str:
 def cron_line(timer: Timer) -> str:
     """Write a crontab's line, for a controller without systemd. Raises ScheduleError."""
     if not timer.every:
-        raise ScheduleError("a time (at=) needs systemd on the controller, and there is none")
-    minutes = max(1, timer.every // 60)
-    if minutes < 60:
-        when = f"*/{minutes} * * * *"
-    elif minutes < 1440:
-        when = f"0 */{minutes // 60} * * *"
-    else:
-        when = f"0 0 */{min(31, minutes // 1440)} * *"
+        raise ScheduleError(
+            "a time (at=) needs systemd, and this controller has none: say -e every=1d, or take "
+            "a controller that has (docs/controller.md)"
+        )
     settings = [f"{name}={value}" for name, value in timer.environment]
     words = shlex.join(["env", *settings, *timer.command()]).replace("%", r"\%")
-    return f"{when} cd {shlex.quote(timer.project)} && {words} >/dev/null 2>&1 # {timer.name}"
+    where = shlex.quote(timer.project)
+    return f"{cron_times(timer.every)} cd {where} && {words} >/dev/null 2>&1 # {timer.name}"
+
+
+def cron_times(every: int) -> str:
+    """Give the five fields of crontab(5) that come round every so many seconds.
+
+    Fields begin anew with each hour and each day: what doesn't divide them would come unevenly.
+    Raises ScheduleError for that.
+    """
+    minutes, rest = divmod(every, 60)
+    if not rest and 60 % minutes == 0 and minutes < 60:
+        return f"*/{minutes} * * * *"
+    hours, rest = divmod(every, 3600)
+    if not rest and 24 % hours == 0:
+        return f"0 */{hours} * * *" if hours < 24 else "0 0 * * *"
+    raise ScheduleError(
+        f"cron, which this controller has in systemd's place, can't come every {every} s: say "
+        "-e every=1m or another whole part of an hour or a day, 1d at the most"
+    )
+
+
+def cron_listing(line: str) -> str:
+    """Say of a timer's line when it comes, and its name."""
+    return f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}"
 
 
 def with_line(crontab: str, name: str, line: str) -> str:

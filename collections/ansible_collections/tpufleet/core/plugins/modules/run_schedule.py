@@ -79,7 +79,7 @@ timers:
   type: list
   elements: str
 lines:
-  description: What systemd says of them, or the crontab's lines.
+  description: What systemd says of them, or the crontab's times and their names.
   returned: success
   type: list
   elements: str
@@ -98,6 +98,7 @@ from ..module_utils.run_schedule import (
     Timer,
     check,
     cron_line,
+    cron_listing,
     playbook_words,
     service,
     timer_unit,
@@ -176,8 +177,9 @@ class Cron:
         return sorted(end for end in ends if end.startswith(PREFIX))
 
     def lines(self) -> list[str]:
-        """Give their lines."""
-        return [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
+        """Say when each comes."""
+        lines = [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
+        return [cron_listing(line) for line in lines]
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
         """Have a timer; give the crontab before and after."""

@@ -14,9 +14,8 @@ options:
     type: int
     required: true
   local_port:
-    description: The controller's port, on its loopback.
+    description: The controller's port, on its loopback. By default the same as O(port).
     type: int
-    required: true
   state:
     description: Whether the tunnel is there.
     type: str
@@ -34,7 +33,6 @@ EXAMPLES = r"""
 - name: Look at TensorBoard
   tpufleet.core.tunnel:
     port: 6006
-    local_port: 6006
 """
 
 RETURN = r"""

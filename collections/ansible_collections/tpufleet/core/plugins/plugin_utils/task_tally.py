@@ -96,6 +96,10 @@ def _of(done: int, all_: int) -> str:
     return f" {done}/{all_}" if all_ > 1 else ""
 
 
+_ASKED_FOR = "The filter plugin 'ansible.builtin.mandatory' failed: "
+"""What Ansible says before a playbook's own words on a variable that it must be given."""
+
+
 def failure_text(result: Mapping[str, Any]) -> str:
     """Say why: a module's own words, else what it printed, else what there is of an exception.
 
@@ -108,7 +112,7 @@ def failure_text(result: Mapping[str, Any]) -> str:
     ]
     if failed:
         return "\n".join(dict.fromkeys(failure_text(item) for item in failed))
-    words = str(result.get("msg") or "").strip()
+    words = str(result.get("msg") or "").strip().rpartition(_ASKED_FOR)[2]
     printed = str(
         result.get("stderr") or result.get("module_stderr") or result.get("stdout") or ""
     ).strip()
