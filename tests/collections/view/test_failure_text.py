@@ -4,7 +4,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.task_tally import fa
 
 MANDATORY = (
     "Task failed: Finalization of task args for 'tpufleet.core.tunnel' failed: Error while "
-    "resolving value for 'port': The filter plugin 'ansible.builtin.mandatory' failed: which port? -e port=1"
+    "resolving value for 'port': The filter plugin 'ansible.builtin.mandatory' failed: "
+    "which port? -e port=1"
 )
 
 
