@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
@@ -52,16 +53,21 @@ CONFIG = {
     "checkpoint": {"every": CHECKPOINT_EVERY},
     "sample": {"length": 0},
 }
-THROUGH = re.compile(r"(playbooks/create\.yml|setup\.yml) (?:is through, |failed after )(\d+) s")
+ENDED = r" (?:is through, |failed after )(\d+) s"
+MACHINES = re.compile(r"(?:playbooks/create\.yml|setup\.yml)" + ENDED)
+LAUNCHES = re.compile(r"train\.yml" + ENDED)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What a fault has cost. Seconds: until the next new step, and of these booting and setup."""
+    """What a fault has cost. Seconds: until the next new step, and of these until it was noticed,
+    booting and setup, launching."""
 
     fault: str
     down_s: float
+    noticed_s: float
     machines_s: float
+    launch_s: float
     again: int
 
     @property
@@ -71,15 +77,27 @@ class Loss:
 
     def line(self) -> str:
         """Say it in a line."""
+        start_s = self.own_s - self.noticed_s - self.launch_s
         return (
-            f"  {self.fault:34} {self.own_s:6.1f} s to the next new step, {self.again:4} steps "
-            f"done twice, boot and setup {self.machines_s:.0f} s"
+            f"  {self.fault:34} {self.own_s:6.1f} s to the next new step (noticed after "
+            f"{self.noticed_s:.0f}, launch {self.launch_s:.0f}, trainers' start {start_s:.0f}), "
+            f"{self.again:4} steps done twice, boot and setup {self.machines_s:.0f} s"
         )
 
 
 def machines_seconds(said: str) -> float:
     """Add up what create.yml and setup.yml took, by the watch's log."""
-    return float(sum(int(found[2]) for found in THROUGH.finditer(said)))
+    return float(sum(int(found[1]) for found in MACHINES.finditer(said)))
+
+
+def launch_seconds(said: str) -> float:
+    """Add up what launches took, by the watch's log."""
+    return float(sum(int(found[1]) for found in LAUNCHES.finditer(said)))
+
+
+def first_word(said: str) -> float:
+    """Give the unix seconds of the first line of a watch's log."""
+    return datetime.fromisoformat(said.split(maxsplit=1)[0]).timestamp()
 
 
 def counted_seconds(finished_at: dict[int, float]) -> float:
@@ -123,9 +141,15 @@ def strike(run: Disturbed, fault: Fault) -> Loss:
     if run.wait(lambda: run.attempt() > attempt, 1800):
         best = run.losses.best  # the old attempt is over when there is a new one
         if run.wait(lambda: run.losses.best > best, 1800):
-            first = run.losses.finished_at[best + 1]
-            again = run.losses.done_twice - twice
-            return Loss(fault.name, first - began, machines_seconds(run.said(log)), again)
+            said = run.said(log)
+            return Loss(
+                fault=fault.name,
+                down_s=run.losses.finished_at[best + 1] - began,
+                noticed_s=max(0.0, first_word(said) - began),
+                machines_s=machines_seconds(said),
+                launch_s=launch_seconds(said),
+                again=run.losses.done_twice - twice,
+            )
     raise SystemExit(f"goodput: no new step after {fault.name}:\n{run.said(log)}")
 
 

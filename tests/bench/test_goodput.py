@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.goodput import counted_seconds, machines_seconds
+from bench.goodput import counted_seconds, first_word, launch_seconds, machines_seconds
 
 LOG = """
 2026-11-21T15:09:39Z run first: $ ansible-playbook playbooks/create.yml -e tpu=demo
@@ -17,6 +17,11 @@ LOG = """
 
 def test_what_machines_take_is_read_out_of_the_watch_s_log_and_a_launch_is_not_of_it():
     assert machines_seconds(LOG) == 74 + 719 + 7
+    assert launch_seconds(LOG) == 53
+
+
+def test_a_fault_was_noticed_when_the_watch_first_wrote_of_it():
+    assert first_word(LOG) == 1795273779
 
 
 def test_steps_without_a_break_count_whole():
