@@ -134,18 +134,21 @@ def watched(run: Disturbed) -> Iterator[None]:
 
 
 def strike(run: Disturbed, fault: Fault) -> Loss:
-    """Let a fault happen, and wait for the next new step."""
+    """Let a fault happen, and wait for the next new step.
+
+    What it has cost is counted from the last step before it: to strike takes seconds by itself.
+    """
     log, attempt, twice = len(run.said()), run.attempt(), run.losses.done_twice
-    began = time.time()
     fault.strike(run)
     if run.wait(lambda: run.attempt() > attempt, 1800):
         best = run.losses.best  # the old attempt is over when there is a new one
+        last = run.losses.finished_at[best]
         if run.wait(lambda: run.losses.best > best, 1800):
             said = run.said(log)
             return Loss(
                 fault=fault.name,
-                down_s=run.losses.finished_at[best + 1] - began,
-                noticed_s=max(0.0, first_word(said) - began),
+                down_s=run.losses.finished_at[best + 1] - last,
+                noticed_s=max(0.0, first_word(said) - last),
                 machines_s=machines_seconds(said),
                 launch_s=launch_seconds(said),
                 again=run.losses.done_twice - twice,
