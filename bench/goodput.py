@@ -37,6 +37,8 @@ from tests.journey.fleet import Fleet, beside
 GOODPUT_BAR = 0.75
 PREEMPTED_BAR_S = 20.0
 CHECKPOINT_EVERY = 50
+BREAK_S = 10.0
+"""Nothing but a fault keeps a step from coming for so long: no launch is as quick."""
 STRIKES = (
     "KILL to one trainer",
     "preempted without warning",
@@ -103,16 +105,15 @@ def first_word(said: str) -> float:
 def counted_seconds(finished_at: dict[int, float]) -> float:
     """Add up the time of the steps that counted, each by how long after its predecessor it ended.
 
-    A step behind a fault took what steps take; its wait is the fault's.
+    Several steps may end at once, when a process gives what it had in flight: only their sum says
+    what steps take. A step behind a break took what steps take; its wait is the fault's.
     """
     gaps = [
         finished_at[step] - finished_at[step - 1] for step in finished_at if step - 1 in finished_at
     ]
-    if not gaps:
-        return 0.0
-    usual = statistics.median(gaps)
-    own = sum(gap if 0 <= gap <= 10 * usual + 1 else usual for gap in gaps)
-    return own + usual * (len(finished_at) - len(gaps))
+    whole = [gap for gap in gaps if 0 <= gap <= BREAK_S]
+    usual = statistics.mean(whole) if whole else 0.0
+    return sum(whole) + usual * (len(finished_at) - len(whole))
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.goodput import counted_seconds, first_word, launch_seconds, machines_seconds
 
 LOG = """
@@ -32,6 +34,12 @@ def test_the_wait_behind_a_fault_counts_as_one_usual_step():
     finished_at = {step: float(step + (500 if step > 5 else 0)) for step in range(1, 11)}
 
     assert counted_seconds(finished_at) == 10.0
+
+
+def test_steps_that_are_told_of_at_once_count_what_they_took_together():
+    finished_at = {step: 5.0 * -(-step // 10) for step in range(1, 101)}
+
+    assert counted_seconds(finished_at) == pytest.approx(50.0, rel=0.1)
 
 
 def test_nothing_done_counts_nothing():
