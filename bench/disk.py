@@ -1,12 +1,13 @@
 """Whether the disk under the local cloud distorts what a bench measures. Not a bench itself.
 
-An ext4 without a journal gives no inode that was deleted in the last minute (five, if the disk has
-not got it yet) to a new file, and looks at each of them anew for every file that is made
+An ext4 without a journal avoids inodes that were deleted in the last minute (six, if the disk has
+not got that yet) for a new file, and looks at each of them anew for every file that is made
 (fs/ext4/ialloc.c, ``recently_deleted``). Who is measured after somebody else's files went pays for
 them: here 2,000 files took 5 s of the kernel and not 0.1. A TPU VM's disk has a journal.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from localcloud.place import clouds_directory
@@ -30,5 +31,6 @@ def warn_of_distortion() -> None:
     if has_no_journal(place):
         print(
             f"warning: {place} is on an ext4 without a journal, which makes files slowly after "
-            "others were deleted: set TPUFLEET_LOCALCLOUD_DIR to a directory on another file system"
+            "others were deleted: set TPUFLEET_LOCALCLOUD_DIR to a directory on another disk",
+            file=sys.stderr,
         )

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 
+from bench.disk import warn_of_distortion
 from localcloud import cloud
 from localcloud.place import Place
 from tests.chaos.disturbed import BUCKET, TPU, WATCH_EVERY_S, Disturbed, Losses
@@ -37,8 +38,6 @@ from tests.journey.fleet import Fleet, beside
 GOODPUT_BAR = 0.75
 PREEMPTED_BAR_S = 20.0
 CHECKPOINT_EVERY = 50
-BREAK_S = 10.0
-"""Nothing but a fault keeps a step from coming for so long: no launch is as quick."""
 STRIKES = (
     "KILL to one trainer",
     "preempted without warning",
@@ -63,9 +62,10 @@ LAUNCHES = re.compile(r"train\.yml" + ENDED)
 @dataclass(frozen=True)
 class Loss:
     """What a fault has cost. Seconds: until the next new step, and of these until it was noticed,
-    booting and setup, launching."""
+    booting and setup, launching. ``behind`` is the first step of the new attempt."""
 
     fault: str
+    behind: int
     down_s: float
     noticed_s: float
     machines_s: float
@@ -79,10 +79,10 @@ class Loss:
 
     def line(self) -> str:
         """Say it in a line."""
-        start_s = self.own_s - self.noticed_s - self.launch_s
+        rest_s = self.own_s - self.noticed_s - self.launch_s
         return (
             f"  {self.fault:34} {self.own_s:6.1f} s to the next new step (noticed after "
-            f"{self.noticed_s:.0f}, launch {self.launch_s:.0f}, trainers' start {start_s:.0f}), "
+            f"{self.noticed_s:.0f}, launch {self.launch_s:.0f}, start and redone {rest_s:.0f}), "
             f"{self.again:4} steps done twice, boot and setup {self.machines_s:.0f} s"
         )
 
@@ -102,16 +102,17 @@ def first_word(said: str) -> float:
     return datetime.fromisoformat(said.split(maxsplit=1)[0]).timestamp()
 
 
-def counted_seconds(finished_at: dict[int, float]) -> float:
+def counted_seconds(finished_at: dict[int, float], behind: Collection[int] = ()) -> float:
     """Add up the time of the steps that counted, each by how long after its predecessor it ended.
 
     Several steps may end at once, when a process gives what it had in flight: only their sum says
-    what steps take. A step behind a break took what steps take; its wait is the fault's.
+    what steps take. One that is ``behind`` a fault took what steps take; its wait is the fault's.
     """
-    gaps = [
-        finished_at[step] - finished_at[step - 1] for step in finished_at if step - 1 in finished_at
+    whole = [
+        at - finished_at[step - 1]
+        for step, at in finished_at.items()
+        if step - 1 in finished_at and step not in behind
     ]
-    whole = [gap for gap in gaps if 0 <= gap <= BREAK_S]
     usual = statistics.mean(whole) if whole else 0.0
     return sum(whole) + usual * (len(finished_at) - len(whole))
 
@@ -137,18 +138,19 @@ def watched(run: Disturbed) -> Iterator[None]:
 def strike(run: Disturbed, fault: Fault) -> Loss:
     """Let a fault happen, and wait for the next new step.
 
-    What it has cost is counted from the last step before it: to strike takes seconds by itself.
+    What it has cost is counted from the old attempt's last step: to strike takes seconds by itself.
     """
     log, attempt, twice = len(run.said()), run.attempt(), run.losses.done_twice
     fault.strike(run)
     if run.wait(lambda: run.attempt() > attempt, 1800):
-        best = run.losses.best  # the old attempt is over when there is a new one
+        best = run.losses.best
         last = run.losses.finished_at[best]
         if run.wait(lambda: run.losses.best > best, 1800):
-            said = run.said(log)
+            said, finished_at = run.said(log), dict(run.losses.finished_at)
             return Loss(
                 fault=fault.name,
-                down_s=run.losses.finished_at[best + 1] - last,
+                behind=min(step for step, at in finished_at.items() if at > last),
+                down_s=finished_at[best + 1] - last,
                 noticed_s=max(0.0, first_word(said) - last),
                 machines_s=machines_seconds(said),
                 launch_s=launch_seconds(said),
@@ -177,7 +179,7 @@ def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int
     """Print the figures beside their bars; 1 where one is missed."""
     steps = {step: at for step, at in run.losses.finished_at.items() if at >= began}
     machines = sum(loss.machines_s for loss in losses)
-    share = counted_seconds(steps) / max(1.0, wall - machines)
+    share = counted_seconds(steps, {loss.behind for loss in losses}) / max(1.0, wall - machines)
     preempted = [loss.own_s for loss in losses if loss.fault.startswith("preempted")]
     term = [loss.again for loss in losses if loss.fault.startswith(("TERM", "maintenance"))]
     kill = [loss.again for loss in losses if loss.fault.startswith(("KILL", "preempted"))]
@@ -209,6 +211,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="two faults on 2 workers")
     parser.add_argument("--cloud", default="", help="a cloud that is up and set up")
     options = parser.parse_args()
+    warn_of_distortion()
     place = Place.of(options.cloud or f"goodput-{os.getpid()}")
     with tempfile.TemporaryDirectory(prefix="tpufleet-goodput-") as scratch:
         tpu = {

@@ -30,10 +30,11 @@ def test_steps_without_a_break_count_whole():
     assert counted_seconds({step: 2.0 * step for step in range(1, 11)}) == 2.0 * 10
 
 
-def test_the_wait_behind_a_fault_counts_as_one_usual_step():
-    finished_at = {step: float(step + (500 if step > 5 else 0)) for step in range(1, 11)}
+@pytest.mark.parametrize("wait", [3.0, 500.0])
+def test_the_wait_behind_a_fault_counts_as_one_usual_step(wait):
+    finished_at = {step: float(step + (wait if step > 5 else 0)) for step in range(1, 11)}
 
-    assert counted_seconds(finished_at) == 10.0
+    assert counted_seconds(finished_at, behind={6}) == 10.0
 
 
 def test_steps_that_are_told_of_at_once_count_what_they_took_together():

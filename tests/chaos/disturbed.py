@@ -74,11 +74,11 @@ class Losses:
         for line in whole.splitlines():
             told = json.loads(line)
             step, loss = told["step"], told["loss"]
-            if self.by_step.setdefault(step, loss) != loss:
-                self.differing.append(step)
             if self.finished_at.get(step, told["time"]) != told["time"]:
                 self.done_twice += 1
             self.finished_at[step] = told["time"]
+            if self.by_step.setdefault(step, loss) != loss:
+                self.differing.append(step)
         last = whole.rpartition(b"\n")[2] + newline
         self._read[file, inode] = begin + len(whole) + len(newline), last
 

@@ -30,7 +30,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
     words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
+    Timer,
     check,
+    cron_line,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.run_sweep import assigned, read_sweep
 from ansible_collections.tpufleet.core.plugins.modules.run import mortal
@@ -184,6 +186,11 @@ def bucket_without_the_right_to_write(bad: Bad) -> str:
 @case("'soon'")
 def schedule_that_makes_no_sense(bad: Bad) -> str:
     return refused(check, "watch", "", "", "soon")
+
+
+@case("5400 s")
+def schedule_that_cron_would_keep_unevenly(bad: Bad) -> str:
+    return refused(cron_line, Timer("watch", "", "", 5400, "/", "tool", (), "lock"))
 
 
 @case("watch")

@@ -74,6 +74,13 @@ def nfs_server_that_is_no_host(bad: Bad) -> str:
     return viewed(Stage(bad.folder).play(first, *words).text)
 
 
+@case("which port?")
+def tunnel_to_no_port(bad: Bad) -> str:
+    _, play = yaml.safe_load((ROOT / "playbooks/tunnel.yml").read_text())
+    first = yaml.safe_dump(play["tasks"][:1], width=1000)
+    return viewed(Stage(bad.folder).play(first, "--limit", "pod-w1").text)
+
+
 @case("pod-w1")
 def worker_that_is_down(bad: Bad) -> str:
     stage = Stage(bad.folder)

@@ -30,10 +30,14 @@ class ActionModule(ActionBase):
         )
         if self._connection.transport != "ssh":
             raise AnsibleActionFail("a tunnel leads through ssh: this host is not reached by it")
-        options["local_port"] = options["local_port"] or options["port"]
+        if options["local_port"] is None:
+            options["local_port"] = options["port"]
         for name in ("port", "local_port"):
             if not 0 < options[name] <= HIGHEST_PORT:
-                raise AnsibleActionFail(f"{name} {options[name]} is no port")
+                raise AnsibleActionFail(
+                    f"{name.replace('_', ' ')} {options[name]} is no port: TensorBoard's is 6006, "
+                    "ansible-playbook playbooks/tunnel.yml -e worker_port=6006"
+                )
         host = str((task_vars or {}).get("inventory_hostname", ""))
         socket = self._socket(host, options)
         here, port = (

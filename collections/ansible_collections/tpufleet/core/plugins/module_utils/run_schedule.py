@@ -120,31 +120,36 @@ def cron_line(timer: Timer) -> str:
     """Write a crontab's line, for a controller without systemd. Raises ScheduleError."""
     if not timer.every:
         raise ScheduleError(
-            "a time (at=) needs systemd, and this controller has none: say -e every=1d, or take "
-            "a controller that has (docs/controller.md)"
+            "a time (at=) needs systemd, and this controller has none: schedule it on one that "
+            f"has (docs/controller.md), or call ansible-playbook playbooks/{timer.verb}.yml then"
+        )
+    times = cron_times(timer.every)
+    if not times:
+        what = "watch=1m" if timer.verb == "watch" else f"{timer.verb}={timer.target} -e every=6h"
+        raise ScheduleError(
+            f"cron can't come each {timer.every} s, but in minutes that divide an hour, hours that "
+            "divide a day, or 1d, and there is no systemd here: "
+            f"ansible-playbook playbooks/schedule.yml -e {what}"
         )
     settings = [f"{name}={value}" for name, value in timer.environment]
     words = shlex.join(["env", *settings, *timer.command()]).replace("%", r"\%")
-    where = shlex.quote(timer.project)
-    return f"{cron_times(timer.every)} cd {where} && {words} >/dev/null 2>&1 # {timer.name}"
+    return f"{times} cd {shlex.quote(timer.project)} && {words} >/dev/null 2>&1 # {timer.name}"
 
 
 def cron_times(every: int) -> str:
-    """Give the five fields of crontab(5) that come round every so many seconds.
+    """Give the five fields of crontab(5) that come each so many seconds; none where none do.
 
-    Fields begin anew with each hour and each day: what doesn't divide them would come unevenly.
-    Raises ScheduleError for that.
+    Minutes begin anew with each hour and hours with each day, so that others would come unevenly.
     """
     minutes, rest = divmod(every, 60)
-    if not rest and 60 % minutes == 0 and minutes < 60:
-        return f"*/{minutes} * * * *"
-    hours, rest = divmod(every, 3600)
-    if not rest and 24 % hours == 0:
-        return f"0 */{hours} * * *" if hours < 24 else "0 0 * * *"
-    raise ScheduleError(
-        f"cron, which this controller has in systemd's place, can't come every {every} s: say "
-        "-e every=1m or another whole part of an hour or a day, 1d at the most"
-    )
+    if rest or not minutes:
+        return ""
+    if minutes < 60:
+        return f"*/{minutes} * * * *" if 60 % minutes == 0 else ""
+    hours, rest = divmod(minutes, 60)
+    if rest or 24 % hours:
+        return ""
+    return f"0 */{hours} * * *" if hours < 24 else "0 0 * * *"
 
 
 def cron_listing(line: str) -> str:

@@ -20,6 +20,8 @@ _BAD = (FAILED, UNREACHABLE)
 _ITEMS_SHOWN = 3
 _WORDS_WITHOUT_A_CAUSE = ("non-zero return code", "MODULE FAILURE", "Module failed")
 """What core says of a command or a module that ended badly: the cause is in what it printed."""
+_ASKED_FOR = "The filter plugin 'ansible.builtin.mandatory' failed: "
+"""What core says before a playbook's own words on a variable that it must be given."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,6 @@ class TaskTally:
 
 def _of(done: int, all_: int) -> str:
     return f" {done}/{all_}" if all_ > 1 else ""
-
-
-_ASKED_FOR = "The filter plugin 'ansible.builtin.mandatory' failed: "
-"""What Ansible says before a playbook's own words on a variable that it must be given."""
 
 
 def failure_text(result: Mapping[str, Any]) -> str:
