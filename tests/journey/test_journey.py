@@ -65,6 +65,13 @@ def test_setup_makes_the_workers_ready_and_changes_nothing_the_second_time(fleet
     assert second.changed() == 0
 
 
+def test_a_certificate_that_was_renewed_is_as_good_as_the_first(fleet):
+    renewed = fleet.must_play("setup.yml", "-e", "renew=true")
+    # Each worker's goes and comes back, and all else is as it was.
+    assert renewed.changed() == 4
+    assert fleet.must_play("setup.yml").changed() == 0
+
+
 def test_a_run_uses_every_worker_as_one_mesh_and_its_loss_falls(fleet, config):
     fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=whole", "-e", "wait=done")
     losses = [line["loss"] for line in fleet.metrics("whole")]
