@@ -115,7 +115,7 @@ def test_a_trainer_that_was_killed_outright_is_launched_again(fleet, config):
         if "run shot: train.yml" in history(fleet) or "run shot: $" in history(fleet):
             break
         time.sleep(3)
-    assert "run shot: interrupted" in history(fleet)
+    assert "run shot: crashed: demo-w1: killed" in history(fleet)
     fleet.must_play("playbooks/kill.yml", "-e", "run=shot")
 
 
