@@ -99,10 +99,13 @@ def test_a_wheel_with_another_content_is_refused_and_nothing_is_there(tmp_path, 
     assert not folder.exists()
 
 
-def test_a_requirement_that_does_not_exist_is_named_in_one_line(tmp_path, pip, index):
+def test_a_requirement_without_a_wheel_is_named_in_one_line_with_what_mends_it(
+    tmp_path, pip, index
+):
     lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
-    with pytest.raises(EnvError, match=r"no-such-thing==1\.0") as refused:
+    words = r"has a wheel of no-such-thing==1\.0 for this Python: lock with uv pip compile"
+    with pytest.raises(EnvError, match=words) as refused:
         wheels.download(wheels.wheels_folder(tmp_path, lock, 13), lock, pip, index)
     assert "\n" not in str(refused.value)
 

@@ -23,6 +23,7 @@ from .python_env import EnvError, lock_digest, network_environment, run
 _WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-/]+)-[^/]+\.whl$")
 _PROGRAM = re.compile(r"^[^/]+\.data/scripts/(?P<name>[A-Za-z0-9_.-]+)$")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9]")
+_NO_WHEEL = re.compile(r"No matching distribution found for (?P<what>[^\s;]+)")
 _MEND = (
     "mend the lock file, or name an index that can be reached (jax_install_env), then "
     "ansible-playbook setup.yml"
@@ -84,6 +85,11 @@ def download(
         try:
             list(pool.map(one, enumerate(shares)))
         except EnvError as error:
+            if missing := _NO_WHEEL.search(str(error)):
+                raise EnvError(
+                    f"no index that was asked has a wheel of {missing['what']} for this Python: "
+                    f"lock with uv pip compile --only-binary :all:, or {_MEND}"
+                ) from None
             raise EnvError(f"{error}: {_MEND}") from None
     new.replace(folder)
 
