@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from bench import disk
 from bench.disk import has_no_journal
 
 
@@ -37,3 +38,12 @@ def test_an_ext4_without_a_journal_distorts(machine, there, distorts):
 
 def test_a_directory_on_no_disk_is_none_of_its_business(tmp_path):
     assert not has_no_journal(tmp_path, tmp_path)
+
+
+def test_the_warning_says_where_the_local_cloud_is_to_go(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "clouds"))
+    monkeypatch.setattr(disk, "has_no_journal", lambda place: place == tmp_path / "clouds")
+
+    disk.warn_of_distortion()
+
+    assert "TPUFLEET_LOCALCLOUD_DIR" in capsys.readouterr().err
