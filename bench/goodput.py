@@ -135,27 +135,35 @@ def watched(run: Disturbed) -> Iterator[None]:
         thread.join()
 
 
-def strike(run: Disturbed, fault: Fault) -> Loss:
-    """Let a fault happen, and wait for the next new step.
+def cost(
+    fault: str, best: int, last: float, finished_at: dict[int, float], said: str, again: int
+) -> Loss:
+    """Tell what a fault has cost, by when each step ended and what the watch said of it.
 
-    What it has cost is counted from the old attempt's last step: to strike takes seconds by itself.
+    ``best`` is the old attempt's furthest step, which it ended at ``last``. Counted is from then,
+    not from when the fault was asked for: to strike takes seconds by itself.
     """
+    return Loss(
+        fault=fault,
+        behind=min(step for step, at in finished_at.items() if at > last),
+        down_s=finished_at[best + 1] - last,
+        noticed_s=max(0.0, first_word(said) - last),
+        machines_s=machines_seconds(said),
+        launch_s=launch_seconds(said),
+        again=again,
+    )
+
+
+def strike(run: Disturbed, fault: Fault) -> Loss:
+    """Let a fault happen, and wait for the next new step."""
     log, attempt, twice = len(run.said()), run.attempt(), run.losses.done_twice
     fault.strike(run)
     if run.wait(lambda: run.attempt() > attempt, 1800):
         best = run.losses.best
         last = run.losses.finished_at[best]
         if run.wait(lambda: run.losses.best > best, 1800):
-            said, finished_at = run.said(log), dict(run.losses.finished_at)
-            return Loss(
-                fault=fault.name,
-                behind=min(step for step, at in finished_at.items() if at > last),
-                down_s=finished_at[best + 1] - last,
-                noticed_s=max(0.0, first_word(said) - last),
-                machines_s=machines_seconds(said),
-                launch_s=launch_seconds(said),
-                again=run.losses.done_twice - twice,
-            )
+            finished_at, again = dict(run.losses.finished_at), run.losses.done_twice - twice
+            return cost(fault.name, best, last, finished_at, run.said(log), again)
     raise SystemExit(f"goodput: no new step after {fault.name}:\n{run.said(log)}")
 
 

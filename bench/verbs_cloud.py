@@ -22,7 +22,16 @@ sys.path.insert(0, str(PROJECT))
 from bench.disk import warn_of_distortion  # noqa: E402
 
 DELAY_MS = 40
-WORKERS = {2: "v4-16", 4: "v4-32", 8: "v4-64", 16: "v4-128", 32: "v4-256"}
+WORKERS = {
+    1: "v4-8",
+    2: "v4-16",
+    4: "v4-32",
+    8: "v4-64",
+    16: "v4-128",
+    32: "v4-256",
+    64: "v4-512",
+    128: "v4-1024",
+}
 TABLE = "tpufleet-bench-verbs"
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.goodput import counted_seconds, first_word, launch_seconds, machines_seconds
+from bench.goodput import (
+    cost,
+    counted_seconds,
+    first_word,
+    launch_seconds,
+    machines_seconds,
+)
 
 LOG = """
 2026-11-21T15:09:39Z run first: $ ansible-playbook playbooks/create.yml -e tpu=demo
@@ -41,6 +47,30 @@ def test_steps_that_are_told_of_at_once_count_what_they_took_together():
     finished_at = {step: 5.0 * -(-step // 10) for step in range(1, 101)}
 
     assert counted_seconds(finished_at) == pytest.approx(50.0, rel=0.1)
+
+
+def test_a_fault_costs_from_the_old_attempt_s_last_step_to_the_first_that_is_new():
+    last = first_word(LOG) - 6.0
+    before = {step: last - 10 + step for step in range(1, 8)}
+    redone = {step: last + 1000 + step for step in (8, 9, 10)}
+    new = {11: last + 1013.0, 12: last + 1014.0}
+
+    loss = cost("KILL to all trainers", 10, last, before | redone | new, LOG, again=3)
+
+    assert (loss.behind, loss.again) == (8, 3)
+    assert (loss.down_s, loss.noticed_s, loss.machines_s, loss.launch_s) == (1013, 6, 800, 53)
+    assert loss.own_s == 213
+    assert "start and redone 154)" in loss.line()
+
+
+def test_a_fault_that_cost_no_step_twice_begins_with_the_new_one():
+    last = first_word(LOG)
+
+    loss = cost(
+        "TERM to all trainers", 2, last, {1: last - 1, 2: last, 3: last + 900}, LOG, again=0
+    )
+
+    assert (loss.behind, loss.again) == (3, 0)
 
 
 def test_nothing_done_counts_nothing():

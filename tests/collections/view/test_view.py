@@ -1,6 +1,8 @@
 import re
 import stat
 
+import pytest
+
 from tests.collections.view.terminal import screen_of
 
 CHANGE = """
@@ -185,9 +187,14 @@ module.exit_json(changed=False)
 """
 
 
-def test_a_warning_that_many_workers_give_is_one_and_names_them(stage):
+@pytest.fixture
+def warns(stage):
     (stage.directory / "library").mkdir()
     (stage.directory / "library/warns.py").write_text(WARNS)
+
+
+@pytest.mark.usefixtures("warns")
+def test_a_warning_that_many_workers_give_is_one_and_names_them(stage):
     shown = stage.play(
         "- name: Warn\n  warns:\n"
         "    text: \"{{ 'own' if inventory_hostname == 'pod-w2' else 'the clock is late' }}\"\n"
@@ -197,6 +204,13 @@ def test_a_warning_that_many_workers_give_is_one_and_names_them(stage):
     assert "[WARNING]: pod-w[0-1,3-7]: the clock is late" in said
     assert "[WARNING]: pod-w2: own" in said
     assert said.count("WARNING") == 2
+
+
+@pytest.mark.usefixtures("warns")
+def test_a_warning_of_what_is_done_once_a_play_names_no_worker(stage):
+    shown = stage.play("- name: Warn\n  warns:\n    text: the clock is late\n  run_once: true\n")
+
+    assert "[WARNING]: the clock is late" in shown.text
 
 
 def test_a_play_that_leaves_itself_out_says_nothing(stage):

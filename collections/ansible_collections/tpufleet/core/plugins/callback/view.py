@@ -263,7 +263,7 @@ class CallbackModule(Default):
             for outcome, line in ended.lines(self._check):
                 self._say_change(outcome, *line)
             for text, hosts in self._warnings.items():
-                whose = "" if hosts == ["localhost"] else f"{folded(hosts)}: "
+                whose = f"{folded(hosts)}: " if hosts else ""
                 self._display.warning(f"{whose}{text}")
             for text, hosts in self._diffs.items():
                 self._say(f"    {folded(hosts)}:")
@@ -297,11 +297,15 @@ class CallbackModule(Default):
             self._say(f"  {outcome:<8}  {task}  {host}: {short}", constants.COLOR_ERROR)
 
     def _warned(self, result: Any) -> None:
-        """Keep a task's warnings until all hosts have given theirs: Ansible names no host."""
+        """Keep a task's warnings until all hosts have given theirs: Ansible names no host.
+
+        What is done once a play is done by its first host, and is about all or none of them.
+        """
+        host = result.host.get_name()
+        whose = [] if result.task.run_once or host == "localhost" else [host]
         for warning in result.result.pop("warnings", ()):
             hosts = self._warnings.setdefault(str(warning), [])
-            if result.host.get_name() not in hosts:
-                hosts.append(result.host.get_name())
+            hosts += [name for name in whose if name not in hosts]
 
     def _message(self, result: Any) -> None:
         words = result.result.get("msg")

@@ -15,10 +15,6 @@ description:
     refused by name.
   - O(state=stopped) sends TERM to all of the run, gives it time to save, then KILL.
 options:
-  run:
-    description: The run's name.
-    type: str
-    required: true
   state:
     description: What to do.
     type: str
@@ -117,7 +113,9 @@ options:
     description: Where the fleet lives on the worker.
     type: path
     default: /opt/tpufleet
-extends_documentation_fragment: tpufleet.core.run_places
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.run_places
 attributes:
   check_mode:
     support: full

@@ -9,10 +9,6 @@ description:
   - Same code, config, command and TPU as at its last launch; it goes on from its checkpoint.
   - Acts by kill.yml and train.yml, each with a line in O(log).
 options:
-  run:
-    description: The run's name.
-    type: str
-    required: true
   project:
     description: The project's root, whose playbooks are used.
     type: path
@@ -25,7 +21,9 @@ options:
     description: The file in which every action stands.
     type: path
     required: true
-extends_documentation_fragment: tpufleet.core.fleet_state
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.fleet_state
 attributes:
   check_mode:
     support: full

@@ -11,10 +11,6 @@ description:
     run whose checkpoints are in a directory. Works on the controller alone.
   - What is here already in its whole length is not brought again.
 options:
-  run:
-    description: The run's name.
-    type: str
-    required: true
   to:
     description: The directory that gets C(checkpoints/STEP/...).
     type: path
@@ -24,7 +20,9 @@ options:
     type: str
     choices: [newest, all]
     default: all
-extends_documentation_fragment: tpufleet.core.fleet_state
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.fleet_state
 attributes:
   check_mode:
     support: full

@@ -10,10 +10,6 @@ description:
   - Metrics, log, config, heartbeat and how it ended; nothing of its environment, in which secrets
     are.
 options:
-  run:
-    description: The run's name.
-    type: str
-    required: true
   bundle:
     description: Also what a bug report needs, that is the unit's state, its journal, the system's
       release and the devices.
@@ -25,7 +21,9 @@ options:
     type: str
     choices: [none, newest, all]
     default: none
-extends_documentation_fragment: tpufleet.core.run_places
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.run_places
 attributes:
   check_mode:
     support: full

@@ -12,10 +12,6 @@ description:
   - A connection that breaks is tried again for two minutes; what the run does meanwhile does not
     depend on it.
 options:
-  run:
-    description: The run's name.
-    type: str
-    required: true
   until:
     description: What to wait for.
     type: str
@@ -39,6 +35,7 @@ options:
     description: How many of the log's last lines to bring.
     type: int
     default: 20
+extends_documentation_fragment: tpufleet.core.run_name
 attributes:
   check_mode:
     support: full
