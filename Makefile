@@ -66,7 +66,7 @@ test-long: env-dev ## what takes too long for every change: setup interrupted, o
 		tests/journey/test_other_debians.py
 
 .PHONY: chaos
-chaos: env-dev ## all that can happen to a run of 4 workers, alone and in random order: WHAT=alone SEED=2
+chaos: env-dev ## all that can happen to a run of 4 workers, alone and in random order: WHAT=order SEED=2
 	@$(AS_ROOT) env TPUFLEET_CHAOS="$(or $(WHAT),all)" TPUFLEET_CHAOS_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -v -m machines tests/chaos
 
 .PHONY: lint

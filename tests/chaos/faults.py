@@ -188,19 +188,21 @@ SOME = (
 
 
 def chosen(what: str, seed: int) -> list[Fault]:
-    """Give the faults in the order in which they strike: ``some``, ``alone``, ``all``, or one's
-    name.
+    """Give the faults in the order in which they strike: ``some``, ``alone``, ``order``, ``all``,
+    or one's name.
 
-    ``alone`` is each once, ``all`` each once more behind that in the order that ``seed`` gives.
+    ``alone`` is each once, ``order`` each once in the order that ``seed`` gives, ``all`` the one
+    and then the other.
     """
     if what == "some":
         return [fault for name in SOME for fault in FAULTS if fault.name == name]
     if what == "alone":
         return list(FAULTS)
-    if what == "all":
-        return [*FAULTS, *random.Random(seed).sample(FAULTS, len(FAULTS))]  # noqa: S311
+    if what in ("order", "all"):
+        order = random.Random(seed).sample(FAULTS, len(FAULTS))  # noqa: S311
+        return order if what == "order" else [*FAULTS, *order]
     found = [fault for fault in FAULTS if what in fault.name]
     if not found:
         names = ", ".join(fault.name for fault in FAULTS)
-        raise ValueError(f"there is no fault {what!r}: some, alone, all, or one of {names}")
+        raise ValueError(f"there is no fault {what!r}: some, alone, order, all, or one of {names}")
     return found

@@ -1,9 +1,9 @@
 """Whatever happens to a run, it goes on by passes of the watch alone, to the undisturbed losses.
 
-TPUFLEET_CHAOS chooses the faults: `some` (five of them), `alone` (each once), `all` (make chaos),
-or a part of a fault's name; without it nothing strikes. TPUFLEET_CHAOS_SEED gives the random order.
-TPUFLEET_TEST_CLOUD names a cloud that is up already and stays. Each test is the next step, in the
-order of this file.
+TPUFLEET_CHAOS chooses the faults: `some` (five of them), `alone` (each once), `order` (each once,
+in random order), `all` (both: make chaos), or a part of a fault's name; without it nothing strikes.
+TPUFLEET_CHAOS_SEED gives the random order. TPUFLEET_TEST_CLOUD names a cloud that is up already and
+stays. Each test is the next step, in the order of this file.
 """
 
 import os

@@ -23,6 +23,10 @@ def test_all_strikes_each_alone_and_then_each_once_more_in_the_order_of_the_seed
     assert struck != chosen("all", 8)
 
 
+def test_the_order_alone_is_that_of_all():
+    assert chosen("order", 7) == chosen("all", 7)[len(FAULTS) :]
+
+
 def test_five_stand_for_all():
     assert [fault.name for fault in chosen("some", 1)] == list(SOME)
     assert len(SOME) == 5
