@@ -37,7 +37,7 @@ from tests.journey.fleet import Fleet, beside
 
 GOODPUT_BAR = 0.75
 PREEMPTED_BAR_S = 20.0
-CHECKPOINT_EVERY = 50
+CHECKPOINT_EVERY = 20
 STRIKES = (
     "KILL to one trainer",
     "preempted without warning",
