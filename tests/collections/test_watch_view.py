@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action import watch as watch_action
 from ansible_collections.tpufleet.core.plugins.action.watch import ActionModule
 from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import keep, list_code, stage
 from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
@@ -17,6 +18,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
     view,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.run_actor import Diary
+
+from tests.collections.scripted_api import Say, node
 
 RECORD = {
     "tpu": "pod",
@@ -60,10 +63,42 @@ def test_it_is_told_whether_any_worker_of_the_fleet_could_be_reached():
 def test_a_second_question_to_the_api_with_the_same_answer_counts_and_another_one_does_not():
     dead = {"pod": {"tpu_name": "pod", "tpu_state": "PREEMPTED"}}
 
-    assert view("mine", RECORD, dead, {}, {"pod": "PREEMPTED"}).asked_twice
-    assert view("mine", RECORD, {}, {}, {}).asked_twice
-    changed = view("mine", RECORD, dead, {}, {"pod": "CREATING"})
+    assert view("mine", RECORD, dead, {}, [{"pod": "PREEMPTED"}]).asked_twice
+    assert view("mine", RECORD, {}, {}, [{}]).asked_twice
+    changed = view("mine", RECORD, dead, {}, [{"pod": "CREATING"}])
     assert (changed.node, changed.asked_twice) == ("CREATING", False)
+
+
+def test_what_the_api_says_twice_behind_another_word_of_the_inventory_is_confirmed():
+    once, twice = ([{"pod": "PREEMPTED"}] * times for times in (1, 2))
+
+    assert view("mine", RECORD, HOSTS, {}, once) == Seen("PREEMPTED")
+    assert view("mine", RECORD, HOSTS, {}, twice) == Seen("PREEMPTED", asked_twice=True)
+
+
+@pytest.mark.parametrize(
+    ("states", "asked"),
+    [
+        (["READY"], 1),
+        (["PREEMPTED", "PREEMPTED"], 2),
+        (["PREEMPTED", "CREATING"], 2),
+    ],
+    ids=["the inventory's word", "lost since", "lost and made anew since"],
+)
+def test_the_api_is_asked_itself_until_its_word_on_a_lost_tpu_is_confirmed_but_not_for_ever(
+    scripted, monkeypatch, states, asked
+):
+    monkeypatch.setattr(watch_action, "ASK_AGAIN_S", 0.0)
+    scripted.script = [Say({"nodes": [node("pod", state=state)]}) for state in states]
+    action = ActionModule.__new__(ActionModule)
+    unreachable = {"pod-w0": {"msg": "no"}, "pod-w1": {"msg": "no"}}
+
+    told = action._listed(
+        scripted.api, {"mine": RECORD | {"wanted": "running"}}, HOSTS, unreachable
+    )
+
+    assert told == [{"pod": state} for state in states]
+    assert len([each for each in scripted.asked if each.path.endswith("/nodes")]) == asked
 
 
 @pytest.mark.parametrize(

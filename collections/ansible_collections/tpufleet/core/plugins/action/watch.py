@@ -31,6 +31,7 @@ from .run_record import plain
 LEASE_SECONDS = 90
 RENEW_SECONDS = 20
 AT_ONCE = 8
+ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
 HOST_FACTS = ("tpu_name", "tpu_id", "tpu_state", "tpu_worker_count", "tpu_health", "tpu_zone")
 
 
@@ -114,19 +115,23 @@ class ActionModule(ActionBase):
         records: Mapping[str, Any],
         hosts: Mapping[str, Any],
         answers: Mapping[str, Any],
-    ) -> dict[str, str] | None:
-        """Ask the API itself once more if a wanted run's TPU seems to be lost."""
+    ) -> list[dict[str, str]]:
+        """Ask the API itself if a wanted run's TPU seems to be lost, until that is confirmed.
+
+        What was lost since the inventory was read is told by another word than the inventory's, so
+        that word is asked for again at once: the next pass may be a minute away.
+        """
         wanted = [record for record in records.values() if record.get("wanted") == "running"]
-        lost = [
-            record
-            for record in wanted
-            if record.get("tpu") and doubtful(view("", record, hosts, answers))
-        ]
-        if not lost:
-            return None
-        nodes = TpuApi(ApiSettings.of(api)).list_nodes(api.get("zones") or ["-"]).nodes
-        found = [parse_node(node) for node in nodes]
-        return {node.name: node.state for node in found}
+        told: list[dict[str, str]] = []
+        while len(told) < ASK_AT_MOST and any(
+            unsure(view("", record, hosts, answers, told)) for record in wanted if record.get("tpu")
+        ):
+            if told:
+                time.sleep(ASK_AGAIN_S)
+            nodes = TpuApi(ApiSettings.of(api)).list_nodes(api.get("zones") or ["-"]).nodes
+            found = [parse_node(node) for node in nodes]
+            told.append({node.name: node.state for node in found})
+        return told
 
     def _upkeep(
         self,
@@ -252,9 +257,10 @@ def lease_name(run: str, record: Mapping[str, Any]) -> str:
     return f"chips-of-{record.get('tpu')}" if chip_of(record) >= 0 else run
 
 
-def doubtful(seen: watch.Seen) -> bool:
-    """Tell whether a TPU looks lost, or a worker of it is away: then the API is asked itself."""
-    return seen.node in watch.DEAD or any(part.active is None for part in seen.parts)
+def unsure(seen: watch.Seen) -> bool:
+    """Tell whether a TPU looks lost or a worker is away, and the API did not say so twice."""
+    lost = seen.node in watch.DEAD or any(part.active is None for part in seen.parts)
+    return lost and not seen.asked_twice
 
 
 def host_facts(task_vars: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -22,21 +22,19 @@ def view(
     record: Mapping[str, Any],
     hosts: Mapping[str, Mapping[str, Any]],
     answers: Mapping[str, Mapping[str, Any]],
-    listed: Mapping[str, str] | None = None,
+    listed: Sequence[Mapping[str, str]] = (),
 ) -> Seen:
     """See one run: ``hosts`` are the inventory's variables, ``answers`` what run_info said.
 
-    ``listed`` holds the states that the API gave when it was asked once more, by TPU; None where it
-    was not asked.
+    ``listed`` holds the states that the API gave, by TPU, each time it was asked behind the
+    inventory. Its last word counts, and is confirmed where the one before was the same.
     """
     tpu = str(record.get("tpu", ""))
     mine = {host: found for host, found in hosts.items() if found.get("tpu_name") == tpu}
     states = {str(found.get("tpu_state", READY)) for found in mine.values()}
     node = GONE if not mine else next(iter(states)) if len(states) == 1 else "changing"
-    if listed is not None and listed.get(tpu, GONE) != node:
-        node, asked_twice = listed.get(tpu, GONE), False
-    else:
-        asked_twice = listed is not None
+    said = [node, *(told.get(tpu, GONE) for told in listed)]
+    node, asked_twice = said[-1], said[-1] in said[-2:-1]
     if node != READY:
         return Seen(node, asked_twice=asked_twice)
     chip = chip_of(record)
