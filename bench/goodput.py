@@ -38,6 +38,8 @@ from tests.journey.fleet import Fleet, beside
 GOODPUT_BAR = 0.75
 PREEMPTED_BAR_S = 20.0
 CHECKPOINT_EVERY = 20
+"""Steps; five seconds here, near what docs/recovery.md says of so many faults."""
+
 STRIKES = (
     "KILL to one trainer",
     "preempted without warning",
