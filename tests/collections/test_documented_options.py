@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.tpufleet.core.plugins.module_utils import worker_arguments
 
 PLUGINS = "ansible_collections.tpufleet.core.plugins"
 MODULES = ("tpu_node", "tpu_queued_resource", "vpc_firewall")
@@ -20,7 +21,8 @@ def documented(name: str) -> dict[str, Any]:
     """The options of a module with those of its fragments."""
     told = yaml.safe_load(plugin("modules", name).DOCUMENTATION)
     options = dict(told["options"])
-    for fragment in told.get("extends_documentation_fragment", []):
+    fragments = told.get("extends_documentation_fragment", [])
+    for fragment in [fragments] if isinstance(fragments, str) else fragments:
         part = plugin("doc_fragments", fragment.rsplit(".", 1)[1]).ModuleDocFragment
         options = {**yaml.safe_load(part.DOCUMENTATION)["options"], **options}
     return options
@@ -56,6 +58,11 @@ def test_a_module_takes_what_is_documented(monkeypatch, name):
     with pytest.raises(Stop):
         plugin("modules", name).main()
     same(taken, documented(name), name)
+
+
+@pytest.mark.parametrize("name", worker_arguments.BY_MODULE)
+def test_a_daily_verb_s_module_takes_what_is_documented(name):
+    same(worker_arguments.BY_MODULE[name]["argument_spec"], documented(name), name)
 
 
 @pytest.mark.parametrize("name", ACTIONS)

@@ -8,18 +8,20 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import kept_run
+from ansible_collections.tpufleet.core.plugins.module_utils import kept_run, worker_arguments
 from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
 
 MODULES = "ansible_collections.tpufleet.core.plugins.modules"
 
 
-def run_there(place: Path, module: str, options: dict, packed: bytes = b"") -> dict:
+def run_there(
+    place: Path, module: str, options: dict, packed: bytes = b"", checked: bool = False
+) -> dict:
     """Send a worker's Python what the controller sends, and read the answer."""
     script = Path(kept_run.__file__).read_text(encoding="utf-8")
     params = json.dumps({"ANSIBLE_MODULE_ARGS": options})
     place.parent.mkdir(exist_ok=True)
-    call = (str(place), f"{MODULES}.{module}", params, b64encode(packed).decode())
+    call = (str(place), f"{MODULES}.{module}", params, b64encode(packed).decode(), checked)
     done = subprocess.run(
         [sys.executable],
         cwd=place.parent,
@@ -63,7 +65,7 @@ def test_the_code_that_came_with_one_run_serves_the_next(tmp_path, packed):
 )
 def test_what_is_kept_is_all_that_a_module_imports(module, tmp_path, packed):
     place = tmp_path / "v1"
-    kept_run.unpack(place, packed)
+    kept_run.unpack(place, b64encode(packed).decode())
 
     done = subprocess.run(
         [
@@ -85,6 +87,78 @@ def test_a_wrong_argument_is_refused_as_ever(tmp_path, packed):
 
     assert told["failed"]
     assert "nonsense" in told["msg"]
+
+
+def checked_look(tmp_path: Path, packed: bytes, **more: object) -> dict:
+    options = {"state_dir": str(tmp_path / "none"), "etc": str(tmp_path / "none"), **more}
+    arguments, _ = kept_modules.checked("run_info", options)
+    return run_there(tmp_path / "v1", "run_info", arguments, packed, checked=True)
+
+
+def test_arguments_that_were_checked_before_give_the_same_answer(tmp_path, packed):
+    assert checked_look(tmp_path, packed) == look(tmp_path, tmp_path / "v1")
+
+
+def test_a_refusal_of_a_module_whose_arguments_were_checked_is_a_failure(tmp_path, packed):
+    told = checked_look(tmp_path, packed, run="no/name")
+
+    assert told["failed"]
+    assert "no/name" in told["msg"]
+
+
+def test_a_module_that_breaks_with_checked_arguments_tells_how(tmp_path, packed):
+    told = run_there(tmp_path / "v1", "run_info", {"wait": 0}, packed, checked=True)
+
+    assert told["failed"]
+    assert told["msg"].startswith("KeyError")
+
+
+def test_checking_fills_in_defaults_and_types_and_leaves_what_is_ansible_s_own():
+    given = {"wait": "3", "_ansible_check_mode": True}
+
+    arguments, secrets = kept_modules.checked("run_info", given)
+
+    assert (arguments["wait"], arguments["until"]) == (3, "now")
+    assert arguments["_ansible_check_mode"] is True
+    assert not secrets
+
+
+@pytest.mark.parametrize(
+    "given", [{"nonsense": 1}, {"wait": "soon"}, {"until": "never"}, {"since": 0}]
+)
+def test_wrong_arguments_are_left_for_the_module_to_refuse(given):
+    assert kept_modules.checked("run_info", given)[0] is None
+
+
+def test_a_module_that_is_none_of_the_daily_verbs_reads_its_arguments_itself():
+    assert kept_modules.checked("people", {"people": []})[0] is None
+
+
+def test_a_secret_of_the_arguments_is_hidden_in_the_answer_wherever_it_stands():
+    given = {"run": "pod", "state": "stopped", "secrets": {"KEY": "pass-word"}, "token": "to-ken"}
+    _, secrets = kept_modules.checked("run", given)
+    told = {"changed": True, "msg": "died of pass-word", "info": {"log": ["a to-ken b"]}}
+
+    shown = kept_modules.without(told, secrets)
+
+    assert shown["changed"] is True
+    assert "pass-word" not in str(shown)
+    assert "to-ken" not in str(shown)
+
+
+def test_a_daily_verb_s_module_imports_nothing_of_ansible_on_the_worker(tmp_path, packed):
+    place = tmp_path / "v1"
+    kept_run.unpack(place, b64encode(packed).decode())
+    names = ", ".join(f"{MODULES}.{name}" for name in worker_arguments.BY_MODULE)
+    script = (
+        f"import sys; sys.path.insert(0, {str(place)!r}); import {names}; "
+        "print([name for name in sys.modules if name.split('.')[0] == 'ansible'])"
+    )
+
+    words = [sys.executable, "-I", "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("name", ["__future__", "random", "tempfile", "json", "ansible"])
@@ -118,14 +192,14 @@ def test_only_the_few_that_were_used_last_are_kept(tmp_path, packed):
     (tmp_path / ".half").mkdir()
     os.utime(tmp_path / ".half", (9, 9))
 
-    kept_run.unpack(tmp_path / "newest", packed)
+    kept_run.unpack(tmp_path / "newest", b64encode(packed).decode())
 
     assert {path.name for path in tmp_path.iterdir()} == {"newest", "v3", "v4"}
 
 
 def test_what_a_module_may_be_running_from_stays(tmp_path, packed):
     for version in range(kept_run.KEPT + 2):
-        kept_run.unpack(tmp_path / f"v{version}", packed)
+        kept_run.unpack(tmp_path / f"v{version}", b64encode(packed).decode())
 
     assert len(list(tmp_path.iterdir())) == kept_run.KEPT + 2
 

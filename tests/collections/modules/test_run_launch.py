@@ -5,7 +5,6 @@ import os
 import pwd
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ def test_the_environments_programs_come_first():
 
 
 def test_nobody_can_set_what_the_contract_sets():
-    forged = replace(LAUNCH, env=(("TPUFLEET_PROCESS_ID", "0"), ("MINE", "1")))
+    forged = LAUNCH._replace(env=(("TPUFLEET_PROCESS_ID", "0"), ("MINE", "1")))
 
     variables = environment(forged, PLACES, {})
 
@@ -73,7 +72,7 @@ def test_nobody_can_set_what_the_contract_sets():
 
 
 def test_a_run_without_a_config_has_no_variable_for_it():
-    assert "TPUFLEET_CONFIG" not in environment(replace(LAUNCH, config=None), PLACES, {})
+    assert "TPUFLEET_CONFIG" not in environment(LAUNCH._replace(config=None), PLACES, {})
 
 
 def test_a_commands_words_take_the_contracts_values_and_leave_other_braces():
@@ -83,7 +82,7 @@ def test_a_commands_words_take_the_contracts_values_and_leave_other_braces():
 
 
 def test_a_value_with_spaces_stays_one_word():
-    spaced = replace(LAUNCH, checkpoints="/mnt/a b; rm -rf /")
+    spaced = LAUNCH._replace(checkpoints="/mnt/a b; rm -rf /")
 
     assert fill(("--to", "{checkpoints}"), spaced, PLACES) == ["--to", "/mnt/a b; rm -rf /"]
 
@@ -123,7 +122,7 @@ def test_a_value_that_systemd_would_drop_is_refused_without_being_shown():
 
 
 def test_the_attempt_and_its_port_are_no_part_of_what_is_launched():
-    again = replace(LAUNCH, attempt=4, coordinator="10.0.0.2:8480")
+    again = LAUNCH._replace(attempt=4, coordinator="10.0.0.2:8480")
 
     assert again.identity() == LAUNCH.identity()
 
@@ -143,7 +142,7 @@ def test_the_attempt_and_its_port_are_no_part_of_what_is_launched():
     ids=lambda change: next(iter(change)),
 )
 def test_everything_else_is(change):
-    assert replace(LAUNCH, **change).identity() != LAUNCH.identity()
+    assert LAUNCH._replace(**change).identity() != LAUNCH.identity()
 
 
 def ended(status: str, code: str = "exited", result: str = "exit-code") -> dict:
@@ -175,7 +174,7 @@ def test_a_runs_state_is_said_in_words(active, heartbeat, end, words):
 
 def test_what_was_compiled_is_kept_by_each_worker_unless_a_shared_place_is_named():
     own = environment(LAUNCH, PLACES, {})["JAX_COMPILATION_CACHE_DIR"]
-    shared = replace(LAUNCH, compile_cache="/mnt/shared/jax-cache")
+    shared = LAUNCH._replace(compile_cache="/mnt/shared/jax-cache")
 
     assert own == "/var/lib/tpufleet/jax-cache"
     assert environment(shared, PLACES, {})["JAX_COMPILATION_CACHE_DIR"] == "/mnt/shared/jax-cache"
@@ -204,24 +203,24 @@ SECRETS = (("KEY", 'a "$x"\nb'), ("MINE", "2"))
 
 
 def test_secrets_are_in_a_file_of_their_own_and_not_in_the_environment_file():
-    launch = replace(LAUNCH, secrets=SECRETS)
+    launch = LAUNCH._replace(secrets=SECRETS)
 
     assert json.loads(secrets_file(launch)) == dict(SECRETS)
     assert environment(launch, PLACES, {}) == environment(LAUNCH, PLACES, {})
 
 
 def test_a_run_with_another_secret_is_another_and_the_way_it_is_given_makes_no_difference():
-    assert replace(LAUNCH, secrets=SECRETS).identity() != LAUNCH.identity()
+    assert LAUNCH._replace(secrets=SECRETS).identity() != LAUNCH.identity()
     assert (
-        replace(LAUNCH, env=(("A", "1"),), secrets=(("B", "2"),)).identity()
-        == replace(LAUNCH, env=(("A", "1"), ("B", "2"))).identity()
+        LAUNCH._replace(env=(("A", "1"),), secrets=(("B", "2"),)).identity()
+        == LAUNCH._replace(env=(("A", "1"), ("B", "2"))).identity()
     )
 
 
 @pytest.mark.parametrize("pair", [("NOT A NAME", "hunter2"), ("KEY", "hunter2\0")])
 def test_a_secret_that_can_be_no_variable_is_refused_without_being_shown(pair):
     with pytest.raises(RunError) as refused:
-        secrets_file(replace(LAUNCH, secrets=(pair,)))
+        secrets_file(LAUNCH._replace(secrets=(pair,)))
 
     assert "hunter2" not in str(refused.value)
 

@@ -3,7 +3,6 @@
 import http.server
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ def test_a_torn_certificate_is_none(places):
 def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(places, tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
     put(tmp_path / "staged", places.root / "releases", name)
-    launch = replace(LAUNCH, release=name)
+    launch = LAUNCH._replace(release=name)
     assert run_unit.release_trouble(launch, places) == ""
 
     broken = places.release(name) / "train/main.py"

@@ -1,7 +1,5 @@
 """What a meeting of the workers, and another worker's end, are called."""
 
-from dataclasses import replace
-
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.run import (
     RunError,
@@ -11,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run import (
 
 from tests.collections.modules.test_run_launch import LAUNCH, PLACES
 
-MEETING = replace(LAUNCH, peers=("pod-w0", "pod-w1"), token="abc")
+MEETING = LAUNCH._replace(peers=("pod-w0", "pod-w1"), token="abc")
 
 
 def ended(status: str, why: str) -> dict:
@@ -52,14 +50,14 @@ def test_the_workers_meet_at_a_port_of_their_own_beside_the_coordinators():
 
 
 def test_a_run_of_one_process_meets_nobody():
-    alone = replace(MEETING, num_processes=1, peers=("pod-w0",))
+    alone = MEETING._replace(num_processes=1, peers=("pod-w0",))
 
     assert not [name for name in environment(alone, PLACES, {}) if "MEET" in name]
 
 
 def test_a_meeting_without_everybodys_name_is_refused():
     with pytest.raises(RunError, match="2 processes and 1 names"):
-        environment(replace(MEETING, peers=("pod-w0",)), PLACES, {})
+        environment(MEETING._replace(peers=("pod-w0",)), PLACES, {})
 
 
 def test_how_the_workers_come_together_is_no_part_of_what_is_launched():

@@ -11,16 +11,9 @@ if __name__ == "__main__":
     # which root must import nothing. So this comes before any other import, __future__ too.
     sys.path[:] = [path for path in sys.path if path not in ("", ".")]
 
-import io
+import importlib
 import json
 import os
-import runpy
-import shutil
-import tempfile
-import time
-import traceback
-import zipfile
-from base64 import b64decode
 from pathlib import Path
 
 KEPT = 3
@@ -28,41 +21,64 @@ LONGEST_S = 7200
 """What a module may take; the longest, making an environment, takes minutes."""
 
 
-def run(place: str, name: str, params: str, packed: str) -> None:
-    """Run the module ``name`` as Python's ``-m`` would, from the code in ``place``.
+def run(place: str, name: str, params: str, packed: str, checked: bool = False) -> None:
+    """Run the module ``name`` from the code in ``place``.
 
-    ``params`` is JSON, which the module reads from its standard input
-    (docs.ansible.com, "Verifying your module code"). ``packed`` is the code itself, zipped and in
-    base64, or nothing: then a worker that hasn't got it answers ``kept_modules: missing``.
+    ``params`` is JSON. Arguments that are ``checked`` go to the module by ``worker_module``; others
+    it reads from its standard input, run as Python's ``-m`` would (docs.ansible.com, "Verifying
+    your module code"). ``packed`` is the code itself, zipped and in base64, or nothing: then a
+    worker that hasn't got it answers ``kept_modules: missing``.
     """
     code = Path(place)
     try:
         if not code.is_dir():
             if not packed:
                 raise FileNotFoundError(place)
-            unpack(code, b64decode(packed))
+            unpack(code, packed)
         os.utime(code)
     except OSError:
         sys.stdout.write(json.dumps({"changed": False, "kept_modules": "missing"}) + "\n")
         return
     sys.path.insert(0, place)
-    sys.argv = [name]
-    sys.stdin = io.TextIOWrapper(io.BytesIO(params.encode()))
-    known = {"_module_fqn": name, "_modlib_path": place}
     try:
-        runpy.run_module(name, init_globals=known, run_name="__main__", alter_sys=True)
+        if checked:
+            collection = name.partition(".modules.")[0]
+            door = importlib.import_module(f"{collection}.module_utils.worker_module")
+            door.checked = json.loads(params)["ANSIBLE_MODULE_ARGS"]
+            importlib.import_module(name).main()
+        else:
+            as_script(place, name, params)
     except Exception as error:
+        import traceback
+
         told = {"failed": True, "msg": f"{type(error).__name__}: {error}"}
         sys.stdout.write(json.dumps({**told, "exception": traceback.format_exc()}) + "\n")
         sys.exit(1)
 
 
-def unpack(code: Path, packed: bytes) -> None:
+def as_script(place: str, name: str, params: str) -> None:
+    """Run a module that reads its arguments by itself."""
+    import io
+    import runpy
+
+    sys.argv = [name]
+    sys.stdin = io.TextIOWrapper(io.BytesIO(params.encode()))
+    known = {"_module_fqn": name, "_modlib_path": place}
+    runpy.run_module(name, init_globals=known, run_name="__main__", alter_sys=True)
+
+
+def unpack(code: Path, packed: str) -> None:
     """Put the code in place, whole or not at all, and let the oldest go. Raises OSError."""
+    import io
+    import shutil
+    import tempfile
+    import zipfile
+    from base64 import b64decode
+
     code.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=".", dir=code.parent))
     try:
-        with zipfile.ZipFile(io.BytesIO(packed)) as pack:
+        with zipfile.ZipFile(io.BytesIO(b64decode(packed))) as pack:
             pack.extractall(new)
         new.rename(code)
     except OSError:
@@ -75,6 +91,9 @@ def unpack(code: Path, packed: bytes) -> None:
 def tidy(folder: Path) -> None:
     """Remove the code that was used longest ago, and what an unpacking that was killed has left;
     never what a module may still import from."""
+    import shutil
+    import time
+
     last_use = {path: path.stat().st_mtime for path in folder.iterdir()}
     half = {path for path in last_use if path.name.startswith(".")}
     kept = sorted(last_use.keys() - half, key=last_use.__getitem__, reverse=True)

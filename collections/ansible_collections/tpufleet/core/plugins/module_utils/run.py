@@ -1,7 +1,7 @@
 """A run on one worker: its names and files, what a launch consists of, and its state in words.
 
 Everything here is pure; module_utils/run_unit.py does the work. Python 3.9 and the standard
-library, since it runs on workers.
+library, since it runs on workers; tuples, since workers import them while somebody waits.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -40,8 +40,7 @@ class RunError(Exception):
     """A run can't be described, started or stopped; the text is one line for a person."""
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """What one attempt of a run is on one worker. ``coordinator`` is ``host:port``.
 
     ``peers`` are the workers' names by process, ``token`` is the attempt's own secret by which they
@@ -80,14 +79,13 @@ class Launch:
         The port belongs to the attempt and is left out, as is how the workers come together, and
         where what was compiled is kept.
         """
-        parts = {key: value for key, value in asdict(self).items() if key not in OF_THE_ATTEMPT}
+        parts = {key: value for key, value in self._asdict().items() if key not in OF_THE_ATTEMPT}
         parts["env"] = sorted(self.variables().items())
         parts["coordinator"] = self.coordinator.rpartition(":")[0]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """Where things lie on a worker; each a directory that tests may move."""
 
     root: Path

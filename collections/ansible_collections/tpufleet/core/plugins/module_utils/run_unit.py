@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from . import run_checkpoints
@@ -307,7 +306,7 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
         "run_dir": str(run_dir),
     }
     cache = usable_cache(launch.compile_cache, account)
-    variables = environment(replace(launch, compile_cache=cache), places, network_environment({}))
+    variables = environment(launch._replace(compile_cache=cache), places, network_environment({}))
     write(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
     write(unit_dir / "secrets", secrets_file(launch), 0o600, durable=False)
     write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644, durable=False)

@@ -91,8 +91,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.from_leader import FOLDER, FromLeaderError, pull
 from ..module_utils.locks import one_at_a_time
 from ..module_utils.release import (
@@ -110,6 +108,8 @@ from ..module_utils.release import (
 )
 from ..module_utils.run import Places, RunError
 from ..module_utils.run_unit import active_runs, read_json
+from ..module_utils.worker_arguments import RELEASE
+from ..module_utils.worker_module import worker_module
 
 
 def incoming_path(given: str) -> Path:
@@ -165,20 +165,7 @@ def listing(entries: list[Entry]) -> str:
 
 def main() -> None:
     """Run the worker's part: look, and put the release in place if it isn't there."""
-    module = AnsibleModule(
-        argument_spec={
-            "code": {"type": "path", "required": True},
-            "code_paths": {"type": "list", "elements": "str", "default": []},
-            "name": {"type": "str"},
-            "keep": {"type": "path"},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
-            "release": {"type": "str"},
-            "incoming": {"type": "path"},
-            "from_leader": {"type": "bool", "default": False},
-            "kept": {"type": "int", "default": 5},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**RELEASE)
     name = module.params["release"]
     if not name or not module.params["incoming"]:
         module.fail_json(

@@ -160,8 +160,6 @@ info:
 import re
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.locks import RUNS, one_at_a_time
 from ..module_utils.python_env import EnvError, env_id, python_minor
 from ..module_utils.run import Launch, Places, RunError, check_name, chip_of, command_words
@@ -176,6 +174,8 @@ from ..module_utils.run_unit import (
     stop,
     unit_states,
 )
+from ..module_utils.worker_arguments import RUN
+from ..module_utils.worker_module import worker_module
 
 
 def places_of(params: dict) -> Places:
@@ -319,42 +319,7 @@ def stopped(params: dict, places: Places, check: bool) -> dict:
 
 def main() -> None:
     """Do what the state asks for."""
-    launch = {
-        "attempt": {"type": "int", "default": 0},
-        "release": {"type": "str", "required": True},
-        "lock_digest": {"type": "str", "required": True},
-        "config": {"type": "str"},
-        "command": {"type": "list", "elements": "str", "required": True},
-        "coordinator": {"type": "str", "required": True},
-        "num_processes": {"type": "int", "default": 1},
-        "process_id": {"type": "int", "default": 0},
-        "peers": {"type": "list", "elements": "str", "default": []},
-        "meet_seconds": {"type": "int", "default": 120},
-        "checkpoints": {"type": "str", "required": True},
-        "compile_cache": {"type": "str", "default": ""},
-        "chip": {"type": "int", "default": -1},
-    }
-    module = AnsibleModule(
-        argument_spec={
-            "run": {"type": "str", "required": True},
-            "state": {
-                "type": "str",
-                "choices": ["ready", "launched", "started", "stopped"],
-                "required": True,
-            },
-            "launch": {"type": "dict", "options": launch},
-            "env": {"type": "dict", "default": {}},
-            "secrets": {"type": "dict", "default": {}, "no_log": True},
-            "token": {"type": "str", "no_log": True},
-            "mortal": {"type": "bool", "default": False},
-            "device_glob": {"type": "str", "default": ""},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
-            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
-            "etc": {"type": "path", "default": "/etc/tpufleet"},
-        },
-        required_if=[("state", state, ["launch"]) for state in ("ready", "launched", "started")],
-        supports_check_mode=True,
-    )
+    module = worker_module(**RUN)
     params, places = module.params, places_of(module.params)
     try:
         with one_at_a_time(RUNS):

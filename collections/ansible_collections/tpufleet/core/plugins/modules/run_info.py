@@ -71,11 +71,11 @@ settled:
 import time
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.run import Places, RunError, check_name, latest
 from ..module_utils.run_progress import progress
 from ..module_utils.run_unit import known_runs, log_since, log_start, look, unit_states
+from ..module_utils.worker_arguments import RUN_INFO
+from ..module_utils.worker_module import worker_module
 
 POLL_SECONDS = 0.5
 
@@ -101,20 +101,7 @@ def seen_of(run: str, places: Places, params: dict, unit: dict[str, str]) -> dic
 
 def main() -> None:
     """Look, and look again until it has come or the time is up."""
-    module = AnsibleModule(
-        argument_spec={
-            "run": {"type": "str"},
-            "lines": {"type": "int", "default": 0},
-            "until": {"type": "str", "choices": ["now", "first_step", "done"], "default": "now"},
-            "wait": {"type": "int", "default": 8},
-            "since": {"type": "int"},
-            "progress": {"type": "bool", "default": False},
-            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
-            "etc": {"type": "path", "default": "/etc/tpufleet"},
-        },
-        required_by={"since": "run"},
-        supports_check_mode=True,
-    )
+    module = worker_module(**RUN_INFO)
     params = module.params
     places = Places(Path("/opt/tpufleet"), Path(params["state_dir"]), Path(params["etc"]))
     last = time.monotonic() + params["wait"]

@@ -23,10 +23,13 @@ from typing import Any
 import ansible
 from ansible import constants
 from ansible.executor.module_common import _BuiltModule
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.json import Direction, get_module_encoder
+from ansible.module_utils.common.parameters import remove_values
 from ansible.plugins.action import ActionBase
 
 from ..module_utils import kept_run
+from ..module_utils.worker_arguments import BY_MODULE
 
 PLACE = "/run/tpufleet/modules"
 PROFILE = "legacy"
@@ -42,6 +45,7 @@ class KeptModules(ActionBase):
     """An action whose modules run on a worker as root, from the code that is kept there."""
 
     _way = "kept"
+    _secrets: frozenset[str] = frozenset()
 
     def _execute_module(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Run a module as ever; where its code is missing, once more with it."""
@@ -53,7 +57,7 @@ class KeptModules(ActionBase):
             if not told.pop("kept_modules", None):
                 self._way = "own" if way == "own" else "kept"
                 break
-        return told
+        return without(told, self._secrets)
 
     def _keeps(self, task_vars: Mapping[str, Any]) -> bool:
         """Tell whether this is a module's run as root, over ssh, by a Python that is known."""
@@ -71,13 +75,15 @@ class KeptModules(ActionBase):
             return super()._configure_module(module_name, module_args, task_vars)
         leaf = module_name.rpartition(".")[2]
         name = f"{PACKAGE.replace('/', '.')}.modules.{leaf}"
+        arguments, self._secrets = checked(leaf, module_args)
         encoder = get_module_encoder(PROFILE, Direction.CONTROLLER_TO_MODULE)
-        params = json.dumps({"ANSIBLE_MODULE_ARGS": module_args}, cls=encoder)
+        told = {"ANSIBLE_MODULE_ARGS": module_args if arguments is None else arguments}
+        params = json.dumps(told, cls=encoder)
         content = content_name(Path(constants.DEFAULT_LOCAL_TMP) / "kept-modules")
         # What was edited since the playbook began has another name: "own" follows then.
         sends = self._way == "sent" and digest() == content
         packed = base64.b64encode(pack()).decode() if sends else ""
-        call = (f"{PLACE}/{content}", name, params, packed)
+        call = (f"{PLACE}/{content}", name, params, packed, arguments is not None)
         script = Path(kept_run.__file__).read_text(encoding="utf-8")
         script += f"\n\nrun({', '.join(map(repr, call))})\n"
         python = interpreter(task_vars)
@@ -103,6 +109,30 @@ class WorkerModule(KeptModules):
         """Run the module of the task's own name."""
         super().run(tmp, task_vars)
         return self._execute_module(task_vars=task_vars, wrap_async=bool(self._task.async_val))
+
+
+def checked(module: str, given: Mapping[str, Any]) -> tuple[dict[str, Any] | None, frozenset[str]]:
+    """Check a module's arguments as it would itself; give them with their defaults, and what is
+    secret of them.
+
+    None where this is left to the module, whose refusal is in Ansible's words.
+    """
+    if module not in BY_MODULE:
+        return None, frozenset()
+    own = {name: value for name, value in given.items() if name.startswith("_ansible_")}
+    rest = {name: value for name, value in given.items() if name not in own}
+    found = ArgumentSpecValidator(**BY_MODULE[module]).validate(rest)
+    if found.error_messages:
+        return None, frozenset()
+    return {**found.validated_parameters, **own}, frozenset(found._no_log_values)
+
+
+def without(told: dict[str, Any], secrets: frozenset[str]) -> dict[str, Any]:
+    """Hide secrets in a module's answer, as AnsibleModule does."""
+    if not secrets:
+        return told
+    kept = {key: value for key, value in told.items() if value is None or isinstance(value, bool)}
+    return {**remove_values(told, secrets), **kept}
 
 
 def interpreter(task_vars: Mapping[str, Any]) -> str:
