@@ -10,8 +10,6 @@ import os
 import sys
 from pathlib import Path
 
-from localcloud.place import clouds_directory
-
 
 def has_no_journal(directory: Path, root: Path = Path("/")) -> bool:
     """Tell whether a directory lies on an ext4 without a journal; ``root`` holds proc and sys."""
@@ -24,13 +22,14 @@ def has_no_journal(directory: Path, root: Path = Path("/")) -> bool:
     return (root / "proc/fs/ext4" / disk).exists() and not any(journals)
 
 
-def warn_of_distortion() -> None:
-    """Say where figures of what makes files don't count, and what mends it."""
-    place = clouds_directory()
-    place.mkdir(parents=True, exist_ok=True)
-    if has_no_journal(place):
-        print(
-            f"warning: {place} is on an ext4 without a journal, which makes files slowly after "
-            "others were deleted: set TPUFLEET_LOCALCLOUD_DIR to a directory on another disk",
-            file=sys.stderr,
-        )
+def warn_of_distortion(*places: Path) -> None:
+    """Say which of the directories that a bench writes to make its figures count for nothing."""
+    for place in places:
+        place.mkdir(parents=True, exist_ok=True)
+        if has_no_journal(place):
+            print(
+                f"warning: {place} is on an ext4 without a journal, which makes files slowly after "
+                "others were deleted: set TPUFLEET_LOCALCLOUD_DIR and TMPDIR to directories on "
+                "another disk",
+                file=sys.stderr,
+            )

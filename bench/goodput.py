@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 
 from bench.disk import warn_of_distortion
 from localcloud import cloud
-from localcloud.place import Place
+from localcloud.place import Place, clouds_directory
 from tests.chaos.disturbed import BUCKET, TPU, WATCH_EVERY_S, Disturbed, Losses
 from tests.chaos.faults import FAULTS, HOME_ZONE, Fault
 from tests.journey.fleet import Fleet, beside
@@ -221,7 +221,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="two faults on 2 workers")
     parser.add_argument("--cloud", default="", help="a cloud that is up and set up")
     options = parser.parse_args()
-    warn_of_distortion()
+    warn_of_distortion(clouds_directory())
     place = Place.of(options.cloud or f"goodput-{os.getpid()}")
     with tempfile.TemporaryDirectory(prefix="tpufleet-goodput-") as scratch:
         tpu = {

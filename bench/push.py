@@ -1,17 +1,21 @@
 """Push of 2,000 files, 50 MB, against tar and one scp a worker side by side, in one run.
 
-    python bench/push.py [--workers 8] [--cloud NAME]     (as root; takes minutes)
+    python bench/push.py [--workers 8] [--rounds 3] [--cloud NAME]     (as root; takes minutes)
 
 Both sides send the tree for the first time, and again after one file has changed: the baseline all
 of it each time, as its users do. Bytes are those that leave this controller for the workers' ssh.
-``--cloud`` takes a cloud whose workers are set up. Ends with 0 if the bars are reached, 1 if not.
+Each round has a new tree, and another side first; the best of the rounds counts on both
+sides. ``--cloud`` takes a cloud whose workers are set up. Ends with 0 if the bars are reached, 1 if
+not.
 """
 
 import argparse
 import os
 import random
+import shutil
 import sys
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
@@ -29,25 +33,22 @@ from bench.verbs_cloud import (  # noqa: E402
 FILES, SIZE = 2000, 25_000
 FIRST_TIME, FIRST_BYTES = 0.8, 1.2
 AGAIN_TIME, AGAIN_BYTES = 0.6, 0.01
+SIDES = (("usual first", "usual again"), ("ours first", "ours again"))
 
 
 def main() -> int:
     """Measure both sides and print what they did."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cloud", help="a cloud whose workers are set up, left as it is")
     words = parser.parse_args()
-    with verbs_cloud(words.workers, words.cloud) as cloud:
-        code = cloud.scratch / f"tree{os.getpid()}"
-        write_tree(code)
-        with bytes_out(cloud.addresses) as sent:
-            usual = [measured(sent, lambda: by_scp(cloud, code))]
+    rounds = []
+    with verbs_cloud(words.workers, words.cloud) as cloud, bytes_out(cloud.addresses) as sent:
+        for number in range(words.rounds):
+            rounds.append(one_round(cloud, sent, number))
             compressed = (cloud.scratch / "code.tgz").stat().st_size
-            push = ("playbooks/push.yml", "-e", f"code={code}")
-            ours = [measured(sent, lambda: cloud.verb(*push))]
-            (code / "d7/f7.txt").write_text("changed\n" * 3000)
-            usual.append(measured(sent, lambda: by_scp(cloud, code)))
-            ours.append(measured(sent, lambda: cloud.verb(*push)))
+    usual, ours = ([best(each[side] for each in rounds) for side in pair] for pair in SIDES)
     print(f"{len(cloud.workers)} workers, {FILES} files, {compressed / 1e6:.1f} MB compressed")
     for what, theirs, mine in zip(("first", "one file changed"), usual, ours, strict=True):
         print(f"  {what:<18} ours {mine[0]:6.2f} s {mine[1] / 1e6:7.2f} MB", end="")
@@ -60,6 +61,27 @@ def main() -> int:
     ]
     print(f"bars: {'reached' if all(reached) else 'missed'}")
     return 0 if all(reached) else 1
+
+
+def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, int]]:
+    """Send a new tree by both ways, then again with one file changed; give what each has cost."""
+    code = cloud.scratch / f"tree{os.getpid()}"
+    shutil.rmtree(code, ignore_errors=True)
+    write_tree(code)
+    ways = {
+        "usual": lambda: by_scp(cloud, code),
+        "ours": lambda: cloud.verb("playbooks/push.yml", "-e", f"code={code}"),
+    }
+    order = list(ways) if number % 2 else list(ways)[::-1]
+    cost = {f"{way} first": measured(sent, ways[way]) for way in order}
+    (code / "d7/f7.txt").write_text("changed\n" * 3000)
+    return cost | {f"{way} again": measured(sent, ways[way]) for way in order}
+
+
+def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
+    """Give the least of the seconds, and the least of the bytes."""
+    seconds_, bytes_ = zip(*costs, strict=True)
+    return min(seconds_), min(bytes_)
 
 
 def write_tree(code: Path) -> None:
@@ -85,7 +107,11 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
 
 
 def measured(sent, do) -> tuple[float, int]:
-    """Give the seconds that an action takes, and the bytes that it sends."""
+    """Give the seconds that an action takes, and the bytes that it sends.
+
+    What was written before is on the disk by then: nobody pays for another one's files.
+    """
+    os.sync()
     before = sent()
     return seconds(do), sent() - before
 

@@ -29,6 +29,7 @@ PROJECT = Path(__file__).parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from bench.disk import warn_of_distortion  # noqa: E402
+from localcloud.place import clouds_directory  # noqa: E402
 
 TIME_BAR, BYTES_BAR, SECOND_BAR_S = 0.8, 0.2, 12.0
 TABLE = "tpufleet-bench"
@@ -55,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     words = parser.parse_args()
-    warn_of_distortion()
+    warn_of_distortion(clouds_directory())
     with local_cloud() as cloud:
         cloud.create("usual", WORKERS[words.workers])
         with counted() as total:

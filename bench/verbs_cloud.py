@@ -20,6 +20,7 @@ PROJECT = Path(__file__).parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from bench.disk import warn_of_distortion  # noqa: E402
+from localcloud.place import clouds_directory  # noqa: E402
 
 DELAY_MS = 40
 WORKERS = {
@@ -103,6 +104,8 @@ class VerbsCloud:
                 "ANSIBLE_INVENTORY": "inventory/local",
                 "TPUFLEET_LOCALCLOUD": self.name,
                 "ANSIBLE_FORCE_COLOR": "0",
+                # On one disk with the code, as a user's home is: what is sent is linked there.
+                "ANSIBLE_LOCAL_TEMP": str(self.scratch / "tmp"),
                 # Connections with and without the delay must not be taken for each other.
                 "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.scratch / sockets),
             },
@@ -123,7 +126,7 @@ def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
     is there, and leave it."""
     # A bench that is told to end ends as one that failed does: with its machines taken away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    warn_of_distortion()
+    warn_of_distortion(clouds_directory(), Path(tempfile.gettempdir()))
     name = existing or f"bench{os.getpid()}"
     command = [sys.executable, "-m", "localcloud", "--name", name]
     with tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch:

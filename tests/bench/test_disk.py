@@ -40,10 +40,11 @@ def test_a_directory_on_no_disk_is_none_of_its_business(tmp_path):
     assert not has_no_journal(tmp_path, tmp_path)
 
 
-def test_the_warning_says_where_the_local_cloud_is_to_go(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "clouds"))
+def test_the_warning_names_the_place_and_where_to_go(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(disk, "has_no_journal", lambda place: place == tmp_path / "clouds")
 
-    disk.warn_of_distortion()
+    disk.warn_of_distortion(tmp_path / "clouds", tmp_path / "code")
 
-    assert "TPUFLEET_LOCALCLOUD_DIR" in capsys.readouterr().err
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path / "clouds") in warning
+    assert "TPUFLEET_LOCALCLOUD_DIR" in warning
