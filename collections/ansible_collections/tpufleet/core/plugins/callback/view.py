@@ -49,6 +49,7 @@ from ansible.plugins.callback.default import CallbackModule as Default
 from ..plugin_utils import task_tally as tally
 from ..plugin_utils.folded_names import folded
 from ..plugin_utils.full_log import FullLog
+from ..plugin_utils.light_forks import lighten
 from ..plugin_utils.screen import Screen
 from ..plugin_utils.task_tally import TaskTally
 
@@ -97,6 +98,7 @@ class CallbackModule(Default):
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Keep the play's name for its first line: a play that says nothing needs none."""
+        lighten()
         self._end_task()
         self._as_default = self._display.verbosity > 0 or play.strategy.rpartition(".")[2] in (
             "free",
@@ -229,6 +231,7 @@ class CallbackModule(Default):
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Say the failures whole, the recap, and where the log is."""
+        lighten()
         self._end_task()
         counts = {host: stats.summarize(host) for host in stats.processed}
         recap = tally.recap_lines(counts)

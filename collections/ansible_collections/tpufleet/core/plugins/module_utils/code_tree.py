@@ -83,10 +83,10 @@ def git_files(root: Path) -> Iterator[str]:
 def all_files(root: Path) -> Iterator[str]:
     """List every file and link below ``root`` but git's and Python's own."""
     for folder, folders, files in os.walk(root):
-        here = Path(folder)
+        here = os.path.relpath(folder, root)
         folders[:] = [name for name in folders if name not in SKIPPED]
-        links = [name for name in folders if (here / name).is_symlink()]
-        yield from ((here / name).relative_to(root).as_posix() for name in files + links)
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        yield from (name if here == "." else f"{here}/{name}" for name in files + links)
 
 
 def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
