@@ -109,8 +109,10 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
 def measured(sent, do) -> tuple[float, int]:
     """Give the seconds that an action takes, and the bytes that it sends.
 
-    What was written before is on the disk by then: nobody pays for another one's files.
+    What was written before is on the disk by then: nobody pays for another one's files. That takes
+    two turns where the disk is a file on another.
     """
+    os.sync()
     os.sync()
     before = sent()
     return seconds(do), sent() - before

@@ -41,16 +41,17 @@ def test_a_run_of_which_systemd_says_nothing_is_not_guessed_at(monkeypatch):
         run_unit.unit_states(["a", "b", "c"])
 
 
-def test_those_that_systemd_has_in_memory_are_asked_for_with_the_one_that_is_named(monkeypatch):
+def test_those_that_are_active_are_asked_for_with_the_one_that_is_named(monkeypatch):
     asked = answers(monkeypatch, TWO)
 
-    found = run_unit.unit_states(["b"], loaded=True)
+    found = run_unit.unit_states(["b"], others=True)
 
+    assert "--state=active,activating,reloading,deactivating" in asked[0]
     assert asked[0][-2:] == ("tpufleet-run@b.service", "tpufleet-run@*.service")
     assert run_unit.active(found) == ["a"]
 
 
-def test_where_no_run_is_in_memory_none_is_active(monkeypatch):
+def test_where_none_is_found_none_is_active(monkeypatch):
     answers(monkeypatch, "")
 
     assert run_unit.active_runs() == []

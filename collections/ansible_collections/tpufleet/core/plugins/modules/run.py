@@ -241,7 +241,7 @@ def ready(params: dict, places: Places) -> dict:
         launch = launch_of(params, places)
     except EnvError as error:
         return {**answer, "standing": "absent", "obstacles": [str(error)]}
-    units = unit_states([launch.run], loaded=True)
+    units = unit_states([launch.run], others=True)
     seen = look(launch.run, places, unit=units[launch.run])
     found = standing(launch, seen)
     if found not in ("running", "done"):
