@@ -12,7 +12,6 @@ not.
 import argparse
 import os
 import random
-import shutil
 import sys
 import tarfile
 from collections.abc import Iterable
@@ -40,7 +39,7 @@ def main() -> int:
     """Measure both sides and print what they did."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, choices=range(1, 21), default=3, metavar="1-20")
     parser.add_argument("--cloud", help="a cloud whose workers are set up, left as it is")
     words = parser.parse_args()
     rounds = []
@@ -65,8 +64,7 @@ def main() -> int:
 
 def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, int]]:
     """Send a new tree by both ways, then again with one file changed; give what each has cost."""
-    code = cloud.scratch / f"tree{os.getpid()}"
-    shutil.rmtree(code, ignore_errors=True)
+    code = cloud.scratch / f"tree{os.getpid()}-{number}"  # or workers would have most of it
     write_tree(code)
     ways = {
         "usual": lambda: by_scp(cloud, code),
@@ -80,8 +78,8 @@ def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, in
 
 def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
     """Give the least of the seconds, and the least of the bytes."""
-    seconds_, bytes_ = zip(*costs, strict=True)
-    return min(seconds_), min(bytes_)
+    times, sizes = zip(*costs, strict=True)
+    return min(times), min(sizes)
 
 
 def write_tree(code: Path) -> None:
@@ -99,11 +97,12 @@ def write_tree(code: Path) -> None:
 
 def by_scp(cloud: VerbsCloud, code: Path) -> None:
     """Do it the usual way: pack all, copy it to each worker, unpack it there."""
+    there = f"bench-{code.name}"
     packed = cloud.scratch / "code.tgz"
     with tarfile.open(packed, "w:gz", compresslevel=6) as pack:
         pack.add(code, arcname="code")
     cloud.on_all("scp", ["-q", str(packed), "@:bench-code.tgz"])
-    cloud.on_all("ssh", ["@", "mkdir -p bench-code && tar xzf bench-code.tgz -C bench-code"])
+    cloud.on_all("ssh", ["@", f"mkdir -p {there} && tar xzf bench-code.tgz -C {there}"])
 
 
 def measured(sent, do) -> tuple[float, int]:

@@ -8,20 +8,28 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import kept_run, worker_arguments
+from ansible_collections.tpufleet.core.plugins.module_utils import (
+    kept_run,
+    worker_arguments,
+    worker_module,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
 
 MODULES = "ansible_collections.tpufleet.core.plugins.modules"
 
 
 def run_there(
-    place: Path, module: str, options: dict, packed: bytes = b"", checked: bool = False
+    place: Path,
+    module: str,
+    options: dict,
+    packed: bytes = b"",
+    secrets: tuple[str, ...] | None = None,
 ) -> dict:
     """Send a worker's Python what the controller sends, and read the answer."""
     script = Path(kept_run.__file__).read_text(encoding="utf-8")
     params = json.dumps({"ANSIBLE_MODULE_ARGS": options})
     place.parent.mkdir(exist_ok=True)
-    call = (str(place), f"{MODULES}.{module}", params, b64encode(packed).decode(), checked)
+    call = (str(place), f"{MODULES}.{module}", params, b64encode(packed).decode(), secrets)
     done = subprocess.run(
         [sys.executable],
         cwd=place.parent,
@@ -91,8 +99,8 @@ def test_a_wrong_argument_is_refused_as_ever(tmp_path, packed):
 
 def checked_look(tmp_path: Path, packed: bytes, **more: object) -> dict:
     options = {"state_dir": str(tmp_path / "none"), "etc": str(tmp_path / "none"), **more}
-    arguments, _ = kept_modules.checked("run_info", options)
-    return run_there(tmp_path / "v1", "run_info", arguments, packed, checked=True)
+    arguments, secrets = kept_modules.check_arguments("run_info", options)
+    return run_there(tmp_path / "v1", "run_info", arguments, packed, secrets)
 
 
 def test_arguments_that_were_checked_before_give_the_same_answer(tmp_path, packed):
@@ -106,44 +114,69 @@ def test_a_refusal_of_a_module_whose_arguments_were_checked_is_a_failure(tmp_pat
     assert "no/name" in told["msg"]
 
 
-def test_a_module_that_breaks_with_checked_arguments_tells_how(tmp_path, packed):
-    told = run_there(tmp_path / "v1", "run_info", {"wait": 0}, packed, checked=True)
+def test_a_module_that_breaks_with_checked_arguments_tells_how_but_no_secret(tmp_path, packed):
+    told = run_there(tmp_path / "v1", "pass_word", {}, packed, ("pass_word",))
 
     assert told["failed"]
-    assert told["msg"].startswith("KeyError")
+    assert told["msg"].startswith("ModuleNotFoundError")
+    assert "Traceback" in told["exception"]
+    assert "pass_word" not in str(told)
 
 
 def test_checking_fills_in_defaults_and_types_and_leaves_what_is_ansible_s_own():
     given = {"wait": "3", "_ansible_check_mode": True}
 
-    arguments, secrets = kept_modules.checked("run_info", given)
+    arguments, secrets = kept_modules.check_arguments("run_info", given)
 
     assert (arguments["wait"], arguments["until"]) == (3, "now")
     assert arguments["_ansible_check_mode"] is True
-    assert not secrets
+    assert secrets == ()
 
 
 @pytest.mark.parametrize(
-    "given", [{"nonsense": 1}, {"wait": "soon"}, {"until": "never"}, {"since": 0}]
+    "given",
+    [
+        {"nonsense": 1},
+        {"wait": "soon"},
+        {"until": "never"},
+        {"since": 0},
+        {"etc": "~/etc"},
+        {"etc": "$HOME/etc"},
+    ],
 )
-def test_wrong_arguments_are_left_for_the_module_to_refuse(given):
-    assert kept_modules.checked("run_info", given)[0] is None
+def test_what_is_wrong_or_the_worker_s_own_is_left_to_the_module(given):
+    assert kept_modules.check_arguments("run_info", given) == (given, None)
 
 
 def test_a_module_that_is_none_of_the_daily_verbs_reads_its_arguments_itself():
-    assert kept_modules.checked("people", {"people": []})[0] is None
+    assert kept_modules.check_arguments("people", {"people": []})[1] is None
 
 
-def test_a_secret_of_the_arguments_is_hidden_in_the_answer_wherever_it_stands():
-    given = {"run": "pod", "state": "stopped", "secrets": {"KEY": "pass-word"}, "token": "to-ken"}
-    _, secrets = kept_modules.checked("run", given)
-    told = {"changed": True, "msg": "died of pass-word", "info": {"log": ["a to-ken b"]}}
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("died of pass-word, to-ken", "died of ********, ********"),
+        ({"log": ["a to-ken b", None, True, 7]}, {"log": ["a ******** b", None, True, 7]}),
+        (["pass-word-more"], ["********"]),
+        (1234567, "********7"),
+    ],
+)
+def test_a_secret_of_the_arguments_is_hidden_wherever_it_stands(monkeypatch, told, shown):
+    words = {"A": "pass-word", "B": "pass-word-more", "C": 123456}
+    given = {"run": "pod", "state": "stopped", "secrets": words, "token": "to-ken"}
+    monkeypatch.setattr(
+        worker_module, "secrets", kept_modules.check_arguments("run", given)[1], raising=True
+    )
 
-    shown = kept_modules.without(told, secrets)
+    assert worker_module.hidden(told) == shown
 
-    assert shown["changed"] is True
-    assert "pass-word" not in str(shown)
-    assert "to-ken" not in str(shown)
+
+def test_an_answer_is_found_behind_what_a_login_shell_says(monkeypatch, capsys):
+    sys.stdout.write("welcome")
+
+    worker_module.tell({"changed": False})
+
+    assert capsys.readouterr().out.splitlines() == ["welcome", '{"changed": false}']
 
 
 def test_a_daily_verb_s_module_imports_nothing_of_ansible_on_the_worker(tmp_path, packed):

@@ -24,6 +24,7 @@ def test_each_run_has_its_own_paragraph(monkeypatch):
     assert (found["a"]["ActiveState"], found["a"]["SubState"]) == ("active", "running")
     assert (found["b"]["ActiveState"], found["b"]["SubState"]) == ("failed", "")
     assert len(asked) == 1
+    assert not any(word.startswith("--state") for word in asked[0])
     assert asked[0][-2:] == ("tpufleet-run@a.service", "tpufleet-run@b.service")
 
 

@@ -21,15 +21,18 @@ LONGEST_S = 7200
 """What a module may take; the longest, making an environment, takes minutes."""
 
 
-def run(place: str, name: str, params: str, packed: str, checked: bool = False) -> None:
+def run(
+    place: str, name: str, params: str, packed: str, secrets: tuple[str, ...] | None = None
+) -> None:
     """Run the module ``name`` from the code in ``place``.
 
-    ``params`` is JSON. Arguments that are ``checked`` go to the module by ``worker_module``; others
-    it reads from its standard input, run as Python's ``-m`` would (docs.ansible.com, "Verifying
-    your module code"). ``packed`` is the code itself, zipped and in base64, or nothing: then a
-    worker that hasn't got it answers ``kept_modules: missing``.
+    ``params`` is JSON. Arguments that are checked go to the module by ``worker_module``, with the
+    ``secrets`` among them; without those it reads them from its standard input, run as Python's
+    ``-m`` would (docs.ansible.com, "Verifying your module code"). ``packed`` is the code itself,
+    zipped and in base64, or nothing: then a worker that hasn't got it answers
+    ``kept_modules: missing``.
     """
-    code = Path(place)
+    code, tell = Path(place), as_json
     try:
         if not code.is_dir():
             if not packed:
@@ -37,23 +40,29 @@ def run(place: str, name: str, params: str, packed: str, checked: bool = False) 
             unpack(code, packed)
         os.utime(code)
     except OSError:
-        sys.stdout.write(json.dumps({"changed": False, "kept_modules": "missing"}) + "\n")
+        tell({"changed": False, "kept_modules": "missing"})
         return
     sys.path.insert(0, place)
     try:
-        if checked:
+        if secrets is None:
+            as_script(place, name, params)
+        else:
             collection = name.partition(".modules.")[0]
             door = importlib.import_module(f"{collection}.module_utils.worker_module")
-            door.checked = json.loads(params)["ANSIBLE_MODULE_ARGS"]
+            door.arguments, door.secrets = json.loads(params)["ANSIBLE_MODULE_ARGS"], secrets
+            tell = door.tell
             importlib.import_module(name).main()
-        else:
-            as_script(place, name, params)
     except Exception as error:
         import traceback
 
         told = {"failed": True, "msg": f"{type(error).__name__}: {error}"}
-        sys.stdout.write(json.dumps({**told, "exception": traceback.format_exc()}) + "\n")
+        tell({**told, "exception": traceback.format_exc()})
         sys.exit(1)
+
+
+def as_json(told: dict) -> None:
+    """Answer on a line of its own, whatever a login shell has written before."""
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
 
 
 def as_script(place: str, name: str, params: str) -> None:

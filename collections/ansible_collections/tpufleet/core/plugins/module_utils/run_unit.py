@@ -56,9 +56,10 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
     if not units:
         return {}
     found = {}
-    # The state is asked for of what the pattern finds, not of who is named. Without it, each run
-    # that has failed since the boot is told as well, and takes some milliseconds.
-    words = ["show", f"--property={','.join(SHOWN)}", f"--state={','.join(ACTIVE)}", *units]
+    # Of what the pattern finds: else each run that has failed since the boot is told as well, and
+    # takes some milliseconds. Who is named is told in any state.
+    only = [f"--state={','.join(ACTIVE)}"] if others else []
+    words = ["show", f"--property={','.join(SHOWN)}", *only, *units]
     for paragraph in systemctl(*words).split("\n\n"):
         unit = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
         if unit:

@@ -25,7 +25,6 @@ from ansible import constants
 from ansible.executor.module_common import _BuiltModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.json import Direction, get_module_encoder
-from ansible.module_utils.common.parameters import remove_values
 from ansible.plugins.action import ActionBase
 
 from ..module_utils import kept_run
@@ -45,7 +44,6 @@ class KeptModules(ActionBase):
     """An action whose modules run on a worker as root, from the code that is kept there."""
 
     _way = "kept"
-    _secrets: frozenset[str] = frozenset()
 
     def _execute_module(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Run a module as ever; where its code is missing, once more with it."""
@@ -57,7 +55,7 @@ class KeptModules(ActionBase):
             if not told.pop("kept_modules", None):
                 self._way = "own" if way == "own" else "kept"
                 break
-        return without(told, self._secrets)
+        return told
 
     def _keeps(self, task_vars: Mapping[str, Any]) -> bool:
         """Tell whether this is a module's run as root, over ssh, by a Python that is known."""
@@ -75,15 +73,14 @@ class KeptModules(ActionBase):
             return super()._configure_module(module_name, module_args, task_vars)
         leaf = module_name.rpartition(".")[2]
         name = f"{PACKAGE.replace('/', '.')}.modules.{leaf}"
-        arguments, self._secrets = checked(leaf, module_args)
+        arguments, secrets = check_arguments(leaf, module_args)
         encoder = get_module_encoder(PROFILE, Direction.CONTROLLER_TO_MODULE)
-        told = {"ANSIBLE_MODULE_ARGS": module_args if arguments is None else arguments}
-        params = json.dumps(told, cls=encoder)
+        params = json.dumps({"ANSIBLE_MODULE_ARGS": arguments}, cls=encoder)
         content = content_name(Path(constants.DEFAULT_LOCAL_TMP) / "kept-modules")
         # What was edited since the playbook began has another name: "own" follows then.
         sends = self._way == "sent" and digest() == content
         packed = base64.b64encode(pack()).decode() if sends else ""
-        call = (f"{PLACE}/{content}", name, params, packed, arguments is not None)
+        call = (f"{PLACE}/{content}", name, params, packed, secrets)
         script = Path(kept_run.__file__).read_text(encoding="utf-8")
         script += f"\n\nrun({', '.join(map(repr, call))})\n"
         python = interpreter(task_vars)
@@ -111,28 +108,25 @@ class WorkerModule(KeptModules):
         return self._execute_module(task_vars=task_vars, wrap_async=bool(self._task.async_val))
 
 
-def checked(module: str, given: Mapping[str, Any]) -> tuple[dict[str, Any] | None, frozenset[str]]:
+def check_arguments(
+    module: str, given: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...] | None]:
     """Check a module's arguments as it would itself; give them with their defaults, and what is
     secret of them.
 
-    None where this is left to the module, whose refusal is in Ansible's words.
+    As they are, and None, where this is left to the module: its refusal is in Ansible's words, and
+    a path is the worker's, with its home and its variables.
     """
-    if module not in BY_MODULE:
-        return None, frozenset()
+    rules = BY_MODULE.get(module)
+    if rules is None:
+        return given, None
     own = {name: value for name, value in given.items() if name.startswith("_ansible_")}
     rest = {name: value for name, value in given.items() if name not in own}
-    found = ArgumentSpecValidator(**BY_MODULE[module]).validate(rest)
-    if found.error_messages:
-        return None, frozenset()
-    return {**found.validated_parameters, **own}, frozenset(found._no_log_values)
-
-
-def without(told: dict[str, Any], secrets: frozenset[str]) -> dict[str, Any]:
-    """Hide secrets in a module's answer, as AnsibleModule does."""
-    if not secrets:
-        return told
-    kept = {key: value for key, value in told.items() if value is None or isinstance(value, bool)}
-    return {**remove_values(told, secrets), **kept}
+    paths = [name for name, rule in rules["argument_spec"].items() if rule["type"] == "path"]
+    found = ArgumentSpecValidator(**rules).validate(rest)
+    if found.error_messages or {"~", "$"} & set("".join(str(rest.get(name)) for name in paths)):
+        return given, None
+    return {**found.validated_parameters, **own}, tuple(map(str, found._no_log_values))
 
 
 def interpreter(task_vars: Mapping[str, Any]) -> str:
