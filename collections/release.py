@@ -48,7 +48,7 @@ def version() -> str:
 
 
 def build(directory: Path) -> Path:
-    """Stage what git knows of, and have ansible-galaxy pack it."""
+    """Stage what git knows of, and have ansible-galaxy pack it; the artefact's absolute path."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         staged = Path(scratch) / "core"
@@ -57,7 +57,7 @@ def build(directory: Path) -> Path:
             _copy_known(ROOT / name, staged / name)
         galaxy = ("ansible-galaxy", "collection", "build", "--force")
         _run(*galaxy, "--output-path", str(directory), str(staged))
-    return directory / f"tpufleet-core-{version()}.tar.gz"
+    return directory.resolve() / f"tpufleet-core-{version()}.tar.gz"
 
 
 def check_changelog() -> None:

@@ -48,6 +48,16 @@ def test_every_playbook_and_plugin_of_the_artefact_is_known_by_its_name(tmp_path
     ]
 
 
+def test_an_artefact_in_a_directory_of_here_is_found_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # as make release says dist
+    (tmp_path / "place").mkdir()
+
+    artefact = release.build(Path("dist"))
+
+    assert artefact == tmp_path / f"dist/tpufleet-core-{release.version()}.tar.gz"
+    assert release.installed(artefact, tmp_path / "place")
+
+
 def test_the_changelog_speaks_of_this_version():
     release.check_changelog()
 
