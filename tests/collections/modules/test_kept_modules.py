@@ -171,6 +171,18 @@ def test_a_secret_of_the_arguments_is_hidden_wherever_it_stands(monkeypatch, tol
     assert worker_module.hidden(told) == shown
 
 
+@pytest.mark.parametrize(("no_log", "lines"), [(False, 1), (True, 0)])
+def test_the_worker_s_syslog_has_what_was_asked_without_its_secrets(monkeypatch, no_log, lines):
+    said: list[str] = []
+    monkeypatch.setattr(worker_module, "secrets", ("to-ken",))
+    monkeypatch.setattr(worker_module.syslog, "syslog", lambda _, text: said.append(text))
+
+    worker_module.CheckedModule({"run": "pod", "token": "to-ken", "_ansible_no_log": no_log})
+
+    assert len(said) == lines
+    assert all("pod" in line and "to-ken" not in line for line in said)
+
+
 def test_an_answer_is_found_behind_what_a_login_shell_says(monkeypatch, capsys):
     sys.stdout.write("welcome")
 
