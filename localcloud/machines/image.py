@@ -302,18 +302,35 @@ def _finish(root: Path, host_pem: str) -> None:
     sudoers = root / "etc/sudoers.d/google_sudoers"
     sudoers.write_text("%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL\n")
     sudoers.chmod(0o440)
-    subprocess.run(["chroot", str(root), "groupadd", "--system", "google-sudoers"], check=True)
+    inside(root, "groupadd", "--system", "google-sudoers")
     extra = missing_certificates(host_pem, (root / str(CA_BUNDLE)[1:]).read_text())
     for number, pem in enumerate(extra):
         place = root / "usr/local/share/ca-certificates" / f"host-{number}.crt"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(pem)
     if extra:
-        command = ["chroot", str(root), "update-ca-certificates"]
-        subprocess.run(command, check=True, capture_output=True)
+        inside(root, "update-ca-certificates")
     guest.install(root)
     for updated in ("etc/.updated", "var/.updated"):
         (root / updated).touch()  # or each machine's first boot would do it (systemd.unit(5))
+
+
+def inside(root: Path, *command: str) -> None:
+    """Run a command in a tree; raises CloudError with its last words.
+
+    Nothing of this host's environment goes with it: a TMPDIR of here is no directory there.
+    """
+    done = subprocess.run(
+        ["chroot", str(root), *command],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = "\n".join(done.stdout.splitlines()[-8:])
+        raise CloudError(f"{' '.join(command)} failed in {root}; its last words were:\n{said}")
 
 
 def _lines(command: list[str]) -> Iterator[str]:

@@ -1,4 +1,6 @@
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from localcloud.machines.image import (
     acquire_options,
     base_lines,
     certificates,
+    inside,
     missing_certificates,
 )
 
@@ -97,3 +100,15 @@ def test_another_debian_is_made_on_a_debian_host_and_refused_elsewhere():
     )
     with pytest.raises(CloudError, match="without --suite"):
         base_lines(ubuntu, UBUNTU, "bullseye")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
+def test_a_temporary_directory_of_this_host_is_not_looked_for_inside_an_image(monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/of-this-host-alone")
+    inside(Path("/"), "sh", "-c", 'test -z "$TMPDIR" && made=$(mktemp -d) && rmdir $made')
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
+def test_a_command_that_fails_inside_an_image_is_named_with_its_last_words():
+    with pytest.raises(CloudError, match=r"sh -c .* failed in /; .*\nno room left"):
+        inside(Path("/"), "sh", "-c", "echo no room left >&2; exit 1")
