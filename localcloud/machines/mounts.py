@@ -24,7 +24,9 @@ def below(directory: Path) -> list[Path]:
 def disk(point: Path, gib: int) -> Path:
     """Mount at ``point`` a file system of its own size, in the sparse file beside it.
 
-    So what fills a machine's disk fills not this host's. Raises MachineError.
+    So what fills a machine's disk fills not this host's. What it writes is cached once, by its
+    own file system, not by the host's as well: that halves what eight setups cost, and their
+    memory (losetup(8), --direct-io). Raises MachineError.
     """
     point.mkdir(parents=True, exist_ok=True)
     if point in below(point):
@@ -39,7 +41,16 @@ def disk(point: Path, gib: int) -> Path:
              str(partial))  # fmt: skip
         partial.rename(file)
     _run(point.parent, "mount", "-o", "loop,noatime,discard", str(file), str(point))
+    # Where the host's file system knows no such access, the disk works as it is.
+    device = _source(point)
+    subprocess.run(["losetup", "--direct-io=on", device], capture_output=True, check=False)
     return point
+
+
+def _source(point: Path) -> str:
+    """Name the device that is mounted at ``point``."""
+    asked = ["findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", str(point)]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:

@@ -1,0 +1,37 @@
+"""A machine's file systems, by real mounts."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcloud.machines import mounts
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    try:
+        yield mounts.disk(tmp_path / "disk", gib=1)
+    finally:
+        mounts.unmount_below(tmp_path)
+
+
+def test_a_machine_s_disk_has_its_own_size_and_takes_little_of_the_host_s(disk: Path):
+    known = os.statvfs(disk)
+    assert 0.9 < known.f_blocks * known.f_frsize / 2**30 <= 1.0
+    assert disk.with_name("disk.ext4").stat().st_blocks * 512 < 100 << 20
+
+
+def test_what_a_machine_writes_is_not_cached_a_second_time_by_the_host(disk: Path):
+    number = disk.stat().st_dev
+    device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    assert (device / "loop/dio").read_text().strip() == "1"
+
+
+def test_a_disk_that_is_mounted_is_taken_as_it_is(disk: Path):
+    (disk / "kept").touch()
+    assert mounts.disk(disk, gib=1) == disk
+    assert (disk / "kept").exists()
