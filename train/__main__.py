@@ -166,7 +166,7 @@ def _run(job: Job) -> int:
     heartbeat.write("starting")
     try:
         corpus = Corpus(prepare(cfg.data), cfg)
-        from train import optimizer, weights
+        from train import compiled, optimizer, weights
 
         optimizer.check(cfg)
         weights.check(cfg)
@@ -174,6 +174,7 @@ def _run(job: Job) -> int:
         from train.mesh import join
 
         join(place)
+        compiled.carry(place)
         return Run(cfg, place, corpus, heartbeat).go()
     except (ConfigError, CorpusError):
         heartbeat.write("failed")

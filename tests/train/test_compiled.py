@@ -1,0 +1,123 @@
+"""What JAX has compiled outlives a TPU's disks, by the bucket; to try, by a directory."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.train.bucket import NAME, emulated_bucket
+from tests.train.trainer_processes import Attempt
+from train.compiled import SETTLED_SECONDS, Programs
+from train.contract import files_at
+
+WORDS = ["sample.length=0", "steps=1000000"]
+
+
+def write(folder: Path, name: str, text: str = "compiled", age: float = 60) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    os.utime(folder / name, (time.time() - age,) * 2)
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    (tmp_path / "there").mkdir()
+    return tmp_path / "there"
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_what_the_run_has_there_comes_and_what_is_here_stays(tmp_path: Path, there: Path):
+    write(there, "update-cache")
+    write(there, "slice-cache", "another's")
+    write(there, "notes.txt")
+    write(tmp_path / "here", "slice-cache", "mine")
+    Programs(tmp_path / "here", str(there)).fetch()
+    assert names(tmp_path / "here") == {"update-cache", "slice-cache"}
+    assert (tmp_path / "here/slice-cache").read_text() == "mine"
+
+
+def test_what_is_new_goes_there_and_no_other_run_s(tmp_path: Path, there: Path):
+    write(tmp_path / "here", "another-run-s-cache")
+    programs = Programs(tmp_path / "here", str(there))
+    programs.fetch()
+    write(tmp_path / "here", "update-cache")
+    write(tmp_path / "here", "update-atime")
+    programs.keep()
+    assert names(there) == {"update-cache"}
+
+
+def test_what_another_run_compiled_and_this_one_uses_goes_there_too(tmp_path: Path, there: Path):
+    write(tmp_path / "here", "update-cache")
+    write(tmp_path / "here", "another-run-s-cache")
+    programs = Programs(tmp_path / "here", str(there))
+    programs.fetch()
+    programs.used.add("update-cache")
+    programs.keep()
+    assert names(there) == {"update-cache"}
+
+
+def test_a_program_that_may_be_half_written_goes_the_next_time(tmp_path: Path, there: Path):
+    programs = Programs(tmp_path / "here", str(there))
+    programs.fetch()
+    write(tmp_path / "here", "update-cache", "half", age=0)
+    programs.keep()
+    assert names(there) == set()
+    write(tmp_path / "here", "update-cache", "all of it", age=SETTLED_SECONDS + 1)
+    programs.keep()
+    assert (there / "update-cache").read_text() == "all of it"
+
+
+def test_a_bucket_that_is_away_costs_a_line_and_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    programs = Programs(tmp_path / "here", str(tmp_path / "there"))
+
+    def away(_: str) -> list[str]:
+        raise ConnectionError("no route to the bucket")
+
+    monkeypatch.setattr(programs._fs, "glob", away, raising=True)
+    programs.fetch()
+    assert "not fetched, so it is compiled again: ConnectionError: no route" in caplog.text
+
+
+def test_a_run_compiles_no_step_again_on_disks_that_are_new(
+    launch: Callable[..., Attempt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with emulated_bucket() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        place = f"gs://{NAME}/runs/again"
+
+        def attempt(cache: str) -> Attempt:
+            own = {
+                "TPUFLEET_CHECKPOINTS": place,
+                "JAX_COMPILATION_CACHE_DIR": str(tmp_path / cache),
+            }
+            return launch(tmp_path, WORDS, environment=environment | own)
+
+        def updates(folder: set[str]) -> set[str]:
+            return {name for name in folder if name.startswith("jit_update")}
+
+        files, root = files_at(f"{place}/compiled")
+
+        def kept() -> set[str]:
+            return {path.rpartition("/")[2] for path in files.find(root)}
+
+        first = attempt("first")
+        first.wait_for_progress()
+        first.wait_for(lambda: len(updates(kept())) == 2)  # each process has its own
+        first.kill()
+        second = attempt("second")
+        second.wait_for_progress()
+        assert second.logs().count("compiled programs came from gs://") == 2
+        assert updates(names(tmp_path / "second")) == updates(kept())
+        second.kill()
+        files.rm(root, recursive=True)  # as for another run that begins where this one was
+        third = attempt("second")
+        third.wait_for(lambda: len(updates(kept())) == 2)
+        third.kill()
