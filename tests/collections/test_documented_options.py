@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.tpufleet.core.plugins.module_utils import worker_arguments
+from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
 
 PLUGINS = "ansible_collections.tpufleet.core.plugins"
 MODULES = ("tpu_node", "tpu_queued_resource", "vpc_firewall")
@@ -60,9 +60,9 @@ def test_a_module_takes_what_is_documented(monkeypatch, name):
     same(taken, documented(name), name)
 
 
-@pytest.mark.parametrize("name", worker_arguments.BY_MODULE)
-def test_a_daily_verb_s_module_takes_what_is_documented(name):
-    same(worker_arguments.BY_MODULE[name]["argument_spec"], documented(name), name)
+@pytest.mark.parametrize("name", kept_modules.RULES)
+def test_a_worker_s_module_takes_what_is_documented(name):
+    same(kept_modules.RULES[name]["argument_spec"], documented(name), name)
 
 
 @pytest.mark.parametrize("name", ACTIONS)

@@ -1,5 +1,6 @@
 """A data disk is formatted only if nothing is on it, and mounted as the TPU has it."""
 
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.data_disk import (
     line,
     with_line,
 )
+from ansible_collections.tpufleet.core.plugins.modules import data_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,3 +100,72 @@ def test_a_mount_point_of_something_else_is_refused():
     new = line("corpus", Plan(False, "ext4", "0b1c"), "0b1c", "/", read_only=False)
     with pytest.raises(UnfitError, match="mount point of UUID=aa"):
         with_line(FSTAB, "corpus", new)
+
+
+class Tools:
+    """The tools of a worker with one blank disk; ``fails`` is one that does, with what it says."""
+
+    def __init__(self, fails="", said=""):
+        self.fails, self.said, self.called = fails, said, []
+
+    def __call__(self, *words):
+        self.called.append(words[0])
+        if words[0] == self.fails:
+            return subprocess.CompletedProcess(words, 1, "", self.said)
+        if words[0] == "blkid":
+            made = "mkfs.ext4" in self.called
+            text = "TYPE=ext4\nUUID=0b1c-0b1c\n" if made else ""
+            return subprocess.CompletedProcess(words, 0 if made else 2, text, "")
+        return subprocess.CompletedProcess(words, 0, "0\n" if words[0] == "blockdev" else "", "")
+
+
+@pytest.fixture
+def wanted(tmp_path):
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(3 << 20))
+    return {
+        "name": "corpus",
+        "device": str(disk),
+        "path": str(tmp_path / "mnt"),
+        "filesystem": "ext4",
+        "owner": 0,
+        "fstab": str(tmp_path / "fstab"),
+    }
+
+
+def test_a_blank_disk_is_formatted_written_down_and_mounted(monkeypatch, tmp_path, wanted):
+    tools = Tools()
+    monkeypatch.setattr(data_disk, "done", tools)
+
+    told = data_disk.ensure(wanted, check=False)
+
+    assert (told["changed"], told["formatted"], told["uuid"]) == (True, True, "0b1c-0b1c")
+    assert "UUID=0b1c-0b1c" in (tmp_path / "fstab").read_text()
+    assert tools.called[-2:] == ["systemctl", "mount"]
+
+
+def test_a_dry_run_only_looks_at_the_disk(monkeypatch, tmp_path, wanted):
+    tools = Tools()
+    monkeypatch.setattr(data_disk, "done", tools)
+
+    told = data_disk.ensure(wanted, check=True)
+
+    assert (told["changed"], told["uuid"]) == (True, "")
+    assert set(tools.called) == {"blkid", "wipefs", "lsblk", "blockdev", "findmnt"}
+    assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("mount: wrong fs type\n  dmesg(1) may know\n", "mount: wrong fs type; dmesg(1) may know"),
+        ("", "no word of why"),
+    ],
+)
+def test_a_tool_that_fails_says_why_on_one_line(monkeypatch, wanted, said, line):
+    monkeypatch.setattr(data_disk, "done", Tools("mount", said))
+
+    with pytest.raises(UnfitError) as caught:
+        data_disk.ensure(wanted, check=False)
+
+    assert str(caught.value) == f"mount: {line}"

@@ -20,6 +20,19 @@ def test_the_own_name_is_led_to_the_address_once(tmp_path):
     assert not settings(hosts)["changed"]
 
 
+def test_the_file_keeps_its_mode_and_a_new_one_is_for_all_to_read(tmp_path):
+    hosts, new = tmp_path / "hosts", tmp_path / "new"
+    hosts.write_text("127.0.0.1 localhost\n")
+    hosts.chmod(0o640)
+
+    settings(hosts)
+    settings(new)
+
+    assert hosts.stat().st_mode & 0o7777 == 0o640
+    assert new.stat().st_mode & 0o7777 == 0o644
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hosts", "new"]
+
+
 def test_check_mode_shows_zone_and_name_and_sets_neither(tmp_path):
     hosts, zone = tmp_path / "hosts", current_zone()
     other = "Asia/Taipei" if zone == "Etc/UTC" else "Etc/UTC"

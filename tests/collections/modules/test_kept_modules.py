@@ -1,5 +1,6 @@
 """A module's code that is kept on the worker: sent once, run from there, never needed."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -8,14 +9,11 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import (
-    kept_run,
-    worker_arguments,
-    worker_module,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils import kept_run, worker_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
 
-MODULES = "ansible_collections.tpufleet.core.plugins.modules"
+PLUGINS = "ansible_collections.tpufleet.core.plugins"
+MODULES = f"{PLUGINS}.modules"
 
 
 def run_there(
@@ -148,8 +146,58 @@ def test_what_is_wrong_or_the_worker_s_own_is_left_to_the_module(given):
     assert kept_modules.check_arguments("run_info", given) == (given, None)
 
 
-def test_a_module_that_is_none_of_the_daily_verbs_reads_its_arguments_itself():
-    assert kept_modules.check_arguments("people", {"people": []})[1] is None
+ADA = {"name": "ada", "keys": ["ssh-ed25519 AAAA"]}
+
+
+@pytest.mark.parametrize(
+    ("module", "given"),
+    [
+        ("people", {"people": [ADA, {**ADA, "shell": "~/bin/sh"}]}),
+        ("people", {"people": ["name=ada keys=none shell=$SHELL"]}),
+        ("system_files", {"directories": [{"path": "$HOME/runs"}]}),
+    ],
+)
+def test_a_path_within_an_option_is_the_worker_s_own_as_well(module, given):
+    assert kept_modules.check_arguments(module, given) == (given, None)
+
+
+def test_what_is_no_path_of_the_worker_s_is_checked_whatever_stands_in_it(tmp_path):
+    unit = {"path": "/etc/systemd/system/a.service", "content": "ExecStart=/bin/kill $MAINPID ~\n"}
+    wheels = {"lock": "a==1", "cache": "~/wheels"}
+
+    arguments, secrets = kept_modules.check_arguments("system_files", {"files": [unit]})
+
+    assert secrets == ()
+    assert arguments["files"] == [{**unit, "mode": "0644"}]
+    assert kept_modules.check_arguments("python_env", wheels)[1] == ()
+
+
+def test_a_module_of_setup_gives_the_same_answer_when_its_arguments_were_checked(tmp_path, packed):
+    given = {
+        "files": [{"path": str(tmp_path / "a.txt"), "content": "ä $HOME\n"}],
+        "directories": [{"path": str(tmp_path / "b"), "owner": str(os.getuid())}],
+        "owed": str(tmp_path / "owed"),
+        "_ansible_check_mode": True,
+    }
+
+    as_ever = run_there(tmp_path / "v1", "system_files", given, packed)
+    checked = kept_modules.check_arguments("system_files", given)
+    told = run_there(tmp_path / "v1", "system_files", checked[0], secrets=checked[1])
+
+    assert checked[1] is not None
+    assert told == as_ever
+    assert told["changed"]
+
+
+@pytest.mark.parametrize("name", kept_modules.RULES)
+def test_every_module_whose_arguments_are_checked_is_kept(name):
+    action = importlib.import_module(f"{PLUGINS}.action.{name}").ActionModule
+
+    assert issubclass(action, kept_modules.KeptModules)
+
+
+def test_a_module_that_has_no_rules_here_reads_its_arguments_itself():
+    assert kept_modules.check_arguments("doctor_worker", {})[1] is None
 
 
 @pytest.mark.parametrize(
@@ -183,6 +231,40 @@ def test_the_worker_s_syslog_has_what_was_asked_without_its_secrets(monkeypatch,
     assert all("pod" in line and "to-ken" not in line for line in said)
 
 
+@pytest.mark.parametrize(("no_log", "lines"), [(False, 2), (True, 0)])
+def test_a_module_says_more_in_the_syslog_but_no_secret(monkeypatch, no_log, lines):
+    said: list[str] = []
+    monkeypatch.setattr(worker_module, "secrets", ("to-ken",))
+    monkeypatch.setattr(worker_module.syslog, "syslog", lambda _, text: said.append(text))
+    env = {"UV_INDEX_URL": "https://ada:pass-word@wheels.example/simple"}
+
+    module = worker_module.CheckedModule({"env": env, "_ansible_no_log": no_log})
+    module.log("removed the environment to-ken")
+
+    assert len(said) == lines
+    assert "pass-word" not in str(said) and "to-ken" not in str(said)
+    assert all("ada:********@wheels.example" in line for line in said[:1])
+    assert said[1:] in ([], ["removed the environment ********"])
+
+
+@pytest.mark.parametrize("end", ["exit_json", "fail_json"])
+@pytest.mark.parametrize("warnings", [[], ["slow", "old"]])
+def test_an_answer_has_the_warnings_if_there_are_any(monkeypatch, capsys, end, warnings):
+    monkeypatch.setattr(worker_module.syslog, "syslog", lambda *_: None)
+    module = worker_module.CheckedModule({})
+    for text in warnings:
+        module.warn(text)
+
+    with pytest.raises(SystemExit) as ended:
+        getattr(module, end)(msg="the end")
+
+    told = json.loads(capsys.readouterr().out)
+    assert ended.value.code == (end == "fail_json")
+    assert told["msg"] == "the end"
+    assert told.get("warnings") == (warnings or None)
+    assert ("warnings" in told) == bool(warnings)
+
+
 def test_an_answer_is_found_behind_what_a_login_shell_says(monkeypatch, capsys):
     sys.stdout.write("welcome")
 
@@ -191,10 +273,10 @@ def test_an_answer_is_found_behind_what_a_login_shell_says(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == ["welcome", '{"changed": false}']
 
 
-def test_a_daily_verb_s_module_imports_nothing_of_ansible_on_the_worker(tmp_path, packed):
+def test_a_module_whose_arguments_are_checked_imports_nothing_of_ansible(tmp_path, packed):
     place = tmp_path / "v1"
     kept_run.unpack(place, b64encode(packed).decode())
-    names = ", ".join(f"{MODULES}.{name}" for name in worker_arguments.BY_MODULE)
+    names = ", ".join(f"{MODULES}.{name}" for name in kept_modules.RULES)
     script = (
         f"import sys; sys.path.insert(0, {str(place)!r}); import {names}; "
         "print([name for name in sys.modules if name.split('.')[0] == 'ansible'])"

@@ -14,7 +14,6 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .from_leader import FromLeaderError, pull
@@ -81,6 +80,8 @@ def download(
         run([*words, "-r", str(listed)], pip_environment(env), what)
 
     shares = split(lock, PIPS)
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and the leader's alone
+
     with ThreadPoolExecutor(len(shares)) as pool:
         try:
             list(pool.map(one, enumerate(shares)))

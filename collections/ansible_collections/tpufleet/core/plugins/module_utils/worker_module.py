@@ -8,12 +8,15 @@ Ansible's own validator.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import syslog
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 HIDDEN = "********"
+_IN_A_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
+"""A password, as in the address of an index of one's own."""
 
 arguments: dict[str, Any] | None = None
 """What the controller has checked, ``_ansible_…`` among it; set by ``kept_run``."""
@@ -43,19 +46,33 @@ class CheckedModule:
         self.params = {name: value for name, value in given.items() if name not in own}
         self.check_mode = bool(own.get("_ansible_check_mode"))
         self._diff = bool(own.get("_ansible_diff"))
-        if not own.get("_ansible_no_log"):
+        self._quiet = bool(own.get("_ansible_no_log"))
+        self._warnings: list[str] = []
+        if not self._quiet:
             syslog.openlog(f"ansible-{own.get('_ansible_module_name', 'tpufleet')}")
-            syslog.syslog(syslog.LOG_INFO, f"Invoked with {hidden(self.params)}")
+        self.log(f"Invoked with {hidden(self.params)}")
+
+    def log(self, text: str) -> None:
+        """Say something in the worker's syslog, but no secret."""
+        if not self._quiet:
+            line = _IN_A_URL.sub(rf"\g<1>{HIDDEN}@", hidden(text))
+            syslog.syslog(syslog.LOG_INFO, line)
+
+    def warn(self, text: str) -> None:
+        """Have a person warned, once the module has ended."""
+        self._warnings.append(text)
 
     def exit_json(self, **result: Any) -> NoReturn:
         """End well, with a result."""
-        tell(result)
-        sys.exit(0)
+        self._end(result, 0)
 
     def fail_json(self, msg: str, **result: Any) -> NoReturn:
         """End with a failure."""
-        tell({**result, "failed": True, "msg": msg})
-        sys.exit(1)
+        self._end({**result, "failed": True, "msg": msg}, 1)
+
+    def _end(self, result: Mapping[str, Any], code: int) -> NoReturn:
+        tell({**result, "warnings": self._warnings} if self._warnings else result)
+        sys.exit(code)
 
 
 def tell(result: Mapping[str, Any]) -> None:

@@ -99,12 +99,12 @@ import os
 import subprocess
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.apt_words import QUERY, missing
 from ..module_utils.certificate import NAME, digests, lacks, read_certificate
 from ..module_utils.devices import device_files
 from ..module_utils.python_env import EnvError, env_id, is_complete, lock_digest, python_minor
+from ..module_utils.setup_arguments import CERTIFICATE
+from ..module_utils.worker_module import worker_module
 
 
 def missing_packages(packages: list) -> list:
@@ -172,23 +172,7 @@ def grant(path: Path, now: dict) -> None:
 
 def main() -> None:
     """Compare, then take away or write."""
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["checked", "granted"], "required": True},
-            "roles": {"type": "list", "elements": "str", "default": []},
-            "uncounted": {"type": "list", "elements": "str", "default": []},
-            "content": {"type": "str", "default": ""},
-            "void": {"type": "bool", "default": False},
-            "files": {"type": "list", "elements": "str", "default": []},
-            "packages": {"type": "list", "elements": "str", "default": []},
-            "units": {"type": "list", "elements": "str", "default": []},
-            "lock": {"type": "str", "default": ""},
-            "device_glob": {"type": "str", "default": ""},
-            "chips": {"type": "int", "default": 0},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**CERTIFICATE)
     options, path = module.params, Path(module.params["root"]) / NAME
     try:
         before, now = read_certificate(path.parent), look(options)

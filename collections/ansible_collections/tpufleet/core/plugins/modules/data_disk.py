@@ -64,11 +64,13 @@ uuid:
 """
 
 import os
+import subprocess
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.data_disk import BY_ID, Seen, UnfitError, decide, line, with_line
+from ..module_utils.setup_arguments import DATA_DISK
+from ..module_utils.whole_file import rewrite
+from ..module_utils.worker_module import worker_module
 
 _MIB = 1 << 20
 
@@ -85,19 +87,39 @@ def find(name: str, device: str | None) -> str:
     )
 
 
-def look(module: AnsibleModule, device: str) -> Seen:
-    """See what is on the disk, changing nothing."""
-    code, told, error = module.run_command(["blkid", "--probe", "--output", "export", device])
-    if code not in (0, 2):  # 2: nothing found; 8: more than one thing
-        raise UnfitError(
-            f"blkid cannot tell what is on {device}: {error.strip() or 'several things'}"
-        )
-    tags = dict(entry.split("=", 1) for entry in told.splitlines() if "=" in entry)
-    _, signatures, _ = module.run_command(
-        ["wipefs", "--noheadings", "--output", "TYPE", device], check_rc=True
+def done(*words: str) -> subprocess.CompletedProcess:
+    """Run a tool to its end, however that is. Raises OSError."""
+    # errors: a label on a disk from elsewhere may be in any encoding
+    return subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
-    _, parts, _ = module.run_command(["lsblk", "--noheadings", "--raw", "--output", "NAME", device])
-    _, flag, _ = module.run_command(["blockdev", "--getro", device], check_rc=True)
+
+
+def told(*words: str) -> str:
+    """Run a tool that must end well, and give what it says. Raises UnfitError, OSError."""
+    tool = done(*words)
+    if tool.returncode:
+        lines = [line.strip() for line in tool.stderr.strip().splitlines()] or ["no word of why"]
+        raise UnfitError(f"{words[0]}: {'; '.join(lines)}")
+    return tool.stdout
+
+
+def look(device: str) -> Seen:
+    """See what is on the disk, changing nothing. Raises UnfitError, OSError."""
+    probe = done("blkid", "--probe", "--output", "export", device)
+    if probe.returncode not in (0, 2):  # 2: nothing found; 8: more than one thing
+        raise UnfitError(
+            f"blkid cannot tell what is on {device}: {probe.stderr.strip() or 'several things'}"
+        )
+    tags = dict(entry.split("=", 1) for entry in probe.stdout.splitlines() if "=" in entry)
+    signatures = told("wipefs", "--noheadings", "--output", "TYPE", device)
+    parts = done("lsblk", "--noheadings", "--raw", "--output", "NAME", device).stdout
+    flag = told("blockdev", "--getro", device)
     return Seen(
         device=device,
         read_only=flag.strip() == "1",
@@ -118,44 +140,40 @@ def _is_blank(device: str) -> bool:
     return True
 
 
-def mount(module: AnsibleModule, device: str, path: str) -> bool:
-    """Mount the disk if it is not; tell whether there was anything to do."""
-    _, source, _ = module.run_command(
-        ["findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", path]
-    )
-    if source.strip():
-        if str(Path(source.strip()).resolve()) != device:
-            raise UnfitError(f"{source.strip()} is mounted on {path} now: umount {path}")
+def mount(device: str, path: str, *, check: bool) -> bool:
+    """Mount the disk if it is not; tell whether there was anything to do. Raises UnfitError,
+    OSError."""
+    words = ("findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", path)
+    source = done(*words).stdout.strip()
+    if source:
+        if str(Path(source).resolve()) != device:
+            raise UnfitError(f"{source} is mounted on {path} now: umount {path}")
         return False
-    if not module.check_mode:
+    if not check:
         Path(path).mkdir(parents=True, exist_ok=True)
-        module.run_command(["systemctl", "daemon-reload"], check_rc=True)
-        module.run_command(["mount", path], check_rc=True)
+        told("systemctl", "daemon-reload")
+        told("mount", path)
     return True
 
 
-def ensure(module: AnsibleModule) -> dict:
-    """Compare the disk with what is wanted and make it so. Raises UnfitError."""
-    given = module.params
+def ensure(given: dict, *, check: bool) -> dict:
+    """Compare the disk with what is wanted and make it so. Raises UnfitError, OSError."""
     device = find(given["name"], given["device"])
-    seen = look(module, device)
+    seen = look(device)
     plan = decide(seen, given["filesystem"])
     uuid = plan.uuid or ""
-    if plan.make and not module.check_mode:
+    if plan.make and not check:
         owner = f"root_owner={given['owner']}:{given['owner']}"
         label = given["name"][:16]  # as many as ext4 has room for
-        module.run_command(["mkfs.ext4", "-q", "-L", label, "-E", owner, device], check_rc=True)
-        uuid = look(module, device).tags["UUID"]
+        told("mkfs.ext4", "-q", "-L", label, "-E", owner, device)
+        uuid = look(device).tags["UUID"]
     fstab = Path(given["fstab"])
     before = fstab.read_text(encoding="utf-8") if fstab.exists() else ""
     new = line(given["name"], plan, uuid or "(new)", given["path"], read_only=seen.read_only)
     after = with_line(before, given["name"], new)
-    if after != before and not module.check_mode:
-        partial = fstab.with_name(f".{fstab.name}.tpufleet")
-        partial.write_text(after, encoding="utf-8")
-        partial.chmod(0o644)
-        module.atomic_move(str(partial), str(fstab))
-    mounted = mount(module, device, given["path"])
+    if after != before and not check:
+        rewrite(fstab, after)
+    mounted = mount(device, given["path"], check=check)
     header = str(fstab)
     diff = {"before": before, "after": after, "before_header": header, "after_header": header}
     return {"changed": plan.make or after != before or mounted, "formatted": plan.make,
@@ -164,21 +182,13 @@ def ensure(module: AnsibleModule) -> dict:
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "required": True},
-            "device": {"type": "path"},
-            "path": {"type": "path", "required": True},
-            "filesystem": {"type": "str", "choices": ["ext4"], "default": "ext4"},
-            "owner": {"type": "int", "default": 0},
-            "fstab": {"type": "path", "default": "/etc/fstab"},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**DATA_DISK)
     try:
-        result = ensure(module)
+        result = ensure(module.params, check=module.check_mode)
     except UnfitError as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}")
     module.exit_json(**result)
 
 

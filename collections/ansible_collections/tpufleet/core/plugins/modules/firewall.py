@@ -64,9 +64,9 @@ pending:
 import subprocess
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.firewall_table import TABLE, table_text
+from ..module_utils.setup_arguments import FIREWALL
+from ..module_utils.worker_module import worker_module
 
 UNIT = Path("/etc/systemd/system/tpufleet-firewall.service")
 WAITING = Path("/run/tpufleet-firewall.new")
@@ -184,20 +184,7 @@ def is_kept(text: str, path: Path) -> bool:
 
 def main() -> None:
     """Compare, then load, confirm or remove."""
-    module = AnsibleModule(
-        argument_spec={
-            "state": {
-                "type": "str",
-                "choices": ["present", "loaded", "confirmed", "absent"],
-                "required": True,
-            },
-            "peers": {"type": "list", "elements": "str", "default": []},
-            "open_ports": {"type": "list", "elements": "str", "default": []},
-            "seconds": {"type": "int", "default": 45},
-            "path": {"type": "path", "default": "/etc/tpufleet/firewall.nft"},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**FIREWALL)
     options, path = module.params, Path(module.params["path"])
     header = {"before_header": str(path), "after_header": str(path)}
     try:

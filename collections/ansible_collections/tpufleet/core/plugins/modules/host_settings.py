@@ -61,9 +61,10 @@ import socket
 import subprocess
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.hosts_file import with_own_name
+from ..module_utils.setup_arguments import HOST_SETTINGS
+from ..module_utils.whole_file import rewrite
+from ..module_utils.worker_module import worker_module
 
 ZONES = Path("/usr/share/zoneinfo")
 SERVICES = ("chrony", "chronyd", "ntpsec", "ntp", "systemd-timesyncd")
@@ -137,16 +138,7 @@ def sync(check: bool) -> tuple:
 
 def main() -> None:
     """Compare and set."""
-    module = AnsibleModule(
-        argument_spec={
-            "timezone": {"type": "str", "required": True},
-            "sync": {"type": "bool", "default": True},
-            "address": {"type": "str", "required": True},
-            "hosts": {"type": "path", "default": "/etc/hosts"},
-            "name": {"type": "str"},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**HOST_SETTINGS)
     options, check = module.params, module.check_mode
     zone, hosts = options["timezone"], Path(options["hosts"])
     name = options["name"] or socket.gethostname()
@@ -164,10 +156,7 @@ def main() -> None:
             header = {"before_header": str(hosts), "after_header": str(hosts)}
             diff.append({"before": text, "after": wanted, **header})
             if not check:
-                new = hosts.with_name(f".{hosts.name}.tpufleet")
-                new.write_text(wanted, encoding="utf-8")
-                new.chmod(0o644)
-                module.atomic_move(str(new), str(hosts))
+                rewrite(hosts, wanted)
         keeper, started = sync(check) if options["sync"] else ("", False)
         if started:
             diff.append({"before": "", "after": f"{keeper or 'time sync'}, running\n"})

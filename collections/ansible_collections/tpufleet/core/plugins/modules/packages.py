@@ -56,9 +56,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.apt_words import QUERY, missing, reason
+from ..module_utils.setup_arguments import PACKAGES
+from ..module_utils.worker_module import worker_module
 
 OPTIONS = {
     "Acquire::Languages": "none",  # descriptions in other languages are nobody's need here
@@ -69,7 +69,6 @@ OPTIONS = {
 }
 STATUS = Path("/var/lib/dpkg/status")
 POLL_S = 2
-MEND = "mend the list of packages or the way to the mirror"
 LOCKED = "Could not get lock"
 
 
@@ -130,15 +129,7 @@ def install(names: list, until: float) -> None:
 
 def main() -> None:
     """Look, then install."""
-    module = AnsibleModule(
-        argument_spec={
-            "names": {"type": "list", "elements": "str", "required": True},
-            "lock_seconds": {"type": "int", "default": 600},
-            "mend": {"type": "str", "default": MEND},
-            "again": {"type": "str", "default": "try again"},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**PACKAGES)
     names = module.params["names"]
     try:
         lacking = missing(names, query(names))

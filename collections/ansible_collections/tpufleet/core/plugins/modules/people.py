@@ -73,7 +73,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
+from ..module_utils.setup_arguments import PEOPLE
+from ..module_utils.worker_module import worker_module
 
 SUDOERS = Path("/etc/sudoers.d/tpufleet-people")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
@@ -194,20 +195,7 @@ def is_right(person: dict, group: str, more: list) -> bool:
 
 def main() -> None:
     """Compare, then let people come and go."""
-    person = {
-        "name": {"type": "str", "required": True},
-        "keys": {"type": "list", "elements": "str", "required": True, "no_log": False},
-        "sudo": {"type": "bool", "default": False},
-        "shell": {"type": "path", "default": "/bin/bash"},
-    }
-    module = AnsibleModule(
-        argument_spec={
-            "people": {"type": "list", "elements": "dict", "default": [], "options": person},
-            "group": {"type": "str", "default": "tpufleet-people"},
-            "device_groups": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**PEOPLE)
     people, group, more = (module.params[key] for key in ("people", "group", "device_groups"))
     try:
         check(people)

@@ -130,8 +130,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.devices import holders
 from ..module_utils.env_copy import NoCopyError, begun, take_env
 from ..module_utils.env_use import active_runs, prunable, used_by_processes, used_by_runs
@@ -151,7 +149,9 @@ from ..module_utils.python_env import (
     python_minor,
     run,
 )
+from ..module_utils.setup_arguments import PYTHON_ENV
 from ..module_utils.wheels import NotHereError, drop, have, have_sent, wheels_folder
+from ..module_utils.worker_module import worker_module
 
 
 def read_proof(path: Path) -> dict | None:
@@ -238,31 +238,7 @@ def tidy(options: dict, env: Path) -> list[str]:
 
 def main() -> None:
     """Make the environment if it isn't there, prove it if that wasn't done."""
-    module = AnsibleModule(
-        argument_spec={
-            "lock": {"type": "str", "required": True},
-            "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
-            "keep": {"type": "int", "default": 2},
-            "runs": {"type": "path", "default": "/etc/tpufleet/runs"},
-            "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
-            "devices": {"type": "int", "default": 1},
-            "chips": {"type": "int", "default": 0},
-            "device_glob": {"type": "str", "default": ""},
-            "proof_seconds": {"type": "int", "default": 120},
-            "user": {"type": "str", "default": "tpufleet"},
-            "needed_mb": {"type": "int"},
-            "source": {
-                "type": "str",
-                "choices": ["registry", "controller"],
-                "default": "registry",
-            },
-            "pack": {"type": "path"},
-            "cache": {"type": "path", "default": "~/.cache/tpufleet"},
-            "env": {"type": "dict", "default": {}},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**PYTHON_ENV)
     options, root = module.params, Path(module.params["root"])
     python, gone = root / "bin/python", []
     if options["turn"] == "leader" and (module.check_mode or has_leader()):

@@ -91,8 +91,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.from_leader import FromLeaderError, has_leader, pull
 from ..module_utils.locks import SETUP, one_at_a_time
 from ..module_utils.python_env import (
@@ -104,6 +102,7 @@ from ..module_utils.python_env import (
     python_minor,
     run,
 )
+from ..module_utils.setup_arguments import PYTHON_TOOLCHAIN
 from ..module_utils.wheels import (
     NotHereError,
     download,
@@ -113,6 +112,7 @@ from ..module_utils.wheels import (
     unpack_programs,
     wheels_folder,
 )
+from ..module_utils.worker_module import worker_module
 
 UV_MB = 200
 
@@ -223,25 +223,7 @@ def link(path: Path, target: Path, check: bool) -> dict | None:
 
 def main() -> None:
     """Install what is missing, link what was chosen."""
-    module = AnsibleModule(
-        argument_spec={
-            "lock": {"type": "str", "required": True},
-            "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
-            "source": {
-                "type": "str",
-                "choices": ["registry", "controller"],
-                "default": "registry",
-            },
-            "pack": {"type": "path"},
-            "cache": {"type": "path", "default": "~/.cache/tpufleet"},
-            "env": {"type": "dict", "default": {}},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
-            "minimum": {"type": "int", "default": 12},
-            "wanted": {"type": "str", "default": "3.12"},
-            "mirror": {"type": "str", "default": ""},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**PYTHON_TOOLCHAIN)
     options, root = module.params, Path(module.params["root"])
     home = root / f"uv-{lock_digest(options['lock'])[:16]}"
     uv = home / "bin/uv"

@@ -88,9 +88,9 @@ import stat
 import subprocess
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-
+from ..module_utils.setup_arguments import SYSTEM_FILES
 from ..module_utils.system_files import SystemFile, clashes, following, undone
+from ..module_utils.worker_module import worker_module
 
 
 class NotTakenError(Exception):
@@ -171,32 +171,7 @@ def file_diff(file: SystemFile) -> dict:
 
 def main() -> None:
     """Compare, write, and let the system take what changed."""
-    module = AnsibleModule(
-        argument_spec={
-            "files": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "path": {"type": "path", "required": True},
-                    "content": {"type": "str", "required": True},
-                    "mode": {"type": "str", "default": "0644"},
-                },
-            },
-            "directories": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "path": {"type": "path", "required": True},
-                    "owner": {"type": "int", "default": 0},
-                    "mode": {"type": "str", "default": "0755"},
-                },
-            },
-            "owed": {"type": "path", "default": "/etc/tpufleet/owed"},
-        },
-        supports_check_mode=True,
-    )
+    module = worker_module(**SYSTEM_FILES)
     files = [
         SystemFile(one["path"], one["content"], int(one["mode"], 8))
         for one in module.params["files"]

@@ -27,9 +27,9 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.json import Direction, get_module_encoder
 from ansible.plugins.action import ActionBase
 
-from ..module_utils import kept_run
-from ..module_utils.worker_arguments import BY_MODULE
+from ..module_utils import kept_run, setup_arguments, worker_arguments
 
+RULES = {**worker_arguments.BY_MODULE, **setup_arguments.BY_MODULE}
 PLACE = "/run/tpufleet/modules"
 PROFILE = "legacy"
 PACKAGE = "ansible_collections/tpufleet/core/plugins"
@@ -117,16 +117,29 @@ def check_arguments(
     As they are, and None, where this is left to the module: its refusal is in Ansible's words, and
     a path is the worker's, with its home and its variables.
     """
-    rules = BY_MODULE.get(module)
+    rules = RULES.get(module)
     if rules is None:
         return given, None
     own = {name: value for name, value in given.items() if name.startswith("_ansible_")}
     rest = {name: value for name, value in given.items() if name not in own}
-    paths = [name for name, rule in rules["argument_spec"].items() if rule["type"] == "path"]
     found = ArgumentSpecValidator(**rules).validate(rest)
-    if found.error_messages or {"~", "$"} & set("".join(str(rest.get(name)) for name in paths)):
+    paths = worker_paths(rules["argument_spec"], rest)
+    if found.error_messages or {"~", "$"} & set("".join(paths)):
         return given, None
     return {**found.validated_parameters, **own}, tuple(map(str, found._no_log_values))
+
+
+def worker_paths(spec: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    """Name the paths of the worker's that were given, those of an option's own options too."""
+    for name, rule in spec.items():
+        value = given.get(name)
+        if rule["type"] == "path" and name not in setup_arguments.OF_THE_CONTROLLER:
+            yield str(value)
+        for part in value if isinstance(value, list) else [value]:
+            if "options" in rule and isinstance(part, Mapping):
+                yield from worker_paths(rule["options"], part)
+            elif "options" in rule:
+                yield str(part)  # a dictionary that is still written out
 
 
 def interpreter(task_vars: Mapping[str, Any]) -> str:
