@@ -137,3 +137,33 @@ def test_the_files_of_a_release_are_nobody_else_s_to_write_to_whatever_comes_lat
 
     assert staged.stat().st_ino not in before.values()
     assert proven(release, name) == []
+
+
+def test_files_and_directories_that_change_places_or_go_leave_the_old_release_whole(worker, code):
+    (code / "plain").write_text("a file\n")
+    (code / "folder").mkdir()
+    (code / "folder/inner.py").write_text("inner\n")
+    (code / "gone.py").write_text("gone\n")
+    old = stage(code)
+    first = worker.push(old)
+    (code / "plain").unlink()
+    (code / "plain").mkdir()
+    (code / "plain/inner.py").write_text("inner\n")
+    (code / "folder/inner.py").unlink()
+    (code / "folder").rmdir()
+    (code / "folder").write_text("a file\n")
+    (code / "gone.py").unlink()
+    name = stage(code)
+
+    assert proven(worker.push(name), name) == []
+    assert proven(first, old) == []
+
+
+def test_a_change_within_a_file_of_the_same_length_leaves_the_old_release_whole(worker, code):
+    old = stage(code)
+    first = worker.push(old)
+    (code / "train/main.py").write_text("PRINT('hello')\n")
+    name = stage(code)
+
+    assert proven(worker.push(name), name) == []
+    assert proven(first, old) == []

@@ -218,8 +218,7 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
     except FileNotFoundError:
         raise ReleaseError("what has come is no release: there is no manifest") from None
     had = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
-    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
-        (target / folder).mkdir(parents=True, exist_ok=True)
+    make_folders(target, entries)
     for path, kind, digest in entries:
         destination = f"{target}/{path}"
         if kind == "link":
@@ -228,6 +227,20 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
         same = had.get((kind, digest))
         if not (same and linked(f"{last}/{same}", destination, MODES[kind])):
             copy_file(f"{incoming}/{path}", destination, MODES[kind])
+
+
+def link_all(last: Path, target: Path) -> None:
+    """Link all files of another release into ``target``, under the names that they have there."""
+    entries = files_of(last)
+    make_folders(target, entries)
+    for path, kind, _ in entries:
+        linked(f"{last}/{path}", f"{target}/{path}", MODES[kind])
+
+
+def make_folders(target: Path, entries: Iterable[Entry]) -> None:
+    """Make the directories that a release's paths lie in."""
+    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
+        (target / folder).mkdir(parents=True, exist_ok=True)
 
 
 def files_of(release: Path | None) -> list[Entry]:

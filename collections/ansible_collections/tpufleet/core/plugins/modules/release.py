@@ -98,6 +98,7 @@ from ..module_utils.release import (
     ReleaseError,
     files_of,
     install,
+    link_all,
     newest,
     proven,
     prune,
@@ -125,10 +126,14 @@ def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path 
     """Fill ``target`` with the leader's release, of which only what differs from the last one
     travels: the rest is linked.
 
-    What differs is told by size and time, so a damaged file may be linked; the proof finds it.
+    It is linked here, since rsync's --link-dest costs twice the time for it; of what differs rsync
+    writes another file, never into the one that two releases share. What differs is told by size
+    and time, so a damaged file may be linked; the proof finds it.
     """
-    same = [f"--link-dest={last}"] if last else []
-    pull("releases", name, target, options=same, seconds=600, folder=folder)
+    if last:
+        link_all(last, target)
+    # To the nanosecond: what seems the same gets the leader's mode where it lies, in both releases.
+    pull("releases", name, target, options=["--modify-window=-1"], seconds=600, folder=folder)
 
 
 def used() -> set[str]:
