@@ -6,28 +6,33 @@ it program by program, and waits for long where the bucket is away (docs/decisio
 programs come at once before the first is needed, and new ones go there while the run trains.
 """
 
+import atexit
 import logging
 import os
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 import jax
+from jax._src.compilation_cache import decompress_executable
 
 from train.contract import Contract, files_at
 
 log = logging.getLogger(__name__)
 
 FOLDER = "compiled"
-PROGRAM = "*-cache"
-"""Names of JAX's programs (jax/_src/lru_cache.py); what it writes beside them is its own."""
+SUFFIX = "-cache"
+"""Of JAX's programs (jax/_src/lru_cache.py); what it writes beside them is its own."""
 EVERY_SECONDS = 10
 SETTLED_SECONDS = 2
-"""JAX writes a program in place: one that is younger may be half of it, and goes the next time."""
+"""JAX writes a program in place: one that is younger goes the next time."""
+JAX_LOGS = ("jax._src.compiler", "jax._src.compilation_cache")
+TELLING = ("cache hit for", "to persistent compilation cache with key")
 
 
 def carry(contract: Contract) -> None:
-    """Fetch the run's programs, and from now on keep the new ones.
+    """Fetch the run's programs, and from now on keep those that it finds or writes.
 
     To be called once the processes have joined, before anything is compiled. There is nothing to
     do where checkpoints are in a directory, or where JAX has no cache or one in a bucket.
@@ -35,12 +40,14 @@ def carry(contract: Contract) -> None:
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
     if isinstance(contract.checkpoints, str) and cache and "://" not in cache:
         alone = jax.default_backend() == "cpu"  # each process has its own programs, says mesh.py
-        own = f"/{jax.process_index()}" if alone else ""
+        own = f"/{contract.process_id}" if alone else ""
         programs = Programs(Path(cache), f"{contract.checkpoints}/{FOLDER}{own}")
         programs.fetch()
-        _tell_of_hits(programs.used)
-        if alone or jax.process_index() == 0:  # as JAX writes them
-            threading.Thread(target=programs.keep_on, daemon=True, name="compiled").start()
+        if alone or contract.process_id == 0:  # as JAX writes, by the number that it was given
+            hear(programs.used)
+            over = threading.Event()
+            atexit.register(over.set)
+            threading.Thread(target=programs.keep_on, args=[over], daemon=True).start()
 
 
 class Programs:
@@ -51,68 +58,72 @@ class Programs:
         self._cache, self._place = cache, place
         self._fs, self._root = files_at(place)
         self._there: set[str] = set()
-        self._before: set[str] = set()
-        """Those that lay here: other runs use the same cache."""
         self.used: set[str] = set()
-        """Those that this process has found here, whoever compiled them."""
+        """The run's own: other runs may have theirs in the same cache."""
 
     def fetch(self) -> None:
         """Take what the run has there and this worker lacks."""
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
-            found = self._fs.glob(f"{self._root}/{PROGRAM}")
+            found = self._fs.glob(f"{self._root}/*{SUFFIX}")
             self._there = {path.rpartition("/")[2] for path in found}
-            lacking = sorted(self._there - self._here())
-            partial = [self._cache / f".{name}.{os.getpid()}" for name in lacking]
-            if lacking:
-                self._fs.get([f"{self._root}/{name}" for name in lacking], [*map(str, partial)])
-                log.info("%d compiled programs came from %s", len(lacking), self._place)
-            for path, name in zip(partial, lacking, strict=True):
-                path.replace(self._cache / name)
+            lacking = sorted(name for name in self._there if not (self._cache / name).exists())
+            with tempfile.TemporaryDirectory(dir=self._cache, prefix=".") as partial:
+                come = [Path(partial) / name for name in lacking]
+                if lacking:
+                    there = [f"{self._root}/{name}" for name in lacking]
+                    self._fs.get(there, [*map(str, come)])
+                    log.info("%d compiled programs came from %s", len(lacking), self._place)
+                for path in filter(whole, come):
+                    path.replace(self._cache / path.name)
         except Exception as err:  # each of gcsfs's, google-auth's and aiohttp's own kinds
             log.warning("%s: not fetched, so it is compiled again: %s", self._place, _line(err))
-        self._before = self._here()
 
-    def keep_on(self) -> None:
+    def keep_on(self, over: threading.Event) -> None:
         """Put there what is new, again and again; say once that it can't be."""
         say = log.warning
-        while True:
-            time.sleep(EVERY_SECONDS)
+        while not over.wait(EVERY_SECONDS):
             try:
                 self.keep()
             except Exception as err:
-                say("%s: not kept, so a new TPU compiles again: %s", self._place, _line(err))
+                if not over.is_set():
+                    say("%s: not kept, so a new TPU compiles again: %s", self._place, _line(err))
                 say = log.debug
 
     def keep(self) -> None:
-        """Put there what is new; raises what the bucket's library does."""
-        here = self._here(time.time() - SETTLED_SECONDS)
-        new = sorted(here - self._there - (self._before - self.used))
-        if new:
-            files = [str(self._cache / name) for name in new]
-            self._fs.put(files, [f"{self._root}/{name}" for name in new])
-            self._there |= set(new)
-
-    def _here(self, until: float = float("inf")) -> set[str]:
-        """Name the programs that this worker has, written before that unix time."""
-        return {path.name for path in self._cache.glob(PROGRAM) if path.stat().st_mtime < until}
+        """Put there what is new and whole; raises what the bucket's library does."""
+        settled = time.time() - SETTLED_SECONDS
+        for path in [self._cache / name for name in sorted(self.used.copy() - self._there)]:
+            if path.exists() and path.stat().st_mtime < settled and whole(path):
+                self._fs.put_file(str(path), f"{self._root}/{path.name}")
+                self._there.add(path.name)
 
 
-def _tell_of_hits(used: set[str]) -> None:
-    """Have JAX name what it finds in its cache: that stands in its log alone, below what is shown.
+def whole(program: Path) -> bool:
+    """Tell whether a program can be read: a full disk may have left half of it."""
+    try:
+        decompress_executable(program.read_bytes())
+    except Exception:  # of zlib or zstandard, as JAX finds them
+        return False
+    return True
 
-    Should its words change, what another run compiled here is not kept, and nothing else happens.
+
+def hear(used: set[str]) -> None:
+    """Have JAX name what it finds in its cache and what it writes there.
+
+    It does so in its log alone, below what is shown. Should its words change, nothing is kept, and
+    tests/train/test_compiled.py tells.
     """
-    jax_log = logging.getLogger("jax._src.compiler")
-    shown = jax_log.getEffectiveLevel()
 
-    def hear(record: logging.LogRecord) -> bool:
-        if "cache hit" in str(record.msg) and isinstance(record.args, tuple):
-            used.add(f"{record.args[-1]}-cache")
+    def heard(record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple) and any(word in str(record.msg) for word in TELLING):
+            used.add(f"{record.args[-1]}{SUFFIX}")
         return record.levelno >= shown
 
-    jax_log.addFilter(hear)
-    jax_log.setLevel(logging.DEBUG)
+    shown = logging.getLogger(JAX_LOGS[0]).getEffectiveLevel()
+    for name in JAX_LOGS:
+        logging.getLogger(name).addFilter(heard)
+        logging.getLogger(name).setLevel(logging.DEBUG)
 
 
 def _line(err: Exception) -> str:

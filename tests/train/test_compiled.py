@@ -2,6 +2,7 @@
 
 import os
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from train.contract import files_at
 WORDS = ["sample.length=0", "steps=1000000"]
 
 
-def write(folder: Path, name: str, text: str = "compiled", age: float = 60) -> None:
+PROGRAM = zlib.compress(b"a program" * 100)
+
+
+def write(folder: Path, name: str, content: bytes = PROGRAM, age: float = 60) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
+    (folder / name).write_bytes(content)
     os.utime(folder / name, (time.time() - age,) * 2)
 
 
@@ -32,44 +36,45 @@ def names(folder: Path) -> set[str]:
 
 
 def test_what_the_run_has_there_comes_and_what_is_here_stays(tmp_path: Path, there: Path):
+    mine = zlib.compress(b"mine")
     write(there, "update-cache")
-    write(there, "slice-cache", "another's")
+    write(there, "slice-cache")
     write(there, "notes.txt")
-    write(tmp_path / "here", "slice-cache", "mine")
+    write(tmp_path / "here", "slice-cache", mine)
     Programs(tmp_path / "here", str(there)).fetch()
     assert names(tmp_path / "here") == {"update-cache", "slice-cache"}
-    assert (tmp_path / "here/slice-cache").read_text() == "mine"
+    assert (tmp_path / "here/slice-cache").read_bytes() == mine
 
 
-def test_what_is_new_goes_there_and_no_other_run_s(tmp_path: Path, there: Path):
-    write(tmp_path / "here", "another-run-s-cache")
+def test_what_the_run_uses_goes_there_and_no_other_run_s(tmp_path: Path, there: Path):
     programs = Programs(tmp_path / "here", str(there))
     programs.fetch()
     write(tmp_path / "here", "update-cache")
-    write(tmp_path / "here", "update-atime")
+    write(tmp_path / "here", "another-run-s-cache")
+    programs.used |= {"update-cache", "gone-cache"}
     programs.keep()
     assert names(there) == {"update-cache"}
 
 
-def test_what_another_run_compiled_and_this_one_uses_goes_there_too(tmp_path: Path, there: Path):
-    write(tmp_path / "here", "update-cache")
-    write(tmp_path / "here", "another-run-s-cache")
+def test_a_program_that_is_half_written_goes_when_it_is_whole(tmp_path: Path, there: Path):
     programs = Programs(tmp_path / "here", str(there))
     programs.fetch()
     programs.used.add("update-cache")
+    write(tmp_path / "here", "update-cache", age=0)
     programs.keep()
-    assert names(there) == {"update-cache"}
-
-
-def test_a_program_that_may_be_half_written_goes_the_next_time(tmp_path: Path, there: Path):
-    programs = Programs(tmp_path / "here", str(there))
-    programs.fetch()
-    write(tmp_path / "here", "update-cache", "half", age=0)
+    write(tmp_path / "here", "update-cache", PROGRAM[:-1])
     programs.keep()
     assert names(there) == set()
-    write(tmp_path / "here", "update-cache", "all of it", age=SETTLED_SECONDS + 1)
+    write(tmp_path / "here", "update-cache", age=SETTLED_SECONDS + 1)
     programs.keep()
-    assert (there / "update-cache").read_text() == "all of it"
+    assert (there / "update-cache").read_bytes() == PROGRAM
+
+
+def test_half_a_program_there_is_not_taken(tmp_path: Path, there: Path):
+    write(there, "update-cache", PROGRAM[:-1])
+    write(there, "slice-cache")
+    Programs(tmp_path / "here", str(there)).fetch()
+    assert names(tmp_path / "here") == {"slice-cache"}
 
 
 def test_a_bucket_that_is_away_costs_a_line_and_no_run(

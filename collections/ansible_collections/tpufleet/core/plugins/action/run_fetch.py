@@ -57,7 +57,8 @@ class ActionModule(ActionBase):
 
 def fetch(bucket: Objects, folder: Path, newest: bool, check: bool) -> dict[str, Any]:
     """Bring what is below a bucket's address here. Raises RunError, TpuApiError, OSError."""
-    sizes = bucket.sizes()
+    # What JAX compiled lies there too: it is of no use but to the trainer.
+    sizes = {name: n for name, n in bucket.sizes().items() if not name.startswith("compiled/")}
     names, wrong = sorted(sizes), []
     if newest:
         step, wrong = newest_sound(sizes, bucket.content)

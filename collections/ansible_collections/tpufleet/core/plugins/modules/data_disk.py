@@ -188,7 +188,8 @@ def main() -> None:
     except UnfitError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        what = error.filename or module.params["name"]  # a read that fails names no file
+        module.fail_json(msg=f"{what}: {error.strerror}")
     module.exit_json(**result)
 
 
