@@ -105,10 +105,20 @@ PEOPLE = {
     },
 }
 
+_DOWNLOADED = {
+    "lock": {"type": "str", "required": True},
+    "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
+    "source": {"type": "str", "choices": ["registry", "controller"], "default": "registry"},
+    "pack": {"type": "path"},
+    "cache": {"type": "path", "default": "~/.cache/tpufleet"},
+    "env": {"type": "dict", "default": {}},
+    "root": {"type": "path", "default": "/opt/tpufleet"},
+}
+"""Of what the leader downloads, and the others take from it."""
+
 PYTHON_ENV = {
     "argument_spec": {
-        "lock": {"type": "str", "required": True},
-        "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
+        **_DOWNLOADED,
         "keep": {"type": "int", "default": 2},
         "runs": {"type": "path", "default": "/etc/tpufleet/runs"},
         "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
@@ -118,31 +128,12 @@ PYTHON_ENV = {
         "proof_seconds": {"type": "int", "default": 120},
         "user": {"type": "str", "default": "tpufleet"},
         "needed_mb": {"type": "int"},
-        "source": {
-            "type": "str",
-            "choices": ["registry", "controller"],
-            "default": "registry",
-        },
-        "pack": {"type": "path"},
-        "cache": {"type": "path", "default": "~/.cache/tpufleet"},
-        "env": {"type": "dict", "default": {}},
-        "root": {"type": "path", "default": "/opt/tpufleet"},
     },
 }
 
 PYTHON_TOOLCHAIN = {
     "argument_spec": {
-        "lock": {"type": "str", "required": True},
-        "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
-        "source": {
-            "type": "str",
-            "choices": ["registry", "controller"],
-            "default": "registry",
-        },
-        "pack": {"type": "path"},
-        "cache": {"type": "path", "default": "~/.cache/tpufleet"},
-        "env": {"type": "dict", "default": {}},
-        "root": {"type": "path", "default": "/opt/tpufleet"},
+        **_DOWNLOADED,
         "minimum": {"type": "int", "default": 12},
         "wanted": {"type": "str", "default": "3.12"},
         "mirror": {"type": "str", "default": ""},
