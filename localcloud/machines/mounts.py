@@ -25,8 +25,7 @@ def disk(point: Path, gib: int) -> Path:
     """Mount at ``point`` a file system of its own size, in the sparse file beside it.
 
     So what fills a machine's disk fills not this host's. What it writes is cached once, by its
-    own file system, not by the host's as well: that halves what eight setups cost, and their
-    memory (losetup(8), --direct-io). Raises MachineError.
+    own file system, not by the host's as well (losetup(8), --direct-io). Raises MachineError.
     """
     point.mkdir(parents=True, exist_ok=True)
     if point in below(point):

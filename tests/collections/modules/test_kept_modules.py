@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils import kept_run, worker_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
+from ansible_collections.tpufleet.core.plugins.plugin_utils.sends_wheels import SendsWheels
 
 PLUGINS = "ansible_collections.tpufleet.core.plugins"
 MODULES = f"{PLUGINS}.modules"
@@ -163,13 +164,24 @@ def test_a_path_within_an_option_is_the_worker_s_own_as_well(module, given):
 
 def test_what_is_no_path_of_the_worker_s_is_checked_whatever_stands_in_it(tmp_path):
     unit = {"path": "/etc/systemd/system/a.service", "content": "ExecStart=/bin/kill $MAINPID ~\n"}
-    wheels = {"lock": "a==1", "cache": "~/wheels"}
 
     arguments, secrets = kept_modules.check_arguments("system_files", {"files": [unit]})
 
     assert secrets == ()
     assert arguments["files"] == [{**unit, "mode": "0644"}]
-    assert kept_modules.check_arguments("python_env", wheels)[1] == ()
+
+
+def test_the_controller_s_cache_of_wheels_is_not_sent_to_a_worker(monkeypatch):
+    sent = []
+    monkeypatch.setattr(
+        SendsWheels, "_execute_module", lambda _, **how: sent.append(how["module_args"]) or {}
+    )
+    action = SendsWheels.__new__(SendsWheels)
+
+    action._module({"lock": "a==1", "cache": "~/wheels"}, {})
+
+    assert sent == [{"lock": "a==1"}]
+    assert kept_modules.check_arguments("python_env", sent[0])[1] == ()
 
 
 def test_a_module_of_setup_gives_the_same_answer_when_its_arguments_were_checked(tmp_path, packed):

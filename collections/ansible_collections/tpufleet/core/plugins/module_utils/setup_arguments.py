@@ -5,9 +5,6 @@ As for the daily verbs' (``worker_arguments``), the controller checks these argu
 
 from __future__ import annotations
 
-# Paths that an action reads and its module on the worker doesn't: a ~ in one is the controller's.
-OF_THE_CONTROLLER = {"cache"}
-
 CERTIFICATE = {
     "argument_spec": {
         "state": {"type": "str", "choices": ["checked", "granted"], "required": True},

@@ -133,7 +133,7 @@ def worker_paths(spec: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[
     """Name the paths of the worker's that were given, those of an option's own options too."""
     for name, rule in spec.items():
         value = given.get(name)
-        if rule["type"] == "path" and name not in setup_arguments.OF_THE_CONTROLLER:
+        if rule["type"] == "path":
             yield str(value)
         for part in value if isinstance(value, list) else [value]:
             if "options" in rule and isinstance(part, Mapping):

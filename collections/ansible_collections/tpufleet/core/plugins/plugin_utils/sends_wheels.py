@@ -46,6 +46,8 @@ class SendsWheels(KeptModules):
             self._remove_tmp_path(place)
 
     def _module(self, options: dict[str, Any], task_vars: Mapping[str, Any] | None) -> dict:
+        # The cache is the controller's: a ~ in it is not for the worker to fill in.
+        arguments = {key: value for key, value in options.items() if key != "cache"}
         return self._execute_module(
-            module_name=self.module, module_args=options, task_vars=task_vars
+            module_name=self.module, module_args=arguments, task_vars=task_vars
         )
