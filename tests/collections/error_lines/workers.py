@@ -1,14 +1,12 @@
 """Bad input to setup: what a worker lacks, or is told wrongly."""
 
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 from ansible_collections.tpufleet.core.plugins.module_utils.apt_words import reason
+from ansible_collections.tpufleet.core.plugins.module_utils.env_install import install_from_index
 from ansible_collections.tpufleet.core.plugins.module_utils.python_env import check_room
-from ansible_collections.tpufleet.core.plugins.module_utils.wheels import download
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
 
 from tests.collections.error_lines.bad import Bad, case, failed, nowhere, refused, viewed
@@ -40,19 +38,23 @@ def package_that_does_not_exist(bad: Bad) -> str:
 
 @case("apple==1.0")
 def requirement_that_does_not_exist(bad: Bad) -> str:
-    return wheels(bad, {"PIP_NO_INDEX": "1"})
+    (bad.folder / "apple").mkdir()
+    (bad.folder / "apple/index.html").write_text("")
+    return environment(bad, f"file://{bad.folder}")
 
 
 @case("apple")
 def index_that_is_down(bad: Bad) -> str:
-    return wheels(bad, {"UV_INDEX_URL": f"{nowhere()}/simple", "PIP_RETRIES": "0"})
+    return environment(bad, f"{nowhere()}/simple")
 
 
-def wheels(bad: Bad, env: Mapping[str, str]) -> str:
+def environment(bad: Bad, index: str) -> str:
     lock = f"apple==1.0 --hash=sha256:{'0' * 64}\n"
-    home = bad.folder / "pip"
-    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-    return refused(download, bad.folder / "wheels/a", lock, [str(home / "bin/pip")], env)
+    uv, python = Path(sys.prefix) / "bin/uv", Path(sys.executable)
+    told = {"UV_DEFAULT_INDEX": index, "UV_HTTP_RETRIES": "0"}
+    return refused(
+        install_from_index, bad.folder / "env", lock, python, uv, told, bad.folder / "cache"
+    )
 
 
 @case("/")

@@ -45,14 +45,19 @@ def leader(tmp_path, monkeypatch):
     py_compile.compile(str(source))
     (env / "lib64").symlink_to("lib")
     finish(env)
+    serve(tmp_path, {"envs": str(env.parent)}, monkeypatch)
+    return env
+
+
+def serve(tmp_path, directories, monkeypatch):
+    """Answer as a leader that serves directories, to a worker whose key is in ``tmp_path``."""
     conf = tmp_path / "rsyncd.conf"
-    served = rsyncd_conf({"envs": str(env.parent)})
+    served = rsyncd_conf(directories)
     conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
     answer(tmp_path, f"exec rsync --server --daemon --config={conf} .")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     for name in ("ssh_config", "known_hosts"):
         (tmp_path / name).touch()
-    return env
 
 
 def finish(env, made_by=None):

@@ -11,11 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils import env_use, wheels
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
-    EnvError,
-    install_env,
-    is_complete,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,30 +130,6 @@ def test_a_wheel_that_another_lock_file_pins_too_is_not_downloaded_again(tmp_pat
     wheels.download(folder, both, pip, index)
 
     assert len(list(folder.glob("*.whl"))) == 2
-
-
-def test_a_worker_whose_leader_gives_nothing_downloads_for_itself_and_says_so(tmp_path, pip, index):
-    lock = make_wheel(tmp_path / "index", "apple")
-    folder = wheels.wheels_folder(tmp_path, lock, 13)
-
-    word = wheels.have(folder, lock, pip, index, leader=True)
-
-    assert "downloaded for itself" in word
-    assert folder.is_dir()
-
-
-def test_an_environment_is_made_from_wheels_alone_and_checks_their_hashes(tmp_path):
-    lock = make_wheel(tmp_path / "index", "apple", "taste = 'sweet'\n")
-    uv, python = Path(sys.prefix) / "bin/uv", Path(sys.executable)
-    env = tmp_path / ENV_A
-
-    install_env(env, lock, python, uv, tmp_path / "index", {})
-
-    assert is_complete(env)
-    make_wheel(tmp_path / "index", "apple", "taste = 'bitter'\n")
-    with pytest.raises(EnvError, match="uv pip install"):
-        install_env(tmp_path / ENV_B, lock, python, uv, tmp_path / "index", {})
-    assert not is_complete(tmp_path / ENV_B)
 
 
 def with_program(folder: Path, name: str, body: str) -> str:

@@ -10,7 +10,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.hosts_file import wi
 from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
     EnvError,
     check_room,
-    compile_bytecode,
     env_id,
     is_complete,
     lock_digest,
@@ -97,22 +96,6 @@ def test_an_environment_whose_marker_was_cut_short_is_not_complete(tmp_path):
     (tmp_path / "complete.json").write_text("")
 
     assert not is_complete(tmp_path)
-
-
-def test_what_a_run_may_import_is_compiled_and_the_packages_own_tests_are_not(tmp_path):
-    package = tmp_path / "tests/env/lib/python3/site-packages/package"
-    for name in ("module.py", "tests/test_module.py", "attestations/module.py"):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text("x = 1\n")
-    (package / "template.py").write_text("{% no Python %}\n")
-    env = tmp_path / "tests/env"
-    (env / "bin").mkdir()
-    (env / "bin/python").symlink_to(sys.executable)
-
-    compile_bytecode(env)
-
-    compiled = [path.relative_to(package).parent.parent for path in package.rglob("*.pyc")]
-    assert sorted(map(str, compiled)) == [".", "attestations"]
 
 
 def test_the_packages_of_a_lock_file_are_found():

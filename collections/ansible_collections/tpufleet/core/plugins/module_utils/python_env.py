@@ -1,4 +1,4 @@
-"""A worker's Python: which interpreter, where an environment lies, how it is made and proven.
+"""A worker's Python: which interpreter, where an environment lies, whether it is whole and proven.
 
 Python 3.9 and the standard library, since it runs on workers before anything is installed there.
 """
@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +22,11 @@ CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 NEEDED_MB = {"cpu": 1200, "tpu": 2500, "cuda": 9000}
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
+DOWNLOADING = "downloading what the lock file pins"
+MEND = (
+    "mend the lock file, or name an index that can be reached (jax_install_env), then "
+    "ansible-playbook setup.yml"
+)
 PROOF = """
 import json, jax
 print(json.dumps({
@@ -57,6 +61,14 @@ print(json.dumps({"devices": jax.device_count(), "sum": float(total)}))
 
 class EnvError(Exception):
     """Python or an environment can't be had; the text is one line for a person."""
+
+
+def no_wheel(what: str) -> EnvError:
+    """Say that no index has a wheel of a requirement, and what mends it."""
+    return EnvError(
+        f"no index that was asked has a wheel of {what} for this Python: "
+        f"lock with uv pip compile --only-binary :all:, or {MEND}"
+    )
 
 
 def lock_digest(lock: str) -> str:
@@ -106,7 +118,7 @@ def interpreter(python: Path) -> dict:
 
 def measure(env: Path) -> dict[str, int]:
     """Count an environment's files and their bytes, and apart from them those of its bytecode; its
-    marker is left out, and what root may compile later (``compile_bytecode``)."""
+    marker is left out, and what root may compile later (``env_install.compile_bytecode``)."""
     found = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):
         compiled = folder.endswith("/__pycache__")
@@ -201,75 +213,6 @@ def reason(complaint: str) -> str:
     if any("No space left on device" in line for line in lines):
         return "no space left on the disk: make room, then ansible-playbook setup.yml"
     return "; ".join(lines[-3:]) if lines else "no word of why"
-
-
-def install_env(
-    env: Path, lock: str, python: Path, uv: Path, wheels: Path, extra_env: Mapping[str, str]
-) -> None:
-    """Make an environment from a lock file and its wheels, each held against the lock's hashes.
-
-    Nothing is asked of any network. What a broken earlier try left is removed first. The marker
-    is written last. Raises EnvError, OSError.
-    """
-    if env.exists():
-        shutil.rmtree(env)
-    env.parent.mkdir(parents=True, exist_ok=True)
-    variables = network_environment({**os.environ, **extra_env})
-    variables.update(UV_OFFLINE="1", UV_NO_PROGRESS="1")
-    # On the environment's own file system, so that files are linked, not copied; gone afterwards.
-    unpacked = env.parent / f".{env.name}.cache"
-    variables["UV_CACHE_DIR"] = str(unpacked)
-    with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
-        file.write(lock)
-        file.flush()
-        run(
-            [str(uv), "venv", "--no-project", "--python", str(python), str(env)],
-            variables,
-            "uv venv",
-        )
-        run(
-            [
-                str(uv),
-                "pip",
-                "install",
-                "--python",
-                str(env / "bin/python"),
-                "--require-hashes",
-                "--no-index",
-                "--find-links",
-                str(wheels),
-                "-r",
-                file.name,
-            ],
-            variables,
-            "uv pip install",
-        )
-    shutil.rmtree(unpacked, ignore_errors=True)
-    compile_bytecode(env)
-    (env / "requirements.lock").write_text(lock, encoding="utf-8")
-    marker = {"packages": packages(lock), "python": str(python.resolve())}
-    marker.update(made_by=interpreter(python), **measure(env))
-    (env / COMPLETE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
-    mark_seen(env)
-
-
-def compile_bytecode(env: Path) -> None:
-    """Compile what an environment holds, but for the packages' own tests, which no run imports.
-
-    The trainer's user may not write there, so it is now or at each start again. What is no Python
-    of this version, as some packages' templates, stays as it is.
-    """
-    library = env / "lib"
-    words = [str(env / "bin/python"), "-I", "-m", "compileall", "-qq", "-j", "0"]
-    words += ["-x", f"^{re.escape(str(library))}/.*/tests/", str(library)]
-    subprocess.run(
-        words,
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
 
 
 def proof_environment(platform: str, chips: int) -> dict[str, str]:

@@ -17,16 +17,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .from_leader import FromLeaderError, pull
-from .python_env import EnvError, lock_digest, network_environment, run
+from .python_env import (
+    DOWNLOADING,
+    MEND,
+    EnvError,
+    lock_digest,
+    network_environment,
+    no_wheel,
+    run,
+)
 
 _WHEEL = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-/]+)-[^/]+\.whl$")
 _PROGRAM = re.compile(r"^[^/]+\.data/scripts/(?P<name>[A-Za-z0-9_.-]+)$")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9]")
 _NO_WHEEL = re.compile(r"No matching distribution found for (?P<what>[^\s;]+)")
-_MEND = (
-    "mend the lock file, or name an index that can be reached (jax_install_env), then "
-    "ansible-playbook setup.yml"
-)
 
 
 PIPS = 3
@@ -76,8 +80,7 @@ def download(
         number, text = numbered
         listed = new / f"lock.{number}"
         listed.write_text(text, encoding="utf-8")
-        what = "downloading what the lock file pins"
-        run([*words, "-r", str(listed)], pip_environment(env), what)
+        run([*words, "-r", str(listed)], pip_environment(env), DOWNLOADING)
 
     shares = split(lock, PIPS)
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and the leader's alone
@@ -87,11 +90,8 @@ def download(
             list(pool.map(one, enumerate(shares)))
         except EnvError as error:
             if missing := _NO_WHEEL.search(str(error)):
-                raise EnvError(
-                    f"no index that was asked has a wheel of {missing['what']} for this Python: "
-                    f"lock with uv pip compile --only-binary :all:, or {_MEND}"
-                ) from None
-            raise EnvError(f"{error}: {_MEND}") from None
+                raise no_wheel(missing["what"]) from None
+            raise EnvError(f"{error}: {MEND}") from None
     new.replace(folder)
 
 
@@ -115,27 +115,6 @@ def take_from_leader(folder: Path) -> None:
     new.parent.mkdir(parents=True, exist_ok=True)
     pull("cache", f"wheels/{folder.name}", new)
     new.replace(folder)
-
-
-def have(folder: Path, lock: str, pip: list[str], env: Mapping[str, str], leader: bool) -> str:
-    """Have the wheels, from the leader if there is one, else from the registry.
-
-    A leader that doesn't give them stops no worker: what it lacks is downloaded, and said.
-
-    Returns:
-        What a person should know, or nothing.
-
-    Raises:
-        EnvError: they can't be had from anywhere.
-    """
-    word = ""
-    if leader:
-        try:
-            take_from_leader(folder)
-        except FromLeaderError as error:
-            word = f"{error}: this worker downloaded for itself"
-    download(folder, lock, pip, env)
-    return word
 
 
 def have_sent(folder: Path, lock: str, pack: Path | None, leader: bool, minor: int) -> str:

@@ -154,10 +154,12 @@ def confirm(path: Path) -> None:
     new.chmod(0o600)
     new.replace(path)
     unit = UNIT_TEXT.format(path=path, table=TABLE)
-    if read(UNIT) != unit:
+    changed = read(UNIT) != unit
+    if changed:
         UNIT.write_text(unit, encoding="utf-8")
+    tell("systemctl", "enable", "--quiet", "--no-reload", UNIT.name)
+    if changed:  # for the unit and for its being enabled: each reload asks all of systemd anew
         tell("systemctl", "daemon-reload")
-    tell("systemctl", "enable", "--quiet", UNIT.name)
     tell("systemctl", "reload-or-restart", UNIT.name)
     LOADED.write_text(listed(), encoding="utf-8")
     WAITING.unlink()

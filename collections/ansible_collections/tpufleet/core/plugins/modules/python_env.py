@@ -14,7 +14,7 @@ description:
     beside the environment. Where a process holds the device it is put off, not forced.
   - What the lock file pins is downloaded by the TPU's leader, which makes the environment. Its
     other workers take that as it is, bytecode and all, where their interpreter is the same one;
-    else they take the wheels and make it themselves. Who makes it checks the lock's hashes.
+    else they take what it downloaded and make it themselves. Who makes it checks the lock's hashes.
   - Environments that nothing uses are removed, but the newest. What a process or a run in being
     uses never is.
 options:
@@ -126,12 +126,18 @@ proof:
 
 import json
 import shutil
-import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 from ..module_utils.devices import holders
 from ..module_utils.env_copy import NoCopyError, begun, take_env
+from ..module_utils.env_install import (
+    UV_CACHE,
+    drop_unused,
+    install_from_index,
+    install_from_wheels,
+    take_cache,
+)
 from ..module_utils.env_use import active_runs, prunable, used_by_processes, used_by_runs
 from ..module_utils.from_leader import FromLeaderError, LeaderAwayError, has_leader
 from ..module_utils.locks import SETUP, one_at_a_time
@@ -141,17 +147,17 @@ from ..module_utils.python_env import (
     EnvError,
     check_room,
     env_id,
-    install_env,
     is_complete,
     lock_digest,
     packages,
     prove,
     python_minor,
-    run,
 )
 from ..module_utils.setup_arguments import PYTHON_ENV
-from ..module_utils.wheels import NotHereError, drop, have, have_sent, wheels_folder
+from ..module_utils.wheels import NotHereError, drop, have_sent, wheels_folder
 from ..module_utils.worker_module import worker_module
+
+ALONE = "this worker downloaded for itself"
 
 
 def read_proof(path: Path) -> dict | None:
@@ -176,7 +182,7 @@ def certify(options: dict, env: Path) -> dict:
 
 
 def have_env(options: dict, env: Path, python: Path) -> str:
-    """Have the environment: the leader's own if it serves here, else one made from wheels.
+    """Have the environment: the leader's own if it serves here, else one made here.
 
     Gives what a person should know. Raises EnvError, NotHereError, OSError.
     """
@@ -187,38 +193,49 @@ def have_env(options: dict, env: Path, python: Path) -> str:
             take_env(env, python)
             return word
         except LeaderAwayError as error:
-            leader, word = False, f"{error}: this worker downloaded for itself"
+            leader, word = False, f"{error}: {ALONE}"
         except (FromLeaderError, NoCopyError):
-            pass  # of its wheels it is asked next, and what it says then is told
+            pass  # of what it downloaded it is asked next, and what it says then is told
     shutil.rmtree(begun(env), ignore_errors=True)
-    root = Path(options["root"])
-    folder = wheels_folder(root / "cache", options["lock"], python_minor(python))
-    word = fetch(options, python, folder, leader) or word
-    install_env(env, options["lock"], python, root / "bin/uv", folder, options["env"])
+    if options["source"] == "registry":
+        return from_index(options, env, python, leader) or word
+    folder = wheels_folder(cache_of(options), options["lock"], python_minor(python))
+    pack = Path(options["pack"]) if options["pack"] else None
+    word = have_sent(folder, options["lock"], pack, leader, python_minor(python)) or word
+    uv = Path(options["root"]) / "bin/uv"
+    install_from_wheels(env, options["lock"], python, uv, folder, options["env"])
     return word
 
 
-def fetch(options: dict, python: Path, folder: Path, leader: bool) -> str:
-    """Have the wheels; give what a person should know. Raises EnvError, NotHereError, OSError."""
-    if folder.is_dir():
-        return ""
-    if options["source"] == "controller":
-        pack = Path(options["pack"]) if options["pack"] else None
-        return have_sent(folder, options["lock"], pack, leader, python_minor(python))
-    with tempfile.TemporaryDirectory(prefix="tpufleet-pip-") as scratch:
-        beside_uv = (python.parent / "uv").resolve().with_name("pip")
-        if beside_uv.is_file() and python_minor(python) == sys.version_info.minor:
-            pip = [str(beside_uv)]
-        else:
-            venv = [str(python), "-m", "venv", scratch]
-            run(venv, {"PATH": "/usr/bin:/bin"}, f"{python} -m venv")
-            pip = [f"{scratch}/bin/pip"]
-        return have(folder, options["lock"], pip, options["env"], leader)
+def from_index(options: dict, env: Path, python: Path, leader: bool) -> str:
+    """Make the environment of what the leader has downloaded, or of what an index gives.
+
+    Gives what a person should know. Raises EnvError, OSError.
+    """
+    uv, cache, word = Path(options["root"]) / "bin/uv", cache_of(options) / UV_CACHE, ""
+    make = partial(install_from_index, env, options["lock"], python, uv, options["env"], cache)
+    if leader:
+        try:
+            take_cache(cache)
+            make(offline=True)
+            return word
+        except FromLeaderError as error:
+            word = f"{error}: {ALONE}"
+        except EnvError:
+            word = f"what the leader downloaded does not serve this worker's Python: {ALONE}"
+    make()
+    return word
+
+
+def cache_of(options: dict) -> Path:
+    """Name the directory of what was downloaded, which a leader serves."""
+    return Path(options["root"]) / "cache"
 
 
 def tidy(options: dict, env: Path) -> list[str]:
-    """Remove what nothing uses any more; name it. Wheels stay where others take them from."""
-    cache = Path(options["root"]) / "cache"
+    """Remove what nothing uses any more; name it. What was downloaded stays where others take it
+    from."""
+    cache = cache_of(options)
     used = used_by_processes() | used_by_runs(Path(options["runs"]), active_runs())
     gone = prunable(env.parent, env.name, used, options["keep"])
     for old in gone:
@@ -231,6 +248,9 @@ def tidy(options: dict, env: Path) -> list[str]:
         old.with_name(f"{old.name}.proof.json").unlink(missing_ok=True)
     if has_leader():
         drop(cache, options["lock"])
+        shutil.rmtree(cache / UV_CACHE, ignore_errors=True)
+    elif gone:
+        drop_unused(cache / UV_CACHE)
     for left in (*env.parent.glob(".*.cache"), *env.parent.glob(".*.taken")):
         shutil.rmtree(left, ignore_errors=True)
     return [old.name for old in gone]

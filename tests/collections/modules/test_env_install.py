@@ -1,0 +1,238 @@
+"""An environment that uv makes: from an index on loopback, from what was downloaded before, or from
+wheels that were sent."""
+
+import functools
+import http.server
+import shutil
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.env_install import (
+    compile_bytecode,
+    drop_unused,
+    install_from_index,
+    install_from_wheels,
+    take_cache,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.from_leader import FromLeaderError
+from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError, is_complete
+from ansible_collections.tpufleet.core.plugins.modules.python_env import from_index
+
+from tests.collections.error_lines.bad import nowhere
+from tests.collections.modules.test_env_copy import answer, serve
+from tests.collections.modules.test_wheels import make_wheel
+
+UV, PYTHON = Path(sys.prefix) / "bin/uv", Path(sys.executable)
+ENV_A, ENV_B = "a" * 16, "b" * 16
+
+
+class Index:
+    """A package index on loopback (PEP 503, PEP 658), and the wheels that it was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.asked = folder, []
+        index = self
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def log_request(self, code="-", size="-"):
+                if self.path.endswith(".whl") and self.command == "GET":
+                    index.asked.append(Path(self.path).name.partition("-")[0])
+
+        handler = functools.partial(Handler, directory=str(folder))
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
+
+    def add(self, name: str, body: str = "") -> str:
+        """Offer a wheel of one module; give a lock file's line for it."""
+        line = make_wheel(self.folder, name, body)
+        page = self.folder / "simple" / name / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        wheel = f"{name}-1.0-py3-none-any.whl"
+        page.write_text(f'<!DOCTYPE html><a href="/{wheel}" data-core-metadata="true">{wheel}</a>')
+        with zipfile.ZipFile(self.folder / wheel) as archive:
+            told = archive.read(f"{name}-1.0.dist-info/METADATA")
+        (self.folder / f"{wheel}.metadata").write_bytes(told)
+        return line
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    offered = Index(tmp_path / "index")
+    serving = threading.Thread(target=offered.server.serve_forever)
+    serving.start()
+    yield offered
+    offered.server.shutdown()
+    serving.join()
+    offered.server.server_close()
+
+
+@pytest.fixture
+def make(tmp_path, index):
+    """Make an environment of a lock file from the index."""
+
+    def install(name: str, lock: str, url: str = index.url, **more) -> Path:
+        env = tmp_path / "envs" / name
+        variables = {"UV_DEFAULT_INDEX": url, "UV_HTTP_RETRIES": "0"}
+        install_from_index(env, lock, PYTHON, UV, variables, tmp_path / "cache", **more)
+        return env
+
+    return install
+
+
+def library(env: Path) -> Path:
+    return next(env.glob("lib/python3*/site-packages"))
+
+
+def test_an_environment_holds_what_the_lock_file_pins(index, make):
+    env = make(ENV_A, index.add("apple", "taste = 'sweet'\n") + index.add("pear"))
+
+    assert is_complete(env)
+    assert (library(env) / "apple.py").read_text() == "taste = 'sweet'\n"
+    assert sorted(index.asked) == ["apple", "pear"]
+
+
+def test_what_another_environment_has_is_not_downloaded_again(index, make):
+    apple = index.add("apple")
+    make(ENV_A, apple)
+
+    make(ENV_B, apple + index.add("pear"))
+
+    assert index.asked == ["apple", "pear"]
+
+
+def test_a_wheel_with_another_content_is_refused_in_one_line(tmp_path, index, make):
+    lock = index.add("apple")
+    index.add("apple", "evil = True")
+
+    with pytest.raises(
+        EnvError, match=r"Hash mismatch for `apple==1\.0`: mend the lock"
+    ) as refused:
+        make(ENV_A, lock)
+    assert "\n" not in str(refused.value)
+    assert not is_complete(tmp_path / "envs" / ENV_A)
+
+
+@pytest.mark.parametrize("name", ["no-such-thing", "apple"])
+def test_a_requirement_without_a_wheel_is_named_with_what_mends_it(index, make, name):
+    index.add("apple")
+
+    words = rf"has a wheel of {name}==2\.0 for this Python: lock with uv pip compile"
+    with pytest.raises(EnvError, match=words) as refused:
+        make(ENV_A, f"{name}==2.0 --hash=sha256:{'0' * 64}\n")
+    assert "\n" not in str(refused.value)
+
+
+def test_an_index_that_is_down_is_named_with_the_reason_and_without_its_password(index, make):
+    there = nowhere().replace("//", "//ada:pass-word@")
+
+    with pytest.raises(EnvError, match=r"/simple/apple/: Connection refused") as refused:
+        make(ENV_A, index.add("apple"), url=f"{there}/simple")
+    assert "\n" not in str(refused.value)
+    assert "pass-word" not in str(refused.value)
+
+
+def test_a_lock_file_without_hashes_is_refused(index, make):
+    index.add("apple")
+
+    with pytest.raises(EnvError, match=r"must have a hash.*apple==1\.0"):
+        make(ENV_A, "apple==1.0\n")
+
+
+def test_nothing_is_asked_of_a_network_where_the_cache_has_it_all(tmp_path, index, make):
+    lock = index.add("apple")
+    make(ENV_A, lock)
+    index.asked.clear()
+
+    env = make(ENV_B, lock, offline=True)
+
+    assert is_complete(env)
+    assert index.asked == []
+
+
+def test_an_index_that_is_told_to_pip_holds_for_uv(tmp_path, index):
+    lock, env = index.add("apple"), tmp_path / ENV_A
+
+    install_from_index(env, lock, PYTHON, UV, {"PIP_INDEX_URL": index.url}, tmp_path / "cache")
+
+    assert index.asked == ["apple"]
+
+
+def test_what_the_leader_downloaded_serves_a_worker_that_can_t_take_its_environment(
+    tmp_path, index, make, monkeypatch
+):
+    lock = index.add("apple")
+    make(ENV_A, lock)
+    (tmp_path / "served").mkdir()
+    (tmp_path / "cache").rename(tmp_path / "served/uv")
+    serve(tmp_path, {"cache": str(tmp_path / "served")}, monkeypatch)
+
+    take_cache(tmp_path / "cache", tmp_path)
+
+    assert is_complete(make(ENV_B, lock, offline=True))
+    assert index.asked == ["apple"]
+
+
+def test_of_a_leader_that_breaks_off_nothing_is_kept(tmp_path, monkeypatch):
+    serve(tmp_path, {"cache": str(tmp_path)}, monkeypatch)
+    answer(tmp_path, "echo '@ERROR: gone'; exit 1")
+
+    with pytest.raises(FromLeaderError):
+        take_cache(tmp_path / "uv", tmp_path)
+    assert not (tmp_path / "uv").exists()
+
+
+def test_a_worker_whose_leader_gives_nothing_downloads_for_itself_and_says_so(tmp_path, index):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/uv").symlink_to(UV)
+    options = {"root": str(tmp_path), "lock": index.add("apple")}
+    options["env"] = {"UV_DEFAULT_INDEX": index.url}
+
+    word = from_index(options, tmp_path / ENV_A, PYTHON, leader=True)
+
+    assert "downloaded for itself" in word
+    assert is_complete(tmp_path / ENV_A)
+
+
+def test_what_no_environment_has_any_more_goes_and_the_rest_stays(tmp_path, index, make):
+    apple, pear = index.add("apple"), index.add("pear")
+    shutil.rmtree(make(ENV_A, apple + pear))
+    make(ENV_B, pear)
+
+    drop_unused(tmp_path / "cache")
+
+    index.asked.clear()
+    assert is_complete(make(ENV_A, apple + pear))
+    assert index.asked == ["apple"]
+
+
+def test_an_environment_is_made_from_wheels_alone_and_checks_their_hashes(tmp_path):
+    lock = make_wheel(tmp_path / "wheels", "apple", "taste = 'sweet'\n")
+    env = tmp_path / ENV_A
+
+    install_from_wheels(env, lock, PYTHON, UV, tmp_path / "wheels", {})
+
+    assert is_complete(env)
+    make_wheel(tmp_path / "wheels", "apple", "taste = 'bitter'\n")
+    with pytest.raises(EnvError, match="uv pip install"):
+        install_from_wheels(tmp_path / ENV_B, lock, PYTHON, UV, tmp_path / "wheels", {})
+    assert not is_complete(tmp_path / ENV_B)
+
+
+def test_what_a_run_may_import_is_compiled_and_the_packages_own_tests_are_not(tmp_path):
+    package = tmp_path / "tests/env/lib/python3/site-packages/package"
+    for name in ("module.py", "tests/test_module.py", "attestations/module.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("x = 1\n")
+    (package / "template.py").write_text("{% no Python %}\n")
+    env = tmp_path / "tests/env"
+    (env / "bin").mkdir()
+    (env / "bin/python").symlink_to(sys.executable)
+
+    compile_bytecode(env)
+
+    compiled = [path.relative_to(package).parent.parent for path in package.rglob("*.pyc")]
+    assert sorted(map(str, compiled)) == [".", "attestations"]
