@@ -13,6 +13,7 @@ from train import contract
 from train.config import Config, ConfigError, check_share, load
 from train.corpus import prepare, read_meta
 from train.data import Corpus
+from train.kept_corpus import prepared
 from train.texts import CorpusError
 
 # Verbs import JAX as late as they can: a mistake in the config must cost a second, and touch no
@@ -165,7 +166,7 @@ def _run(job: Job) -> int:
     heartbeat = contract.Heartbeat(place.run_dir, cfg.steps)
     heartbeat.write("starting")
     try:
-        corpus = Corpus(prepare(cfg.data), cfg)
+        corpus = Corpus(prepared(cfg.data, place), cfg)
         from train import compiled, optimizer, weights
 
         optimizer.check(cfg)

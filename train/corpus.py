@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,12 +46,13 @@ class Meta:
     fingerprint: str
 
 
-def prepare(cfg: DataConfig) -> Path:
+def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False) -> Path:
     """Return the directory of the prepared corpus, making it where it isn't there yet.
 
-    Several processes may do so at once: each works in a directory of its own, and the first that
-    is done gives it its name. Raises ConfigError for a corpus, path, dataset or tokenizer that
-    doesn't exist and a directory that can't be written, CorpusError where text could not be had.
+    ``fetch`` may have it from elsewhere, and tells whether it did. Several processes may do so at
+    once: each works in a directory of its own, and the first that is done gives it its name. Raises
+    ConfigError for a corpus, path, dataset or tokenizer that doesn't exist and a directory that
+    can't be written, CorpusError where text could not be had.
     """
     root = Path(cfg.directory).expanduser() if cfg.directory else default_directory()
     given = None
@@ -66,6 +67,8 @@ def prepare(cfg: DataConfig) -> Path:
     if os.path.exists(directory / "meta.json"):  # noqa: PTH110 - Path's raises where it may not look
         return directory
     try_to_write(root, "data.directory")
+    if fetch(directory):
+        return directory
     try:
         with tempfile.TemporaryDirectory(prefix=f".{text.name}-", dir=root) as made:
             _write(Path(made) / "corpus", text, cfg, given)
@@ -154,7 +157,7 @@ def _write(directory: Path, text: Source, cfg: DataConfig, given: Tokenizer | No
         count - heldout,
         heldout,
         tokenizer.bytes_in(ends),
-        _fingerprint(directory, tokenizer),
+        fingerprint(directory, tokenizer),
     )
     (directory / "meta.json").write_text(json.dumps(asdict(meta), indent=1) + "\n")
 
@@ -193,7 +196,8 @@ def _cut(directory: Path, count: int, heldout: int, width: int) -> int:
     return heldout
 
 
-def _fingerprint(directory: Path, tokenizer: Tokenizer) -> str:
+def fingerprint(directory: Path, tokenizer: Tokenizer) -> str:
+    """Give the SHA-256 of a prepared corpus's tokens and its tokenizer, in hexadecimal."""
     digest = hashlib.sha256(tokenizer.definition)
     for part in ("train", "heldout"):
         path = directory / f"{part}.bin"

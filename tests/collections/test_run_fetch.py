@@ -108,8 +108,8 @@ def test_all_of_them_are_brought_as_they_are(bucket, tmp_path):
     assert here(tmp_path) == files
 
 
-def test_what_jax_compiled_lies_beside_them_and_is_not_brought(bucket, tmp_path):
-    put(bucket, {"compiled/0/jit_update-cache": b"a program"})
+def test_what_the_trainer_keeps_beside_them_is_not_brought(bucket, tmp_path):
+    put(bucket, {"compiled/0/jit_update-cache": b"a program", "corpus/text/train.bin": b"tokens"})
     with pytest.raises(RunError, match="there are no checkpoints in"):
         run_fetch.fetch(bucket, tmp_path, newest=False, check=False)
     put(bucket, of(s10=GOOD))

@@ -19,6 +19,8 @@ from .run_record import plain
 
 AT_ONCE = 8
 PIECE = 8 << 20
+TRAINERS_OWN = ("compiled/", "corpus/")
+"""What lies beside checkpoints and is of no use but to the next attempt."""
 
 
 class ActionModule(ActionBase):
@@ -57,8 +59,7 @@ class ActionModule(ActionBase):
 
 def fetch(bucket: Objects, folder: Path, newest: bool, check: bool) -> dict[str, Any]:
     """Bring what is below a bucket's address here. Raises RunError, TpuApiError, OSError."""
-    # What JAX compiled lies there too: it is of no use but to the trainer.
-    sizes = {name: n for name, n in bucket.sizes().items() if not name.startswith("compiled/")}
+    sizes = {name: n for name, n in bucket.sizes().items() if not name.startswith(TRAINERS_OWN)}
     names, wrong = sorted(sizes), []
     if newest:
         step, wrong = newest_sound(sizes, bucket.content)
