@@ -121,11 +121,14 @@ def counted_seconds(finished_at: dict[int, float], behind: Collection[int] = ())
 
 @contextmanager
 def watched(run: Disturbed) -> Iterator[None]:
-    """Let the watch pass again and again, as its timer does."""
+    """Let a pass of the watch begin every few seconds, or when the one before is through, as its
+    timer does."""
     over = threading.Event()
 
     def passes() -> None:
-        while not over.wait(WATCH_EVERY_S):
+        due = time.monotonic() + WATCH_EVERY_S
+        while not over.wait(due - time.monotonic()):
+            due = max(due + WATCH_EVERY_S, time.monotonic())
             run.watch()
 
     thread = threading.Thread(target=passes)

@@ -52,13 +52,17 @@ class Kept:
         """Have a prepared corpus as ``directory``, whole; tell whether it was there."""
         try:
             files, root = files_at(f"{self._place}/{directory.name}")
-            if not files.exists(f"{root}/{META}"):
+            try:
+                told = files.cat_file(f"{root}/{META}")
+            except FileNotFoundError:
                 return False
             with tempfile.TemporaryDirectory(prefix=".kept-", dir=directory.parent) as partial:
                 come = Path(partial) / "corpus"
                 come.mkdir()
                 for path in files.ls(root, detail=False):
-                    files.get_file(path, str(come / path.rpartition("/")[2]))
+                    if not path.endswith(f"/{META}"):
+                        files.get_file(path, str(come / path.rpartition("/")[2]))
+                (come / META).write_bytes(told)
                 meta = read_meta(come)
                 if fingerprint(come, read_tokenizer(come, meta)) != meta.fingerprint:
                     raise ValueError("it is not what its meta.json says")

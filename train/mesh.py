@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -23,6 +24,8 @@ from train.sharding import BATCH
 log = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_SECONDS = 10
+LISTENING_SECONDS = 60
+"""How long to look out for process 0 before JAX does it by itself, for five minutes."""
 SHUTDOWN_TIMEOUT_SECONDS = 60
 """Room for the last writes of process 0, and no more: a dead peer must not hold up a restart."""
 
@@ -39,6 +42,8 @@ def join(contract: Contract) -> None:
     _keep_from_proxies(host)
     if contract.num_processes > 1:
         _warn_of_loopback_name(host)
+    if contract.process_id:
+        listens(host, int(coordinator.rpartition(":")[2]), LISTENING_SECONDS)
     jax.distributed.initialize(
         coordinator,
         contract.num_processes,
@@ -50,6 +55,22 @@ def join(contract: Contract) -> None:
     )
     if jax.default_backend() == "cpu":
         _let_all_keep_what_they_compile()
+
+
+def listens(host: str, port: int, seconds: float) -> bool:
+    """Wait until somebody listens there; tell whether that came true in time.
+
+    gRPC, by which JAX's processes meet, waits a second after a try that found nobody
+    (its doc/connection-backoff.md), and process 0 is hardly ever the first.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+            return True
+        except OSError:
+            time.sleep(0.02)
+    return False
 
 
 def _let_all_keep_what_they_compile() -> None:

@@ -67,7 +67,7 @@ def test_a_time_that_passed_while_the_controller_was_off_is_made_up_for():
 
 
 def test_an_interval_counts_from_the_end_of_the_last_one():
-    assert "OnUnitInactiveSec=60s" in timer_unit(WATCH)
+    assert "OnUnitActiveSec=60s" in timer_unit(WATCH)
 
 
 def test_a_delete_by_timer_is_agreed_to_beforehand():

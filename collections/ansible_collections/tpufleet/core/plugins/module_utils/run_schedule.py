@@ -108,8 +108,8 @@ def timer_unit(timer: Timer) -> str:
     """Write the timer. A time that passed while the controller was off is made up for."""
     when = f"OnCalendar={timer.at}\nPersistent=true\n"
     if timer.every:
-        # From the end of the last one on, so that it can't overlap itself.
-        when = f"OnActiveSec=1s\nOnUnitInactiveSec={timer.every}s\n"
+        # From one start to the next, as cron has it; one that takes longer delays the next.
+        when = f"OnActiveSec=1s\nOnUnitActiveSec={timer.every}s\n"
     return (
         f"[Unit]\nDescription=tpufleet: {timer.verb} {timer.target}".rstrip()
         + f"\n\n[Timer]\n{when}AccuracySec=1s\n\n[Install]\nWantedBy=timers.target\n"
