@@ -127,8 +127,8 @@ def watched(run: Disturbed) -> Iterator[None]:
 
     def passes() -> None:
         due = time.monotonic() + WATCH_EVERY_S
-        while not over.wait(due - time.monotonic()):
-            due = max(due + WATCH_EVERY_S, time.monotonic())
+        while not over.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + WATCH_EVERY_S
             run.watch()
 
     thread = threading.Thread(target=passes)

@@ -202,7 +202,7 @@ class Checkpoints:
     def _crcs(self, step: int, names: Iterable[str]) -> dict[str, int]:
         """Give the CRC-32 of each file; a bucket gives many of them at once."""
         found = {}
-        for some in batched(names, AT_ONCE, strict=False):
+        for some in batched(names, AT_ONCE):
             paths = [f"{self._root}/{step}/{name}" for name in some]
             contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # whole files
             found |= dict(zip(some, map(zlib.crc32, contents), strict=True))

@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 import time
+from itertools import batched
 from pathlib import Path
 
 import jax
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 FOLDER = "compiled"
 SUFFIX = "-cache"
 """Of JAX's programs (jax/_src/lru_cache.py); what it writes beside them is its own."""
+AT_ONCE = 8
+"""How many programs are asked for at once, and held in memory."""
 EVERY_SECONDS = 10
 SETTLED_SECONDS = 2
 """JAX writes a program in place: one that is younger goes the next time."""
@@ -71,9 +74,10 @@ class Programs:
             with tempfile.TemporaryDirectory(dir=self._cache, prefix=".") as partial:
                 if lacking:
                     # Not get: that asks a bucket twice what each is before it takes it.
-                    come = self._fs.cat([f"{self._root}/{name}" for name in lacking])
-                    for path, content in come.items():
-                        (Path(partial) / path.rpartition("/")[2]).write_bytes(content)
+                    for some in batched(lacking, AT_ONCE):
+                        paths = [f"{self._root}/{name}" for name in some]
+                        for path, content in self._fs.cat(paths).items():
+                            (Path(partial) / path.rpartition("/")[2]).write_bytes(content)
                     log.info("%d compiled programs came from %s", len(lacking), self._place)
                 for path in filter(whole, Path(partial).iterdir()):
                     path.replace(self._cache / path.name)

@@ -45,6 +45,7 @@ class Kept:
     def __init__(self, place: str) -> None:
         """``place`` is a directory or gs://bucket/prefix of the run's own."""
         self._place = place
+        self._refused = False
         self._over = threading.Event()
         atexit.register(self._over.set)
 
@@ -56,6 +57,7 @@ class Kept:
                 told = files.cat_file(f"{root}/{META}")
             except FileNotFoundError:
                 return False
+            self._refused = True
             with tempfile.TemporaryDirectory(prefix=".kept-", dir=directory.parent) as partial:
                 come = Path(partial) / "corpus"
                 come.mkdir()
@@ -67,6 +69,7 @@ class Kept:
                 if fingerprint(come, read_tokenizer(come, meta)) != meta.fingerprint:
                     raise ValueError("it is not what its meta.json says")
                 come.rename(directory)
+            self._refused = False
         except Exception as err:  # each of gcsfs's, google-auth's and aiohttp's own kinds
             if not (directory / META).exists():  # else another process was first
                 log.warning("%s: not fetched, so it is prepared again: %s", self._place, _line(err))
@@ -75,13 +78,14 @@ class Kept:
         return True
 
     def keep(self, directory: Path) -> None:
-        """Put a prepared corpus there if it isn't yet."""
+        """Put a prepared corpus there if it isn't yet, or in the place of one that was refused."""
         try:
+            read_meta(directory)
             files, root = files_at(f"{self._place}/{directory.name}")
             found = sorted(directory.iterdir(), key=lambda path: path.name == META)
             if sum(path.stat().st_size for path in found) > LARGEST_BYTES:
                 return
-            if not files.exists(f"{root}/{META}"):
+            if self._refused or not files.exists(f"{root}/{META}"):
                 for path in found:
                     files.put_file(str(path), f"{root}/{path.name}")
         except Exception as err:

@@ -66,7 +66,7 @@ def test_a_time_that_passed_while_the_controller_was_off_is_made_up_for():
     assert "OnCalendar=2027-01-01 18:00\nPersistent=true\n" in timer_unit(KILL)
 
 
-def test_an_interval_counts_from_the_end_of_the_last_one():
+def test_an_interval_counts_from_one_start_to_the_next():
     assert "OnUnitActiveSec=60s" in timer_unit(WATCH)
 
 

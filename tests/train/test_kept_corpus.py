@@ -66,9 +66,12 @@ def test_one_that_was_damaged_there_is_prepared_again_and_said(
 ):
     tokens = (there / "train.bin").read_bytes()
     (there / "train.bin").write_bytes(bytes([tokens[0] ^ 1]) + tokens[1:])
-    directory = prepare(cfg, Kept(str(there.parent)).fetch)
+    kept = Kept(str(there.parent))
+    directory = prepare(cfg, kept.fetch)
     assert contents(directory) == contents(tmp_path / "gone")
     assert written == ["text"]
+    kept.keep(directory)
+    assert contents(there) == contents(tmp_path / "gone")
     assert "not fetched, so it is prepared again: ValueError: it is not what" in caplog.text
 
 
@@ -80,6 +83,14 @@ def test_half_of_one_is_none_and_is_made_whole(tmp_path, cfg, there, written):
     assert written == ["text"]
     kept.keep(directory)
     assert contents(there) == contents(tmp_path / "gone")
+
+
+def test_one_that_is_damaged_here_is_not_sent(cfg, tmp_path, caplog):
+    directory = prepare(cfg)
+    (directory / "train.bin").write_bytes(b"fi")
+    Kept(str(tmp_path / "there")).keep(directory)
+    assert not (tmp_path / "there").exists()
+    assert "train.bin: 2 bytes where" in caplog.text
 
 
 def test_what_is_there_is_not_sent_again(cfg, there):

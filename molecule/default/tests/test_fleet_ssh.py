@@ -43,7 +43,13 @@ def test_the_key_gives_no_shell(worker):
     assert "uid=" not in told(worker, f"timeout 20 {SSH} leader id")
 
 
-def test_wheels_are_kept_by_the_leader_alone(host):
-    kept = host.run("ls /opt/tpufleet/cache/wheels").stdout.split()
+def test_what_was_downloaded_is_kept_by_the_leader_alone(host):
     leader = not host.file("/etc/tpufleet/peer/ssh_config").exists
-    assert bool(kept) == leader
+    assert bool(host.run("ls /opt/tpufleet/cache/wheels").stdout.split()) == leader
+    assert bool(host.run("ls /opt/tpufleet/cache/uv/archive-v*").stdout.split()) == leader
+
+
+def test_what_uv_downloaded_can_be_taken_from_the_leader(worker):
+    said = told(worker, f"{RSYNC} --links leader::cache/uv/ /var/tmp/uv-cache")
+    worker.run("rm -rf /var/tmp/uv-cache")
+    assert said.endswith("status 0")

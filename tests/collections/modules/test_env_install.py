@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import python_env
 from ansible_collections.tpufleet.core.plugins.module_utils.env_install import (
     compile_bytecode,
     drop_unused,
@@ -34,10 +35,16 @@ class Index:
     """A package index on loopback (PEP 503, PEP 658), and the wheels that it was asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.asked = folder, []
+        self.folder, self.asked, self.closed = folder, [], False
         index = self
 
         class Handler(http.server.SimpleHTTPRequestHandler):
+            def do_GET(self):
+                if index.closed:
+                    self.send_error(401)
+                else:
+                    super().do_GET()
+
             def log_request(self, code="-", size="-"):
                 if self.path.endswith(".whl") and self.command == "GET":
                     index.asked.append(Path(self.path).name.partition("-")[0])
@@ -46,16 +53,17 @@ class Index:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
 
-    def add(self, name: str, body: str = "") -> str:
+    def add(self, name: str, body: str = "", needs: str = "") -> str:
         """Offer a wheel of one module; give a lock file's line for it."""
         line = make_wheel(self.folder, name, body)
+        more = f"Requires-Dist: {needs}\n".encode() if needs else b""
         page = self.folder / "simple" / name / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         wheel = f"{name}-1.0-py3-none-any.whl"
         page.write_text(f'<!DOCTYPE html><a href="/{wheel}" data-core-metadata="true">{wheel}</a>')
         with zipfile.ZipFile(self.folder / wheel) as archive:
             told = archive.read(f"{name}-1.0.dist-info/METADATA")
-        (self.folder / f"{wheel}.metadata").write_bytes(told)
+        (self.folder / f"{wheel}.metadata").write_bytes(told + more)
         return line
 
 
@@ -140,6 +148,57 @@ def test_a_lock_file_without_hashes_is_refused(index, make):
 
     with pytest.raises(EnvError, match=r"must have a hash.*apple==1\.0"):
         make(ENV_A, "apple==1.0\n")
+
+
+def test_files_from_before_a_boot_are_not_trusted(tmp_path, index, make, monkeypatch):
+    lock = index.add("apple", "taste = 'sweet'\n")
+    (library(make(ENV_A, lock)) / "apple.py").write_text("")  # as a power cut leaves it
+    assert library(make(ENV_B, lock)).joinpath("apple.py").read_text() == ""  # one file for both
+    monkeypatch.setattr(python_env, "SEEN", tmp_path / "since the next boot")
+
+    env = make(ENV_A, lock)
+
+    assert (library(env) / "apple.py").read_text() == "taste = 'sweet'\n"
+
+
+def test_each_pin_may_come_from_any_of_the_indexes(tmp_path, index):
+    apple = index.add("apple")
+    (tmp_path / "index/more/apple").mkdir(parents=True)
+    (tmp_path / "index/more/apple/index.html").write_text("<!DOCTYPE html>")
+    more = {"UV_EXTRA_INDEX_URL": index.url.replace("simple", "more")}
+    told = {"UV_DEFAULT_INDEX": index.url, **more}
+
+    install_from_index(tmp_path / ENV_A, apple, PYTHON, UV, told, tmp_path / "cache")
+
+    assert index.asked == ["apple"]
+
+
+def test_pins_that_exclude_each_other_are_not_taken_for_a_missing_wheel(index, make):
+    lock = index.add("pear") + index.add("apple", needs="pear>=2")
+
+    with pytest.raises(EnvError, match=r"apple depend on pear>=2.*: mend the lock") as refused:
+        make(ENV_A, lock)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_index_that_asks_who_is_there_is_named_as_such(index, make):
+    lock = index.add("apple")
+    index.closed = True
+
+    with pytest.raises(EnvError, match=r"authentication credentials \(401") as refused:
+        make(ENV_A, lock)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("password", ["pass-word", "pa#ss", "pa/ss"])
+def test_a_password_in_an_index_s_address_is_not_shown_or_kept(tmp_path, index, make, password):
+    lock, url = index.add("apple"), index.url.replace("//", f"//ada:{password}@")
+    try:
+        make(ENV_A, lock, url=url)
+    except EnvError as error:
+        assert password not in str(error)
+    files = (tmp_path / "cache").rglob("*")
+    assert not any(password.encode() in file.read_bytes() for file in files if file.is_file())
 
 
 def test_nothing_is_asked_of_a_network_where_the_cache_has_it_all(tmp_path, index, make):

@@ -21,6 +21,7 @@ from .python_env import (
     MEND,
     EnvError,
     interpreter,
+    is_seen,
     mark_seen,
     measure,
     network_environment,
@@ -33,6 +34,8 @@ from .python_env import (
 UV_CACHE = "uv"
 """Where uv's cache lies below the served directory ``cache``."""
 _REQUIRED = re.compile(r"you require (?P<what>[^\s,]+==[^\s,]+)")
+_NEEDED = re.compile(r"\bdepends? on\b")
+_REFUSED = re.compile(r"hint: (?P<said>.*authentication credentials.*\S)")
 _STEP = re.compile(r"^\s*(?P<kind>error|cause): (?P<said>.*\S)", flags=re.MULTILINE)
 
 
@@ -49,17 +52,24 @@ def install_from_index(
 
     What uv has in ``cache`` it doesn't download: what another lock file pins as well, and what came
     before an interruption. ``offline`` takes nothing but that. The environment shares its files
-    with the cache. Raises EnvError, OSError.
+    with the cache. Nobody waits for the disk, and uv doesn't look at them again: a cache from
+    before the last boot goes, since a power cut may have taken some of it. Raises EnvError,
+    OSError.
     """
+    if not is_seen(cache):
+        shutil.rmtree(cache, ignore_errors=True)
+        mark_seen(cache)
     variables = index_environment(extra_env)
     variables["UV_CACHE_DIR"] = str(cache)
     if offline:
         variables["UV_OFFLINE"] = "1"
-    begin(env, python, uv, variables)
     try:
+        begin(env, python, uv, variables)
         install(env, lock, uv, variables, "--only-binary", ":all:")
     except InstallError as error:
-        raise in_one_line(str(error)) from None
+        raise in_one_line(without_secrets(str(error), extra_env)) from None
+    except EnvError as error:
+        raise EnvError(without_secrets(str(error), extra_env)) from None
     finish(env, lock, python)
 
 
@@ -146,11 +156,22 @@ def in_one_line(complaint: str) -> EnvError:
     """Fold what uv says of a download: the step that failed, and the last of its causes."""
     if "No space left on device" in complaint:
         return EnvError(f"{DOWNLOADING}: {reason(complaint)}")
-    if missing := _REQUIRED.search(" ".join(complaint.split())):
+    if refused := _REFUSED.search(complaint):
+        return EnvError(f"{DOWNLOADING}: {refused['said']}: {MEND}")
+    missing = _REQUIRED.search(" ".join(complaint.split()))
+    if missing and not _NEEDED.search(complaint):
         return no_wheel(missing["what"])
     steps = [found["said"] for found in _STEP.finditer(complaint)]
     said = ": ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else reason(complaint)
     return EnvError(f"{DOWNLOADING}: {said}: {MEND}")
+
+
+def without_secrets(complaint: str, env: Mapping[str, str]) -> str:
+    """Leave an address with a password out of what is said: uv shows one that it can't read."""
+    for value in env.values():
+        if "@" in str(value):
+            complaint = complaint.replace(str(value), "********")
+    return complaint
 
 
 def index_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -161,6 +182,9 @@ def index_environment(env: Mapping[str, str]) -> dict[str, str]:
         variables["UV_DEFAULT_INDEX"] = variables["PIP_INDEX_URL"]
     if variables.get("PIP_EXTRA_INDEX_URL"):
         variables.setdefault("UV_EXTRA_INDEX_URL", variables["PIP_EXTRA_INDEX_URL"])
+    if variables.get("UV_EXTRA_INDEX_URL") or variables.get("UV_INDEX"):
+        # As pip has it: a pin may come from any of them, since its hash says what it is.
+        variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     variables.update(UV_NO_PROGRESS="1", UV_LINK_MODE="hardlink")
     return variables
 
@@ -173,6 +197,7 @@ def take_cache(cache: Path, folder: Path = FOLDER) -> None:
     except FromLeaderError:
         shutil.rmtree(cache, ignore_errors=True)
         raise
+    mark_seen(cache)
 
 
 def drop_unused(cache: Path) -> None:

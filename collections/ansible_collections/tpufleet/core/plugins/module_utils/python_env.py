@@ -147,18 +147,23 @@ def is_complete(env: Path) -> bool:
         made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    whole = (SEEN / env.name).exists() or "files" not in made  # of a version that waited
+    whole = is_seen(env) or "files" not in made  # of a version that waited
     if not whole and is_whole(env, made):
         whole = True
         mark_seen(env)
     return whole
 
 
-def mark_seen(env: Path) -> None:
+def is_seen(what: Path) -> bool:
+    """Tell whether an environment was counted, or a cache begun, since the last boot."""
+    return (SEEN / what.name).exists()
+
+
+def mark_seen(what: Path) -> None:
     """Spare the others the counting; where that can't be, they count."""
     try:
         SEEN.mkdir(mode=0o755, parents=True, exist_ok=True)
-        (SEEN / env.name).touch()
+        (SEEN / what.name).touch()
     except OSError:
         pass
 

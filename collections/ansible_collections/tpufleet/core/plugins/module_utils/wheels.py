@@ -1,5 +1,5 @@
-"""The wheels that a lock file pins, in a directory: downloaded once a TPU, then taken from its
-leader.
+"""The wheels that a lock file pins, in a directory: uv's own, and all of them where the controller
+downloads; had once a TPU, then taken from its leader.
 
 Whoever installs from them checks every file against the lock's hashes again.
 """
@@ -199,7 +199,8 @@ def keep(folder: Path, lock: str) -> None:
 
 def drop(cache: Path, lock: str) -> None:
     """Remove the wheels of a lock file, whatever Python they are for."""
-    for folder in (cache / "wheels").glob(f"{lock_digest(lock)[:16]}-3.*"):
+    name = f"{lock_digest(lock)[:16]}-3.*"
+    for folder in [*(cache / "wheels").glob(name), *(cache / "wheels").glob(f".{name}")]:
         shutil.rmtree(folder, ignore_errors=True)
 
 

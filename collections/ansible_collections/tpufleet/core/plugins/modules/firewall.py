@@ -154,12 +154,11 @@ def confirm(path: Path) -> None:
     new.chmod(0o600)
     new.replace(path)
     unit = UNIT_TEXT.format(path=path, table=TABLE)
-    changed = read(UNIT) != unit
-    if changed:
+    if read(UNIT) != unit:
         UNIT.write_text(unit, encoding="utf-8")
-    tell("systemctl", "enable", "--quiet", "--no-reload", UNIT.name)
-    if changed:  # for the unit and for its being enabled: each reload asks all of systemd anew
         tell("systemctl", "daemon-reload")
+    # That it is enabled counts at the next boot: no second reload, which asks all of systemd anew.
+    tell("systemctl", "enable", "--quiet", "--no-reload", UNIT.name)
     tell("systemctl", "reload-or-restart", UNIT.name)
     LOADED.write_text(listed(), encoding="utf-8")
     WAITING.unlink()

@@ -14,7 +14,8 @@ description:
     beside the environment. Where a process holds the device it is put off, not forced.
   - What the lock file pins is downloaded by the TPU's leader, which makes the environment. Its
     other workers take that as it is, bytecode and all, where their interpreter is the same one;
-    else they take what it downloaded and make it themselves. Who makes it checks the lock's hashes.
+    else they take what it downloaded and make it themselves. Who downloads checks the lock's
+    hashes.
   - Environments that nothing uses are removed, but the newest. What a process or a run in being
     uses never is.
 options:
@@ -187,28 +188,31 @@ def have_env(options: dict, env: Path, python: Path) -> str:
     Gives what a person should know. Raises EnvError, NotHereError, OSError.
     """
     check_room(env, options["needed_mb"] or NEEDED_MB[options["platform"]])
-    leader, word = has_leader(), ""
+    leader, of_another_build, word = has_leader(), False, ""
     if leader and not options["pack"]:
         try:
             take_env(env, python)
             return word
         except LeaderAwayError as error:
             leader, word = False, f"{error}: {ALONE}"
-        except (FromLeaderError, NoCopyError):
-            pass  # of what it downloaded it is asked next, and what it says then is told
+        except FromLeaderError as error:
+            word = f"{error}: {ALONE}"
+        except NoCopyError:
+            of_another_build = True  # its wheels serve here
     shutil.rmtree(begun(env), ignore_errors=True)
     if options["source"] == "registry":
-        return from_index(options, env, python, leader) or word
+        return from_index(options, env, python, of_another_build) or word
     folder = wheels_folder(cache_of(options), options["lock"], python_minor(python))
     pack = Path(options["pack"]) if options["pack"] else None
-    word = have_sent(folder, options["lock"], pack, leader, python_minor(python)) or word
+    said = have_sent(folder, options["lock"], pack, leader, python_minor(python))
+    word = said if leader else word
     uv = Path(options["root"]) / "bin/uv"
     install_from_wheels(env, options["lock"], python, uv, folder, options["env"])
     return word
 
 
 def from_index(options: dict, env: Path, python: Path, leader: bool) -> str:
-    """Make the environment of what the leader has downloaded, or of what an index gives.
+    """Make the environment of what the ``leader`` has downloaded, or of what an index gives.
 
     Gives what a person should know. Raises EnvError, OSError.
     """
@@ -249,7 +253,7 @@ def tidy(options: dict, env: Path) -> list[str]:
     if has_leader():
         drop(cache, options["lock"])
         shutil.rmtree(cache / UV_CACHE, ignore_errors=True)
-    elif gone:
+    else:
         drop_unused(cache / UV_CACHE)
     for left in (*env.parent.glob(".*.cache"), *env.parent.glob(".*.taken")):
         shutil.rmtree(left, ignore_errors=True)
@@ -270,10 +274,13 @@ def main() -> None:
     try:
         env = root / "envs" / env_id(lock_digest(options["lock"]), python_minor(python))
         kept = env.with_name(f"{env.name}.proof.json")
-        missing, proof = not is_complete(env), read_proof(kept)
+        missing = not is_complete(env)
+        proof = None if missing else read_proof(kept)
         if not module.check_mode and missing:
             with one_at_a_time(SETUP):
                 missing = not is_complete(env)
+                if missing:
+                    kept.unlink(missing_ok=True)
                 word = have_env(options, env, python) if missing else ""
             if word:
                 module.warn(word)

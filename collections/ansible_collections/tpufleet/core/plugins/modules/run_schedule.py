@@ -33,9 +33,9 @@ options:
     type: str
     default: ""
   every:
-    description: A span, such as V(1m) or V(6h), which systemd counts from the end of the last one.
-      cron keeps minutes that divide an hour, hours that divide a day, and V(1d); another is refused
-      where there is no systemd.
+    description: A span, such as V(1m) or V(6h), from one start to the next; one that takes longer
+      delays the next. cron keeps minutes that divide an hour, hours that divide a day, and V(1d);
+      another is refused where there is no systemd.
     type: str
     default: ""
   project:
