@@ -143,7 +143,8 @@ def test_an_index_that_is_down_is_named_with_the_reason_and_without_its_password
     assert "pass-word" not in str(refused.value)
 
 
-def test_a_lock_file_without_hashes_is_refused(index, make):
+def test_a_lock_file_without_hashes_is_refused(index, make, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     index.add("apple")
 
     with pytest.raises(EnvError, match=r"must have a hash.*apple==1\.0"):

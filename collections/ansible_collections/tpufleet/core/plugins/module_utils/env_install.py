@@ -185,7 +185,8 @@ def index_environment(env: Mapping[str, str]) -> dict[str, str]:
     if variables.get("UV_EXTRA_INDEX_URL") or variables.get("UV_INDEX"):
         # As pip has it: a pin may come from any of them, since its hash says what it is.
         variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-    variables.update(UV_NO_PROGRESS="1", UV_LINK_MODE="hardlink")
+    # uv breaks its lines at COLUMNS, and what it says is read by the line.
+    variables.update(UV_NO_PROGRESS="1", UV_LINK_MODE="hardlink", COLUMNS="10000")
     return variables
 
 
