@@ -156,9 +156,11 @@ def confirm(path: Path) -> None:
     unit = UNIT_TEXT.format(path=path, table=TABLE)
     if read(UNIT) != unit:
         UNIT.write_text(unit, encoding="utf-8")
-        tell("systemctl", "daemon-reload")
-    # That it is enabled counts at the next boot: no second reload, which asks all of systemd anew.
     tell("systemctl", "enable", "--quiet", "--no-reload", UNIT.name)
+    # One reload for both, since each asks all of systemd anew.
+    unread = ["systemctl", "show", "--value", "--property=NeedDaemonReload", UNIT.name]
+    if tell(*unread).strip() == "yes":
+        tell("systemctl", "daemon-reload")
     tell("systemctl", "reload-or-restart", UNIT.name)
     LOADED.write_text(listed(), encoding="utf-8")
     WAITING.unlink()
