@@ -22,7 +22,11 @@ LONGEST_S = 7200
 
 
 def run(
-    place: str, name: str, params: str, packed: str, secrets: tuple[str, ...] | None = None
+    place: str,
+    name: str,
+    params: str,
+    packed: str,
+    secrets: "tuple[str, ...] | None" = None,  # noqa: UP037 - Python 3.9 can't work it out
 ) -> None:
     """Run the module ``name`` from the code in ``place``.
 

@@ -1,0 +1,29 @@
+"""What runs on a worker runs on Python 3.9, Debian 11's: journey/test_other_debians tries it there."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PLUGINS = Path(__file__).parents[2] / "collections/ansible_collections/tpufleet/core/plugins"
+WORKERS = [*PLUGINS.glob("module_utils/*.py"), *PLUGINS.glob("modules/*.py")]
+
+
+def evaluated(tree: ast.Module) -> list[str]:
+    """Give the annotations that Python works out as it reads a file."""
+    later = any(
+        isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body
+    )
+    nodes = [] if later else ast.walk(tree)
+    found = [getattr(node, field, None) for node in nodes for field in ("annotation", "returns")]
+    return [ast.unparse(node) for node in found if node and not isinstance(node, ast.Constant)]
+
+
+@pytest.mark.parametrize("file", WORKERS, ids=lambda file: file.name)
+def test_no_union_is_worked_out_by_a_python_that_has_none(file):
+    unions = [words for words in evaluated(ast.parse(file.read_text())) if "|" in words]
+    assert unions == []
+
+
+def test_such_a_union_would_be_found():
+    assert evaluated(ast.parse("def f(a: int | None = None) -> str: ...")) == ["int | None", "str"]
