@@ -26,7 +26,7 @@ def run(
     name: str,
     params: str,
     packed: str,
-    secrets: "tuple[str, ...] | None" = None,  # noqa: UP037 - Python 3.9 can't work it out
+    secrets: "tuple[str, ...] | None" = None,  # a text: Python 3.9 can't work it out
 ) -> None:
     """Run the module ``name`` from the code in ``place``.
 
