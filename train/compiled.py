@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 from jax._src.compilation_cache import decompress_executable
 
-from train.contract import Contract, files_at
+from train.contract import Contract, files_at, in_one_line
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,9 @@ class Programs:
                 for path in filter(whole, Path(partial).iterdir()):
                     path.replace(self._cache / path.name)
         except Exception as err:  # each of gcsfs's, google-auth's and aiohttp's own kinds
-            log.warning("%s: not fetched, so it is compiled again: %s", self._place, _line(err))
+            log.warning(
+                "%s: not fetched, so it is compiled again: %s", self._place, in_one_line(err)
+            )
 
     def keep_on(self, over: threading.Event) -> None:
         """Put there what is new, again and again; say once that it can't be."""
@@ -92,7 +94,11 @@ class Programs:
                 self.keep()
             except Exception as err:
                 if not over.is_set():
-                    say("%s: not kept, so a new TPU compiles again: %s", self._place, _line(err))
+                    say(
+                        "%s: not kept, so a new TPU compiles again: %s",
+                        self._place,
+                        in_one_line(err),
+                    )
                 say = log.debug
 
     def keep(self) -> None:
@@ -129,7 +135,3 @@ def hear(used: set[str]) -> None:
     for name in JAX_LOGS:
         logging.getLogger(name).addFilter(heard)
         logging.getLogger(name).setLevel(logging.DEBUG)
-
-
-def _line(err: Exception) -> str:
-    return f"{type(err).__name__}: {' '.join(str(err).split())}"

@@ -139,7 +139,12 @@ def _try_bucket(prefix: str) -> None:
         bucket.pipe_file(probe, b"")
         bucket.rm_file(probe)
     except Exception as err:  # each of gcsfs's, google-auth's and aiohttp's own kinds
-        raise OSError(0, f"{type(err).__name__}: {' '.join(str(err).split())}") from err
+        raise OSError(0, in_one_line(err)) from err
+
+
+def in_one_line(err: Exception) -> str:
+    """Say what went wrong, its kind first; libraries' own words can be a page."""
+    return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

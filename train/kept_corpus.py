@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from train.config import DataConfig
-from train.contract import Contract, files_at
+from train.contract import Contract, files_at, in_one_line
 from train.corpus import fingerprint, prepare, read_meta, read_tokenizer
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,9 @@ class Kept:
             self._refused = False
         except Exception as err:  # each of gcsfs's, google-auth's and aiohttp's own kinds
             if not (directory / META).exists():  # else another process was first
-                log.warning("%s: not fetched, so it is prepared again: %s", self._place, _line(err))
+                log.warning(
+                    "%s: not fetched, so it is prepared again: %s", self._place, in_one_line(err)
+                )
                 return False
         log.info("the prepared corpus came from %s", self._place)
         return True
@@ -91,9 +93,5 @@ class Kept:
         except Exception as err:
             if not self._over.is_set():
                 log.warning(
-                    "%s: not kept, so a new TPU prepares again: %s", self._place, _line(err)
+                    "%s: not kept, so a new TPU prepares again: %s", self._place, in_one_line(err)
                 )
-
-
-def _line(err: Exception) -> str:
-    return f"{type(err).__name__}: {' '.join(str(err).split())}"

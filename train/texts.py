@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from train.config import DataConfig, DatasetConfig
+from train.contract import in_one_line
 from train.strict import ConfigError
 
 PACKAGED = {"shakespeare": "shksprdata/texts/*_gut.txt"}
@@ -177,9 +178,11 @@ def _rows(cfg: DatasetConfig, cache: str) -> Any:
     except ConfigError:
         raise
     except ValueError as err:  # an unknown configuration or split; the library lists those known
-        raise ConfigError(f"data.dataset: {cfg.id}: {_line(err)}") from err
+        raise ConfigError(f"data.dataset: {cfg.id}: {in_one_line(err)}") from err
     except Exception as err:  # the hub's and every file format's own errors
-        raise CorpusError(f"data.dataset.id: {cfg.id} could not be had: {_line(err)}") from err
+        raise CorpusError(
+            f"data.dataset.id: {cfg.id} could not be had: {in_one_line(err)}"
+        ) from err
     columns = rows.column_names or []
     if cfg.text_key not in columns:
         raise ConfigError(
@@ -211,7 +214,3 @@ def _parquet_rows(place: str, cfg: DatasetConfig) -> Any:
     shards = [f"{place}/*-{cfg.split}.parquet", f"{place}/*-{cfg.split}-*-of-*.parquet"]
     found = [shard for shard in shards if system.glob(shard)]
     return datasets.load_dataset("parquet", data_files=found, split="train", streaming=True)
-
-
-def _line(err: Exception) -> str:
-    return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"

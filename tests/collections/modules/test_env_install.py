@@ -251,7 +251,7 @@ def test_a_worker_whose_leader_gives_nothing_downloads_for_itself_and_says_so(tm
     options = {"root": str(tmp_path), "lock": index.add("apple")}
     options["env"] = {"UV_DEFAULT_INDEX": index.url}
 
-    word = from_index(options, tmp_path / ENV_A, PYTHON, leader=True)
+    word = from_index(options, tmp_path / ENV_A, PYTHON, leaders_first=True)
 
     assert "downloaded for itself" in word
     assert is_complete(tmp_path / ENV_A)

@@ -192,7 +192,7 @@ def have_env(options: dict, env: Path, python: Path) -> str:
     if leader and not options["pack"]:
         try:
             take_env(env, python)
-            return word
+            return ""
         except LeaderAwayError as error:
             leader, word = False, f"{error}: {ALONE}"
         except FromLeaderError as error:
@@ -211,18 +211,19 @@ def have_env(options: dict, env: Path, python: Path) -> str:
     return word
 
 
-def from_index(options: dict, env: Path, python: Path, leader: bool) -> str:
-    """Make the environment of what the ``leader`` has downloaded, or of what an index gives.
+def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> str:
+    """Make the environment of what an index gives; ``leaders_first``, of what the leader has
+    downloaded if that serves.
 
     Gives what a person should know. Raises EnvError, OSError.
     """
     uv, cache, word = Path(options["root"]) / "bin/uv", cache_of(options) / UV_CACHE, ""
     make = partial(install_from_index, env, options["lock"], python, uv, options["env"], cache)
-    if leader:
+    if leaders_first:
         try:
             take_cache(cache)
             make(offline=True)
-            return word
+            return ""
         except FromLeaderError as error:
             word = f"{error}: {ALONE}"
         except EnvError:
