@@ -14,7 +14,7 @@ from .watch_decision import GONE, LAUNCH, READY, RECREATE, REPLACE, RESTART, STO
 
 CREATE, SETUP = "playbooks/create.yml", "setup.yml"
 DELETE = "playbooks/delete.yml"
-TRAIN, KILL = "train.yml", "playbooks/kill.yml"
+PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
 
 
 def view(
@@ -86,18 +86,20 @@ def commands(
 ) -> list[list[str]]:
     """Give the playbooks of an action, in order, each as the words behind ansible-playbook.
 
-    They are what a person would type. ``variables`` is the file with what the run is.
+    They are what a person would type. ``variables`` is the file with what the run is. To new
+    workers the release is pushed before a launch asks all of them for it in vain.
     """
     tpu = f"tpu={record['tpu']}"
-    train = [TRAIN, "-e", tpu, "-e", f"@{variables}"]
+    what = ["-e", tpu, "-e", f"@{variables}"]
+    train = [TRAIN, *what]
     kill = [KILL, "-e", tpu, "-e", f"run={run}", "-e", "record=false"]
-    new = [SETUP, "-e", tpu]
+    made_ready = [[SETUP, "-e", tpu], [PUSH, TRAIN, *what]]
     if action == RECREATE:
-        return [[CREATE, "-e", tpu], new, train]
+        return [[CREATE, "-e", tpu], *made_ready]
     if action == REPLACE:
-        return [[DELETE, "-e", tpu, "-e", "yes=true"], [CREATE, "-e", tpu], new, train]
+        return [[DELETE, "-e", tpu, "-e", "yes=true"], [CREATE, "-e", tpu], *made_ready]
     if action == LAUNCH:
-        return [train] if all(each.known for each in seen.parts) else [new, train]
+        return [train] if all(each.known for each in seen.parts) else made_ready
     if action == RESTART:
         return [kill, train]
     return [kill] if action == STOP else []

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ class Actor:
         return self._play(tpu, [DELETE, "-e", f"tpu={tpu}", "-e", "yes=true"], "TPU")
 
     def _play(self, run: str, words: list[str], kind: str = "run") -> str:
-        """Run one playbook; what it says goes to the run's own file beside the log."""
+        """Run playbooks by one command; what it says goes to the run's own file beside the log."""
+        played = " ".join(takewhile(lambda word: not word.startswith("-"), words))
         shown = [word for word in words if not word.startswith("@")]
         self._diary(f"{kind} {run}: $ ansible-playbook {' '.join(shown).removesuffix(' -e')}")
         tool = Path(sys.executable).with_name("ansible-playbook")
@@ -103,9 +105,9 @@ class Actor:
             said = stream.read()
         spent = f"{time.monotonic() - began:.0f} s"
         if code == 0:
-            self._diary(f"{kind} {run}: {words[0]} is through, {spent}")
+            self._diary(f"{kind} {run}: {played} is through, {spent}")
             return ""
-        why = f"{words[0]} failed after {spent}: {last_words(said)}"
+        why = f"{played} failed after {spent}: {last_words(said)}"
         self._diary(f"{kind} {run}: {why} (all it said: {output})")
         return why
 
