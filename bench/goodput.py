@@ -53,7 +53,7 @@ CONFIG = {
     "steps": 100_000_000,
     "batch": 8,
     "model": {"layers": 2, "heads": 4, "width": 96, "context": 64},
-    "checkpoint": {"every": CHECKPOINT_EVERY},
+    "checkpoint": {"every": CHECKPOINT_EVERY, "wait": True},
     "sample": {"length": 0},
 }
 ENDED = r" (?:is through, |failed after )(\d+) s"

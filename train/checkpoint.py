@@ -141,9 +141,11 @@ class Checkpoints:
         return NOT_SOUND if damaged or unfinished > 1 else NONE
 
     def _seen(self, step: int) -> str:
-        """Say what this process sees of the step that process 0 has found sound: its manifest, by
-        which it is the same one. To check its files once more is for a thousand processes a
-        thousand times the storage's work."""
+        """Give the manifest of the step that process 0 has found sound, as this process sees it.
+
+        That tells whether all see one directory. For all of them to check its files would be as
+        many times the storage's work as there are processes.
+        """
         try:
             return "" if step == NONE else self._manifest(step)
         except FileNotFoundError:

@@ -170,6 +170,9 @@ class CheckpointConfig:
     """How many of those, the last ones; null keeps all."""
     minutes: NotNegative = 15
     """Minutes after which the state is saved in between, until the next save; 0 is never."""
+    wait: bool = False
+    """Whether the training stands still until a save is whole: then a kill costs no more than the
+    steps since the last one, at the price of the seconds that each save takes."""
     directory: str | None = None
     """A directory that all processes see, or gs://bucket/prefix; used where the fleet doesn't say
     TPUFLEET_CHECKPOINTS."""

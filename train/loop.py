@@ -147,7 +147,7 @@ class Run:
 
     def save(self, wait: bool = False) -> None:
         """Save the state, whose steps have all been found to be numbers."""
-        self.checkpoints.save(self.step, self.state, wait)
+        self.checkpoints.save(self.step, self.state, wait or self.cfg.checkpoint.wait)
         self.saved_at = time.monotonic()
 
     def due(self, every: int) -> bool:

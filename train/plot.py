@@ -24,7 +24,7 @@ def draw(run_dirs: Sequence[Path], picture: Path) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
             "needs the package matplotlib, which is not installed here; install it, or for workers "
-            "add the line 'matplotlib' to the requirements that jax_requirements names"
+            "lock it beside what they have and name that file by jax_lock (docs/setup.md)"
         )
     # Not pyplot: that keeps a state of its own and may look for a screen.
     from matplotlib import rc_context

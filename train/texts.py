@@ -140,7 +140,7 @@ def _dataset(cfg: DatasetConfig, root: Path) -> Source:
     if importlib.util.find_spec("datasets") is None:
         raise ConfigError(
             "data.dataset.id: needs the package datasets, which is not installed here; "
-            "add the line 'datasets' to the requirements that jax_requirements names"
+            "lock it beside what workers have and name that file by jax_lock (docs/setup.md)"
         )
     directory = Path(str(cfg.id)).expanduser()
     what = (cfg.id, cfg.name, cfg.split, cfg.text_key)

@@ -187,7 +187,14 @@ def played(folder, emulator):
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"), [(True, "all"), ("false", "none"), ("newest", "newest"), ("All", "all")]
+    ("asked", "meant"),
+    [
+        (True, "all"),
+        ("false", "none"),
+        ("newest", "newest"),
+        ("All", "all"),
+        ("gs://mine/checkpoints", "none"),  # where launches put them, said in the inventory
+    ],
 )
 def test_which_checkpoints_are_wanted_is_read_as_people_write_it(asked, meant):
     assert which_checkpoints(asked) == meant

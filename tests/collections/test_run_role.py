@@ -1,9 +1,12 @@
-"""What the role run makes of several TPUs' answers, as Ansible evaluates it."""
+"""What the role run makes of variables and of several TPUs' answers, as Ansible evaluates it."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.collections.test_inventory import ROOT
 
@@ -33,17 +36,52 @@ PLAY = """
 """
 
 
+PLACES = """
+- hosts: localhost
+  gather_facts: false
+  vars_files: [{defaults}]
+  tasks:
+    - ansible.builtin.assert:
+        that: run_checkpoints == wanted
+        quiet: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "place"),
+    [
+        ({}, "/mnt/shared/checkpoints"),
+        ({"shared_dir": "/nfs"}, "/nfs/checkpoints"),
+        ({"bucket": "gs://mine"}, "gs://mine/checkpoints"),
+        ({"bucket": "gs://mine/", "shared_dir": "/nfs"}, "gs://mine/checkpoints"),
+        ({"bucket": "gs://mine", "checkpoints": "/nfs/there"}, "/nfs/there"),
+    ],
+)
+def test_checkpoints_go_into_the_bucket_if_there_is_one(tmp_path, told, place):
+    words = ["-i", "localhost,", "-e", json.dumps({**told, "wanted": place})]
+    done = played(tmp_path, PLACES.format(defaults=ROOT / "roles/run/defaults/main.yml"), *words)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_each_run_of_a_play_is_judged_by_its_own_workers(tmp_path):
-    play = tmp_path / "play.yml"
-    play.write_text(PLAY.format(vars=ROOT / "roles/run/vars/main.yml"))
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "a-w0,b-w0,b-w1,", play],
+    play = PLAY.format(vars=ROOT / "roles/run/vars/main.yml")
+    done = played(tmp_path, play, "-i", "a-w0,b-w0,b-w1,")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def played(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    play = folder / "play.yml"
+    play.write_text(text)
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("ansible-playbook")), *words, play],
         cwd=ROOT,
         env={
             **os.environ,
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_INVENTORY_ENABLED": "ansible.builtin.host_list",
-            "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible"),
+            "ANSIBLE_LOCAL_TEMP": str(folder / "ansible"),
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -51,5 +89,3 @@ def test_each_run_of_a_play_is_judged_by_its_own_workers(tmp_path):
         timeout=120,
         check=False,
     )
-
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.train.bucket import NAME, emulated_bucket
-from tests.train.trainer_processes import Attempt, loss_log, train_here
+from tests.train.trainer_processes import Attempt, loss_log, read_metrics, train_here
 from train import contract
 from train.checkpoint import MANIFEST, Checkpoints, identity
 from train.config import CheckpointConfig, Config, ConfigError
@@ -160,6 +160,17 @@ def test_two_processes_save_in_a_bucket_and_go_past_what_is_damaged_there(
     assert loss_log(tmp_path / "w0")[:40] == before
     there = {name.rpartition("/")[2] for name in gs.ls(place, detail=False)}
     assert there - {"compiled", "corpus"} == {"20", "40", "40.damaged", "60"}
+
+
+def test_no_step_is_done_before_a_save_is_whole_if_that_is_asked_for(
+    launch: Callable[..., Attempt], tmp_path: Path
+):
+    words = ["steps=8", "checkpoint.every=2", "checkpoint.keep=null", "checkpoint.wait=true"]
+    assert not any(launch(tmp_path, [*words, "sample.length=0"]).codes())
+    done = {record["step"]: record["time"] for record in read_metrics(tmp_path / "w0")}
+    for step in (2, 4, 6):
+        manifest = tmp_path / "checkpoints" / str(step) / MANIFEST
+        assert manifest.stat().st_mtime < done[step + 1]
 
 
 def test_what_lies_in_a_bucket_can_be_read_by_one_process(

@@ -48,7 +48,10 @@ def _unreached(host: str, answer: Answer) -> Finding:
     if not answer.get("unreachable"):
         return mend(host, said, f"ansible-playbook setup.yml --limit {host}")
     reason = said[max(said.rfind("ssh: "), 0) :]
-    by = "wait a minute if it boots, or: ansible-playbook playbooks/create.yml -e recreate=true"
+    by = (
+        "wait a minute if it boots, or delete its TPU (playbooks/delete.yml -e tpu=NAME) and make "
+        "it anew: ansible-playbook playbooks/create.yml"
+    )
     return mend(host, f"can't be reached: {reason}", by)
 
 

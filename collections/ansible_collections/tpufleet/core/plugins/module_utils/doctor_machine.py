@@ -184,7 +184,9 @@ def kernel_finding(lines: Sequence[str]) -> Finding:
     said = " | ".join(trouble[-ERROR_LINES:])
     if re.search(r"out of memory|oom-kill|killed process", said, re.IGNORECASE):
         return mend("kernel", said, "a smaller batch, or fewer processes that load data")
-    return mend("kernel", said, "make the TPU anew: ansible-playbook playbooks/create.yml")
+    return mend(
+        "kernel", said, "delete its TPU, then make it anew: ansible-playbook playbooks/create.yml"
+    )
 
 
 def libtpu_finding(machine: Machine, now: float) -> Finding:

@@ -90,7 +90,7 @@ def _opening(address: str, answer: str) -> str:
     if "refused" in answer:
         return (
             "no sshd answers there: wait a minute if it boots, or make the TPU anew, "
-            "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
+            "ansible-playbook playbooks/delete.yml -e tpu=NAME, then playbooks/create.yml"
         )
     if address == "external":
         return (
