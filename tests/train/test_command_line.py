@@ -1,5 +1,6 @@
 """What is wrong with a config costs a second: one line, exit 2, and JAX is never imported."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.trainer_processes import PROJECT, clean_environment
+from train.__main__ import importing
 
 WITHOUT_JAX = "import sys; sys.modules['jax'] = None; sys.path.insert(0, {path!r}); "
 MAIN = "from train.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -54,6 +56,15 @@ def test_a_run_that_cannot_be_is_refused_in_one_line(
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("train: ")
     assert said in done.stderr
+
+
+def test_garbage_is_collected_again_when_imports_are_through_or_have_failed():
+    with pytest.raises(ImportError), importing():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
 
 
 def test_prepare_says_where_the_corpus_is(config_file: Path, tmp_path: Path):
