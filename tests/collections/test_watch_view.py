@@ -147,6 +147,19 @@ def test_the_last_words_of_a_playbook_are_its_error():
     assert last_words("") == ""
 
 
+def test_the_last_words_of_the_terminal_view_are_those_of_its_first_failure():
+    view = """  failed    base : Have the packages  pod-w1: no way
+FAILED  pod-w1  base : Have the packages
+  no way
+FAILED  localhost  Name the workers that are not ready
+  not ready: pod-w1
+pod-w1 : ok=2 changed=0 failed=1
+3 s; everything is in setup.log
+"""
+
+    assert last_words(view) == "pod-w1: no way"
+
+
 def test_a_release_that_was_kept_is_the_same_release_whatever_becomes_of_the_code(tmp_path):
     code = tmp_path / "code"
     code.mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.tpufleet.core.plugins.action.watch import by_tpu
+from ansible_collections.tpufleet.core.plugins.action.watch import by_tpu, lease_name, taken
 from ansible_collections.tpufleet.core.plugins.filter.run_chips import chip_hosts
 from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict
 from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
@@ -178,15 +178,31 @@ def test_the_watch_launches_the_chip_again_that_the_record_names():
     assert "per_chip" not in train_variables("mine", record | {"chip": -1}, Path("/r"), None, "x")
 
 
-def test_runs_of_one_tpus_chips_are_seen_to_one_after_the_other():
-    records = {
-        "a-c0": {"tpu": "a", "chip": 0},
-        "a-c1": {"tpu": "a", "chip": 1},
-        "b": {"tpu": "b"},
-        "c": {"tpu": "a", "chip": -1},
-    }
+RUNS = {
+    "a-c0": {"tpu": "a", "chip": 0, "wanted_since": 5},
+    "a-c1": {"tpu": "a", "chip": 1, "wanted_since": 5},
+    "b": {"tpu": "b"},
+    "old": {"tpu": "a", "chip": -1, "wanted_since": 3},
+}
 
-    assert by_tpu(records) == [["a-c0", "a-c1"], ["b"], ["c"]]
+
+def test_runs_of_one_tpu_are_seen_to_one_after_the_other_the_latest_first():
+    assert by_tpu(RUNS) == [["a-c0", "a-c1", "old"], ["b"]]
+    assert lease_name("a-c0", RUNS["a-c0"]) == lease_name("old", RUNS["old"])
+
+
+@pytest.mark.parametrize(
+    ("run", "action", "why"),
+    [
+        ("a-c1", "launch", ""),
+        ("old", "launch", "run a-c0 has just been launched there"),
+        ("old", "restart", "run a-c0 has just been launched there"),
+        ("a-c1", "recreate", "its TPU has just been made anew"),
+        ("old", "nothing", ""),
+    ],
+)
+def test_what_a_pass_did_for_one_run_is_not_done_to_it_by_another_of_its_tpu(run, action, why):
+    assert taken(run, [{"run": "a-c0", "action": action}], RUNS) == why
 
 
 def test_a_run_of_one_chip_is_whole_with_its_one_worker():

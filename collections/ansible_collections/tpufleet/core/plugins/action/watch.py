@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils import watch_decision as watch
-from ..module_utils.run import chip_of
+from ..module_utils.run import chip_of, overlap
 from ..module_utils.run_record import RecordConflictError, RecordError, RecordStore, record_store
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import TpuApiError
@@ -85,11 +85,10 @@ class ActionModule(ActionBase):
                 return {"run": run, "state": "unknown", "why": str(error), "failed": True}
 
         def on_one_tpu(runs: list[str]) -> list[dict[str, Any]]:
-            # Runs of the chips of a TPU: what one does to the TPU, the next must not do again.
+            # What one does to the TPU, the next must not do again, nor take chips that one has.
             told: list[dict[str, Any]] = []
             for run in runs:
-                if any(each.get("action") in (watch.RECREATE, watch.REPLACE) for each in told):
-                    why = "its TPU has just been made anew"
+                if why := taken(run, told, records):
                     told.append({"run": run, "state": "waiting", "why": why, "action": "nothing"})
                 else:
                     told.append(one(run))
@@ -245,16 +244,32 @@ class ActionModule(ActionBase):
 
 
 def by_tpu(records: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Put the runs of the chips of one TPU together; each other run is by itself."""
+    """Put the runs of one TPU together, the one first that was launched last."""
     groups: dict[str, list[str]] = {}
-    for run, record in sorted(records.items()):
+    last_first = sorted(
+        records.items(), key=lambda item: (-float(item[1].get("wanted_since") or 0), item[0])
+    )
+    for run, record in last_first:
         groups.setdefault(lease_name(run, record), []).append(run)
     return list(groups.values())
 
 
 def lease_name(run: str, record: Mapping[str, Any]) -> str:
-    """Name what only one controller may act on: a run, or all that are on chips of one TPU."""
-    return f"chips-of-{record.get('tpu')}" if chip_of(record) >= 0 else run
+    """Name what only one controller may act on: a TPU with all its runs."""
+    return f"runs-of-{record['tpu']}" if record.get("tpu") else run
+
+
+def taken(
+    run: str, told: Iterable[Mapping[str, Any]], records: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """Say why a run has to wait after what this pass did for others of its TPU; empty if not."""
+    for each in told:
+        if each.get("action") in (watch.RECREATE, watch.REPLACE):
+            return "its TPU has just been made anew"
+        chips = chip_of(records[each["run"]]), chip_of(records[run])
+        if each.get("action") in (watch.LAUNCH, watch.RESTART) and overlap(*chips):
+            return f"run {each['run']} has just been launched there"
+    return ""
 
 
 def unsure(seen: watch.Seen) -> bool:

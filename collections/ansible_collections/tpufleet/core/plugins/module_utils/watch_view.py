@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from .watch_decision import GONE, LAUNCH, READY, RECREATE, REPLACE, RESTART, STO
 
 CREATE, SETUP = "playbooks/create.yml", "setup.yml"
 DELETE = "playbooks/delete.yml"
+BAD = ("FAILED", "UNREACHABLE")
+"""How the terminal view begins what it says of a worker's failure."""
 PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
 
 
@@ -131,8 +134,15 @@ def train_variables(
 
 
 def last_words(output: str) -> str:
-    """Give the line of a playbook's output that says why it failed."""
+    """Give the line of a playbook's output that says why it failed.
+
+    Of the terminal view's that is the one below the first failed worker and its task; another
+    callback's is Ansible's error, or whatever came last.
+    """
     lines = [line.strip() for line in output.splitlines()]
+    for line, why in pairwise(lines):
+        if line.split("  ")[0] in BAD:
+            return f"{line.split()[1]}: {why}"
     errors = [line for line in lines if line.startswith("[ERROR]:")]
     telling: Sequence[str] = errors or [line for line in lines if line]
     return telling[-1].removeprefix("[ERROR]: ").removeprefix("Task failed: ") if telling else ""
