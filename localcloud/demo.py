@@ -239,7 +239,7 @@ Next:
   ansible -i inventory/local tpu -m command -a 'uptime'
   {i} train.yml -e config={CONFIG} -e run=again
   python -m localcloud preempt {TPU}      # and see what the inventory says then
-  make clean                              # leaves nothing behind"""
+  make clean                              # takes it all away"""
     )
 
 

@@ -180,14 +180,15 @@ def test_the_watch_launches_the_chip_again_that_the_record_names():
 
 RUNS = {
     "a-c0": {"tpu": "a", "chip": 0, "wanted_since": 5},
-    "a-c1": {"tpu": "a", "chip": 1, "wanted_since": 5},
+    "a-c1": {"tpu": "a", "chip": 1, "wanted_since": 5, "wanted": "running"},
     "b": {"tpu": "b"},
-    "old": {"tpu": "a", "chip": -1, "wanted_since": 3},
+    "old": {"tpu": "a", "chip": -1, "wanted_since": 3, "wanted": "running"},
+    "over": {"tpu": "a", "chip": -1, "wanted_since": 2, "wanted": "stopped"},
 }
 
 
 def test_runs_of_one_tpu_are_seen_to_one_after_the_other_the_latest_first():
-    assert by_tpu(RUNS) == [["a-c0", "a-c1", "old"], ["b"]]
+    assert by_tpu(RUNS) == [["a-c0", "a-c1", "old", "over"], ["b"]]
     assert lease_name("a-c0", RUNS["a-c0"]) == lease_name("old", RUNS["old"])
 
 
@@ -199,6 +200,7 @@ def test_runs_of_one_tpu_are_seen_to_one_after_the_other_the_latest_first():
         ("old", "restart", "run a-c0 has just been launched there"),
         ("a-c1", "recreate", "its TPU has just been made anew"),
         ("old", "nothing", ""),
+        ("over", "recreate", ""),
     ],
 )
 def test_what_a_pass_did_for_one_run_is_not_done_to_it_by_another_of_its_tpu(run, action, why):

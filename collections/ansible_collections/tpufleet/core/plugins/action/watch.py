@@ -262,8 +262,9 @@ def lease_name(run: str, record: Mapping[str, Any]) -> str:
 def taken(
     run: str, told: Iterable[Mapping[str, Any]], records: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Say why a run has to wait after what this pass did for others of its TPU; empty if not."""
-    for each in told:
+    """Say why a run that is wanted has to wait after what this pass did for others of its TPU;
+    empty if it has not."""
+    for each in told if records[run].get("wanted") == "running" else ():
         if each.get("action") in (watch.RECREATE, watch.REPLACE):
             return "its TPU has just been made anew"
         chips = chip_of(records[each["run"]]), chip_of(records[run])
