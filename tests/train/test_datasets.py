@@ -128,5 +128,7 @@ def test_without_the_package_it_is_said_what_to_add(
     without: Callable[[str], None] = lambda name: None  # noqa: E731
     monkeypatch.setitem(sys.modules, "datasets", None)
     monkeypatch.setattr("importlib.util.find_spec", without)
-    with pytest.raises(ConfigError, match=r"needs the package datasets.* add the line 'datasets'"):
+    with pytest.raises(
+        ConfigError, match=r"needs the package datasets.* name that file by jax_lock"
+    ):
         prepare(cfg)

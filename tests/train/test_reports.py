@@ -216,7 +216,7 @@ def test_without_matplotlib_a_run_says_what_to_add_and_ends_well(
     report_steps(cfg_of(plot="svg"), place, 1, 3)
     [said] = caplog.messages
     assert "loss.svg: could not be drawn: needs the package matplotlib" in said
-    assert "add the line 'matplotlib'" in said
+    assert "name that file by jax_lock" in said
     with pytest.raises(ConfigError, match="needs the package matplotlib"):
         plot.draw([place.run_dir], place.run_dir / "a.png")
 
