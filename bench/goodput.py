@@ -2,8 +2,9 @@
 
     sudo .venv/bin/python -m bench.goodput [--minutes 20] [--seed 1] [--short] [--cloud NAME]
 
-A run of 4 workers on a local cloud of its own, checkpoints in its bucket, a fault every 60 to 120 s
-in an order that the seed gives, watch.yml every 5 s. Goodput is the time in steps that counted over
+A run of 4 workers on a local cloud of its own, checkpoints in its bucket, for which the
+training waits (docs/decisions/0013), a fault every 60 to 120 s in an order that the seed gives,
+watch.yml every 5 s. Goodput is the time in steps that counted over
 the wall time; what machines take to boot and to be set up (create.yml and setup.yml, by the watch's
 log) is left out of it and printed apart. A step that was done twice counted once. `--short` has two
 faults on 2 workers, to try this script; `--cloud` takes one that is up and set up, and leaves it.
