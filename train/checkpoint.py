@@ -81,7 +81,8 @@ class Checkpoints:
         """
         if step != self.latest:
             self.wait()
-            response = ocp.save_async(f"{self.directory}/{step}", state)
+            with _orbax():
+                response = ocp.save_async(f"{self.directory}/{step}", state)
             self._saving = self._background.submit(self._finish, step, response)
             self.latest = step
         if wait:
@@ -113,7 +114,8 @@ class Checkpoints:
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
                 "take another directory or run name, or remove it"
             )
-        return ocp.load(f"{self.directory}/{step}", abstract)
+        with _orbax():
+            return ocp.load(f"{self.directory}/{step}", abstract)
 
     def close(self) -> None:
         """Wait for what is still being saved."""
@@ -233,6 +235,18 @@ class Checkpoints:
         except FileNotFoundError:
             return []
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
+
+
+def _orbax() -> ocp.Context:
+    """Orbax, without the file in which each process notes its arrays' shapes and kinds of keys.
+
+    For that file processes wait for process 0, and look for its directory every quarter of a second
+    (orbax/checkpoint/_src/metadata/array_metadata_store.py): half the time of a small save. A state
+    has no random keys, and the shapes stand in the arrays themselves.
+    """
+    context = ocp.Context()
+    context.array.saving.array_metadata_store = None
+    return context
 
 
 def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:

@@ -160,10 +160,11 @@ class Wish:
         """Whether it is time; to be asked by every process, before every call, by its number."""
         if call % self.LATER:
             return False
-        answer = self._asked is not None and bool(_any(self._asked))
+        answer = self._asked is not None and bool(self._asked)
         mine = np.full(self._sharding.mesh.size, wished and not answer)
         own = jax.make_array_from_callback(mine.shape, self._sharding, lambda i: mine[i])
-        self._asked = own
+        # Now, ahead of the steps to come: asked then, it would wait for all of them.
+        self._asked = _any(own)
         return answer
 
 
