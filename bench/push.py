@@ -1,12 +1,14 @@
 """Push of 2,000 files, 50 MB, against tar and one scp a worker side by side, in one run.
 
-    python bench/push.py [--workers 8] [--rounds 3] [--cloud NAME]     (as root; takes minutes)
+    python bench/push.py [--workers 8] [--rounds 3] [--uplink MBIT] [--cloud NAME]
+                                                                       (as root; takes minutes)
 
 Both sides send the tree for the first time, and again after one file has changed: the baseline all
 of it each time, as its users do. Bytes are those that leave this controller for the workers' ssh.
-Each round has a new tree, and another side first; the best of the rounds counts on both
-sides. ``--cloud`` takes a cloud whose workers are set up. Ends with 0 if the bars are reached, 1 if
-not.
+Each round has a new tree, and another side first; the best of the rounds counts on both sides.
+``--uplink`` lets this controller send only so much a second, as it can to Google: without, the
+machines' network is this computer's memory. ``--cloud`` takes a cloud whose workers are set up.
+Ends with 0 if the bars are reached, 1 if not.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from bench.verbs_cloud import (  # noqa: E402
     VerbsCloud,
     bytes_out,
     seconds,
+    uplink,
     verbs_cloud,
     verdict,
 )
@@ -41,9 +44,15 @@ def main() -> int:
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     parser.add_argument("--rounds", type=int, choices=range(1, 21), default=3, metavar="1-20")
     parser.add_argument("--cloud", help="a cloud whose workers are set up, left as it is")
+    uplinks = range(1, 10_001)
+    parser.add_argument("--uplink", type=int, choices=uplinks, metavar="MBIT", help="megabits/s")
     words = parser.parse_args()
     rounds = []
-    with verbs_cloud(words.workers, words.cloud) as cloud, bytes_out(cloud.addresses) as sent:
+    with (
+        verbs_cloud(words.workers, words.cloud) as cloud,
+        bytes_out(cloud.addresses) as sent,
+        uplink(cloud, words.uplink),
+    ):
         for number in range(words.rounds):
             rounds.append(one_round(cloud, sent, number))
             compressed = (cloud.scratch / "code.tgz").stat().st_size

@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from bench.disk import warn_of_distortion  # noqa: E402
-from localcloud.place import clouds_directory  # noqa: E402
+from localcloud.place import Place, clouds_directory  # noqa: E402
 
 DELAY_MS = 40
 WORKERS = {
@@ -195,6 +195,23 @@ def bytes_out(addresses: Sequence[str]) -> Iterator[object]:
         yield sent
     finally:
         subprocess.run(["nft", "delete", "table", "ip", table], check=False)
+
+
+@contextmanager
+def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
+    """Let this controller send only so much a second to the machines, as a desk's line does: the
+    token bucket of tc-tbf(8) on the cloud's bridge, over which machines' own words don't go. None
+    leaves it as it is."""
+    way = ["dev", Place.of(cloud.name).bridge, "root"]
+    if megabits is None:
+        yield
+        return
+    rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
+    subprocess.run(["tc", "qdisc", "add", *way, *rate], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["tc", "qdisc", "del", *way], check=False)
 
 
 def verdict(name: str, ratio: float, bar: float) -> bool:

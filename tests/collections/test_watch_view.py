@@ -1,6 +1,7 @@
 """What the watch reads out of inventory and answers, and which playbooks an action is."""
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -205,3 +206,27 @@ def test_the_log_of_the_watch_has_a_line_an_event(tmp_path):
     diary("run mine: preempted:\nits TPU is gone")
 
     assert (tmp_path / "watch.log").read_text().endswith("Z run mine: preempted: its TPU is gone\n")
+
+
+def test_what_playbooks_are_told_goes_afterwards(tmp_path):
+    diary = Diary(tmp_path / "watch.log", quiet=False)
+
+    with diary.scratch() as folder:
+        (Path(folder) / "run.json").write_text("{}")
+
+    assert list((tmp_path / "watch.d").iterdir()) == []
+
+
+def test_what_a_killed_pass_was_telling_goes_a_day_later(tmp_path):
+    diary = Diary(tmp_path / "watch.log", quiet=False)
+    with diary.scratch():
+        pass
+    killed, at_work = tmp_path / "watch.d/.told-killed", tmp_path / "watch.d/.told-at-work"
+    killed.mkdir()
+    at_work.mkdir()
+    os.utime(killed, (0, 0))
+
+    with diary.scratch():
+        pass
+
+    assert list((tmp_path / "watch.d").iterdir()) == [at_work]

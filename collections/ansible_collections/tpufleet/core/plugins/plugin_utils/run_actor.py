@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from ..module_utils import watch_decision as watch
 from ..module_utils.watch_view import DELETE, commands, last_words, train_variables
 
 ACTION_SECONDS = 3600
+LEFT_BEHIND_SECONDS = 86400
+"""Older than any pass at work: what one that was killed had in use."""
 
 
 class Actor:
@@ -42,7 +46,7 @@ class Actor:
         only_if_wanted: bool = True,
     ) -> str:
         """Run the action's playbooks, the next only if the one before was fine; say why not."""
-        with tempfile.TemporaryDirectory(prefix="tpufleet-run-") as folder:
+        with self._diary.scratch() as folder:
             code = self._releases.expanduser() / str(record.get("release"))
             starts = action in (watch.RECREATE, watch.REPLACE, watch.LAUNCH, watch.RESTART)
             if starts and not code.is_dir():
@@ -132,6 +136,19 @@ class Diary:
 
     def beside(self, run: str) -> Path:
         """Give the file of what a run's playbooks say."""
+        return self._folder() / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', run)}.log"
+
+    @contextmanager
+    def scratch(self) -> Iterator[str]:
+        """Give a directory for what playbooks are told, which goes afterwards; what passes that
+        were killed have left there goes now."""
+        for old in self._folder().glob(".told-*"):
+            if time.time() - old.stat().st_mtime > LEFT_BEHIND_SECONDS:
+                shutil.rmtree(old, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=".told-", dir=self._folder()) as folder:
+            yield folder
+
+    def _folder(self) -> Path:
         folder = self._path.with_suffix(".d")
         folder.mkdir(mode=0o700, exist_ok=True)
-        return folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', run)}.log"
+        return folder
