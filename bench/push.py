@@ -57,7 +57,10 @@ def main() -> int:
             rounds.append(one_round(cloud, sent, number))
             compressed = (cloud.scratch / "code.tgz").stat().st_size
     usual, ours = ([best(each[side] for each in rounds) for side in pair] for pair in SIDES)
-    print(f"{len(cloud.workers)} workers, {FILES} files, {compressed / 1e6:.1f} MB compressed")
+    line = f", an uplink of {words.uplink} Mbit/s" if words.uplink else ""
+    print(
+        f"{len(cloud.workers)} workers, {FILES} files, {compressed / 1e6:.1f} MB compressed{line}"
+    )
     for what, theirs, mine in zip(("first", "one file changed"), usual, ours, strict=True):
         print(f"  {what:<18} ours {mine[0]:6.2f} s {mine[1] / 1e6:7.2f} MB", end="")
         print(f"   tar and scp {theirs[0]:6.2f} s {theirs[1] / 1e6:7.2f} MB")

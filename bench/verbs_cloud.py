@@ -207,7 +207,7 @@ def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
         yield
         return
     rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
-    subprocess.run(["tc", "qdisc", "add", *way, *rate], check=True)
+    subprocess.run(["tc", "qdisc", "replace", *way, *rate], check=True)
     try:
         yield
     finally:

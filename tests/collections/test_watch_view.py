@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,16 @@ from ansible_collections.tpufleet.core.plugins.action.watch import ActionModule
 from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import keep, list_code, stage
 from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import GONE, Part, Seen
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import (
+    GONE,
+    LAUNCH,
+    NOTHING,
+    REPLACE,
+    Limits,
+    Part,
+    Seen,
+    decide,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
     commands,
     last_words,
@@ -143,6 +153,57 @@ def test_a_trainer_of_someones_own_keeps_its_words():
     assert "config" not in told
 
 
+SLICES = {
+    f"s-{number}-w{worker}": {
+        "tpu_name": f"s-{number}",
+        "tpu_state": "READY",
+        "tpu_worker_count": 2,
+        "tpu_multislice": "s",
+        "tpu_slice_count": 2,
+    }
+    for number in range(2)
+    for worker in range(2)
+}
+ACROSS = RECORD | {"tpu": "multislice_s", "wanted": "running"}
+
+
+def test_a_multislice_run_is_seen_on_all_workers_of_its_slices():
+    seen = view("mine", ACROSS, SLICES, {host: {"runs": [RUN]} for host in SLICES})
+
+    assert (seen.node, seen.workers, len(seen.parts)) == ("READY", 4, 4)
+    assert decide(ACROSS, seen, 100.0).state == "running"
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
+def test_a_slice_that_is_lost_is_told_and_never_made_anew_alone(state):
+    hosts = SLICES | {"s-1-w0": SLICES["s-1-w0"] | {"tpu_state": state}}
+    hosts |= {"s-1-w1": hosts["s-1-w0"]}
+
+    seen = view("mine", ACROSS, hosts, {}, [{"s-0": "READY", "s-1": state}])
+    told = decide(ACROSS, seen, 100.0)
+
+    assert (seen.node, seen.asked_twice) == (state, True)
+    assert (told.action, told.state) == (NOTHING, "preempted")
+    assert told.why.startswith(f"its TPU is {state}; what one queued resource made together")
+
+
+def test_a_slice_that_the_inventory_lacks_is_gone():
+    hosts = {host: found for host, found in SLICES.items() if found["tpu_name"] == "s-0"}
+
+    assert view("mine", ACROSS, hosts, {}).node == GONE
+
+
+def test_slices_that_were_made_anew_are_set_up_and_launched_together():
+    seen = view("mine", ACROSS, SLICES, {host: {"runs": []} for host in SLICES})
+    told = decide(ACROSS, seen, 100.0)
+
+    assert told.action == LAUNCH
+    assert [words[0] for words in commands(LAUNCH, "mine", ACROSS, seen, "v")] == [
+        "setup.yml",
+        "playbooks/push.yml",
+    ]
+
+
 def test_the_last_words_of_a_playbook_are_its_error():
     assert last_words("a\n[ERROR]: Task failed: no way\nPLAY RECAP\n") == "no way"
     assert last_words("") == ""
@@ -213,6 +274,7 @@ def test_what_playbooks_are_told_goes_afterwards(tmp_path):
 
     with diary.scratch() as folder:
         (Path(folder) / "run.json").write_text("{}")
+        assert Path(folder).parent == tmp_path / "watch.d"
 
     assert list((tmp_path / "watch.d").iterdir()) == []
 
@@ -230,3 +292,30 @@ def test_what_a_killed_pass_was_telling_goes_a_day_later(tmp_path):
         pass
 
     assert list((tmp_path / "watch.d").iterdir()) == [at_work]
+
+
+def test_a_log_named_from_here_is_told_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with Diary(Path("watch.log"), quiet=False).scratch() as folder:
+        assert Path(folder).is_absolute()
+
+
+def test_what_was_seen_long_ago_takes_nothing_away(tmp_path, monkeypatch):
+    watching = ActionModule.__new__(ActionModule)
+    watching._check, watching._looked = False, time.time() - 600
+    watching._limits = Limits(unreachable=1)
+    watching._diary = Diary(tmp_path / "watch.log", quiet=False)
+    monkeypatch.setattr(ActionModule, "_actor", None, raising=False)  # would fail if asked
+    runs = RecordFolder(str(tmp_path / "runs"))
+    fields = {"wanted": "running", "tpu": "pod", "checkpoints": "gs://b/c/mine"}
+    runs.change("mine", 0, fields | {"watch": {"state": "unreachable", "since": 1.0}}, "launched")
+    seen = Seen("READY", (Part("pod-w0", None),), asked_twice=True)
+    record = runs.read("mine")
+    assert decide(record, seen, watching._looked, watching._limits).action == REPLACE
+
+    told = watching._one("mine", runs, RecordFolder(str(tmp_path / "leases")), record, seen)
+
+    assert told["action"] == "nothing"
+    assert told["why"].endswith("that was seen 600 s ago, the next pass looks again")
+    assert runs.read("mine") == record

@@ -196,9 +196,9 @@ def test_runs_of_one_tpu_are_seen_to_one_after_the_other_the_latest_first():
     ("run", "action", "why"),
     [
         ("a-c1", "launch", ""),
-        ("old", "launch", "run a-c0 has just been launched there"),
-        ("old", "restart", "run a-c0 has just been launched there"),
-        ("a-c1", "recreate", "its TPU has just been made anew"),
+        ("old", "launch", "run a-c0 is launched there"),
+        ("old", "restart", "run a-c0 is launched there"),
+        ("a-c1", "recreate", "its TPU is made anew for run a-c0"),
         ("old", "nothing", ""),
         ("over", "recreate", ""),
     ],

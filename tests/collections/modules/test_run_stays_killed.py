@@ -38,10 +38,13 @@ def a_pass(store, tmp_path, record):
     """One run in a pass of the watch that has read ``record``; gives what it told and did."""
     done = []
     action = watch.ActionModule.__new__(watch.ActionModule)
-    action._check, action._limits = False, watch_decision.Limits()
+    action._check, action._looked = False, time.time()
+    action._limits = watch_decision.Limits()
     action._diary = lambda line: None
-    actor = SimpleNamespace(act=lambda run, record, seen, what: done.append(what) or "")
-    action._actor = actor
+    action._actor = SimpleNamespace(
+        lacks=lambda run, record, what: "",
+        act=lambda run, record, seen, what: done.append(what) or "",
+    )
     leases = RecordFolder(str(tmp_path / "watch"))
     return action._one("mine", store, leases, record, STILL), done
 
@@ -83,12 +86,27 @@ def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp
 def test_a_launch_that_looks_first_writes_no_wish_of_its_own(store):
     killed(store)
     action = run_want.ActionModule.__new__(run_want.ActionModule)
+    action._same_place = False
     action._task = SimpleNamespace(check_mode=False)
 
     answer = action._want(store, "mine", {"release": "r"}, look_first=True, event="launched")
 
     assert answer["launch"] is False
     assert store.read("mine")["wanted"] == "stopped"
+
+
+@pytest.mark.parametrize(("had", "fine"), [("gs://b/c/mine", True), ("/mnt/shared/c/mine", False)])
+def test_a_run_is_not_taken_from_its_checkpoints_unasked(store, had, fine):
+    store.change("mine", store.read("mine")["generation"], {"checkpoints": had}, "launched")
+    action = run_want.ActionModule.__new__(run_want.ActionModule)
+    action._task, action._same_place = SimpleNamespace(check_mode=False), True
+    fields = {"checkpoints": "gs://b/c/mine"}
+
+    if fine:
+        assert not action._want(store, "mine", fields, True, "launched")["launch"]
+    else:
+        with pytest.raises(RunError, match="-e checkpoints=/mnt/shared/c goes on from there"):
+            action._want(store, "mine", fields, True, "launched")
 
 
 def test_neither_a_boot_nor_a_failure_starts_the_unit():

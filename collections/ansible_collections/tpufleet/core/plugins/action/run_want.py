@@ -41,12 +41,14 @@ class ActionModule(ActionBase):
                 "common": {"type": "dict", "required": True},
                 "fleet_state": {"type": "str", "required": True},
                 "look_first": {"type": "bool", "default": False},
+                "same_place": {"type": "bool", "default": False},
                 "event": {"type": "str", "required": True},
             }
         )
         api = (task_vars or {}).get("tpu_api")
         runs, event = plain(options["runs"]), str(options["event"])
         look_first = options["look_first"]
+        self._same_place = options["same_place"]
         try:
             store = record_store(
                 options["fleet_state"], plain(self._templar.template(api)) if api else {}
@@ -72,6 +74,8 @@ class ActionModule(ActionBase):
         check_name(run)
         for attempt in range(TRIES):
             before = store.read(run)
+            if self._same_place and (why := elsewhere(run, before, fields)):
+                raise RunError(why)
             if look_first or must_look(before, fields):
                 return {"launch": False, "record": {"attempt": int(before.get("attempt", 0))}}
             new = wanted_running(before, fields)
@@ -88,6 +92,20 @@ class ActionModule(ActionBase):
                 "port": port(new["attempt"], int(new.get("chip", -1))),
             }
         raise RecordError(f"the record of run {run} changes all the time: run this again")
+
+
+def elsewhere(run: str, before: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """Say why a run whose checkpoints nobody named a place for can't begin in another than it
+    had; empty if it is the same."""
+    had, has = str(before.get("checkpoints") or ""), str(fields.get("checkpoints") or "")
+    if not had or had == has:
+        return ""
+    return (
+        f"run {run} has its checkpoints in {had}, and by the inventory they would now be in {has}: "
+        f"-e checkpoints={had.rpartition('/')[0]} goes on from there, "
+        f"-e checkpoints={has.rpartition('/')[0]} takes the new place, which begins at step 0 if "
+        "it is empty"
+    )
 
 
 def must_look(before: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:

@@ -32,7 +32,18 @@ LEASE_SECONDS = 90
 RENEW_SECONDS = 20
 AT_ONCE = 8
 ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
-HOST_FACTS = ("tpu_name", "tpu_id", "tpu_state", "tpu_worker_count", "tpu_health", "tpu_zone")
+HOST_FACTS = (
+    "tpu_name",
+    "tpu_id",
+    "tpu_state",
+    "tpu_worker_count",
+    "tpu_health",
+    "tpu_zone",
+    "tpu_multislice",
+    "tpu_slice_count",
+)
+LOOK_HOLDS_S = 90
+"""A run's turn may come minutes after the look: what takes something away asks for a newer one."""
 
 
 class ActionModule(ActionBase):
@@ -57,6 +68,7 @@ class ActionModule(ActionBase):
         )
         task_vars = task_vars or {}
         self._check = bool(self._task.check_mode)
+        self._looked = time.time()
         self._diary = Diary(Path(options["log"]), quiet=self._check)
         project, releases = Path(options["project"]), Path(options["releases"])
         self._actor = Actor(project, releases, options["fleet_state"], self._diary)
@@ -162,7 +174,7 @@ class ActionModule(ActionBase):
         record: dict[str, Any],
         seen: watch.Seen,
     ) -> dict[str, Any]:
-        decision = watch.decide(record, seen, time.time(), self._limits)
+        decision = watch.decide(record, seen, self._looked, self._limits)
         told = {"run": run, "state": decision.state, "why": decision.why, "action": decision.action}
         line = f"run {run}: {decision.state}" + (f": {decision.why}" if decision.why else "")
         if decision.action == watch.NOTHING:
@@ -177,6 +189,10 @@ class ActionModule(ActionBase):
         with self._leased(lease_name(run, record), leases) as mine:
             if not mine:
                 return told | {"action": "nothing", "why": "another controller is at it"}
+            old = time.time() - self._looked
+            if old > LOOK_HOLDS_S and decision.action in watch.TAKES_AWAY:
+                why = f"{decision.why}; that was seen {old:.0f} s ago, the next pass looks again"
+                return told | {"action": "nothing", "why": why}
             fields = {
                 watch.GIVE_UP: {"wanted": "stopped", "given_up": decision.why},
                 watch.RECORD_DONE: {"wanted": "done"},
@@ -184,6 +200,8 @@ class ActionModule(ActionBase):
             if not self._remember(run, store, record, decision, fields, line):
                 return told | {"action": "nothing", "why": "its record has just changed"}
             self._diary(line)
+            if self._actor.lacks(run, record, decision.action):
+                told["action"] = "nothing"
             failure = self._actor.act(run, record, seen, decision.action)
             return told | ({"failed": True, "why": failure} if failure else {})
 
@@ -266,10 +284,10 @@ def taken(
     empty if it has not."""
     for each in told if records[run].get("wanted") == "running" else ():
         if each.get("action") in (watch.RECREATE, watch.REPLACE):
-            return "its TPU has just been made anew"
+            return f"its TPU is made anew for run {each['run']}"
         chips = chip_of(records[each["run"]]), chip_of(records[run])
         if each.get("action") in (watch.LAUNCH, watch.RESTART) and overlap(*chips):
-            return f"run {each['run']} has just been launched there"
+            return f"run {each['run']} is launched there"
     return ""
 
 

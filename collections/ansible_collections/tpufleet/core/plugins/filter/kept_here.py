@@ -9,7 +9,9 @@ from typing import Any
 def kept_here(fleet_state: str) -> str:
     """Give the directory: that of the records, or ``~/.cache/tpufleet`` where they are in a
     bucket."""
-    return str(Path.home() / ".cache/tpufleet") if "://" in fleet_state else fleet_state
+    if "://" in fleet_state:
+        return str(Path.home() / ".cache/tpufleet")
+    return str(Path(fleet_state).expanduser())
 
 
 class FilterModule:

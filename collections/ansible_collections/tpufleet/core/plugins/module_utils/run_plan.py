@@ -20,7 +20,14 @@ BASE_PORT = 8476
 PORTS = 1000
 MEGASCALE_PORT = 8081
 METRICS_PORT = 8431
-OF_A_LAUNCH = ("jax_requirements", "jax_lock", "checkpoints", "shared_dir", "compile_cache")
+OF_A_LAUNCH = (
+    "jax_requirements",
+    "jax_lock",
+    "bucket",
+    "checkpoints",
+    "shared_dir",
+    "compile_cache",
+)
 """What group variables may say of a TPU, and a launch of several takes from the first of them."""
 
 

@@ -13,6 +13,9 @@ from typing import Any
 
 from .run import BAD_CONFIG, DONE, NOT_A_NUMBER, NOT_TOGETHER, PEER_ENDED, SAVED
 
+NOT_OURS = (
+    "what one queued resource made together is made anew as it was made, and the run goes on then"
+)
 GONE = "gone"
 """The node's state where the API has no such node."""
 DEAD = frozenset({"PREEMPTED", "TERMINATED", GONE})
@@ -27,6 +30,8 @@ RESTART = "restart"
 STOP = "stop"
 RECORD_DONE = "record done"
 GIVE_UP = "give up"
+TAKES_AWAY = (REPLACE, RESTART, STOP)
+"""Actions that end or delete what may be fine by now."""
 ACTIONS = (NOTHING, RECREATE, REPLACE, LAUNCH, RESTART, STOP, RECORD_DONE, GIVE_UP)
 
 
@@ -74,7 +79,7 @@ class Part:
 class Seen:
     """A run as a pass sees it. ``node`` is the API's state of its TPU, ``asked_twice`` whether a
     second question, to the API itself, had the same answer. ``others_answer`` says whether any
-    worker at all could be reached from here."""
+    worker at all could be reached from here, ``ours`` whether create.yml can make the TPU anew."""
 
     node: str
     parts: tuple[Part, ...] = ()
@@ -82,6 +87,7 @@ class Seen:
     health: str = ""
     asked_twice: bool = False
     others_answer: bool = True
+    ours: bool = True
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,8 @@ def _lost(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision:
     why = "its TPU is gone" if seen.node == GONE else f"its TPU is {seen.node}"
     if not seen.asked_twice:
         return _stay("preempted?", f"{why}; to be asked once more", memory, now)
+    if not seen.ours:
+        return _stay("preempted", f"{why}; {NOT_OURS}", memory, now)
     counted = memory.state == "preempted"
     spent = memory if counted else replace(memory, preemptions=memory.preemptions + 1, tries=0)
     if limits.preemptions and spent.preemptions > limits.preemptions:
@@ -220,11 +228,17 @@ def _unreachable(
         return _stay("unreachable", f"{why}, nor any other worker from here", memory, now)
     if not seen.asked_twice:
         return _stay("unreachable", f"{why}; to be asked once more", memory, now)
-    return _replace(record, "unreachable", why, memory, now, limits)
+    return _replace(record, seen, "unreachable", why, memory, now, limits)
 
 
 def _replace(
-    record: Mapping[str, Any], state: str, why: str, memory: Memory, now: float, limits: Limits
+    record: Mapping[str, Any],
+    seen: Seen,
+    state: str,
+    why: str,
+    memory: Memory,
+    now: float,
+    limits: Limits,
 ) -> Decision:
     """Make a TPU anew that is there but no good; its disks go with it, so only checkpoints in a
     bucket allow that."""
@@ -232,6 +246,8 @@ def _replace(
     if not str(record.get("checkpoints", "")).startswith("gs://"):
         text = f"{why}; its checkpoints are in no bucket, so look at it, or: {by_hand}"
         return _stay(state, text, memory, now)
+    if not seen.ours:
+        return _stay(state, f"{why}; {NOT_OURS}", memory, now)
     if memory.replacements >= limits.replacements:
         return _end(f"{why}; it was made anew {memory.replacements} times", memory, now)
     if now < memory.not_before:
@@ -307,7 +323,7 @@ def _standing(
     often = limits.same_worker and bad.bad_times > limits.same_worker and len(seen.parts) > 1
     if counted.action == GIVE_UP and often and bad.crashes <= limits.crashes:
         text = f"{bad.bad_worker} was the first to fail {bad.bad_times} times running: {words}"
-        better = _replace(record, state, text, replace(bad, not_before=0.0), now, limits)
+        better = _replace(record, seen, state, text, replace(bad, not_before=0.0), now, limits)
         return counted if better.action == NOTHING else better
     return counted
 

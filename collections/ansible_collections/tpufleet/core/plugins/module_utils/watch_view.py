@@ -11,10 +11,12 @@ from typing import Any
 
 from .run import chip_of, overlap
 from .run_plan import TRAINER
-from .watch_decision import GONE, LAUNCH, READY, RECREATE, REPLACE, RESTART, STOP, Part, Seen
+from .watch_decision import DEAD, GONE, LAUNCH, READY, RECREATE, REPLACE, RESTART, STOP, Part, Seen
 
 CREATE, SETUP = "playbooks/create.yml", "setup.yml"
 DELETE = "playbooks/delete.yml"
+TOGETHER = "multislice_"
+"""How a record names what one queued resource made together: as the inventory's group."""
 BAD = ("FAILED", "UNREACHABLE")
 """How the terminal view begins what it says of a worker's failure."""
 PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
@@ -33,22 +35,47 @@ def view(
     inventory. Its last word counts, and is confirmed where the one before was the same.
     """
     tpu = str(record.get("tpu", ""))
-    mine = {host: found for host, found in hosts.items() if found.get("tpu_name") == tpu}
-    states = {str(found.get("tpu_state", READY)) for found in mine.values()}
-    node = GONE if not mine else next(iter(states)) if len(states) == 1 else "changing"
-    said = [node, *(told.get(tpu, GONE) for told in listed)]
+    together = tpu.startswith(TOGETHER)
+    mine = {
+        host: found
+        for host, found in hosts.items()
+        if tpu in (found.get("tpu_name"), f"{TOGETHER}{found.get('tpu_multislice') or ''}")
+    }
+    slices = {str(found.get("tpu_name")): found for found in mine.values()}
+    count = max([1, *(int(found.get("tpu_slice_count") or 1) for found in slices.values())])
+    names = list(slices) or [tpu]
+    said = [state_of(names, count, told) for told in (inventory_states(mine), *listed)]
     node, asked_twice = said[-1], said[-1] in said[-2:-1]
     if node != READY:
-        return Seen(node, asked_twice=asked_twice)
+        return Seen(node, asked_twice=asked_twice, ours=not together)
     chip = chip_of(record)
     parts = tuple(part(host, run, answers.get(host) or {}, chip) for host in sorted(mine))
     return Seen(
         node,
         parts,
-        workers=max([int(found.get("tpu_worker_count", 1)) for found in mine.values()]),
+        workers=sum(int(found.get("tpu_worker_count", 1)) for found in slices.values()),
         health=next((str(found.get("tpu_health") or "") for found in mine.values()), ""),
         asked_twice=asked_twice,
         others_answer=any("runs" in answer for answer in answers.values()),
+        ours=not together,
+    )
+
+
+def inventory_states(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Give the state of each TPU of these hosts; where they differ, it is just changing."""
+    found: dict[str, set[str]] = {}
+    for host in hosts.values():
+        found.setdefault(str(host.get("tpu_name")), set()).add(str(host.get("tpu_state", READY)))
+    return {name: min(told) if len(told) == 1 else "changing" for name, told in found.items()}
+
+
+def state_of(names: Sequence[str], count: int, told: Mapping[str, str]) -> str:
+    """Give the state of a TPU, or the worst of ``count`` that were made together."""
+    states = [told.get(name, GONE) for name in names]
+    states += [GONE] * (len(states) < count)
+    return next(
+        (state for state in sorted(states, key=lambda each: each not in DEAD) if state != READY),
+        READY,
     )
 
 

@@ -28,6 +28,11 @@ options:
     description: Record none of them yet.
     type: bool
     default: false
+  same_place:
+    description: Whether a run that has checkpoints in another place is refused, since nobody named
+      one for this launch.
+    type: bool
+    default: false
   event:
     description: What the record's history says of it.
     type: str

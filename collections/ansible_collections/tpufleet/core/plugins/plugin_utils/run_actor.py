@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,11 @@ class Actor:
         only_if_wanted: bool = True,
     ) -> str:
         """Run the action's playbooks, the next only if the one before was fine; say why not."""
+        if why := self.lacks(run, record, action):
+            self._diary(f"run {run}: {why}")
+            return why
+        code = self._code(record)
         with self._diary.scratch() as folder:
-            code = self._releases.expanduser() / str(record.get("release"))
-            starts = action in (watch.RECREATE, watch.REPLACE, watch.LAUNCH, watch.RESTART)
-            if starts and not code.is_dir():
-                why = (
-                    f"release {record.get('release')} is not on this controller ({code}): "
-                    f"start the run from here once: ansible-playbook train.yml -e run={run} …"
-                )
-                self._diary(f"run {run}: {why}")
-                return why
             config = None
             if record.get("config") is not None:
                 stem = Path(str(record.get("config_path") or "config.yml")).name
@@ -71,6 +66,19 @@ class Actor:
                 if failure:
                     return failure
         return ""
+
+    def lacks(self, run: str, record: Mapping[str, Any], action: str) -> str:
+        """Say what keeps this controller from an action that launches; empty if nothing does."""
+        starts = action in (watch.RECREATE, watch.REPLACE, watch.LAUNCH, watch.RESTART)
+        if not starts or self._code(record).is_dir():
+            return ""
+        return (
+            f"release {record.get('release')} is not on this controller ({self._code(record)}): "
+            f"start the run from here once: ansible-playbook train.yml -e run={run} …"
+        )
+
+    def _code(self, record: Mapping[str, Any]) -> Path:
+        return self._releases.expanduser() / str(record.get("release"))
 
     def delete(self, tpu: str) -> str:
         """Delete a TPU; say why not."""
@@ -120,7 +128,9 @@ class Diary:
     """The log of the watch: a line an event, time first, for people."""
 
     def __init__(self, path: Path, quiet: bool) -> None:
-        self._path, self._quiet, self._lock = path.expanduser(), quiet, threading.Lock()
+        # Playbooks are told by files beside it, and have the project for their directory.
+        self._path, self._quiet = path.expanduser().absolute(), quiet
+        self._lock = threading.Lock()
         if not quiet:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -143,8 +153,9 @@ class Diary:
         """Give a directory for what playbooks are told, which goes afterwards; what passes that
         were killed have left there goes now."""
         for old in self._folder().glob(".told-*"):
-            if time.time() - old.stat().st_mtime > LEFT_BEHIND_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another's, that has just gone
+                if time.time() - old.stat().st_mtime > LEFT_BEHIND_SECONDS:
+                    shutil.rmtree(old, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".told-", dir=self._folder()) as folder:
             yield folder
 
