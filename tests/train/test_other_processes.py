@@ -54,16 +54,16 @@ def test_two_processes_log_the_losses_of_one(two: Path, finished: Path):
     )
 
 
-@pytest.mark.parametrize(
-    ("processes", "first", "other"),
-    [(1, 20, []), (4, 40, ["compute.fsdp=2", "sample.length=8"])],
-    ids=["1", "4"],
-)
 def test_no_process_waits_for_another_to_note_its_arrays(two: Path):
     assert [path.name for path in two.glob("checkpoints/*/state")]
     assert not list(two.glob("checkpoints/**/array_metadatas"))
 
 
+@pytest.mark.parametrize(
+    ("processes", "first", "other"),
+    [(1, 20, []), (4, 40, ["compute.fsdp=2", "sample.length=8"])],
+    ids=["1", "4"],
+)
 def test_with_another_number_of_processes_the_next_20_steps_have_the_same_losses(
     launch: Callable[..., Attempt],
     two: Path,
