@@ -163,7 +163,7 @@ class Wish:
         answer = self._asked is not None and bool(self._asked)
         mine = np.full(self._sharding.mesh.size, wished and not answer)
         own = jax.make_array_from_callback(mine.shape, self._sharding, lambda i: mine[i])
-        # Now, ahead of the steps to come: asked then, it would wait for all of them.
+        # Dispatched when the answer is due, it would stand behind all steps in flight.
         self._asked = _any(own)
         return answer
 

@@ -184,7 +184,7 @@ def test_a_slice_that_is_lost_is_told_and_never_made_anew_alone(state):
 
     assert (seen.node, seen.asked_twice) == (state, True)
     assert (told.action, told.state) == (NOTHING, "preempted")
-    assert told.why.startswith(f"its TPU is {state}; what one queued resource made together")
+    assert told.why.startswith(f"its TPU is {state}; one queued resource made its slices")
 
 
 def test_a_slice_that_the_inventory_lacks_is_gone():

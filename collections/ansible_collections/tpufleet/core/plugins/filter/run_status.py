@@ -9,6 +9,7 @@ from typing import Any
 
 from ..module_utils.run import latest
 from ..module_utils.run_progress import goodput
+from ..module_utils.tpu_slices import run_places
 from ..module_utils.watch_decision import DEAD, GONE
 from ..plugin_utils.folded_names import folded
 from .runs import Answer, why
@@ -151,11 +152,8 @@ def node_states(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in facts.values():
         state = str(each.get("tpu_state") or "")
-        names = [str(each.get("tpu_name") or "")]
-        if each.get("tpu_multislice"):
-            names.append(f"multislice_{each['tpu_multislice']}")
-        for name in names:
-            if name and found.get(name, "READY") == "READY":
+        for name in run_places(each):
+            if found.get(name, "READY") == "READY":
                 found[name] = state
     return found
 

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .tpu_nodes import Node
 
@@ -47,6 +48,15 @@ def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
         for number, node in by_number.items():
             places[node.key] = Slice(name, group, number, max(by_number) + 1, leader_ip)
     return places
+
+
+def run_places(host: Mapping[str, Any]) -> list[str]:
+    """Name what a run may be on, as its record says it, by a host's inventory variables: its TPU,
+    and ``multislice_NAME`` where one queued resource made that together with others."""
+    names = [str(host.get("tpu_name") or "")]
+    if host.get("tpu_multislice"):
+        names.append(f"multislice_{host['tpu_multislice']}")
+    return [name for name in names if name]
 
 
 def _numbered(kin: Sequence[Node]) -> Mapping[int, Node]:

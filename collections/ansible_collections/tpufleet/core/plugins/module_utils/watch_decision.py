@@ -14,7 +14,8 @@ from typing import Any
 from .run import BAD_CONFIG, DONE, NOT_A_NUMBER, NOT_TOGETHER, PEER_ENDED, SAVED
 
 NOT_OURS = (
-    "what one queued resource made together is made anew as it was made, and the run goes on then"
+    "one queued resource made its slices together, which create.yml does not do: make that anew, "
+    "and the run goes on"
 )
 GONE = "gone"
 """The node's state where the API has no such node."""

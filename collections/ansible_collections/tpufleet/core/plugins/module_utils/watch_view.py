@@ -11,6 +11,7 @@ from typing import Any
 
 from .run import chip_of, overlap
 from .run_plan import TRAINER
+from .tpu_slices import run_places
 from .watch_decision import DEAD, GONE, LAUNCH, READY, RECREATE, REPLACE, RESTART, STOP, Part, Seen
 
 CREATE, SETUP = "playbooks/create.yml", "setup.yml"
@@ -36,11 +37,7 @@ def view(
     """
     tpu = str(record.get("tpu", ""))
     together = tpu.startswith(TOGETHER)
-    mine = {
-        host: found
-        for host, found in hosts.items()
-        if tpu in (found.get("tpu_name"), f"{TOGETHER}{found.get('tpu_multislice') or ''}")
-    }
+    mine = {host: found for host, found in hosts.items() if tpu in run_places(found)}
     slices = {str(found.get("tpu_name")): found for found in mine.values()}
     count = max([1, *(int(found.get("tpu_slice_count") or 1) for found in slices.values())])
     names = list(slices) or [tpu]
