@@ -174,7 +174,7 @@ def _json(reply: Any) -> object:
         return {}
     try:
         return reply.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -103,7 +103,7 @@ class RecordFolder:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RecordError(
                 f"the record {path} can't be read ({error}): mend it or move it away"
             ) from error

@@ -1,0 +1,62 @@
+"""What a relaunch of a recorded run needs on this controller, and how playbooks are told of it.
+
+A relaunch runs the playbooks that a person would type. They get names that the record's check has
+allowed and paths of this controller, nothing else: Ansible evaluates variables of the command line
+as templates. The run plan reads the rest of the launch from the record itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from .record import LaunchSpec, RunRecord
+
+RELEASES, LOCKS = "releases", "locks"
+
+
+def kept_release(kept: Path, release: str) -> Path:
+    """Return where this controller keeps the code of a release; ``kept`` is its state directory."""
+    return kept.expanduser() / RELEASES / release
+
+
+def kept_lock(kept: Path, digest: str) -> Path:
+    """Return where this controller keeps the lock file of a Python environment."""
+    return kept.expanduser() / LOCKS / f"{digest}.lock"
+
+
+def missing_here(launch: LaunchSpec, kept: Path) -> str:
+    """Return the path of what a relaunch needs and this controller does not have; empty if all."""
+    release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
+    if not release.is_dir():
+        return str(release)
+    try:
+        whole = hashlib.sha256(lock.read_bytes().strip()).hexdigest() == launch.requirements
+    except OSError:
+        whole = False
+    return "" if whole else str(lock)
+
+
+def relaunch_variables(
+    record: RunRecord, kept: Path, fleet_state: str, tpu: str = ""
+) -> dict[str, Any]:
+    """Return the extra variables by which setup.yml, push.yml and train.yml relaunch a run.
+
+    ``tpu`` is what addresses the run's TPU now, where it is another word than the record's.
+    """
+    launch = record.launch
+    found: dict[str, Any] = {
+        "run": record.run,
+        "tpu": tpu or launch.tpu,
+        "relaunch": True,
+        "code": str(kept_release(kept, launch.release)),
+        "jax_lock": str(kept_lock(kept, launch.requirements)),
+        "fleet_state": fleet_state,
+        "wait": "started",
+    }
+    if launch.jax_requirements:
+        found["jax_requirements"] = launch.jax_requirements
+    if launch.chip >= 0:
+        found |= {"per_chip": True, "chip": launch.chip}
+    return found
