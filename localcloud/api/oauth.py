@@ -1,8 +1,9 @@
 """Who may call: a service account's signed assertions in, bearer tokens out.
 
 The token endpoint takes the JWT bearer grant (RFC 7523, section 2.1; signatures RS256, RFC 7518)
-that google-auth's ``service_account`` credentials send. Google's own client libraries may also
-send such a JWT itself as the bearer token (https://google.aip.dev/auth/4111).
+that google-auth's ``service_account`` credentials send. Google's own client libraries also send
+such a JWT itself as the bearer token, its audience the API's address
+(https://google.aip.dev/auth/4111).
 """
 
 import base64
@@ -29,7 +30,6 @@ TOKEN_LIFE = 3600
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 # google-auth signs for this audience whatever the file's token_uri says.
 GOOGLE_AUDIENCE = "https://oauth2.googleapis.com/token"
-_API_AUDIENCE = "https://tpu.googleapis.com/"
 _CLOCK_SKEW = 60
 
 
@@ -119,7 +119,10 @@ class Accounts:
         return token
 
     def check(self, authorization: str | None, audiences: Collection[str] = ()) -> None:
-        """Let a request with this ``Authorization`` header pass, or raise a 401."""
+        """Let a request with this ``Authorization`` header pass, or raise a 401.
+
+        ``audiences`` are those that a JWT sent as the token may be for, unless it names a scope.
+        """
         kind, _, token = (authorization or "").strip().partition(" ")
         if kind.lower() != "bearer" or not token:
             raise unauthenticated(
@@ -142,7 +145,7 @@ class Accounts:
             claims = self._verified(token)
         except GrantError:
             return False
-        return bool(claims.get("scope")) or claims.get("aud") in (_API_AUDIENCE, *audiences)
+        return bool(claims.get("scope")) or claims.get("aud") in audiences
 
     def _verified(self, jwt: str) -> Mapping[str, Any]:
         """Give the claims of a JWT that the service account signed and that is valid now."""

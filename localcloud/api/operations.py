@@ -16,7 +16,10 @@ FIELDS = ("done", "name", "metadata.target", "metadata.verb", "error.code")
 
 
 def write(operation: Operation, parent: str) -> dict[str, Any]:
-    """Write a stored operation as the API does: ``done`` only once it is true."""
+    """Write a stored operation as the API does; unlike other fields, ``done`` is there while false.
+
+    Clients rely on it: SkyPilot reads ``operation["done"]`` of a pending operation.
+    """
     metadata = {
         "@type": _METADATA,
         "createTime": operation.create_time,
@@ -27,10 +30,10 @@ def write(operation: Operation, parent: str) -> dict[str, Any]:
     message: dict[str, Any] = {
         "name": f"{parent}/locations/{operation.zone}/operations/{operation.operation_id}",
         "metadata": metadata,
+        "done": bool(operation.end_time),
     }
     if operation.end_time:
         metadata["endTime"] = operation.end_time
-        message["done"] = True
     if operation.cancel_requested:
         metadata["cancelRequested"] = True
     if operation.error is not None:
@@ -73,7 +76,7 @@ class Operations:
         shown, more = found[: page.size], found[page.size :]
         token = page.token((shown[-1].zone, shown[-1].operation_id)) if more else ""
         items = [write(operation, self._project.parent) for operation in shown]
-        kept = [item for item in items if wanted({"done": False, **item})]
+        kept = [item for item in items if wanted(item)]
         return self._project.answer("operations", kept, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:

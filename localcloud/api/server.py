@@ -41,6 +41,9 @@ from localcloud.machines.seam import Machines
 PROJECT = "local-fleet"
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
+# What Google's clients put into a JWT that they sign for one API.
+TPU_AUDIENCE = "https://tpu.googleapis.com/"
+COMPUTE_AUDIENCE = "https://compute.googleapis.com/"
 
 
 class AlreadyServedError(Exception):
@@ -168,7 +171,8 @@ class _ApiService:
 
     def _answered(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
         if found is None or not found[0].public:
-            self._accounts.check(request.authorization, (self._audience,))
+            api = COMPUTE_AUDIENCE if _is_for_compute(request) else TPU_AUDIENCE
+            self._accounts.check(request.authorization, (self._audience, api))
         if found is None:
             raise no_such_method(request.verb, request.target)
         route, names = found
@@ -188,8 +192,11 @@ class _ApiService:
 
 def _refusal(request: Request, error: ApiError) -> dict[str, Any]:
     """Write an error in the shape of the API that was asked."""
-    asked_compute = request.target.startswith(f"{COMPUTE_PATH}/")
-    return body_of(error) if asked_compute else error.body()
+    return body_of(error) if _is_for_compute(request) else error.body()
+
+
+def _is_for_compute(request: Request) -> bool:
+    return request.target.startswith(f"{COMPUTE_PATH}/")
 
 
 def create_server(

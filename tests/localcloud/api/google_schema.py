@@ -2,7 +2,8 @@
 
 They are those that google-api-python-client bundles. Types, formats and enums are checked as
 proto3's JSON has them (https://protobuf.dev/programming-guides/json): a field that has its
-default value is left out, 64-bit integers are strings.
+default value is left out, 64-bit integers are strings. An operation's ``done`` is the exception: it
+is there while it is false.
 """
 
 import json
@@ -30,7 +31,7 @@ _ALWAYS = {
         *("name", "state", "id", "createTime", "acceleratorType", "acceleratorConfig"),
         *("runtimeVersion", "schedulingConfig", "serviceAccount", "apiVersion"),
     },
-    "Operation": {"name", "metadata"},
+    "Operation": {"name", "metadata", "done"},
     "OperationMetadata": {"createTime", "target", "verb", "apiVersion"},
     "QueuedResource": {"name", "state", "tpu", "createTime"},
     "QueuedResourceState": {"state", "stateInitiator"},
@@ -117,12 +118,11 @@ def check_message(
         raise SchemaError(f"{path}: {schema} has no {', '.join(sorted(unknown))}")
     if not as_asked and (missing := _ALWAYS.get(schema, set()) - set(value)):
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
-    if schema == "Operation" and value.get("done", False) != ("response" in value) ^ (
-        "error" in value
-    ):
+    if schema == "Operation" and value["done"] is not ("response" in value) ^ ("error" in value):
         raise SchemaError(f"{path}: an operation is done with a response or an error: {value}")
     for name, item in value.items():
-        _check_value(item, properties[name], version, f"{path}.{name}")
+        if (schema, name) != ("Operation", "done"):
+            _check_value(item, properties[name], version, f"{path}.{name}")
 
 
 def _check_value(value: Any, kind: Mapping[str, Any], version: str, path: str) -> None:

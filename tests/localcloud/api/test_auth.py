@@ -17,6 +17,7 @@ from localcloud.api.oauth import Accounts
 from tests.localcloud.api.local_api import ZONE
 
 NODES = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
+DISKS = f"/compute/v1/projects/local-fleet/zones/{ZONE}/disks"
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -47,9 +48,9 @@ def ask_token(api, assertion, grant_type=GRANT):
     return requests.post(f"{api.endpoint}/token", data=form, headers=headers, timeout=20)
 
 
-def with_token(api, token):
+def with_token(api, token, path=NODES):
     headers = {"Authorization": f"Bearer {token}"}
-    return requests.get(api.endpoint + NODES, headers=headers, timeout=20)
+    return requests.get(api.endpoint + path, headers=headers, timeout=20)
 
 
 def test_google_auth_gets_a_token_with_the_written_file_and_the_api_takes_it(local_api):
@@ -147,12 +148,22 @@ def test_without_a_valid_token_every_path_answers_google_s_401(local_api, path, 
     assert error["details"][0]["reason"] == reason
 
 
-def test_a_jwt_signed_by_the_account_itself_is_a_token_too(local_api):
-    now = {"aud": "https://tpu.googleapis.com/", "scope": ""}
+@pytest.mark.parametrize(
+    ("path", "audience", "code"),
+    [
+        (NODES, "https://tpu.googleapis.com/", 200),
+        (DISKS, "https://compute.googleapis.com/", 200),
+        (NODES, "https://compute.googleapis.com/", 401),
+        (DISKS, "https://tpu.googleapis.com/", 401),
+        (NODES, "https://storage.googleapis.com/", 401),
+    ],
+)
+def test_a_jwt_signed_by_the_account_itself_opens_the_api_that_is_its_audience(
+    local_api, path, audience, code
+):
+    token = signed(local_api, aud=audience, scope="")
 
-    assert with_token(local_api, signed(local_api, **now)).status_code == 200
-    elsewhere = {"aud": "https://storage.googleapis.com/", "scope": ""}
-    assert with_token(local_api, signed(local_api, **elsewhere)).status_code == 401
+    assert with_token(local_api, token, path).status_code == code
 
 
 def test_a_token_ends_after_an_hour(tmp_path, local_api):

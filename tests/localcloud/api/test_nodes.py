@@ -40,7 +40,9 @@ def test_a_node_without_external_addresses_has_no_access_config(local_api):
     assert "enableExternalIps" not in node["networkConfig"]
 
 
-def test_a_node_being_created_has_neither_endpoints_nor_health_and_its_operation_no_done(local_api):
+def test_a_node_being_created_has_neither_endpoints_nor_health_and_its_operation_is_not_done(
+    local_api,
+):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one")
 
@@ -48,7 +50,8 @@ def test_a_node_being_created_has_neither_endpoints_nor_health_and_its_operation
     assert node["state"] == "CREATING"
     assert "networkEndpoints" not in node
     assert "health" not in node
-    assert "done" not in local_api.get(f"/v2/{operation['name']}")
+    assert operation["done"] is False
+    assert local_api.get(f"/v2/{operation['name']}")["done"] is False
     local_api.machines.hold.set()
     assert local_api.ended(operation)["done"] is True
 
