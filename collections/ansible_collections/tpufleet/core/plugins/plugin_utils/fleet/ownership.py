@@ -1,0 +1,105 @@
+"""Which TPUs belong to this fleet, and whether one may be deleted unattended. Pure.
+
+``create`` sets the label ``tpufleet-fleet`` to the name of the fleet (the inventory's option
+``fleet_name``). A TPU without that label is foreign: somebody made it by other means. Label rules:
+https://cloud.google.com/resource-manager/docs/labels-overview#requirements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ...module_utils.tpu_errors import NotConfigured
+from ...module_utils.tpu_nodes import Node
+
+LABEL = "tpufleet-fleet"
+DEFAULT_FLEET_NAME = "default"
+#: The inventory group of READY workers whose TPU does not belong to this fleet.
+FOREIGN_GROUP = "foreign"
+
+_FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+
+
+class Owner(Enum):
+    """Who a TPU belongs to, by its label."""
+
+    THIS_FLEET = "this fleet"
+    OTHER_FLEET = "another fleet"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True)
+class NodeIdentity:
+    """One TPU, never a later one of the same name. ``id`` is the API's ``Node.id``."""
+
+    name: str
+    zone: str
+    id: str
+
+    @classmethod
+    def parse(cls, name: object, zone: object, node_id: object) -> NodeIdentity:
+        """Validate an identity from outside. Raises NotConfigured."""
+        for what, value, pattern in (
+            ("TPU name", name, _NODE_NAME),
+            ("zone", zone, _ZONE),
+            ("node id", node_id, _NODE_ID),
+        ):
+            if not isinstance(value, str) or not pattern.fullmatch(value):
+                raise NotConfigured(f"invalid {what} ({value!r:.80})")
+        return cls(str(name), str(zone), str(node_id))
+
+    @classmethod
+    def of(cls, node: Node) -> NodeIdentity:
+        """Return the identity of a listed TPU. Raises NotConfigured if the API gave no id."""
+        return cls.parse(node.name, node.zone, node.id)
+
+
+def parse_fleet_name(value: object) -> str:
+    """Validate the name of a fleet, which is a label's value. Raises NotConfigured."""
+    if not isinstance(value, str) or not _FLEET_NAME.fullmatch(value):
+        raise NotConfigured(
+            f"fleet_name: not a valid label value ({value!r:.80}). Use up to 63 of a-z, 0-9, - and "
+            "_, a letter first: $EDITOR inventory/*/tpu.yml"
+        )
+    return str(value)
+
+
+def owner_of(labels: Mapping[str, str], fleet_name: str) -> Owner:
+    """Tell from a TPU's labels who it belongs to."""
+    name = labels.get(LABEL, "")
+    if not name:
+        return Owner.NOBODY
+    return Owner.THIS_FLEET if name == fleet_name else Owner.OTHER_FLEET
+
+
+def is_ours(labels: Mapping[str, str], fleet_name: str) -> bool:
+    """Tell whether a TPU with these labels belongs to this fleet."""
+    return owner_of(labels, fleet_name) is Owner.THIS_FLEET
+
+
+def deletion_blocker(node: Node, expected: NodeIdentity, fleet_name: str) -> str:
+    """Say why a TPU must not be deleted unattended; empty if it may be.
+
+    It may be deleted only if it is the expected one (name, zone and id) and carries the label of
+    this fleet.
+    """
+    where = f"TPU {node.where}"
+    if (node.name, node.zone) != (expected.name, expected.zone):
+        return f"{where}: not the expected TPU ({expected.name}, {expected.zone})"
+    if not node.id or node.id != expected.id:
+        return (
+            f"{where}: another TPU has this name now (id {node.id or 'unknown'}, expected "
+            f"{expected.id})"
+        )
+    owner = owner_of(node.labels, fleet_name)
+    if owner is Owner.NOBODY:
+        return f"{where}: it does not belong to this fleet (no label {LABEL})"
+    if owner is Owner.OTHER_FLEET:
+        return f"{where}: it belongs to the fleet {node.labels[LABEL]!r:.80}, not to {fleet_name}"
+    return ""

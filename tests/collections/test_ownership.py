@@ -1,0 +1,84 @@
+"""Ownership of TPUs: whose they are, and which may be deleted unattended."""
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
+    LABEL,
+    NodeIdentity,
+    Owner,
+    deletion_blocker,
+    is_ours,
+    owner_of,
+    parse_fleet_name,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+NODE = parse_node(
+    {
+        "name": "projects/p/locations/us-central2-b/nodes/demo",
+        "id": "123",
+        "state": "READY",
+        "labels": {LABEL: "lab"},
+    }
+)
+DEMO = NodeIdentity("demo", "us-central2-b", "123")
+
+
+def test_a_tpu_belongs_to_the_fleet_that_its_label_names():
+    assert owner_of({LABEL: "lab"}, "lab") is Owner.THIS_FLEET
+    assert owner_of({LABEL: "other"}, "lab") is Owner.OTHER_FLEET
+    assert owner_of({"owner": "lab"}, "lab") is Owner.NOBODY
+
+
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=20)))
+def test_no_other_label_makes_a_tpu_ours(labels):
+    assert is_ours(labels, "lab") == (labels.get(LABEL) == "lab")
+
+
+def test_the_expected_tpu_of_this_fleet_may_be_deleted():
+    assert deletion_blocker(NODE, NodeIdentity.of(NODE), "lab") == ""
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (replace(NODE, id="124"), "another TPU has this name now"),
+        (replace(NODE, id=""), "another TPU has this name now"),
+        (replace(NODE, zone="us-central1-a"), "not the expected TPU"),
+        (replace(NODE, name="demo2"), "not the expected TPU"),
+        (replace(NODE, labels={}), f"no label {LABEL}"),
+        (replace(NODE, labels={LABEL: ""}), f"no label {LABEL}"),
+        (replace(NODE, labels={LABEL: "other"}), "belongs to the fleet 'other'"),
+    ],
+)
+def test_no_other_tpu_may_be_deleted_unattended(node, why):
+    assert why in deletion_blocker(node, DEMO, "lab")
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        ("", "us-central2-b", "123"),
+        ("demo", "", "123"),
+        ("demo", "-", "123"),
+        ("demo", "us-central2-b", ""),
+        ("demo", "us-central2-b", 123),
+        ("demo", "us-central2-b", None),
+        ("{{ x }}", "us-central2-b", "123"),
+        ("demo", "us-central2-b", "1 -e yes=true"),
+        ("demo\n", "us-central2-b", "123"),
+    ],
+)
+def test_an_identity_without_name_zone_or_id_is_refused(identity):
+    with pytest.raises(NotConfigured, match="invalid"):
+        NodeIdentity.parse(*identity)
+
+
+@pytest.mark.parametrize("name", ["", "Lab", "a b", "{{ x }}", "a" * 64, None, 3, "lab\n"])
+def test_a_fleet_name_that_cannot_be_a_label_is_refused(name):
+    with pytest.raises(NotConfigured, match="fleet_name"):
+        parse_fleet_name(name)
