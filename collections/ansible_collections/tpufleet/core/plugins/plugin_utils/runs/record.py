@@ -15,6 +15,7 @@ from typing import Any
 
 from ...module_utils.run import RUN_NAME, VARIABLE
 from ...module_utils.run_record import RecordError
+from ..fleet.ownership import NodeIdentity
 
 RELEASE = re.compile(r"[0-9a-f]{16}")
 LOCK_DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -42,15 +43,6 @@ class DesiredState(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"
     DONE = "done"
-
-
-@dataclass(frozen=True)
-class NodeIdentity:
-    """A TPU that no later TPU of the same name can be mistaken for: its zone and Google's id."""
-
-    name: str
-    zone: str
-    id: str
 
 
 @dataclass(frozen=True)

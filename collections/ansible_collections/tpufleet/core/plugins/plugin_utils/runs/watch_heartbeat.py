@@ -1,0 +1,207 @@
+"""Heartbeat of the watch: when each controller's last pass ended, how long it took, how it went.
+
+One JSON file a controller in ``<fleet_state>/watch/passes/``, a directory or a bucket. The watch
+writes it at the end of each pass; ``status`` and ``doctor`` read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ...module_utils.gcs import ConflictError, Objects
+from ...module_utils.tpu_errors import BadAnswer, TpuApiError
+
+_CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_MOST_SECONDS = 1e10
+_MOST_TEXT = 500
+_TRIES = 5
+
+
+class HeartbeatError(Exception):
+    """A heartbeat is invalid, or cannot be read or written; the text is one line."""
+
+
+class Outcome(StrEnum):
+    """How a pass ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The last pass of one controller.
+
+    ``ended_at`` is in unix seconds, ``duration_s`` in seconds; ``error`` says in one line why the
+    pass failed.
+    """
+
+    controller: str
+    ended_at: float
+    duration_s: float
+    outcome: Outcome
+    error: str = ""
+
+
+def controller_name(hostname: str) -> str:
+    """Return a host name as a heartbeat's controller: every other character becomes ``-``."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", hostname).lstrip("_.-")[:100] or "controller"
+
+
+def parse_heartbeat(value: object) -> Heartbeat:
+    """Validate a heartbeat that was read. Raises HeartbeatError, which names the field."""
+    if not isinstance(value, Mapping):
+        raise HeartbeatError("heartbeat of the watch: not a JSON object")
+    controller, error = value.get("controller"), value.get("error", "")
+    if not isinstance(controller, str) or not _CONTROLLER.fullmatch(controller):
+        raise HeartbeatError("heartbeat of the watch: invalid controller")
+    if not isinstance(error, str):
+        raise HeartbeatError("heartbeat of the watch: invalid error")
+    try:
+        outcome = Outcome(str(value.get("outcome")))
+    except ValueError:
+        raise HeartbeatError("heartbeat of the watch: invalid outcome") from None
+    printable = "".join(sign if sign.isprintable() else " " for sign in error)
+    return Heartbeat(
+        controller,
+        _seconds(value, "ended_at"),
+        _seconds(value, "duration_s"),
+        outcome,
+        " ".join(printable.split())[:_MOST_TEXT],
+    )
+
+
+def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, Any]) -> None:
+    """Store a controller's heartbeat in place of its last one.
+
+    ``api`` is the inventory's variable ``tpu_api``, for a bucket. Raises HeartbeatError.
+    """
+    checked = parse_heartbeat(asdict(heartbeat))
+    value = asdict(checked) | {"outcome": checked.outcome.value}
+    name = f"{checked.controller}.json"
+    try:
+        if fleet_state.startswith("gs://"):
+            _replace_object(_bucket(fleet_state, api), name, value)
+        else:
+            _replace_file(_folder(fleet_state) / name, json.dumps(value))
+    except (TpuApiError, OSError) as error:
+        raise HeartbeatError(
+            f"{fleet_state}: the watch's heartbeat is not written: {error}"
+        ) from None
+
+
+def read_heartbeats(fleet_state: str, api: Mapping[str, Any]) -> tuple[Heartbeat, ...]:
+    """Return every controller's last heartbeat, the newest first; invalid ones are left out.
+
+    Raises HeartbeatError if the directory or the bucket cannot be read.
+    """
+    found = []
+    try:
+        values = (
+            _objects(_bucket(fleet_state, api))
+            if fleet_state.startswith("gs://")
+            else _files(_folder(fleet_state))
+        )
+    except (TpuApiError, OSError) as error:
+        raise HeartbeatError(f"{fleet_state}: the watch's heartbeat is not read: {error}") from None
+    for value in values:
+        try:
+            found.append(parse_heartbeat(value))
+        except HeartbeatError:
+            continue
+    return tuple(sorted(found, key=lambda each: -each.ended_at))
+
+
+def heartbeat_line(heartbeats: Sequence[Heartbeat], now: float) -> str:
+    """Format the newest heartbeat for people: ``watch: last pass 40 s ago``.
+
+    Empty if no pass has ended yet. ``now`` is in unix seconds.
+    """
+    if not heartbeats:
+        return ""
+    last = heartbeats[0]
+    line = f"watch: last pass {age_text(now - last.ended_at)} ago on {last.controller}"
+    if last.outcome is Outcome.FAILED:
+        line += f", failed: {last.error}" if last.error else ", failed"
+    return line
+
+
+def age_text(seconds: float) -> str:
+    """Format a duration in its largest unit: ``40 s``, ``5 min``, ``2 h``, ``3 days``."""
+    seconds = max(0.0, seconds)
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size or (unit == "min" and seconds >= 120):
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _seconds(value: Mapping[str, Any], name: str) -> float:
+    found = value.get(name)
+    if (
+        isinstance(found, bool)
+        or not isinstance(found, int | float)
+        or not math.isfinite(found)
+        or not 0 <= found <= _MOST_SECONDS
+    ):
+        raise HeartbeatError(f"heartbeat of the watch: invalid {name}")
+    return float(found)
+
+
+def _folder(fleet_state: str) -> Path:
+    return Path(fleet_state).expanduser() / "watch" / "passes"
+
+
+def _bucket(fleet_state: str, api: Mapping[str, Any]) -> Objects:
+    return Objects.of(f"{fleet_state.rstrip('/')}/watch/passes", api)
+
+
+def _replace_file(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _replace_object(bucket: Objects, name: str, value: Mapping[str, Any]) -> None:
+    for _ in range(_TRIES):
+        _, generation = bucket.read(name)
+        try:
+            bucket.write(name, value, generation)
+            return
+        except ConflictError as error:
+            conflict = error
+    raise conflict
+
+
+def _files(folder: Path) -> list[object]:
+    found: list[object] = []
+    for path in sorted(folder.glob("[!.]*.json")):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, RecursionError, FileNotFoundError):
+            continue
+    return found
+
+
+def _objects(bucket: Objects) -> list[object]:
+    found: list[object] = []
+    for name in bucket.names():
+        if name.endswith(".json"):
+            with contextlib.suppress(BadAnswer, RecursionError):
+                found.append(bucket.read(name)[0])
+    return found
