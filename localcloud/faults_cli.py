@@ -58,6 +58,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
     one.add_argument("chips", type=int)
     one.add_argument("--generation", help="only of this one, such as v4")
     one.add_argument("--tier", choices=("spot", "on-demand"))
+    kind(
+        "reuse-addresses",
+        "give new TPUs the addresses that were released last (default: as late as possible)",
+        reach=True,
+    )
     one = kind("health", "give a TPU a health, and a symptom; HEALTHY takes both back")
     one.add_argument("tpu", help="the TPU's name")
     one.add_argument("health", choices=HEALTHS)
@@ -118,7 +123,12 @@ def run(place: Place, options: argparse.Namespace) -> Iterator[str]:
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
     if options.fault == "unreachable":
         return {"unreachable": options.zones}
-    kinds = {"error": "errors", "drop": "drops", "outcome": "outcomes"}
+    kinds = {
+        "error": "errors",
+        "drop": "drops",
+        "outcome": "outcomes",
+        "reuse-addresses": "reuse",
+    }
     outside = ("name", "verb", "fault")
     said = {
         key: value

@@ -107,8 +107,14 @@ CREATE INDEX compute_requests ON compute_operations (request_id) WHERE request_i
 _FAILED_OPERATIONS = """
 ALTER TABLE compute_operations ADD COLUMN error TEXT NOT NULL DEFAULT '';
 """
+_RELEASED_ADDRESSES = """
+CREATE TABLE released_addresses (
+    turn INTEGER PRIMARY KEY AUTOINCREMENT,
+    address TEXT NOT NULL UNIQUE
+);
+"""
 # A file of version n is brought up to date by the steps behind the first n.
-_STEPS = (_FIRST, _QUEUED_RESOURCES, _COMPUTE, _FAILED_OPERATIONS)
+_STEPS = (_FIRST, _QUEUED_RESOURCES, _COMPUTE, _FAILED_OPERATIONS, _RELEASED_ADDRESSES)
 VERSION = len(_STEPS)
 
 

@@ -13,6 +13,7 @@ outcomes  ``code``, ``message``: Compute takes the call, and its operation ends 
 capacity  ``acceleratorType`` (``v4-*``) has no more capacity
 quota     ``chips``: the limit of a ``generation`` (``v4``), of ``tier`` "spot" or "on-demand"
 late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` after its TPU is READY
+reuse     a new TPU gets the addresses that were released last
 ========  ============================================================================
 """
 
@@ -118,6 +119,7 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         ),
         "delaySeconds": _Field("0 to 3600", _number(0, 3600)),
     },
+    "reuse": {},
 }
 KINDS = tuple(_FIELDS)
 _OF_CALLS = ("errors", "latency", "drops", "mix", "outcomes")

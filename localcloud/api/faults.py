@@ -132,6 +132,15 @@ class Faults:
                     return f"a shortage of {accelerator} was asked for"
         return ""
 
+    def reuses_addresses(self, zone: str) -> bool:
+        """Tell whether a new node gets the addresses released last, and count it."""
+        with self._lock:
+            for standing in self._standing["reuse"]:
+                if standing.fault.zone in ("", zone) and not standing.over:
+                    standing.use()
+                    return True
+        return False
+
     def lateness(self, worker: str, zone: str) -> float:
         """Give the seconds that a worker, such as ``pod-w1``, boots late now, and count it."""
         with self._lock:

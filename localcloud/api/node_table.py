@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
 
+from localcloud.api.addresses import Addresses
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 
@@ -66,6 +67,7 @@ class NodeTable:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._addresses = Addresses(database)
 
     def add(
         self,
@@ -77,8 +79,10 @@ class NodeTable:
         count: int,
         pool: Sequence[IPv4Address],
         queued_resource: int | None = None,
+        *,
+        latest_released_first: bool = False,
     ) -> Node:
-        """Store a new node in CREATING with ``count`` workers on the lowest free addresses.
+        """Store a new node in CREATING with ``count`` workers, on addresses as ``Addresses.free``.
 
         Raises ApiError (409) if the zone has a node of this id, NoCapacityError if too few
         addresses of ``pool`` are free.
@@ -93,7 +97,7 @@ class NodeTable:
                 )
             except sqlite3.IntegrityError:
                 raise already_exists(name) from None
-            free = self._free(pool)
+            free = self._addresses.free(pool, latest_first=latest_released_first)
             if len(free) < count:
                 raise NoCapacityError(f"{count} machines are needed, {len(free)} are free")
             prefix = self._machine_prefix(connection)
@@ -102,11 +106,6 @@ class NodeTable:
                 "INSERT INTO workers (uid, worker, machine, address) VALUES (?, ?, ?, ?)", rows
             )
         return self.by_uid(uid)
-
-    def _free(self, pool: Sequence[IPv4Address]) -> list[IPv4Address]:
-        rows = self._database.rows("SELECT address, external FROM workers")
-        taken = {text for row in rows for text in row}
-        return [address for address in pool if str(address) not in taken]
 
     @staticmethod
     def _machine_prefix(connection: sqlite3.Connection) -> str:
@@ -189,13 +188,14 @@ class NodeTable:
 
     def move_outside(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
         """Give a worker another external address; it keeps its own if no other is free."""
-        free = self._free(pool)
-        if free:
-            with self._database.transaction() as connection:
-                connection.execute(
-                    "UPDATE workers SET external = ? WHERE uid = ? AND worker = ?",
-                    (str(free[-1]), uid, index),
-                )
+        with self._database.transaction() as connection:
+            if not (free := self._addresses.free(pool)):
+                return
+            key = (uid, index)
+            query = "SELECT external FROM workers WHERE uid = ? AND worker = ?"
+            self._addresses.release([row[0] for row in connection.execute(query, key)])
+            update = "UPDATE workers SET external = ? WHERE uid = ? AND worker = ?"
+            connection.execute(update, (str(free[0]), *key))
 
     def _set(self, uid: int, column: str, value: object) -> None:
         with self._database.transaction() as connection:
@@ -205,6 +205,9 @@ class NodeTable:
     def release_workers(self, uid: int) -> None:
         """Forget a node's machines, which are gone, and free their addresses."""
         with self._database.transaction() as connection:
+            # Worker 0's own address last, so that a node that reuses early has the same order.
+            query = "SELECT external, address FROM workers WHERE uid = ? ORDER BY worker DESC"
+            self._addresses.release([it for row in connection.execute(query, (uid,)) for it in row])
             connection.execute("DELETE FROM workers WHERE uid = ?", (uid,))
 
     def remove(self, uid: int) -> None:

@@ -109,7 +109,14 @@ class Nodes:
             try:
                 if not shortage:
                     node = self._nodes.add(
-                        name, zone, node_id, timestamp(), wanted.body, count, pool
+                        name,
+                        zone,
+                        node_id,
+                        timestamp(),
+                        wanted.body,
+                        count,
+                        pool,
+                        latest_released_first=self._faults.reuses_addresses(zone),
                     )
             except NoCapacityError as error:
                 shortage = f"for {wanted.accelerator.name} {error}"

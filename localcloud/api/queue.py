@@ -39,7 +39,8 @@ PATIENCE_S = 1.0
 class Queue:
     """Does what queued resources need next; one thread calls ``look``.
 
-    ``shortage`` says why a zone has no capacity for an accelerator type now, "" if it has.
+    ``shortage`` says why a zone has no capacity for an accelerator type now, "" if it has;
+    ``reuses_addresses`` tells whether a new node of a zone gets the addresses released last.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Queue:
         parent: str,
         lifecycle: Lifecycle,
         shortage: Callable[[str, str], str],
+        reuses_addresses: Callable[[str], bool],
     ) -> None:
         self._database = database
         self._requests = QueuedResourceTable(database)
@@ -59,6 +61,7 @@ class Queue:
         self._parent = parent
         self._lifecycle = lifecycle
         self._shortage = shortage
+        self._reuses_addresses = reuses_addresses
         self._steps: Mapping[str, Callable[[QueuedResource], bool]] = {
             "CREATING": self._enqueue,
             "ACCEPTED": self._await_start,
@@ -153,6 +156,7 @@ class Queue:
             workers,
             self._machines.addresses(),
             request.uid,
+            latest_released_first=self._reuses_addresses(request.zone),
         )
         return self._operations.add(request.zone, node.uid, "create", name)
 

@@ -240,7 +240,7 @@ def create_server(
     faults = Faults(zones)
     lifecycle = Lifecycle(database, machines, parent, jobs, faults.lateness, log)
     quota = Quota(database, parent, faults)
-    queue = Queue(database, machines, parent, lifecycle, faults.shortage)
+    queue = Queue(database, machines, parent, lifecycle, faults.shortage, faults.reuses_addresses)
     looks = (lifecycle.preempt_the_due, lifecycle.boot_the_late, lifecycle.sweep_again, queue.look)
     pulse = Pulse(looks, log)
     jobs.changed = pulse.wake

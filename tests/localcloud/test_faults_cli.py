@@ -65,6 +65,7 @@ def typed(local_api, tmp_path, monkeypatch, capsys):
             {"chips": 8, "generation": "v4", "tier": "spot"},
         ),
         (["unreachable", ZONE], "unreachable", ZONE),
+        (["reuse-addresses", "--times", "1"], "reuse", {"times": 1}),
     ],
 )
 def test_a_fault_that_is_typed_is_in_force_and_shown(local_api, typed, words, kind, fault):

@@ -1,0 +1,120 @@
+"""Addresses of deleted TPUs come round as late as possible, or early where that is asked for."""
+
+import tempfile
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcloud.api.clock import timestamp
+from localcloud.api.database import Database
+from localcloud.api.node_table import NoCapacityError, NodeTable
+from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
+from tests.localcloud.api.machines_in_memory import MachinesInMemory
+
+POOL = list(IPv4Network("10.77.0.0/28").hosts())
+REUSE = "/_localcloud/faults:add"
+
+
+def addresses(node):
+    return [point["ipAddress"] for point in node["networkEndpoints"]]
+
+
+def made_and_deleted(api, node_id="one"):
+    node = api.ready(node_id)
+    api.ended(api.delete(node_id))
+    return addresses(node)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A cloud of six addresses: three TPUs of two workers."""
+    api = LocalApi(tmp_path / "small", MachinesInMemory("10.77.0.0/29"))
+    yield api
+    api.halt()
+
+
+def test_addresses_of_a_deleted_tpu_come_again_only_after_all_others(small):
+    rounds = [made_and_deleted(small) for _ in range(4)]
+
+    assert len({address for pair in rounds[:3] for address in pair}) == 6
+    assert set(rounds[3]) == set(rounds[0])
+
+
+def test_a_restart_does_not_bring_addresses_back_early(small):
+    before = made_and_deleted(small)
+    small.halt()
+    small.boot()
+
+    assert not set(made_and_deleted(small)) & set(before)
+
+
+def test_a_tpu_of_a_queued_resource_gets_no_address_of_a_tpu_just_deleted(small):
+    before = made_and_deleted(small)
+    queued(small)
+
+    assert not set(addresses(small.state_is("queued", "READY"))) & set(before)
+
+
+def queued(api):
+    spec = {
+        "parent": f"projects/local-fleet/locations/{ZONE}",
+        "nodeId": "queued",
+        "node": NODE,
+    }
+    path = f"locations/{ZONE}/queuedResources"
+    api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="q")
+    wait_for(lambda: api.call("GET", f"locations/{ZONE}/nodes/queued").ok or None)
+
+
+def test_a_maintained_worker_s_former_outer_address_comes_again_last(small):
+    small.ready("one", networkConfig={"enableExternalIps": True})
+    path = f"/v2alpha1/projects/local-fleet/locations/{ZONE}/nodes/one:simulateMaintenanceEvent"
+    outer = []
+    for _ in range(3):
+        small.ended(small.call("POST", path, {}).json())
+        point = small.node("one")["networkEndpoints"][0]
+        outer.append(point["accessConfig"]["externalIp"])
+
+    assert len(set(outer)) == 3
+
+
+def test_early_reuse_gives_a_new_tpu_the_addresses_of_the_one_deleted_last(small):
+    deleted_last = [made_and_deleted(small) for _ in range(2)][-1]
+    small.call("POST", REUSE, {"reuse": [{"zone": ZONE, "times": 1}]})
+
+    assert made_and_deleted(small) == deleted_last
+    assert not set(made_and_deleted(small)) & set(deleted_last)
+
+
+def test_early_reuse_holds_for_queued_resources(small):
+    deleted = made_and_deleted(small)
+    small.call("POST", REUSE, {"reuse": [{}]})
+    queued(small)
+
+    assert addresses(small.state_is("queued", "READY")) == deleted
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=30))
+def test_no_address_is_given_while_one_released_before_it_is_free(steps):
+    with tempfile.TemporaryDirectory() as directory:
+        database = Database(Path(directory) / "state.sqlite")
+        nodes, released, alive = NodeTable(database), dict.fromkeys(POOL, -1), []
+        for turn, (create, number) in enumerate(steps):
+            if create:
+                try:
+                    node_id = f"n{turn}"
+                    node = nodes.add(node_id, ZONE, node_id, timestamp(), {}, number, POOL)
+                except NoCapacityError:
+                    assert number > len(released)
+                    continue
+                given_out = [released.pop(worker.address) for worker in node.workers]
+                assert max(given_out) <= min(released.values(), default=max(given_out))
+                alive.append(node)
+            elif alive:
+                node = alive.pop(number % len(alive))
+                nodes.remove(node.uid)
+                released |= {worker.address: turn for worker in node.workers}
+        database.close()
