@@ -21,6 +21,12 @@ options:
     description: The file in which every action stands.
     type: path
     required: true
+  even_if_stopped:
+    description:
+      - Launch a run that somebody stopped. Without it such a run is refused, so that a timer does
+        not bring it back. A run that is done is always refused.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - tpufleet.core.run_name
   - tpufleet.core.fleet_state

@@ -1,0 +1,42 @@
+"""restart.yml and what a run's record wants, without machines."""
+
+import json
+
+import pytest
+
+from tests.collections.test_playbooks import environment_of, flat, play
+
+RECORD = {
+    "run": "mine",
+    "tpu": "pod",
+    "attempt": 2,
+    "generation": 3,
+    "release": "0123456789abcdef",
+    "requirements": "0" * 64,
+    "command": ["python", "train.py"],
+    "checkpoints": "/mnt/shared/checkpoints/mine",
+}
+
+
+def restart(local_api, wanted, *words):
+    folder = local_api.state / "fleet/runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.json").write_text(json.dumps(RECORD | {"wanted": wanted}))
+    words = ("-e", "run=mine", *words)
+    result = play(environment_of(local_api), "playbooks/restart.yml", *words)
+    assert result.returncode != 0  # this controller has no release, so no restart gets further
+    return flat(result)
+
+
+def test_a_run_that_somebody_stopped_is_restarted_only_by_an_explicit_word(local_api):
+    refused = "run mine: not restarted, somebody stopped it."
+
+    assert refused in restart(local_api, "stopped")
+    assert refused in restart(local_api, "stopped", "--check")
+    assert refused not in restart(local_api, "stopped", "-e", "even_if_stopped=true")
+    assert refused not in restart(local_api, "running")
+
+
+@pytest.mark.parametrize("words", [(), ("-e", "even_if_stopped=true")])
+def test_a_run_that_is_done_is_never_restarted(local_api, words):
+    assert "run mine: not restarted, it is done." in restart(local_api, "done", *words)
