@@ -28,12 +28,12 @@ def up(place: Place, options: argparse.Namespace) -> None:
         subnet=options.subnet,
         machines=options.machines,
         suite=options.suite,
+        mnt_shared=options.mnt_shared,
         say=say,
     )
     kind = "" if chosen.machines == kinds.DEFAULT else f" of kind {chosen.machines}"
     say(f"local cloud {place.name!r} is up: {chosen.endpoint}, machines{kind} in {chosen.subnet}")
-    environment = "" if place.name == "default" else f"TPUFLEET_LOCALCLOUD={place.name} "
-    say(f"use it: {environment}ansible-playbook -i inventory/local playbooks/create.yml")
+    say(f"use it: {place.playbook('playbooks/create.yml')}")
 
 
 def down(place: Place, options: argparse.Namespace) -> None:
@@ -50,7 +50,7 @@ def down(place: Place, options: argparse.Namespace) -> None:
             f"{len(machines)} machines ({', '.join(machines) or 'none'}), "
             f"and what they share ({', '.join(shared) or 'nothing'})."
         )
-        _want_typed(place.name, "python -m localcloud down --yes")
+        _want_typed(place)
     cloud.down(place, say=say)
     say(f"local cloud {place.name!r} is gone")
 
@@ -93,7 +93,7 @@ def status(place: Place, options: argparse.Namespace) -> None:
     for queued in told["queuedResources"]:
         say(f"queued resource {queued['name']} in {queued['zone']}: {queued['state']}")
     if not told["nodes"]:
-        say("no TPUs yet: ansible-playbook -i inventory/local playbooks/create.yml")
+        say(f"no TPUs yet: {place.playbook('playbooks/create.yml')}")
 
 
 def preempt(place: Place, options: argparse.Namespace) -> None:
@@ -164,6 +164,13 @@ def parser() -> argparse.ArgumentParser:
                 help="the Debian that they are (default: trixie on a Debian host, its own release "
                 "on an Ubuntu one)",
             )
+            one.add_argument(
+                "--mnt-shared",
+                choices=settings.MNT_SHARED,
+                help="what /mnt/shared is: one directory that all machines see, or a directory of "
+                "each machine's own disk, as on TPU VMs without NFS (default: shared; "
+                "machines of kind qemu: local)",
+            )
         if name in ("down", "clean"):
             one.add_argument("--yes", action="store_true", help="do not ask")
         if name == "status":
@@ -195,8 +202,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _want_typed(name: str, otherwise: str) -> None:
+def _want_typed(place: Place) -> None:
     if not sys.stdin.isatty():
-        raise CloudError(f"nothing was removed: nobody is there to ask; in a script: {otherwise}")
-    if input(f"Type {name} to go on: ").strip() != name:
+        raise CloudError(
+            "nothing was removed: there is no terminal to ask on. To remove it unasked: "
+            f"{place.command('down', '--yes')}"
+        )
+    if input(f"Type {place.name} to go on: ").strip() != place.name:
         raise CloudError("nothing was removed")

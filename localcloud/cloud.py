@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud import bucket, client, settings
+from localcloud import bucket, choices, client, settings
 from localcloud.api.server import create_server
+from localcloud.choices import Asked, Choices
 from localcloud.failure import CloudError
 from localcloud.machines import image, kernel_limits, kinds, mounts, network, processes
 from localcloud.machines.kinds import KINDS
@@ -37,53 +38,51 @@ def up(
     say: Say,
     machines: str | None = None,
     suite: str | None = None,
+    mnt_shared: str | None = None,
 ) -> Settings:
     """Bring the cloud up, or find it up. Raises CloudError with what to do about it.
 
     ``machines`` is their kind, one of KINDS; by default that of the last time, else ``nspawn``.
     ``suite`` is the release that they are of, as image.SUITES, by default that of the last time.
+    ``mnt_shared`` is what ``/mnt/shared`` is on them, as settings.MNT_SHARED.
     """
-    _want_root()
+    _want_root(place, "up")
     _want_tools()
+    asked = Asked(port, subnet, machines, suite, mnt_shared)
     while True:
         # Made before the host is held: it takes minutes, which keep no other cloud waiting.
-        root = None if is_served(place) else _image(place, machines, suite, say)
+        root = None if is_served(place) else _image(place, asked, say)
         with _alone_on_host(say):
-            if done := _up(place, port, subnet, machines, suite, root, say):
+            if done := _up(place, asked, root, say):
                 return done
 
 
-def _image(place: Place, machines: str | None, suite: str | None, say: Say) -> Path:
-    before = settings.read(place) if place.settings.exists() else None
-    kind = _kind(place, before, machines)
-    kinds.want_tools(kind)
-    return KINDS[kind].ensure_image(say, _suite(place, before, suite))
+def _image(place: Place, asked: Asked, say: Say) -> Path:
+    chosen = _choose(place, asked)
+    kinds.want_tools(chosen.kind)
+    return KINDS[chosen.kind].ensure_image(say, chosen.suite)
 
 
-def _up(
-    place: Place,
-    port: int | None,
-    subnet: IPv4Network | None,
-    machines: str | None,
-    suite: str | None,
-    root: Path | None,
-    say: Say,
-) -> Settings | None:
+def _choose(place: Place, asked: Asked) -> Choices:
+    in_use = is_served(place) or _has_machines(place)
+    return choices.choose(place, _before(place), asked, in_use=in_use)
+
+
+def _before(place: Place) -> Settings | None:
+    return settings.read(place) if place.settings.exists() else None
+
+
+def _up(place: Place, asked: Asked, root: Path | None, say: Say) -> Settings | None:
     """Bring it up with machines made from ``root``; None where that is not there any more."""
     place.directory.mkdir(parents=True, exist_ok=True)
     place.directory.chmod(0o700)  # a machine's root makes what it likes below, setuid files too
     place.machines.mkdir(exist_ok=True)
     place.shared.mkdir(exist_ok=True)
     place.shared.chmod(0o1777)  # every machine's users write there, as in /tmp
-    before = settings.read(place) if place.settings.exists() else None
-    kind, release = _kind(place, before, machines), _suite(place, before, suite)
+    before, machines = _before(place), _choose(place, asked)
     if is_served(place):
         found = settings.read(place)
-        if (port or found.port) != found.port or str(subnet or found.subnet) != found.subnet:
-            raise CloudError(
-                f"local cloud {place.name!r} is up already, on port {found.port} and subnet "
-                f"{found.subnet}: python -m localcloud --name {place.name} down, then up again"
-            )
+        choices.keep_address(place, found, asked)
         client.ask(place, "GET", "/_localcloud/status")
         bucket.up(place, network.Network(place, IPv4Network(found.subnet)).gateway, say)
         settings.hand_over(place)
@@ -92,14 +91,17 @@ def _up(
         return None
     kernel_limits.raise_for_many_machines()
     say("starting the network: a bridge, NAT, a name server")
-    net = network.up(place, _subnet(place, before, subnet), say, needed=_has_machines(place))
+    has_machines = _has_machines(place)
+    subnet = choices.choose_subnet(place, before, asked, has_machines=has_machines)
+    net = network.up(place, subnet, say, needed=has_machines)
     chosen = Settings(
         name=place.name,
-        port=_free_port(port or (before.port if before else None), say),
+        port=_free_port(asked.port or (before.port if before else None), say),
         subnet=str(net.subnet),
         image=str(root),
-        machines=kind,
-        suite=release,
+        machines=machines.kind,
+        suite=machines.suite,
+        mnt_shared=machines.mnt_shared,
     )
     settings.write(place, chosen)
     bucket.up(place, net.gateway, say)
@@ -111,7 +113,7 @@ def _up(
 
 def down(place: Place, *, say: Say) -> None:
     """Take the cloud away: server, machines, network, directory. Whatever is left, it finds."""
-    _want_root()
+    _want_root(place, "down")
     with _alone_on_host(say):
         _down(place, say)
 
@@ -121,7 +123,7 @@ def _down(place: Place, say: Say) -> None:
     processes.end(_server_mark(place), grace_s=10)
     kind = settings.read(place).machines if place.settings.exists() else kinds.DEFAULT
     net = network.Network(place, network.RANGE)
-    for name in KINDS[kind].machines(place, net, place.directory).sweep(keep=()):
+    for name in KINDS[kind].machines(place, net, place.directory, "local").sweep(keep=()):
         say(f"removed machine {name}")
     bucket.down(place)
     network.down(place)
@@ -160,7 +162,7 @@ def machines_of(place: Place) -> Machines:
     """Give the machines of a cloud that is, or was, up."""
     chosen = settings.read(place)
     net = network.Network(place, IPv4Network(chosen.subnet))
-    return KINDS[chosen.machines].machines(place, net, Path(chosen.image))
+    return KINDS[chosen.machines].machines(place, net, Path(chosen.image), chosen.mnt_shared)
 
 
 def serve(place: Place) -> None:
@@ -205,45 +207,7 @@ def _remove_directory(place: Place) -> None:
 
 
 def _has_machines(place: Place) -> bool:
-    return any(place.machines.iterdir())
-
-
-def _subnet(place: Place, before: Settings | None, asked: IPv4Network | None) -> IPv4Network | None:
-    """Choose the subnet to ask for. Machines keep the addresses that they were made with."""
-    held = IPv4Network(before.subnet) if before else None
-    if asked and held and asked != held and _has_machines(place):
-        raise CloudError(
-            f"local cloud {place.name!r} has machines in {held}: "
-            f"python -m localcloud --name {place.name} down, then up --subnet {asked}"
-        )
-    return asked or held
-
-
-def _kind(place: Place, before: Settings | None, asked: str | None) -> str:
-    """Choose the kind of machine. A cloud that serves, or has machines, keeps its own."""
-    held = before.machines if before else None
-    if asked and held and asked != held and (is_served(place) or _has_machines(place)):
-        raise CloudError(
-            f"local cloud {place.name!r} has machines of kind {held}: "
-            f"python -m localcloud --name {place.name} down, then up --machines {asked}"
-        )
-    return asked or held or kinds.DEFAULT
-
-
-def _suite(place: Place, before: Settings | None, asked: str | None) -> str:
-    """Choose the machines' release. A cloud that serves, or has machines, keeps its own."""
-    held = before.suite if before else ""
-    if (
-        asked
-        and before
-        and asked != (held or image.DEBIAN_SUITE)
-        and (is_served(place) or _has_machines(place))
-    ):
-        raise CloudError(
-            f"local cloud {place.name!r} has machines of {held or 'the default release'}: "
-            f"python -m localcloud --name {place.name} down, then up --suite {asked}"
-        )
-    return asked or held
+    return place.machines.is_dir() and any(place.machines.iterdir())
 
 
 def _start_server(place: Place) -> None:
@@ -294,11 +258,9 @@ def _free_port(wanted: int | None, say: Say) -> int:
     raise CloudError(f"ports {candidates[0]} to {candidates[-1]} are all in use: up --port PORT")
 
 
-def _want_root() -> None:
+def _want_root(place: Place, verb: str) -> None:
     if os.geteuid() != 0:
-        raise CloudError(
-            "the local cloud's machines need root: sudo .venv/bin/python -m localcloud up"
-        )
+        raise CloudError(f"the local cloud's machines need root. Run: {place.command(verb)}")
 
 
 def _want_tools() -> None:

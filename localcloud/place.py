@@ -3,6 +3,8 @@
 import hashlib
 import os
 import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from localcloud.failure import CloudError
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,30}[a-z0-9])?")
+DEFAULT_NAME = "default"
+_DEFAULT_CLOUDS = PROJECT_ROOT / ".localcloud"
+_NEEDS_ROOT = ("up", "down", "clean", "bucket")
 
 
 @dataclass(frozen=True)
@@ -24,10 +29,42 @@ class Place:
         """Find the place of the cloud ``name``; ``TPUFLEET_LOCALCLOUD_DIR`` holds all of them."""
         if not NAME.fullmatch(name):
             raise CloudError(
-                f"a cloud's name is lower-case letters, digits and dashes, not {name!r}: "
-                "python -m localcloud --name my-cloud up"
+                f"--name: a cloud's name is 1 to 32 lower-case letters, digits and dashes "
+                f"({name!r}). Choose another, such as: --name my-cloud"
             )
         return cls(name, clouds_directory() / name)
+
+    def command(self, *words: str) -> str:
+        """Return the command line that does ``words`` to this cloud, as the reader has to type it.
+
+        It names the cloud and its directory where they are not the default, and ``sudo`` where
+        the verb needs root and the reader's shell has none.
+        """
+        command = [".venv/bin/python", "-m", "localcloud"]
+        if self.name != DEFAULT_NAME:
+            command += ["--name", self.name]
+        environment = self._environment()
+        if words[0] in _NEEDS_ROOT and (os.geteuid() != 0 or "SUDO_UID" in os.environ):
+            command = ["sudo", *(["env", *environment] if environment else []), *command]
+        else:
+            command = [*environment, *command]
+        return _typed(command, words)
+
+    def playbook(self, *words: str) -> str:
+        """Return the command line that runs a playbook (the first word) on this cloud."""
+        environment = self._environment()
+        if self.name != DEFAULT_NAME:
+            environment.append(f"TPUFLEET_LOCALCLOUD={self.name}")
+        command = [".venv/bin/ansible-playbook", "-i", "inventory/local"]
+        return _typed([*environment, *command], words)
+
+    def _environment(self) -> list[str]:
+        clouds = self.directory.parent
+        return (
+            []
+            if clouds == _DEFAULT_CLOUDS
+            else [f"TPUFLEET_LOCALCLOUD_DIR={shlex.quote(str(clouds))}"]
+        )
 
     @property
     def tag(self) -> str:
@@ -81,7 +118,7 @@ class Place:
 
     @property
     def shared(self) -> Path:
-        """What every machine sees as ``/mnt/shared``."""
+        """What every machine sees as ``/mnt/shared``, unless each has a directory of its own."""
         return self.directory / "shared"
 
     @property
@@ -115,9 +152,13 @@ class Place:
         return self.directory / "state.lock"
 
 
+def _typed(command: list[str], words: Sequence[str]) -> str:
+    return " ".join([*command, shlex.join(words)])
+
+
 def clouds_directory() -> Path:
     """Give the directory that holds every local cloud of this checkout, and their images."""
-    return Path(os.environ.get("TPUFLEET_LOCALCLOUD_DIR") or PROJECT_ROOT / ".localcloud").resolve()
+    return Path(os.environ.get("TPUFLEET_LOCALCLOUD_DIR") or _DEFAULT_CLOUDS).resolve()
 
 
 def images_directory() -> Path:

@@ -8,6 +8,7 @@ from localcloud.failure import CloudError
 from localcloud.place import Place
 
 PROJECT = "local-fleet"
+MNT_SHARED = ("shared", "local")
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Settings:
     project: str = PROJECT
     machines: str = "nspawn"  # their kind: one of machines.kinds.KINDS
     suite: str = ""  # the release that they are of; the host's default if empty
+    mnt_shared: str = "shared"  # one of MNT_SHARED: one directory for all machines, or one each
 
     @property
     def endpoint(self) -> str:

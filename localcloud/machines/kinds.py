@@ -19,12 +19,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind: the tools it needs with the command that installs them, and how it is made."""
+    """One kind: the tools it needs with the command that installs them, and how it is made.
+
+    ``mnt_shared`` lists what ``/mnt/shared`` can be on such machines, the default first.
+    """
 
     tools: tuple[str, ...]
     install: str
     ensure_image: Callable[[Say, str], Path]
-    machines: Callable[[Place, Network, Path], Machines]
+    machines: Callable[[Place, Network, Path, str], Machines]
+    mnt_shared: tuple[str, ...]
 
 
 def _ensure_qemu_image(say: Say, suite: str) -> Path:
@@ -38,13 +42,17 @@ KINDS = {
         nspawn.TOOLS,
         "requirements/install-system",
         lambda say, suite: image.ensure(say, suite=suite),
-        NspawnMachines,
+        lambda place, network, root, mnt_shared: NspawnMachines(
+            place, network, root, place.shared if mnt_shared == "shared" else None
+        ),
+        ("shared", "local"),
     ),
     "qemu": Kind(
         qemu.TOOLS,
         "requirements/install-system qemu",
         _ensure_qemu_image,
-        lambda place, network, root: QemuMachines(place, network, QemuImage(root)),
+        lambda place, network, root, _mnt_shared: QemuMachines(place, network, QemuImage(root)),
+        ("local",),
     ),
 }
 DEFAULT = "nspawn"

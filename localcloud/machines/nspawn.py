@@ -38,11 +38,16 @@ while :; do "$@"; code=$?; [ "$code" = 133 ] || exit "$code"; done
 
 @dataclass
 class NspawnMachines:
-    """The machines of one cloud. Nothing is kept in memory that a restart would lose."""
+    """The machines of one cloud. Nothing is kept in memory that a restart would lose.
+
+    ``shared`` is the host's directory that all of them have as ``/mnt/shared``; without it each
+    has a directory of its own disk there.
+    """
 
     place: Place
     network: network.Network
     image: Path
+    shared: Path | None
     roster: Roster = field(init=False)
 
     def __post_init__(self) -> None:
@@ -213,7 +218,7 @@ class NspawnMachines:
             "--keep-unit",
             f"--machine={name}",
             self._root_option(name),
-            f"--bind={self.place.shared}:/mnt/shared",
+            *([f"--bind={self.shared}:/mnt/shared"] if self.shared else []),
             f"--network-bridge={self.place.bridge}",
             "--resolv-conf=off",
             "--timezone=off",

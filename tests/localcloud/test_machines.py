@@ -56,14 +56,18 @@ def key(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pod(place, key):
+    create(place, key, "pod")
+    return wait_for_ready(place, "pod")
+
+
+def create(place: Place, key: Path, name: str) -> None:
     public = key.with_suffix(".pub").read_text()
     body = {
         "acceleratorType": "v4-16",
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": {"ssh-keys": f"tpu:{public}"},
     }
-    client.ask(place, "POST", f"{NODES}?nodeId=pod", body)
-    return wait_for_ready(place, "pod")
+    client.ask(place, "POST", f"{NODES}?nodeId={name}", body)
 
 
 def addresses(node: dict) -> list[str]:
@@ -104,6 +108,21 @@ def test_machines_see_one_shared_directory(place, pod, key):
     first, second = addresses(pod)
     ssh(key, first, "echo from the first > /mnt/shared/note")
     assert ssh(key, second, "cat /mnt/shared/note").stdout == "from the first\n"
+
+
+def test_each_machine_of_a_cloud_without_sharing_has_a_mnt_shared_of_its_own(key):
+    place = Place.of(f"test-local-{os.getpid()}")
+    cloud.up(place, port=None, subnet=None, mnt_shared="local", say=print)
+    try:
+        create(place, key, "apart")
+        first, second = addresses(wait_for_ready(place, "apart"))
+        ssh(key, first, "echo from the first | sudo tee /mnt/shared/note")
+        assert ssh(key, first, "cat /mnt/shared/note").stdout == "from the first\n"
+        assert ssh(key, second, "ls -A /mnt/shared").stdout == ""
+        # As on a TPU VM: on the worker's own disk, not on one that is mounted there.
+        assert ssh(key, second, "stat -c %d / /mnt/shared | uniq | wc -l").stdout == "1\n"
+    finally:
+        cloud.down(place, say=print)
 
 
 def test_a_machine_reboots_with_its_files_and_its_address(pod, key):
