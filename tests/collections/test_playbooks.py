@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_inventory import ROOT
 from tests.localcloud.api.local_api import LocalApi
 
@@ -196,7 +197,7 @@ def test_the_code_is_looked_for_where_the_command_was_typed(environment, tmp_pat
 def test_a_run_is_stopped_in_the_record_though_no_worker_has_it(environment, local_api):
     record = local_api.state / "fleet/runs/mine.json"
     record.parent.mkdir(parents=True)
-    record.write_text('{"run": "mine", "wanted": "running", "attempt": 1, "generation": 1}')
+    record.write_text(json.dumps(record_fields(generation=1)))
     result = play(environment, "playbooks/kill.yml", "-e", "run=mine")
     assert result.returncode == 0, result.stdout + result.stderr
     assert json.loads(record.read_text())["wanted"] == "stopped"

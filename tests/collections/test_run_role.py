@@ -71,7 +71,9 @@ def test_each_run_of_a_play_is_judged_by_its_own_workers(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def played(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+def played(
+    folder: Path, text: str, *words: str, parser: str = "ansible.builtin.host_list"
+) -> subprocess.CompletedProcess[str]:
     play = folder / "play.yml"
     play.write_text(text)
     return subprocess.run(
@@ -80,7 +82,7 @@ def played(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[
         env={
             **os.environ,
             "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_INVENTORY_ENABLED": "ansible.builtin.host_list",
+            "ANSIBLE_INVENTORY_ENABLED": parser,
             "ANSIBLE_LOCAL_TEMP": str(folder / "ansible"),
         },
         stdin=subprocess.DEVNULL,

@@ -4,16 +4,10 @@ import json
 
 import pytest
 
+from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_playbooks import environment_of, flat, play
 
-RECORD = {
-    "run": "mine",
-    "wanted": "running",
-    "tpu": "pod",
-    "attempt": 2,
-    "generation": 3,
-    "watch": {"best_step": 70},
-}
+RECORD = record_fields(attempt=2, generation=3, watch={"best_step": 70})
 
 
 @pytest.fixture

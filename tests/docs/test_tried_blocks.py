@@ -7,21 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_playbooks import environment_of
 from tests.docs.tried_blocks import ROOT, Block, blocks, given_by, gives, played, unsaid
 from tests.localcloud.api.local_api import LocalApi
 
 HERE, EMULATOR, EMPTY, PREEMPTED = "alone", "emulator", "empty emulator", "preempted emulator"
 API = (EMULATOR, EMPTY, PREEMPTED)
-RECORD = {
-    "run": "shakespeare",
-    "wanted": "running",
-    "tpu": "demo",
-    "attempt": 1,
-    "generation": 2,
-    "workers": 2,
-    "watch": {"best_step": 70},
-}
+RECORD = record_fields("shakespeare", tpu="demo", generation=2, workers=2, watch={"best_step": 70})
 BLOCKS = blocks()
 SPLIT = "--- next command ---"
 

@@ -3,17 +3,19 @@
 import multiprocessing
 import stat
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.action.run_record import ActionModule
+from ansible_collections.tpufleet.core.plugins.action.run_record import changed
+from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
     RecordConflictError,
     RecordError,
     RecordFolder,
     record_store,
-    wanted_running,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
+
+from tests.collections.runs.valid_record import launch_fields
 
 CHANGES = 20
 
@@ -102,13 +104,6 @@ def test_what_is_neither_a_directory_nor_a_bucket_is_refused():
         record_store("s3://bucket/prefix")
 
 
-def test_each_launch_is_the_attempt_after_the_last_one():
-    first = wanted_running({}, {"release": "a"})
-
-    assert (first["attempt"], first["wanted"]) == (1, "running")
-    assert wanted_running(first, {})["attempt"] == 2
-
-
 def test_the_home_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -117,46 +112,84 @@ def test_the_home_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
     assert Path(tmp_path / "fleet/runs/mine.json").is_file()
 
 
-def changed(folder, wanted, **more):
-    """Give the record that a change leaves."""
-    return told(folder, wanted, **more)["record"]
+def answer(folder, wanted=None, **more):
+    """Change a record as the module tpufleet.core.run_record does; return its answer."""
+    asked = {"run": "mine", "fleet_state": str(folder), "wanted": wanted}
+    asked["fields"] = launch_fields() if wanted == "running" else {}
+    return changed(RunStore(RecordFolder(str(folder))), asked | more)
 
 
-def told(folder, wanted, **more):
-    """What tpufleet.core.run_record does, without Ansible."""
-    action = ActionModule.__new__(ActionModule)
-    action._task = SimpleNamespace(check_mode=False)
-    options = {"run": "mine", "fleet_state": str(folder), "wanted": wanted, "fields": {}}
-    return action._change(options | {"event": "", "same_attempt": False} | more)
+def test_each_launch_is_the_attempt_after_the_last_one(tmp_path):
+    assert answer(tmp_path, "running")["record"]["attempt"] == 1
+    assert answer(tmp_path, "running")["record"]["attempt"] == 2
 
 
 def test_a_run_that_was_found_running_is_wanted_again_in_the_same_attempt(tmp_path):
-    changed(tmp_path, "running")
-    changed(tmp_path, "stopped")
+    answer(tmp_path, "running")
+    answer(tmp_path, "stopped")
 
-    record = changed(tmp_path, "running", same_attempt=True)
+    record = answer(tmp_path, "running", same_attempt=True)["record"]
 
     assert (record["wanted"], record["attempt"]) == ("running", 1)
 
 
 def test_a_run_that_is_done_stays_done_when_it_is_stopped(tmp_path):
-    changed(tmp_path, "running")
-    changed(tmp_path, "done")
+    answer(tmp_path, "running")
+    answer(tmp_path, "done")
 
-    assert changed(tmp_path, "stopped")["wanted"] == "done"
-    assert changed(tmp_path, "running")["attempt"] == 2
+    assert answer(tmp_path, "stopped")["record"]["wanted"] == "done"
+    assert answer(tmp_path, "running")["record"]["attempt"] == 2
 
 
 def test_a_stop_of_a_run_that_nobody_knows_here_says_what_may_bring_it_back(tmp_path):
-    answer = told(tmp_path, "stopped")
+    told = answer(tmp_path, "stopped")
 
-    assert not answer["changed"]
-    [warning] = answer["warnings"]
+    assert not told["changed"]
+    [warning] = told["warnings"]
     assert f"{tmp_path} knows no run mine" in warning
     assert "kill.yml -e run=mine -e fleet_state=THAT" in warning
 
 
 def test_a_stop_of_a_run_that_is_known_warns_of_nothing(tmp_path):
-    changed(tmp_path, "running")
+    answer(tmp_path, "running")
 
-    assert told(tmp_path, "stopped")["warnings"] == []
+    assert answer(tmp_path, "stopped")["warnings"] == []
+
+
+def test_a_first_launch_that_fails_leaves_the_run_stopped(tmp_path):
+    before = answer(tmp_path, "running")
+
+    told = answer(tmp_path, launch_failed=True, was_wanted=before["was_wanted"], event="it failed")
+
+    assert told["record"]["wanted"] == "stopped"
+    assert told["record"]["history"][-1]["what"] == "it failed"
+
+
+def test_a_run_that_was_wanted_stays_wanted_when_its_relaunch_fails(tmp_path):
+    answer(tmp_path, "running")
+    again = answer(tmp_path, "running")
+
+    told = answer(tmp_path, launch_failed=True, was_wanted=again["was_wanted"], event="it failed")
+
+    assert told["record"]["wanted"] == "running"
+    assert told["record"]["history"][-1]["what"] == "it failed"
+
+
+def test_a_failed_launch_does_not_revive_a_run_that_was_stopped_meanwhile(tmp_path):
+    answer(tmp_path, "running")
+    answer(tmp_path, "stopped")
+
+    told = answer(tmp_path, launch_failed=True, was_wanted=True, event="it failed")
+
+    assert told["record"]["wanted"] == "stopped"
+
+
+def test_a_controller_whose_lease_was_taken_over_changes_nothing(tmp_path):
+    answer(tmp_path, "running")
+    store = RecordFolder(str(tmp_path))
+    store.change("mine", 1, {"fence": 7}, "")
+
+    with pytest.raises(RunError, match="another controller has taken it over"):
+        answer(tmp_path, "running", fence=6)
+
+    assert answer(tmp_path, "running", fence=7)["record"]["attempt"] == 2

@@ -14,7 +14,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.devices import holde
 from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Part, Seen
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
+from tests.collections.runs.valid_record import launch_fields, record_fields
 from tests.collections.test_inventory import ROOT
 
 STILL = Seen("READY", (Part("pod-w0", False, code="TERM", attempt=1),))
@@ -24,8 +26,7 @@ STILL = Seen("READY", (Part("pod-w0", False, code="TERM", attempt=1),))
 def store(tmp_path):
     """The records of a run that runs."""
     found = RecordFolder(str(tmp_path))
-    fields = {"wanted": "running", "attempt": 1, "tpu": "pod", "release": "r"}
-    found.change("mine", 0, fields, "launched")
+    found.change("mine", 0, record_fields(), "launched")
     return found
 
 
@@ -74,39 +75,37 @@ def test_a_watch_that_looked_before_the_kill_does_not_act_on_what_it_saw(store, 
 
 def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp_path):
     killed(store)
-    action = run_record.ActionModule.__new__(run_record.ActionModule)
-    action._task = SimpleNamespace(check_mode=False)
-    options = {"run": "mine", "fleet_state": str(tmp_path), "wanted": "running", "fields": {}}
+    asked = {"run": "mine", "fleet_state": str(tmp_path), "wanted": "running"}
 
     with pytest.raises(RunError, match="not wanted any more: it is stopped"):
-        action._change(options | {"event": "", "same_attempt": False, "only_if_wanted": True})
+        run_record.changed(RunStore(store), asked | {"only_if_wanted": True})
     assert store.read("mine")["wanted"] == "stopped"
 
 
-def test_a_launch_that_looks_first_writes_no_wish_of_its_own(store):
+def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
     killed(store)
-    action = run_want.ActionModule.__new__(run_want.ActionModule)
-    action._same_place = False
-    action._task = SimpleNamespace(check_mode=False)
 
-    answer = action._want(store, "mine", {"release": "r"}, look_first=True, event="launched")
+    answer = run_want.want(RunStore(store), "mine", launch_fields(), "launched", look_first=True)
 
     assert answer["launch"] is False
     assert store.read("mine")["wanted"] == "stopped"
 
 
-@pytest.mark.parametrize(("had", "fine"), [("gs://b/c/mine", True), ("/mnt/shared/c/mine", False)])
-def test_a_run_is_not_taken_from_its_checkpoints_unasked(store, had, fine):
+@pytest.mark.parametrize(("had", "fine"), [("gs://b23/c/mine", True), ("/mnt/c/mine", False)])
+def test_the_checkpoints_of_a_run_do_not_move_unasked(store, had, fine):
     store.change("mine", store.read("mine")["generation"], {"checkpoints": had}, "launched")
-    action = run_want.ActionModule.__new__(run_want.ActionModule)
-    action._task, action._same_place = SimpleNamespace(check_mode=False), True
-    fields = {"checkpoints": "gs://b/c/mine"}
+    launch = launch_fields(checkpoints="gs://b23/c/mine")
+
+    def want():
+        return run_want.want(
+            RunStore(store), "mine", launch, "launched", look_first=True, same_place=True
+        )
 
     if fine:
-        assert not action._want(store, "mine", fields, True, "launched")["launch"]
+        assert not want()["launch"]
     else:
-        with pytest.raises(RunError, match="-e checkpoints=/mnt/shared/c goes on from there"):
-            action._want(store, "mine", fields, True, "launched")
+        with pytest.raises(RunError, match="-e checkpoints=/mnt/c resumes from there"):
+            want()
 
 
 def test_neither_a_boot_nor_a_failure_starts_the_unit():

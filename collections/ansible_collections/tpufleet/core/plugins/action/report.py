@@ -15,7 +15,8 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.report_page import page
 from ..module_utils.report_runs import run_views
-from ..module_utils.run_record import RecordError, record_store
+from ..module_utils.run_record import RecordError
+from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
 
 _AS_OF = re.compile(r'<p class="dim">As of .*?</p>')
@@ -43,10 +44,10 @@ class ActionModule(ActionBase):
         )
         api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
         try:
-            store = record_store(given["fleet_state"], api)
-            records = {run: store.read(run) for run in store.runs()}
+            found = RunStore.of(given["fleet_state"], api).read_all()
         except RecordError as error:
             raise AnsibleActionFail(str(error)) from None
+        records = {run: record.fields() for run, record in found.usable.items()}
         now = time.time()
         views = run_views(records, plain(given["answers"]), now, given["run"])
         if given["run"] and not views:
@@ -64,7 +65,9 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"can't write {path}: {error.strerror}") from None
         changed = _AS_OF.sub("", before) != _AS_OF.sub("", text)
         runs = [view.name for view in views]
-        return result | {"changed": changed, "path": str(path), "runs": runs, "msg": str(path)}
+        warnings = [each.why for each in found.unusable]
+        told = {"changed": changed, "path": str(path), "runs": runs, "msg": str(path)}
+        return result | told | {"warnings": warnings}
 
 
 def _write(path: Path, text: str) -> None:

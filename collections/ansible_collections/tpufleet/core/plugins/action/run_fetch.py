@@ -13,8 +13,9 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.checkpoint_sound import files_of, newest_sound
 from ..module_utils.gcs import SCHEME, Objects
 from ..module_utils.run import RunError, check_name
-from ..module_utils.run_record import RecordError, record_store
+from ..module_utils.run_record import RecordError
 from ..module_utils.tpu_errors import TpuApiError
+from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
 
 AT_ONCE = 8
@@ -44,8 +45,8 @@ class ActionModule(ActionBase):
         api = plain(self._templar.template(told)) if told else {}
         try:
             run = check_name(options["run"])
-            record = record_store(options["fleet_state"], api).read(run)
-            place = str(record.get("checkpoints") or "")
+            record = RunStore.of(options["fleet_state"], api).read(run)
+            place = record.launch.checkpoints if record else ""
             if not place.startswith(SCHEME):
                 return {"changed": False, "place": "", "files": [], "passed_over": []}
             bucket, folder = Objects.of(place, api), Path(options["to"]) / "checkpoints"

@@ -1,17 +1,23 @@
-"""The whole of tpufleet.core.run_plan: it only reads what the controller has."""
+"""The controller's part of tpufleet.core.run_plan: it reads what the controller has."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..filter.runs import one_env
 from ..module_utils.code_tree import keep
 from ..module_utils.release import ReleaseError
-from ..module_utils.run import RunError
+from ..module_utils.run import RunError, check_name
 from ..module_utils.run_plan import (
+    TRAINER,
+    Part,
     Worker,
     find_config,
     one_for_all,
@@ -20,19 +26,24 @@ from ..module_utils.run_plan import (
     run_name,
     words,
 )
+from ..module_utils.run_record import RecordError
 from ..module_utils.run_sweep import read_sweep
+from ..plugin_utils.runs.launch import LaunchOptions, new_launches, relaunched
+from ..plugin_utils.runs.record import DesiredState, LaunchSpec, NodeIdentity
+from ..plugin_utils.runs.relaunch import keep_lock, kept_release
+from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.staged_code import staged
+from .run_record import plain
 
 
 class ActionModule(ActionBase):
-    """Plans a run: which command and config, and each addressed worker's part."""
+    """Plans the runs of a play: what each is, and which process each worker has."""
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Read the inventory's variables of the play's hosts and the config; one line says what is
-        wrong."""
+        """Read the inventory's variables of the play's hosts, and the config or the record."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -42,19 +53,50 @@ class ActionModule(ActionBase):
                 "set": {"type": "raw", "default": []},
                 "project": {"type": "path", "required": True},
                 "sweep": {"type": "str"},
-                "code": {"type": "path"},
+                "code": {"type": "path", "required": True},
                 "code_paths": {"type": "list", "elements": "str", "default": []},
-                "keep": {"type": "path"},
+                "lock": {"type": "path", "required": True},
+                "jax_requirements": {"type": "str", "required": True},
+                "checkpoints": {"type": "str", "required": True},
+                "compile_cache": {"type": "str", "default": ""},
+                "volatile_checkpoints": {"type": "bool", "default": False},
+                "env": {"type": "raw", "default": {}},
+                "kept": {"type": "path", "required": True},
+                "fleet_state": {"type": "str", "required": True},
+                "relaunch": {"type": "bool", "default": False},
             }
         )
         try:
-            return self._plan(options, task_vars or {})
-        except (RunError, ReleaseError) as error:
+            return self._plan(plain(options), task_vars or {})
+        except (RunError, RecordError, ReleaseError) as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
 
-    def _plan(self, options: dict, task_vars: dict) -> dict:
+    def _plan(self, options: dict[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
+        hostvars = task_vars["hostvars"]
+        hosts = [str(host) for host in task_vars["ansible_play_hosts_all"]]
+        workers = [worker(host, hostvars[host]) for host in hosts]
+        nodes = {host: node for host in hosts if (node := node_of(hostvars[host]))}
+        if options["relaunch"]:
+            found, launches = self._recorded(options, task_vars, workers, nodes)
+        else:
+            one_for_all({host: hostvars[host] for host in hosts})
+            found, launches = self._new(options, workers, nodes)
+        any_launch = next(iter(launches.values()))
+        return {
+            "changed": False,
+            "release": any_launch.release,
+            "own_trainer": any_launch.command[: len(TRAINER)] == TRAINER,
+            "volatile_checkpoints": any_launch.volatile_checkpoints,
+            "launches": {run: launch.fields() for run, launch in launches.items()},
+            "parts": {host: asdict(part) for host, part in found.items()},
+        }
+
+    def _new(
+        self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
+    ) -> tuple[dict[str, Part], dict[str, LaunchSpec]]:
+        """Plan what was asked for on the command line."""
         command = words(options["command"], options["set"])
         path, text = None, None
         places = [Path.cwd(), Path(options["project"]).resolve()]
@@ -66,30 +108,77 @@ class ActionModule(ActionBase):
                 "say what to run: ansible-playbook train.yml -e config=FILE (or "
                 "-e command='\"PROGRAM ARGUMENT …\"' -e run=NAME)"
             )
-        hostvars = task_vars["hostvars"]
-        one_for_all({host: hostvars[host] for host in task_vars["ansible_play_hosts_all"]})
-        workers = [worker(host, hostvars[host]) for host in task_vars["ansible_play_hosts_all"]]
         name = run_name(options["run"], path, command)
         sweep = None
         if options["sweep"]:
             file = find_config(options["sweep"], places, "sweep")
             sweep = (file, read_sweep(file))
-        release = self._release(options) if options["code"] else ""
-        return {
-            "changed": False,
-            "release": release,
-            "command": command,
-            "config": text,
-            "config_path": str(path) if path else None,
-            "parts": {host: asdict(part) for host, part in parts(workers, name, sweep).items()},
-        }
+        found = parts(workers, name, sweep)
+        lock = Path(options["lock"]).read_bytes().strip()
+        launch = LaunchOptions(
+            release=self._release(options, lock),
+            requirements=hashlib.sha256(lock).hexdigest(),
+            jax_requirements=options["jax_requirements"],
+            command=tuple(command),
+            checkpoints=options["checkpoints"],
+            config=text,
+            config_name=path.name if path else "config.yml",
+            compile_cache=options["compile_cache"],
+            volatile_checkpoints=options["volatile_checkpoints"],
+            env=one_env(options["env"]),
+        )
+        return found, new_launches(launch, found, nodes)
 
-    def _release(self, options: dict) -> str:
-        """Stage the code and name its release; keep a copy for a later launch of the same."""
+    def _recorded(
+        self,
+        options: Mapping[str, Any],
+        task_vars: Mapping[str, Any],
+        workers: list[Worker],
+        nodes: dict[str, NodeIdentity],
+    ) -> tuple[dict[str, Part], dict[str, LaunchSpec]]:
+        """Plan the launch of one run as its record has it."""
+        run = check_name(str(options["run"]))
+        api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
+        record = RunStore.of(options["fleet_state"], api).read(run)
+        if record is None:
+            raise RunError(
+                f"{options['fleet_state']} has no record of a run {run}: "
+                "ansible-playbook train.yml -e config=FILE starts one"
+            )
+        if record.wanted is not DesiredState.RUNNING:
+            raise RunError(f"run {run} is not wanted any more: it is {record.wanted}")
+        _, release = staged(options["code"], options["code_paths"])
+        if release != record.launch.release:
+            raise RunError(
+                f"{options['code']} is not release {record.launch.release} (it is {release}): "
+                f"the copy is damaged. Remove {kept_release(options['kept'], release)}, then "
+                f"launch run {run} from its code: ansible-playbook train.yml -e run={run} …"
+            )
+        found = parts(workers, run)
+        others = sorted({part.run for part in found.values()} - {run})
+        if others:
+            raise RunError(
+                f"a relaunch is of one run on its own TPU, and this play has {', '.join(others)}: "
+                f"ansible-playbook playbooks/restart.yml -e run={run}"
+            )
+        return found, {run: relaunched(record.launch, run, found, nodes)}
+
+    def _release(self, options: Mapping[str, Any], lock: bytes) -> str:
+        """Stage the code and name its release; keep copies of it and of the lock file."""
         tree, release = staged(options["code"], options["code_paths"])
-        if options["keep"] and not self._task.check_mode:
-            keep(tree, Path(options["keep"]).expanduser() / release)
+        if not self._task.check_mode:
+            keep(tree, kept_release(options["kept"], release))
+            keep_lock(options["kept"], lock)
         return release
+
+
+def node_of(variables: Mapping[str, Any]) -> NodeIdentity | None:
+    """Read the identity of a host's TPU out of its variables; None where the API gave no id."""
+    if not variables.get("tpu_id"):
+        return None
+    return NodeIdentity(
+        str(variables["tpu_name"]), str(variables["tpu_zone"]), str(variables["tpu_id"])
+    )
 
 
 def worker(host: str, variables) -> Worker:

@@ -1,23 +1,24 @@
-"""The whole of tpufleet.core.run_record: it works on the controller's own records."""
+"""The controller's part of tpufleet.core.run_record: it reads and changes run records."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.run import RunError, check_name
 from ..module_utils.run_plan import port
-from ..module_utils.run_record import RecordConflictError, RecordError, record_store, wanted_running
+from ..module_utils.run_record import RecordConflictError, RecordError
+from ..plugin_utils.runs.record import DesiredState, RunRecord
+from ..plugin_utils.runs.store import RunStore
 
-AT_ONCE = 16
 TRIES = 8
-"""How often to look again and decide anew where someone else was faster."""
+"""How often to read again and decide anew where somebody else was faster."""
 
 
 class ActionModule(ActionBase):
-    """Reads or changes what is wanted of a run."""
+    """Reads or changes the desired state of a run."""
 
     _supports_check_mode = True
     _requires_connection = False
@@ -29,74 +30,93 @@ class ActionModule(ActionBase):
             argument_spec={
                 "run": {"type": "str"},
                 "fleet_state": {"type": "str", "required": True},
-                "wanted": {"type": "str", "choices": ["running", "stopped", "done"]},
+                "wanted": {"type": "str", "choices": [str(state) for state in DesiredState]},
+                "launch_failed": {"type": "bool", "default": False},
+                "was_wanted": {"type": "bool", "default": False},
                 "same_attempt": {"type": "bool", "default": False},
                 "fields": {"type": "dict", "default": {}},
                 "event": {"type": "str", "default": ""},
                 "only_if_wanted": {"type": "bool", "default": False},
+                "fence": {"type": "int", "default": 0},
             }
         )
-        if not options["run"] and options["wanted"]:
-            raise AnsibleActionFail("a change of what is wanted is of one run: name it (run)")
+        if not options["run"] and (options["wanted"] or options["launch_failed"]):
+            raise AnsibleActionFail("a change is of one run: name it (run)")
+        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
         try:
+            store = RunStore.of(options["fleet_state"], api)
             if not options["run"]:
-                return self._all(options, (task_vars or {}).get("tpu_api"))
+                return all_records(store)
             for _ in range(TRIES):
                 try:
-                    return self._change(options, (task_vars or {}).get("tpu_api"))
+                    return changed(store, plain(options), check=self._task.check_mode)
                 except RecordConflictError as error:
                     conflict = error
             raise AnsibleActionFail(str(conflict))
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
 
-    def _change(self, options: dict, api: dict | None = None) -> dict:
-        run, wanted = check_name(options["run"]), options["wanted"]
-        store = record_store(options["fleet_state"], plain(self._resolved(api)))
-        before = store.read(run)
-        if options.get("only_if_wanted") and before.get("wanted") != "running":
-            raise RunError(f"run {run} is not wanted any more: it is {before.get('wanted')}")
-        if wanted == "running" and not options["same_attempt"]:
-            fields = wanted_running(before, plain(options["fields"]))
-        elif wanted == "stopped" and before.get("wanted") == "done":
-            fields = {}  # there is nothing left of it to stop
-        elif before and wanted not in (None, before.get("wanted")) and not over(before, wanted):
-            fields = {**plain(options["fields"]), "wanted": wanted}
-        else:
-            fields = {}
-        after = {**before, **fields}
-        if fields and not self._task.check_mode:
-            event = options["event"] or f"{wanted} is wanted"
-            after = store.change(run, int(before.get("generation", 0)), fields, str(event))
-        warned = (
-            [no_record(run, options["fleet_state"])] if wanted == "stopped" and not before else []
-        )
-        return {
-            "changed": bool(fields),
-            "warnings": warned,
-            "record": after,
-            "port": port(int(after.get("attempt", 0)), int(after.get("chip", -1))),
-            "diff": {"before": shown(before), "after": shown(after)},
-        }
 
-    def _all(self, options: dict, api: dict | None) -> dict:
-        """Read the records of all runs, side by side: in a bucket each takes a round trip."""
-        store = record_store(options["fleet_state"], plain(self._resolved(api)))
-        runs = store.runs()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return {
-                "changed": False,
-                "records": dict(zip(runs, pool.map(store.read, runs), strict=True)),
-            }
-
-    def _resolved(self, api: dict | None) -> dict:
-        """Give the inventory's word on the API, its templates filled in."""
-        return self._templar.template(api) if api else {}
+def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> dict[str, Any]:
+    """Change one record as the module's options say. Raises RunError, RecordError."""
+    run, wanted = check_name(options["run"]), options["wanted"] and DesiredState(options["wanted"])
+    before = store.read(run)
+    if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
+        state = before.wanted if before else "unknown here"
+        raise RunError(f"run {run} is not wanted any more: it is {state}")
+    if (fence := options.get("fence")) and before and before.fence > fence:
+        raise RunError(f"run {run}: another controller has taken it over meanwhile")
+    fields = change_of(before, wanted, options)
+    after, was = before, before.fields() if before else {}
+    if (fields or (before and options.get("launch_failed"))) and not check:
+        event = options.get("event") or f"{wanted} is wanted"
+        generation = before.generation if before else 0
+        after = store.change(run, generation, fields, str(event))
+    told = after.fields() if after else {}
+    told |= fields  # what a dry run would have changed
+    missing = wanted is DesiredState.STOPPED and before is None
+    return {
+        "changed": bool(fields),
+        "warnings": [no_record(run, options["fleet_state"])] if missing else [],
+        "record": told,
+        "was_wanted": before is not None and is_wanted(before),
+        "port": port(int(told.get("attempt", 0)), int(told.get("chip", -1))),
+        "diff": {"before": shown(was), "after": shown(told)},
+    }
 
 
-def over(record: dict, wanted: str) -> bool:
-    """Tell whether a run has ended for good: one that is done can't be stopped any more."""
-    return record.get("wanted") == "done" and wanted == "stopped"
+def change_of(
+    before: RunRecord | None, wanted: DesiredState | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the fields that a record gets; none where it is already as it should be."""
+    fields = options.get("fields") or {}
+    if options.get("launch_failed"):
+        # Only a person stops a run: one that was wanted before is for the next pass of the watch.
+        gone = before is None or not is_wanted(before) or options.get("was_wanted")
+        return {} if gone else {"wanted": str(DesiredState.STOPPED)}
+    if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
+        attempt = before.attempt + 1 if before else 1
+        return {**fields, "wanted": str(wanted), "attempt": attempt}
+    if before is None or wanted in (None, before.wanted):
+        return {}
+    if before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED:
+        return {}  # there is nothing left to stop
+    return {**fields, "wanted": str(wanted)}
+
+
+def is_wanted(record: RunRecord) -> bool:
+    """Tell whether the run should be running."""
+    return record.wanted is DesiredState.RUNNING
+
+
+def all_records(store: RunStore) -> dict[str, Any]:
+    """Return the records of all runs; those that are invalid are named in a warning each."""
+    found = store.read_all()
+    return {
+        "changed": False,
+        "records": {run: record.fields() for run, record in found.usable.items()},
+        "warnings": [each.why for each in found.unusable],
+    }
 
 
 def no_record(run: str, fleet_state: str) -> str:

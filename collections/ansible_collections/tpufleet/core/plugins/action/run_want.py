@@ -1,4 +1,4 @@
-"""The whole of tpufleet.core.run_want: it works on the controller's own records."""
+"""The controller's part of tpufleet.core.run_want: it changes run records before a launch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.run import RunError, check_name
+from ..module_utils.run import RunError
 from ..module_utils.run_plan import port
-from ..module_utils.run_record import (
-    RecordConflictError,
-    RecordError,
-    RecordStore,
-    record_store,
-    wanted_running,
-)
-from ..module_utils.run_starts import run_starts
+from ..module_utils.run_record import RecordConflictError, RecordError
+from ..plugin_utils.runs.launch import starts
+from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
+from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
 
 TRIES = 8
@@ -26,90 +22,109 @@ AT_ONCE = 16
 
 
 class ActionModule(ActionBase):
-    """Records a play's runs as wanted, where that is no one's who is running already."""
+    """Records the runs of a play as wanted, unless their workers have to be asked first."""
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Do it for all runs side by side: in a bucket each takes a round trip."""
+        """Change all records at once: in a bucket each change takes a round trip."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
-                "runs": {"type": "dict", "required": True},
                 "plan": {"type": "dict", "required": True},
-                "common": {"type": "dict", "required": True},
+                "meet_seconds": {"type": "int", "required": True},
                 "fleet_state": {"type": "str", "required": True},
                 "look_first": {"type": "bool", "default": False},
                 "same_place": {"type": "bool", "default": False},
                 "event": {"type": "str", "required": True},
             }
         )
-        api = (task_vars or {}).get("tpu_api")
-        runs, event = plain(options["runs"]), str(options["event"])
-        look_first = options["look_first"]
-        self._same_place = options["same_place"]
+        plan = plain(options["plan"])
+        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
         try:
-            store = record_store(
-                options["fleet_state"], plain(self._templar.template(api)) if api else {}
-            )
+            store = RunStore.of(options["fleet_state"], api)
+
+            def one(run: str) -> dict[str, Any]:
+                return want(
+                    store,
+                    run,
+                    plan["launches"][run],
+                    str(options["event"]),
+                    look_first=options["look_first"],
+                    same_place=options["same_place"],
+                    check=self._task.check_mode,
+                )
+
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                asked = {
-                    run: pool.submit(self._want, store, run, fields, look_first, event)
-                    for run, fields in runs.items()
-                }
-                found = {run: answer.result() for run, answer in asked.items()}
+                runs = list(plan["launches"])
+                found = dict(zip(runs, pool.map(one, runs), strict=True))
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
         return {
             "changed": any(answer["launch"] for answer in found.values()),
             "runs": found,
-            "starts": run_starts(plain(options["plan"]), found, plain(options["common"])),
+            "starts": starts(plan["parts"], plan["launches"], found, options["meet_seconds"]),
         }
 
-    def _want(
-        self, store: RecordStore, run: str, fields: dict, look_first: bool, event: str
-    ) -> dict:
-        """Record one run, unless its workers have to be looked at first."""
-        check_name(run)
-        for attempt in range(TRIES):
-            before = store.read(run)
-            if self._same_place and (why := elsewhere(run, before, fields)):
-                raise RunError(why)
-            if look_first or must_look(before, fields):
-                return {"launch": False, "record": {"attempt": int(before.get("attempt", 0))}}
-            new = wanted_running(before, fields)
-            try:
-                if not self._task.check_mode:
-                    store.change(run, int(before.get("generation", 0)), new, event)
-            except RecordConflictError:
-                if attempt == TRIES - 1:
-                    raise
-                continue
-            return {
-                "launch": True,
-                "record": {"attempt": new["attempt"]},
-                "port": port(new["attempt"], int(new.get("chip", -1))),
-            }
-        raise RecordError(f"the record of run {run} changes all the time: run this again")
+
+def want(
+    store: RunStore,
+    run: str,
+    launch: Mapping[str, Any],
+    event: str,
+    *,
+    look_first: bool = False,
+    same_place: bool = False,
+    check: bool = False,
+) -> dict[str, Any]:
+    """Record a run as wanted, with its next attempt, unless its workers have to be asked first.
+
+    Returns ``launch`` (whether it was recorded), ``was_wanted``, ``record`` with its attempt, and
+    the attempt's ``port``. Raises RunError, RecordError.
+    """
+    for attempt in range(TRIES):
+        before = store.read(run)
+        if same_place and before and (why := elsewhere(before, launch)):
+            raise RunError(why)
+        was_wanted = before is not None and before.wanted is DesiredState.RUNNING
+        number = before.attempt if before else 0
+        if look_first or (before and must_look(before, launch)):
+            return {"launch": False, "was_wanted": was_wanted, "record": {"attempt": number}}
+        fields = {**launch, "wanted": str(DesiredState.RUNNING), "attempt": number + 1}
+        try:
+            if not check:
+                store.change(run, before.generation if before else 0, fields, event)
+        except InvalidRecordError as error:
+            raise RunError(f"run {run} cannot be recorded: {error.field} {error.problem}") from None
+        except RecordConflictError:
+            if attempt == TRIES - 1:
+                raise
+            continue
+        return {
+            "launch": True,
+            "was_wanted": was_wanted,
+            "record": {"attempt": number + 1},
+            "port": port(number + 1, int(launch.get("chip", -1))),
+        }
+    raise RecordError(f"the record of run {run} changes all the time: run this again")
 
 
-def elsewhere(run: str, before: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    """Say why a run whose checkpoints nobody named a place for can't begin in another than it
-    had; empty if it is the same."""
-    had, has = str(before.get("checkpoints") or ""), str(fields.get("checkpoints") or "")
-    if not had or had == has:
+def elsewhere(before: RunRecord, launch: Mapping[str, Any]) -> str:
+    """Return why a run's checkpoints may not move unasked; empty if they do not."""
+    had, has = before.launch.checkpoints, str(launch["checkpoints"])
+    if had == has:
         return ""
     return (
-        f"run {run} has its checkpoints in {had}, and by the inventory they would now be in {has}: "
-        f"-e checkpoints={had.rpartition('/')[0]} goes on from there, "
-        f"-e checkpoints={has.rpartition('/')[0]} takes the new place, which begins at step 0 if "
+        f"run {before.run} has its checkpoints in {had}, and by the inventory they would now be in "
+        f"{has}: -e checkpoints={had.rpartition('/')[0]} resumes from there, "
+        f"-e checkpoints={has.rpartition('/')[0]} uses the new place and starts at step 0 if "
         "it is empty"
     )
 
 
-def must_look(before: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    """Tell whether a record's word isn't enough to launch: it says that the run runs, or that just
-    this is done."""
-    same = all(before.get(name) == value for name, value in fields.items())
-    return before.get("wanted") == "running" or (before.get("wanted") == "done" and same)
+def must_look(before: RunRecord, launch: Mapping[str, Any]) -> bool:
+    """Tell whether a record alone does not allow a launch: the run may be running, or is done."""
+    known = {**before.launch.fields(), "nodes": launch["nodes"]}  # whichever TPU it is on
+    same = all(known.get(name) == value for name, value in launch.items())
+    return before.wanted is DesiredState.RUNNING or (before.wanted is DesiredState.DONE and same)

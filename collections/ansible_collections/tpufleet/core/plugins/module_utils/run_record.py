@@ -148,8 +148,3 @@ class RecordFolder:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-
-
-def wanted_running(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the fields of a new launch: the attempt after the last one, whoever made that."""
-    return {**fields, "wanted": "running", "attempt": int(record.get("attempt", 0)) + 1}

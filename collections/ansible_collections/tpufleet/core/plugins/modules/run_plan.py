@@ -7,22 +7,23 @@ DOCUMENTATION = r"""
 module: run_plan
 short_description: Plan a run on the workers of the play
 description:
-  - Finds and checks the config, names the run, and gives each of the play's hosts its part by the
-    inventory's variables. One run a TPU; a run takes all the workers of its TPU. Works on the
-    controller alone.
+  - Finds and checks the config, names the run, and gives each of the play's hosts its process by
+    the inventory's variables. One run a TPU; a run uses all workers of its TPU. Keeps a copy of the
+    code and of the lock file on the controller, for relaunches. Works on the controller alone.
+  - With O(relaunch) everything but the run's name is read from its record.
 options:
   run:
-    description: The run's name. By default the config's stem; the TPU's name comes behind it where
-      there are several.
+    description: The run's name. By default the config's stem; with several TPUs, the TPU's name is
+      added.
     type: str
   config:
-    description: The config file, looked for where the command was typed, then in O(project).
+    description: The config file, looked for in the current directory, then in O(project).
     type: str
   command:
     description: What to run. By default the project's trainer.
     type: str
   set:
-    description: Overrides C(key=value), a list or one line, that are put behind the command.
+    description: Overrides C(key=value), a list or one line, added to the command.
     type: raw
     default: []
   project:
@@ -30,19 +31,50 @@ options:
     type: path
     required: true
   sweep:
-    description: A file with one run a TPU, each with overrides of its own; see docs/runs.md.
+    description: A file with one run per TPU, each with its own overrides; see docs/runs.md.
     type: str
   code:
-    description: The code directory. With one, the release that it makes is named.
+    description: The code directory, of which a release is made.
     type: path
+    required: true
   code_paths:
-    description: The parts of it that are wanted; all by default.
+    description: The parts of it that the release holds; all by default.
     type: list
     elements: str
     default: []
-  keep:
-    description: Where the controller keeps a copy of the release.
+  lock:
+    description: The lock file of the Python environment.
     type: path
+    required: true
+  jax_requirements:
+    description: The name of the lock file's set.
+    type: str
+    required: true
+  checkpoints:
+    description: The directory or C(gs://) address in which each run has its checkpoints.
+    type: str
+    required: true
+  compile_cache:
+    description: Where JAX keeps compiled programs; empty for a directory on each worker.
+    type: str
+    default: ""
+  volatile_checkpoints:
+    description: Whether checkpoints that are lost with the TPU are accepted.
+    type: bool
+    default: false
+  env:
+    description: The trainer's environment, a mapping or one line of NAME=value. Nothing secret.
+    type: raw
+    default: {}
+  kept:
+    description: Where the controller keeps releases and lock files.
+    type: path
+    required: true
+  relaunch:
+    description: Plan the launch that the record of O(run) holds.
+    type: bool
+    default: false
+extends_documentation_fragment: tpufleet.core.fleet_state
 attributes:
   check_mode:
     support: full
@@ -56,29 +88,34 @@ EXAMPLES = r"""
   tpufleet.core.run_plan:
     config: train/configs/shakespeare.yml
     project: "{{ playbook_dir }}/.."
+    code: "{{ playbook_dir }}/.."
+    lock: "{{ playbook_dir }}/../requirements/worker-cpu.lock"
+    jax_requirements: worker-cpu
+    checkpoints: gs://bucket/checkpoints
+    kept: ~/fleet
+    fleet_state: ~/fleet
   run_once: true
 """
 
 RETURN = r"""
-command:
-  description: The words to run.
-  returned: success
-  type: list
-  elements: str
-config:
-  description: The config's text, if there is one.
-  returned: success
-  type: str
-config_path:
-  description: Where it was found.
-  returned: success
-  type: str
 release:
-  description: The release's name, if there is a code directory.
+  description: The release's id.
   returned: success
   type: str
+own_trainer:
+  description: Whether the command is the project's trainer.
+  returned: success
+  type: bool
+volatile_checkpoints:
+  description: Whether checkpoints that are lost with the TPU are accepted.
+  returned: success
+  type: bool
+launches:
+  description: By the run's name what its record holds of the launch.
+  returned: success
+  type: dict
 parts:
-  description: Each host's part, with run, process_id, num_processes, leader, tpu, extra, env and
+  description: Each host's process, with run, process_id, num_processes, leader, tpu, extra, env and
     chip.
   returned: success
   type: dict

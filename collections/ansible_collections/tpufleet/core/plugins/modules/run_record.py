@@ -29,10 +29,23 @@ options:
     description: What else to keep in the record. Nothing secret.
     type: dict
     default: {}
+  launch_failed:
+    description: Record that a launch failed. The run is stopped unless O(was_wanted).
+    type: bool
+    default: false
+  was_wanted:
+    description: Whether the run was wanted before the launch that failed; then it stays wanted.
+    type: bool
+    default: false
   only_if_wanted:
     description: Fail if the run is not wanted to be running, now or any more.
     type: bool
     default: false
+  fence:
+    description: The number of the lease under which this change is made; fail if a later lease
+      changed the record.
+    type: int
+    default: 0
   event:
     description: A line for the record's history.
     type: str
@@ -64,6 +77,10 @@ record:
   description: The record as it is now; empty if there is none.
   returned: a run is named
   type: dict
+was_wanted:
+  description: Whether the run was wanted before this change.
+  returned: a run is named
+  type: bool
 port:
   description: The coordinator's port of the record's attempt.
   returned: success

@@ -11,18 +11,13 @@ description:
     is recorded as running, or that is done just so, is left alone; its workers are looked at first.
     Works on the controller alone.
 options:
-  runs:
-    description: By the run's name what its record holds of the launch.
-    type: dict
-    required: true
   plan:
-    description: What run_plan has told.
+    description: The answer of tpufleet.core.run_plan.
     type: dict
     required: true
-  common:
-    description: "What all launches share: C(lock_digest), C(checkpoints), C(compile_cache) and
-      C(meet_seconds), as the module run takes them."
-    type: dict
+  meet_seconds:
+    description: How long the workers of an attempt wait for each other.
+    type: int
     required: true
   look_first:
     description: Record none of them yet.
@@ -49,9 +44,8 @@ author: tpufleet
 EXAMPLES = r"""
 - name: Record what is to run
   tpufleet.core.run_want:
-    runs: {shakespeare: {release: 0123456789abcdef}}
     plan: "{{ plan }}"
-    common: {lock_digest: abc, checkpoints: gs://bucket/runs, compile_cache: "", meet_seconds: 120}
+    meet_seconds: 120
     fleet_state: ~/fleet
     event: launched
   run_once: true
@@ -59,8 +53,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 runs:
-  description: By the run's name C(launch), whether it may be launched at once, C(record) with its
-    attempt, and C(port), that attempt's own.
+  description: By the run's name C(launch), whether it may be launched at once; C(was_wanted),
+    whether it was wanted before; C(record) with its attempt; and C(port), the attempt's own.
   returned: success
   type: dict
 starts:

@@ -34,7 +34,14 @@ MOST_SECONDS = 1e12
 
 
 class InvalidRecordError(RecordError):
-    """A record has a field that cannot be what it must be."""
+    """A record has a ``field`` that cannot be what it must be; ``problem`` says why."""
+
+    def __init__(self, run: str, field: str, problem: str) -> None:
+        self.field, self.problem = field, problem
+        super().__init__(
+            f"run {run!a}: invalid record: {field} {problem}. Nothing is done for this run. "
+            "Repair the record in fleet_state, or move it away"
+        )
 
 
 class DesiredState(StrEnum):
@@ -58,7 +65,7 @@ class LaunchSpec:
         command: the words to run, with ``{…}`` for the run contract's values.
         env: the trainer's environment without secrets.
         checkpoints: the run's own checkpoint directory or ``gs://`` address.
-        compile_cache, shared_dir: directories or ``gs://`` addresses; empty for the defaults.
+        compile_cache: where JAX keeps compiled programs; empty for a directory of each worker.
         volatile_checkpoints: whether checkpoints on the TPU's own disks are accepted.
         tpu: what ``-e tpu=`` accepts, or ``multislice_NAME``.
         nodes: the TPUs that the run was launched on; empty in records of older versions.
@@ -78,7 +85,6 @@ class LaunchSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     jax_requirements: str = ""
     compile_cache: str = ""
-    shared_dir: str = ""
     volatile_checkpoints: bool = False
     nodes: tuple[NodeIdentity, ...] = ()
 
@@ -175,10 +181,7 @@ class _Reader:
         self._value = value
 
     def wrong(self, name: str, what: str) -> InvalidRecordError:
-        return InvalidRecordError(
-            f"run {self._run!a}: invalid record: {name} {what}. Nothing is done for this run. "
-            "Repair the record in fleet_state, or move it away"
-        )
+        return InvalidRecordError(self._run, name, what)
 
     def _get(self, name: str, kind: type, default: Any) -> Any:
         value = self._value.get(name)
@@ -245,7 +248,6 @@ class _Reader:
             env=self._env(),
             jax_requirements=self.text("jax_requirements", REQUIREMENTS, ""),
             compile_cache=self.path("compile_cache", ""),
-            shared_dir=self.path("shared_dir", ""),
             volatile_checkpoints=self._get("volatile_checkpoints", bool, False),
             nodes=self._nodes(),
         )

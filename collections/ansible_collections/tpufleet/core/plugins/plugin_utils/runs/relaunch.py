@@ -8,6 +8,8 @@ as templates. The run plan reads the rest of the launch from the record itself.
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,35 @@ from .record import LaunchSpec, RunRecord
 RELEASES, LOCKS = "releases", "locks"
 
 
-def kept_release(kept: Path, release: str) -> Path:
+def kept_release(kept: Path | str, release: str) -> Path:
     """Return where this controller keeps the code of a release; ``kept`` is its state directory."""
-    return kept.expanduser() / RELEASES / release
+    return Path(kept).expanduser() / RELEASES / release
 
 
-def kept_lock(kept: Path, digest: str) -> Path:
+def kept_lock(kept: Path | str, digest: str) -> Path:
     """Return where this controller keeps the lock file of a Python environment."""
-    return kept.expanduser() / LOCKS / f"{digest}.lock"
+    return Path(kept).expanduser() / LOCKS / f"{digest}.lock"
+
+
+def keep_lock(kept: str, lock: bytes) -> None:
+    """Keep a copy of a lock file under its digest, for relaunches. Raises OSError."""
+    place = kept_lock(kept, hashlib.sha256(lock).hexdigest())
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if is_whole(place, place.stem):
+        return
+    with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".lock-", delete=False) as stream:
+        stream.write(lock + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    Path(stream.name).replace(place)
+
+
+def is_whole(lock: Path, digest: str) -> bool:
+    """Tell whether a kept lock file is there and is the one of this digest."""
+    try:
+        return hashlib.sha256(lock.read_bytes().strip()).hexdigest() == digest
+    except OSError:
+        return False
 
 
 def missing_here(launch: LaunchSpec, kept: Path) -> str:
@@ -31,11 +54,7 @@ def missing_here(launch: LaunchSpec, kept: Path) -> str:
     release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
     if not release.is_dir():
         return str(release)
-    try:
-        whole = hashlib.sha256(lock.read_bytes().strip()).hexdigest() == launch.requirements
-    except OSError:
-        whole = False
-    return "" if whole else str(lock)
+    return "" if is_whole(lock, launch.requirements) else str(lock)
 
 
 def relaunch_variables(

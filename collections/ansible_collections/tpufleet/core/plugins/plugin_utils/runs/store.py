@@ -54,7 +54,7 @@ class RunStore:
         Raises InvalidRecordError for one that is not valid, RecordError where it cannot be read.
         """
         if not RUN_NAME.fullmatch(run):
-            raise InvalidRecordError(f"{run!a} is not a valid run name")
+            raise InvalidRecordError(run, "run", "is not a valid run name")
         found = self._documents.read(run)
         return parse_record(run, found) if found != {} else None
 

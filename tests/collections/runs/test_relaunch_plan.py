@@ -1,0 +1,184 @@
+"""A relaunch is planned from the run's record alone, as Ansible evaluates it."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import stage
+from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import (
+    keep_lock,
+    kept_lock,
+    kept_release,
+    missing_here,
+    relaunch_variables,
+)
+
+from tests.collections.runs.valid_record import record_fields
+from tests.collections.test_run_role import played
+
+LOCK = b"jax==0.1 --hash=sha256:00"
+TEMPLATE = "{{ lookup('ansible.builtin.pipe', 'touch OWNED') }}"
+HOSTS = """
+tpu:
+  hosts:
+    pod-w0: {tpu_worker_id: 0}
+    pod-w1: {tpu_worker_id: 1}
+  vars:
+    tpu_name: pod
+    tpu_zone: us-east1-d
+    tpu_id: "4712"
+    tpu_worker_count: 2
+    tpu_leader_ip: 10.0.0.2
+    volatile_checkpoints: false
+    compile_cache: gs://another/cache
+"""
+PLAY = """
+- hosts: tpu
+  gather_facts: false
+  connection: local
+  tasks:
+    - tpufleet.core.run_plan:
+        run: "{{ run }}"
+        project: /
+        code: "{{ code }}"
+        lock: /no/such/lock
+        jax_requirements: worker-cpu
+        checkpoints: gs://another/place
+        compile_cache: "{{ compile_cache }}"
+        volatile_checkpoints: "{{ volatile_checkpoints }}"
+        env: {FROM: inventory}
+        kept: "{{ fleet_state }}"
+        fleet_state: "{{ fleet_state }}"
+        relaunch: "{{ relaunch }}"
+      register: plan
+      run_once: true
+    - ansible.builtin.copy:
+        content: "{{ plan | to_json }}"
+        dest: "{{ told }}"
+        mode: "0600"
+      run_once: true
+"""
+
+
+@dataclass
+class Controller:
+    """A controller that launched a run; ``play`` plans a relaunch of it."""
+
+    folder: Path
+    release: str
+
+    def record(self, **fields: Any) -> dict[str, Any]:
+        """Write the run's record and return it."""
+        record = record_fields(
+            release=self.release, requirements=hashlib.sha256(LOCK).hexdigest(), generation=1
+        )
+        path = self.folder / "fleet/runs/mine.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record | fields))
+        return record | fields
+
+    def variables(self) -> dict[str, Any]:
+        """What the watch passes to the playbooks."""
+        valid = parse_record("mine", self.record())
+        fleet = self.folder / "fleet"
+        return relaunch_variables(valid, fleet, str(fleet))
+
+    def play(self, variables: dict[str, Any]) -> tuple[int, str, dict[str, Any]]:
+        """Plan; give the exit code, the output and the plan."""
+        hosts, told = self.folder / "hosts.yml", self.folder / "plan.json"
+        hosts.write_text(HOSTS)
+        words = ["-i", str(hosts), "-e", json.dumps(variables | {"told": str(told)})]
+        done = played(self.folder, PLAY, *words, parser="ansible.builtin.yaml")
+        plan = json.loads(told.read_text()) if told.exists() else {}
+        return done.returncode, done.stdout + done.stderr, plan
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "main.py").write_text("print('here')\n")
+    entries = stage(code, (), tmp_path / "staged")
+    fleet = tmp_path / "fleet"
+    shutil.copytree(tmp_path / "staged", kept_release(fleet, release_id(entries)))
+    keep_lock(str(fleet), LOCK)
+    return Controller(tmp_path, release_id(entries))
+
+
+def test_a_relaunch_takes_the_whole_launch_from_the_record(controller):
+    variables = controller.variables()
+    recorded = controller.record()
+
+    code, output, plan = controller.play(variables)
+
+    assert code == 0, output
+    expected = {**recorded, "workers": 2}
+    expected["nodes"] = [{"name": "pod", "zone": "us-east1-d", "id": "4712"}]
+    assert plan["launches"]["mine"] == {name: expected[name] for name in plan["launches"]["mine"]}
+    assert plan["volatile_checkpoints"] is True
+
+
+@pytest.mark.parametrize("field", ["command", "config", "env", "checkpoints", "release", "tpu"])
+def test_no_field_of_a_record_is_evaluated_as_a_template(controller, field):
+    template = TEMPLATE.replace("OWNED", str(controller.folder / "owned"))
+    variables = controller.variables()
+    hostile = {"command": ["python", template], "env": {"A": template}}.get(field, template)
+    controller.record(**{field: hostile})
+
+    code, output, plan = controller.play(variables)
+
+    assert not (controller.folder / "owned").exists()
+    if field in ("command", "config", "env"):  # what a trainer may get, word by word
+        assert code == 0, output
+        assert plan["launches"]["mine"][field] == hostile
+    else:
+        assert code != 0
+        assert f"invalid record: {field}" in output
+
+
+def test_a_run_that_was_stopped_is_not_relaunched(controller):
+    variables = controller.variables()
+    controller.record(wanted="stopped")
+
+    code, output, _ = controller.play(variables)
+
+    assert code != 0
+    assert "run mine is not wanted any more: it is stopped" in output
+
+
+def test_a_damaged_copy_of_the_code_is_not_launched(controller):
+    variables = controller.variables()
+    (Path(variables["code"]) / "main.py").write_text("print('other')\n")
+
+    code, output, _ = controller.play(variables)
+
+    assert code != 0
+    assert f"is not release {controller.release}" in output
+
+
+def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(controller):
+    launch = parse_record("mine", controller.record()).launch
+    fleet = controller.folder / "fleet"
+    lock = kept_lock(fleet, launch.requirements)
+
+    assert missing_here(launch, fleet) == ""
+    lock.write_bytes(b"jax==0.2")
+    assert missing_here(launch, fleet) == str(lock)
+    shutil.rmtree(kept_release(fleet, launch.release))
+    assert missing_here(launch, fleet) == str(kept_release(fleet, launch.release))
+
+
+def test_a_lock_file_that_is_damaged_is_written_again_by_the_next_launch(controller):
+    fleet = str(controller.folder / "fleet")
+    lock = kept_lock(fleet, hashlib.sha256(LOCK).hexdigest())
+    lock.write_bytes(b"jax==0.2")
+
+    keep_lock(fleet, LOCK)
+
+    assert lock.read_bytes().strip() == LOCK
