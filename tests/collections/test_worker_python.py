@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PLUGINS = Path(__file__).parents[2] / "collections/ansible_collections/tpufleet/core/plugins"
-WORKERS = [*PLUGINS.glob("module_utils/*.py"), *PLUGINS.glob("modules/*.py")]
+WORKERS = [*PLUGINS.glob("module_utils/**/*.py"), *PLUGINS.glob("modules/*.py")]
 
 
 def evaluated(tree: ast.Module) -> list[str]:

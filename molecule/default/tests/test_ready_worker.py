@@ -66,8 +66,9 @@ def test_the_system_is_whole(host):
     assert host.run("systemctl is-system-running").stdout.strip() == "running"
 
 
-def test_the_trainer_s_directories_are_its_own_and_the_runs_are_not(host):
-    for name, owner in (("", "tpufleet"), ("/jax-cache", "tpufleet"), ("/runs", "root")):
+def test_the_trainer_owns_only_the_directories_made_for_it(host):
+    owners = (("", "root"), ("/home", "tpufleet"), ("/jax-cache", "tpufleet"), ("/runs", "root"))
+    for name, owner in owners:
         place = host.file(f"/var/lib/tpufleet{name}")
         assert (place.is_directory, place.user, place.group) == (True, owner, owner)
 

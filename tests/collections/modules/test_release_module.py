@@ -68,7 +68,7 @@ def test_what_has_come_without_a_manifest_is_asked_for_again(push):
 def test_two_pushes_at_once_wait_for_each_other(push):
     push.releases.mkdir(parents=True)
     with ThreadPoolExecutor(1) as pool:
-        with one_at_a_time(push.releases / ".lock"):
+        with one_at_a_time(push.releases.with_name("locks") / "releases"):
             other = pool.submit(push)
             with pytest.raises(TimeoutError):
                 other.result(timeout=3)

@@ -36,7 +36,6 @@ def test_it_is_systemd_s_words_on_the_attempt_and_when(places):
 
     assert seen["exit"].pop("time") == pytest.approx(time.time(), abs=30)
     assert seen["exit"] == {
-        "run": "mine",
         "attempt": 3,
         "result": "exit-code",
         "code": "exited",

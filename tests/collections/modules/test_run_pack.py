@@ -21,6 +21,7 @@ def places(tmp_path):
     (found.unit_dir("mine") / "environment").write_text('WANDB_API_KEY="hunter2"\n')
     checkpoints = tmp_path / "checkpoints"
     (checkpoints / "3").mkdir(parents=True)
+    (checkpoints / "3/arrays").write_text("numbers")
     launch = f'{{"checkpoints": "{checkpoints}"}}'
     (found.unit_dir("mine") / "launch.json").write_text(launch)
     return found
@@ -43,7 +44,7 @@ def test_a_bundle_says_how_the_worker_is_and_holds_no_environment(places):
 
 
 def test_checkpoints_are_brought_when_asked_for(places):
-    assert "mine/checkpoints/3" in packed(places, checkpoints="all")
+    assert "mine/checkpoints/3/arrays" in packed(places, checkpoints="all")
 
 
 def test_a_link_that_a_trainer_put_there_is_not_followed(places):
@@ -68,7 +69,7 @@ def test_the_workers_of_a_tpu_are_those_that_are_ready():
 def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(places, tmp_path):
     for step in ("3", "5"):
         (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
-    (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {}}')
+    (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {"arrays": [7, null]}}')
 
     names = packed(places, checkpoints="newest")
 

@@ -1,18 +1,32 @@
-"""Keep a second controller from doing the same on a worker at the same moment."""
+"""Locks that let one controller at a time change a worker.
+
+They lie below a directory that root alone can enter: whoever can open a file can hold its flock(2).
+"""
 
 from __future__ import annotations
 
 import fcntl
+import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-RUNS = Path("/run/lock/tpufleet.lock")
-SETUP = Path("/run/lock/tpufleet-setup.lock")
+from .worker.safe_files import make_directory, parent_of
+
+DIRECTORY = Path("/run/tpufleet/locks")
+RUNS = DIRECTORY / "runs"
+SETUP = DIRECTORY / "setup"
 
 
 @contextmanager
-def one_at_a_time(lock: Path):
-    """Wait until nobody else has the lock, and have it."""
-    with lock.open("w", encoding="ascii") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """Wait for a lock and hold it. Its directory becomes this user's alone. Raises OSError."""
+    make_directory(lock.parent, os.geteuid(), 0o700)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with parent_of(lock) as directory:
+        held = os.open(lock.name, flags, 0o600, dir_fd=directory)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(held)

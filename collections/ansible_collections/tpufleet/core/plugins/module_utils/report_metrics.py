@@ -13,12 +13,17 @@ import re
 import time
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
+
+from .worker.safe_files import open_file
 
 MOST_POINTS = 1000
 """Points of one curve: where there are more steps, each point is the mean of some."""
-_ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt (\d+)", re.MULTILINE)
+_ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt (\d{1,9})\b", re.MULTILINE)
 _COLUMNS = ("step", "loss", "time", "tokens_per_second", "heldout_loss")
+
+_MAX_LINE_BYTES = 1 << 16
 
 Points = list[tuple[float, float]]
 
@@ -53,12 +58,12 @@ class Rows:
 def read(path: Path) -> Rows:
     """Read the whole lines of a file; a damaged one is passed over. Raises OSError."""
     rows = Rows()
-    with path.open("rb") as stream:
-        for line in stream:
+    with open_file(path) as stream:
+        for line in iter(partial(stream.readline, _MAX_LINE_BYTES), b""):
             if line.endswith(b"\n"):
                 try:
                     rows.add(json.loads(line))
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
     return rows
 
@@ -112,14 +117,18 @@ def stretches(rows: Rows, starts: Iterable[float]) -> list[list[float]]:
 def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
     """Find the starts of attempts in a run's log: ``{attempt, time}`` each, in this order."""
     try:
-        with log.open("rb") as stream:
+        with open_file(log) as stream:
             text = stream.read(most)
     except OSError:
         return []
-    return [
-        {"attempt": int(number), "time": float(_seconds(stamp.decode()))}
-        for stamp, number in _ATTEMPT.findall(text)
-    ]
+    found = []
+    for stamp, number in _ATTEMPT.findall(text):
+        try:
+            started = float(_seconds(stamp.decode()))
+        except (ValueError, OverflowError):  # a line of the trainer's own, with no such date
+            continue
+        found.append({"attempt": int(number), "time": started})
+    return found
 
 
 def summary(folder: Path, most: int = MOST_POINTS) -> dict:

@@ -92,6 +92,11 @@ class Places(NamedTuple):
     state: Path
     etc: Path
 
+    @property
+    def home(self) -> Path:
+        """Where the trainer's user keeps its own files, such as caches."""
+        return self.state / "home"
+
     def release(self, name: str) -> Path:
         """Where a release is."""
         return self.root / "releases" / name
@@ -162,7 +167,7 @@ def environment(launch: Launch, places: Places, trust: dict[str, str]) -> dict[s
     """
     home = places.python_env(launch.python_env)
     variables = {
-        "HOME": str(places.state),
+        "HOME": str(places.home),
         "PATH": f"{home}/bin:{places.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",

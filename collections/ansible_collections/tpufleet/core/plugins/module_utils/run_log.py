@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .worker.safe_files import open_file
+
 
 def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
     """Give the last lines of a log, of its last ``most`` bytes at the most."""
     if lines <= 0:
         return []
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
             text = stream.read().decode("utf-8", errors="replace")
     except OSError:
@@ -25,7 +27,7 @@ def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], i
     At most ``most`` bytes at once; a log that has become shorter is read from its beginning.
     """
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             size = stream.seek(0, os.SEEK_END)
             start = since if 0 <= since <= size else 0
             stream.seek(start)
@@ -40,7 +42,7 @@ def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], i
 def log_start(path: Path, lines: int, most: int = 1 << 18) -> int:
     """Give the byte at which the last whole lines of a log begin."""
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             start = max(0, stream.seek(0, os.SEEK_END) - most)
             stream.seek(start)
             data = stream.read()

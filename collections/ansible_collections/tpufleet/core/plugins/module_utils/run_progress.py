@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from .report_metrics import attempts
+from .worker.safe_files import open_file
 
 LONGEST_LINE = 1 << 16
+MOST_UNSOUND_LINES = 1000
+"""After so many lines in a row that are no metrics, the search gives up."""
 MOST_LOG = 1 << 26
 """Bytes of a log in which attempts' starts are looked for; of a longer one nothing is said."""
 
@@ -36,10 +39,11 @@ def progress(folder: Path) -> dict[str, float] | None:
     """
     log = folder / "log"
     try:
-        if log.stat().st_size > MOST_LOG:
-            return None
+        with open_file(log) as stream:
+            if os.fstat(stream.fileno()).st_size > MOST_LOG:
+                return None
         starts = sorted(each["time"] for each in attempts(log, MOST_LOG))
-        with (folder / "metrics.jsonl").open("rb") as stream:
+        with open_file(folder / "metrics.jsonl") as stream:
             size = stream.seek(0, os.SEEK_END)
             borders = [0, *(_first_from(stream, size, start) for start in starts[1:]), size]
             found = [_stretch(stream, *pair) for pair in zip(borders, borders[1:])]  # noqa: B905, RUF007
@@ -127,10 +131,12 @@ def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
     """Give the first sound line that begins at a byte or behind it, and before ``end``."""
     stream.seek(max(0, offset - 1))
     if offset:
-        stream.readline()
-    while stream.tell() < end:
+        stream.readline(LONGEST_LINE)
+    for _ in range(MOST_UNSOUND_LINES):
         start = stream.tell()
-        found = _read(stream.readline(), start)
+        if start >= end:
+            break
+        found = _read(stream.readline(LONGEST_LINE), start)
         if found:
             return found
     return None
@@ -152,5 +158,5 @@ def _read(text: bytes, start: int) -> Line | None:
     try:
         record = json.loads(text) if text.endswith(b"\n") else {}
         return Line(start, start + len(text), int(record["step"]), float(record["time"]))
-    except (ValueError, TypeError, KeyError, OverflowError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +28,15 @@ from .run import (
     state_in_words,
 )
 from .run_log import tail
+from .worker.run_files import (
+    Exit,
+    Heartbeat,
+    Rendezvous,
+    read_exit,
+    read_heartbeat,
+    read_rendezvous,
+)
+from .worker.safe_files import is_directory, make_directory, read_json, remove_file, write_file
 
 USER = "tpufleet"
 UNIT = "tpufleet-run@{}.service"
@@ -117,15 +124,6 @@ def systemctl(*arguments: str) -> str:
     return done.stdout
 
 
-def read_json(path: Path) -> dict | None:
-    """Read a JSON object; a file that isn't there, or is half written by someone, is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def look(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None = None) -> dict:
     """Tell how a run stands here: state in words, attempt, heartbeat, end, last lines of its log.
 
@@ -133,12 +131,12 @@ def look(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None =
     """
     unit = unit_state(run) if unit is None else unit
     folder = places.run_dir(run)
-    heartbeat = read_json(folder / "heartbeat.json")
-    ended = read_json(folder / "exit.json")
     launched = read_json(places.unit_dir(run) / "launch.json") or {}
-    met = read_json(folder / "meeting.json")
+    heartbeat = as_dict(read_heartbeat(read_json(folder / "heartbeat.json")))
+    met = as_dict(read_rendezvous(read_json(folder / "meeting.json")))
+    ended = as_dict(read_exit(read_json(folder / "exit.json")))
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
-    if ended and met and met.get("why") and str(met.get("attempt")) == str(ended.get("attempt")):
+    if ended and met and met["why"] and met["attempt"] == ended["attempt"]:
         ended = {**ended, "why": met["why"]}
     return {
         "run": run,
@@ -152,6 +150,11 @@ def look(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None =
         "exit": ended,
         "log": tail(folder / "log", lines),
     }
+
+
+def as_dict(found: Heartbeat | Exit | Rendezvous | None) -> dict | None:
+    """Return a file's validated content as a module answers it."""
+    return None if found is None else found._asdict()
 
 
 def age(heartbeat: dict | None) -> float | None:
@@ -250,15 +253,15 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     """Write what the unit needs and start it. Raises RunError, OSError."""
     account = pwd.getpwnam(USER)
     run_dir, unit_dir = places.run_dir(launch.run), places.unit_dir(launch.run)
-    for folder in (run_dir.parent, run_dir):
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    os.chown(run_dir, account.pw_uid, account.pw_gid)
+    for owned in (places.home, run_dir):
+        if not is_directory(owned, account.pw_uid):
+            make_directory(owned, account.pw_uid, 0o755)
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     for stale in ("heartbeat.json", "exit.json", "meeting.json"):
-        (run_dir / stale).unlink(missing_ok=True)
+        remove_file(run_dir / stale)
     # None of this need outlive a power cut: the run has ended then, and its record is elsewhere.
     if launch.config is not None:
-        write(run_dir / "config.yml", launch.config, 0o644, durable=False)
+        write_file(run_dir / "config.yml", launch.config, 0o644, durable=False)
     command = {
         "argv": fill(launch.command, launch, places),
         "cwd": str(places.release(launch.release)),
@@ -266,12 +269,12 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
     }
     cache = usable_cache(launch.compile_cache, account)
     variables = environment(launch._replace(compile_cache=cache), places, network_environment({}))
-    write(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
-    write(unit_dir / "secrets", secrets_file(launch), 0o600, durable=False)
-    write(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644, durable=False)
+    write_file(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
+    write_file(unit_dir / "secrets", secrets_file(launch), 0o600, durable=False)
+    write_file(unit_dir / "command", json.dumps(command, indent=1) + "\n", 0o644, durable=False)
     before = (unit_dir / "launch.json").exists()
     told = json.dumps(summary_of(launch), indent=1) + "\n"
-    write(unit_dir / "launch.json", told, 0o644, durable=False)
+    write_file(unit_dir / "launch.json", told, 0o644, durable=False)
     unit = UNIT.format(launch.run)
     allow(groups(device_glob), unit)
     if before:  # or how the last attempt ended would be this one's end, if systemd can't start it
@@ -280,25 +283,17 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
 
 
 def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
-    """Make the shared directory of what JAX compiled, the trainer's alone; nothing if that can't
-    be, as a cache is worth no refusal. A gs:// address is taken as it is.
+    """Create the shared compilation cache, for the trainer's user alone; return its path or URI.
+
+    Returns an empty string where it cannot be created: a run needs no cache.
     """
     if not wanted or "://" in wanted:
         return wanted
     try:
-        Path(wanted).mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What all workers see, others may write to: a link there must not lead root elsewhere.
-        place = os.open(wanted, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        if not is_directory(Path(wanted), account.pw_uid):
+            make_directory(Path(wanted), account.pw_uid, 0o700)
     except OSError:
         return ""
-    try:
-        if os.fstat(place).st_uid != account.pw_uid:
-            os.fchown(place, account.pw_uid, account.pw_gid)
-            os.fchmod(place, 0o700)
-    except OSError:
-        return ""
-    finally:
-        os.close(place)
     return wanted
 
 
@@ -311,7 +306,7 @@ def allow(gids: list[int], unit: str, folder: Path = DROP_INS) -> None:
         return
     if text:
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        write(place, text, 0o644)
+        write_file(place, text, 0o644)
     else:
         place.unlink()
     systemctl("daemon-reload")
@@ -361,20 +356,3 @@ def free_device(
     if chip >= 0:
         return holders(device_glob, chip=chip), taken
     return ([] if others else left), taken
-
-
-def write(path: Path, text: str, mode: int, durable: bool = True) -> None:
-    """Write a file so that it is seen whole or not at all, never with wider rights than
-    ``mode``."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            os.fchmod(stream.fileno(), mode)
-            stream.write(text)
-            stream.flush()
-            if durable:
-                os.fsync(stream.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink()
-        raise

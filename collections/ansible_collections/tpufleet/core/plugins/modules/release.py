@@ -108,7 +108,8 @@ from ..module_utils.release import (
     take,
 )
 from ..module_utils.run import Places, RunError
-from ..module_utils.run_unit import active_runs, read_json
+from ..module_utils.run_unit import active_runs
+from ..module_utils.worker.safe_files import read_json
 from ..module_utils.worker_arguments import RELEASE
 from ..module_utils.worker_module import worker_module
 
@@ -152,7 +153,7 @@ def bring(
 ) -> None:
     """Put a release in place and take old ones away, alone: what else lies about is left over."""
     releases.mkdir(parents=True, exist_ok=True)
-    with one_at_a_time(releases / ".lock"):
+    with one_at_a_time(releases.with_name("locks") / "releases"):
         sweep(releases)
         path = releases / name
         if not path.exists() or proven(path, name):  # unless a second controller was quicker

@@ -56,13 +56,17 @@ import os
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.checkpoint_sound import newest_sound
+from ..module_utils.checkpoint_sound import files_of, newest_sound
 from ..module_utils.run import Places, RunError, check_name
-from ..module_utils.run_unit import UNIT, read_json
+from ..module_utils.run_unit import UNIT
+from ..module_utils.worker.safe_files import open_file, read_json
 
 WRITTEN = ("config.yml", "exit.json", "heartbeat.json", "log", "meeting.json", "metrics.jsonl")
 LOOKS = {
@@ -88,14 +92,17 @@ def pack(params: dict, places: Places, archive: tarfile.TarFile) -> list[str]:
     """Fill the archive; name what is in it. Raises RunError if there is no such run."""
     run = check_name(params["run"])
     folder, launch = places.run_dir(run), places.unit_dir(run) / "launch.json"
-    if not folder.is_dir():
+    if not folder.is_dir() or folder.is_symlink():
         raise RunError(
             f"there was never a run {run} here: "
             "ansible-playbook playbooks/status.yml shows the runs"
         )
     for path in [folder / name for name in WRITTEN] + [launch]:
-        if path.is_file() and not path.is_symlink():
-            archive.add(path, f"{run}/{path.name}", recursive=False)
+        try:
+            stream = open_file(path)
+        except OSError:  # not there, or no regular file
+            continue
+        add_file(archive, stream, f"{run}/{path.name}")
     if params["bundle"]:
         for name, words in LOOKS.items():
             said = look(words, UNIT.format(run))
@@ -104,23 +111,57 @@ def pack(params: dict, places: Places, archive: tarfile.TarFile) -> list[str]:
             archive.addfile(entry, io.BytesIO(said))
     place = str((read_json(launch) or {}).get("checkpoints", ""))
     if params["checkpoints"] != "none" and "://" not in place:
-        pack_checkpoints(run, Path(place), params["checkpoints"] == "newest", archive)
+        # As the trainer's user, so that no link of its can lead to what it may not read.
+        with effective_user(folder.lstat().st_uid):
+            pack_checkpoints(run, Path(place), params["checkpoints"] == "newest", archive)
     return archive.getnames()
+
+
+@contextmanager
+def effective_user(uid: int) -> Iterator[None]:
+    """Act as another user and its group, then as before."""
+    before = os.geteuid(), os.getegid(), os.getgroups()
+    if before[0] == 0 != uid:
+        os.setgroups([])
+        os.setegid(uid)
+        os.seteuid(uid)
+    try:
+        yield
+    finally:
+        if os.geteuid() != before[0]:
+            os.seteuid(before[0])
+            os.setegid(before[1])
+            os.setgroups(before[2])
+
+
+def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> None:
+    """Add an open file, as long as it is now, and close it. Raises OSError."""
+    with stream:
+        archive.addfile(archive.gettarinfo(arcname=name, fileobj=stream), stream)
 
 
 def pack_checkpoints(run: str, place: Path, newest: bool, archive: tarfile.TarFile) -> None:
     """Add all checkpoints or the newest sound one. Raises RunError if there is none."""
     if not place.is_dir():
         raise RunError(f"there are no checkpoints of {run} in {place}")
-    if not newest:
-        archive.add(place, f"{run}/checkpoints")
-        return
-    files = (path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
-    sizes = {str(path.relative_to(place)): path.stat().st_size for path in files}
-    step, wrong = newest_sound(sizes, lambda name: (place / name).read_bytes())
-    if step is None:
-        raise RunError(f"there is no sound checkpoint in {place}: {'; '.join(wrong) or 'none'}")
-    archive.add(place / str(step), f"{run}/checkpoints/{step}")
+    sizes = {
+        str(path.relative_to(place)): path.stat().st_size
+        for path in place.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+    if newest:
+        step, wrong = newest_sound(sizes, lambda name: read_file(place / name))
+        if step is None:
+            raise RunError(f"there is no sound checkpoint in {place}: {'; '.join(wrong) or 'none'}")
+        sizes = dict.fromkeys(files_of(step, sizes))
+    for name in sorted(sizes):
+        add_file(archive, open_file(place / name), f"{run}/checkpoints/{name}")
+
+
+def read_file(path: Path) -> bytes:
+    """Read a whole regular file. Raises OSError."""
+    with open_file(path) as stream:
+        return stream.read()
 
 
 def main() -> None:

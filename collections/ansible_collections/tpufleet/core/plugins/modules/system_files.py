@@ -83,13 +83,13 @@ taken:
   type: list
 """
 
-import os
 import stat
 import subprocess
 from pathlib import Path
 
 from ..module_utils.setup_arguments import SYSTEM_FILES
 from ..module_utils.system_files import SystemFile, clashes, following, undone
+from ..module_utils.worker.safe_files import is_directory, make_directory
 from ..module_utils.worker_module import worker_module
 
 
@@ -140,23 +140,6 @@ def keep_owed(path: Path, owed: set) -> None:
         path.unlink(missing_ok=True)
 
 
-def is_right(path: Path, owner: int, mode: int) -> bool:
-    """Tell whether a directory is there, its owner's, with its mode. Raises OSError."""
-    if not path.is_dir():
-        return False
-    seen = path.stat()
-    return (seen.st_uid, seen.st_gid, stat.S_IMODE(seen.st_mode)) == (owner, owner, mode)
-
-
-def make(path: Path, owner: int, mode: int) -> None:
-    """Make a directory with the way to it, or give it its owner and mode. Raises OSError."""
-    if not path.parent.is_dir():
-        make(path.parent, owner, mode)
-    path.mkdir(exist_ok=True)
-    os.chown(path, owner, owner)
-    path.chmod(mode)
-
-
 def file_diff(file: SystemFile) -> dict:
     """Say how a file will change; its mode stands in the header."""
     path = Path(file.path)
@@ -191,7 +174,7 @@ def main() -> None:
         new = [file for file in files if differs(file)]
         lacking = {file.path: undone(file) for file in files}
         taken = [file for file in files if file in new or file.path in owed or lacking[file.path]]
-        wrong = [place for place in places if not is_right(*place)]
+        wrong = [place for place in places if not is_directory(*place)]
         things = [thing for file in files for thing in lacking[file.path]]
         things += [f"the directory {path}" for path, _, _ in wrong]
         diff = [file_diff(file) for file in new]
@@ -204,7 +187,7 @@ def main() -> None:
                 write(file)
             let_take(taken)
             for place in wrong:
-                make(*place)
+                make_directory(*place)
             if owed or following(taken):
                 keep_owed(note, owed - {file.path for file in files})
     except NotTakenError as error:

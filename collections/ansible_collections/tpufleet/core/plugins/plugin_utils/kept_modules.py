@@ -149,9 +149,10 @@ def interpreter(task_vars: Mapping[str, Any]) -> str:
 
 def files() -> Iterator[tuple[str, Path]]:
     """Name the files that modules need on a worker: where each is to lie, and where it is here."""
+    plugins = COLLECTION / "plugins"
     for kind in KINDS:
-        for file in sorted((COLLECTION / "plugins" / kind).glob("*.py")):
-            yield f"{PACKAGE}/{kind}/{file.name}", file
+        for file in sorted((plugins / kind).rglob("*.py")):
+            yield f"{PACKAGE}/{file.relative_to(plugins)}", file
     for file in sorted((ANSIBLE / "module_utils").rglob("*.py")):
         within = file.relative_to(ANSIBLE)
         if not LEFT_OUT & set(within.parts):
@@ -165,8 +166,10 @@ def read() -> tuple[tuple[str, bytes], ...]:
     # A regular package of these names elsewhere would come before one without this file.
     parts = PACKAGE.split("/")
     own |= {"/".join([*parts[:end], "__init__.py"]): b"" for end in range(1, len(parts) + 1)}
-    own |= {f"{PACKAGE}/{kind}/__init__.py": b"" for kind in KINDS}
-    return (*own.items(), *((name, file.read_bytes()) for name, file in files()))
+    sent = dict(files())
+    packages = {name.rpartition("/")[0] for name in sent if name.startswith(f"{PACKAGE}/")}
+    own |= {f"{package}/__init__.py": b"" for package in sorted(packages)}
+    return (*own.items(), *((name, file.read_bytes()) for name, file in sent.items()))
 
 
 def content_name(known: Path) -> str:

@@ -1,0 +1,112 @@
+"""The JSON files of a run's directory, validated: heartbeat.json, exit.json and meeting.json.
+
+The trainer's user can write anything into them. What has the wrong type reads as missing; control
+characters, which a terminal would obey, are removed. Python 3.9: this runs on workers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+MAX_TEXT = 500
+_WORD = re.compile(r"[A-Za-z0-9 _.,-]{1,64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+
+class Heartbeat(NamedTuple):
+    """How far the trainer is. ``time`` is in unix seconds; anything may be unknown."""
+
+    step: int | None
+    steps: int | None
+    time: float | None
+    loss: float | None
+    tokens_per_second: float | None
+    state: str | None
+
+
+class Exit(NamedTuple):
+    """How an attempt ended, as systemd.exec(5) words it. ``time`` is in unix seconds."""
+
+    attempt: int | None
+    result: str
+    code: str
+    status: str
+    time: float | None
+
+
+class Rendezvous(NamedTuple):
+    """Whom the unit waits for before the trainer starts, or why it was not started or ended."""
+
+    attempt: int | None
+    waiting_for: tuple[str, ...]
+    why: str
+
+
+def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
+    """Validate the content of heartbeat.json."""
+    if found is None:
+        return None
+    return Heartbeat(
+        step=_count(found.get("step")),
+        steps=_count(found.get("steps")),
+        time=_number(found.get("time")),
+        loss=_number(found.get("loss")),
+        tokens_per_second=_number(found.get("tokens_per_second")),
+        state=_word(found.get("state")) or None,
+    )
+
+
+def read_exit(found: Mapping | None) -> Exit | None:
+    """Validate the content of exit.json."""
+    if found is None:
+        return None
+    return Exit(
+        attempt=_count(found.get("attempt")),
+        result=_word(found.get("result")),
+        code=_word(found.get("code")),
+        status=_word(found.get("status")),
+        time=_number(found.get("time")),
+    )
+
+
+def read_rendezvous(found: Mapping | None) -> Rendezvous | None:
+    """Validate the content of meeting.json."""
+    if found is None:
+        return None
+    names, attempt = found.get("waiting_for"), found.get("attempt")
+    return Rendezvous(
+        attempt=_count(int(attempt) if _is_digits(attempt) else attempt),
+        waiting_for=tuple(map(_text, names[:1000])) if isinstance(names, list) else (),
+        why=_text(found.get("why")),
+    )
+
+
+def _is_digits(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 9
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+    return value if is_count else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else ""
+
+
+def _text(value: object) -> str:
+    return _CONTROL.sub(" ", value)[:MAX_TEXT] if isinstance(value, str) else ""

@@ -1,0 +1,181 @@
+"""File access by root in directories that the trainer's user may write to.
+
+The trainer's user owns the directories made for it, and may put a link, a pipe or a huge file at
+any name there. These functions follow no link that another user can have made, wait for no pipe,
+and read no more than a limit. Python 3.9, standard library: this runs on workers.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import IO
+
+MAX_JSON_BYTES = 1 << 20
+_MAX_LINKS = 40
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def parent_of(path: Path, make: bool = False) -> Iterator[int]:
+    """Open the directory that holds ``path``, as a descriptor for ``dir_fd``.
+
+    With ``make``, missing directories are created, mode 0755. Raises OSError with ``path`` as its
+    file name, ELOOP for a link on the way that a user other than root may have made.
+    """
+    try:
+        directory = _walk(PurePath(path).parent, make)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a regular file for reading. Raises OSError, for a link, a pipe and a directory too."""
+    with parent_of(path) as directory:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            opened = os.open(path.name, flags, dir_fd=directory)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    found = os.fstat(opened)
+    # A second hard link may be another user's file.
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(opened)
+        raise OSError(errno.EINVAL, "not a regular file with one name", str(path))
+    return os.fdopen(opened, "rb")
+
+
+def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict | None:
+    """Read a JSON object; None if there is none, or if it is longer than ``limit`` bytes."""
+    try:
+        with open_file(path) as stream:
+            text = stream.read(limit + 1)
+        value = json.loads(text) if len(text) <= limit else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write_file(path: Path, text: str, mode: int, durable: bool = True) -> None:
+    """Replace a file so that readers see the old or the new content, never with wider rights.
+
+    ``durable`` waits until the content is on the disk. Raises OSError.
+    """
+    with parent_of(path) as directory:
+        new = f".{path.name}.{secrets.token_hex(8)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(
+                os.open(new, flags, 0o600, dir_fd=directory), "w", encoding="utf-8"
+            ) as to:
+                os.fchmod(to.fileno(), mode)
+                to.write(text)
+                to.flush()
+                if durable:
+                    os.fsync(to.fileno())
+            os.replace(new, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException as error:
+            with suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=directory)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, str(path)) from None
+            raise
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file or a link, if it is there. Raises OSError."""
+    try:
+        with parent_of(path) as directory:
+            os.unlink(path.name, dir_fd=directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def make_directory(path: Path, uid: int, mode: int) -> None:
+    """Create a directory and those above it; set its user, group (``uid`` both) and mode.
+
+    Raises OSError, for a link at ``path`` too.
+    """
+    with parent_of(path, make=True) as directory:
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(path.name, mode, dir_fd=directory)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            opened = os.open(path.name, flags, dir_fd=directory)
+            try:
+                found = os.fstat(opened)
+                if (found.st_uid, found.st_gid) != (uid, uid):
+                    os.fchown(opened, uid, uid)
+                if stat.S_IMODE(found.st_mode) != mode:
+                    os.fchmod(opened, mode)
+            finally:
+                os.close(opened)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def is_directory(path: Path, uid: int, mode: int | None = None) -> bool:
+    """Tell whether ``path`` is a directory of this user and group, not a link to one.
+
+    With ``mode``, that must be its mode too.
+    """
+    try:
+        with parent_of(path) as directory:
+            found = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    is_owned = stat.S_ISDIR(found.st_mode) and (found.st_uid, found.st_gid) == (uid, uid)
+    return is_owned and mode in (None, stat.S_IMODE(found.st_mode))
+
+
+def _walk(path: PurePath, make: bool) -> int:
+    """Open a directory, one name after the other. Raises OSError."""
+    todo, links = list(path.parts), 0
+    here = os.open("/" if path.is_absolute() else ".", _STEP)
+    try:
+        while todo:
+            name = todo.pop(0)
+            try:
+                below = os.open(name, _STEP, dir_fd=here)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=here)
+                below = os.open(name, _STEP, dir_fd=here)
+            except NotADirectoryError:
+                links += 1
+                todo[:0] = _trusted_link(here, name, links).parts
+                continue
+            os.close(here)
+            here = below
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _trusted_link(directory: int, name: str, count: int) -> PurePath:
+    """Read a link that only root, or this process's user, can have made. Raises OSError."""
+    link = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if not stat.S_ISLNK(link.st_mode):
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+    folder, trusted = os.fstat(directory), (0, os.geteuid())
+    open_to_others = folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX
+    if folder.st_uid not in trusted or link.st_uid not in trusted or open_to_others:
+        raise OSError(errno.ELOOP, f"{name} is a link that another user may have made", name)
+    if count > _MAX_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+    return PurePath(os.readlink(name, dir_fd=directory))

@@ -1,0 +1,330 @@
+"""What the trainer's user can put into its directories, and what root then does there.
+
+Each test is root with a second user, daemon, who plays the trainer's user.
+"""
+
+import contextlib
+import io
+import json
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import jinja2
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.locks import one_at_a_time
+from ansible_collections.tpufleet.core.plugins.module_utils.report_metrics import summary
+from ansible_collections.tpufleet.core.plugins.module_utils.run import Launch, Places, RunError
+from ansible_collections.tpufleet.core.plugins.module_utils.run_log import log_since, log_start
+from ansible_collections.tpufleet.core.plugins.module_utils.run_progress import progress
+from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
+
+from tests.collections.running_modules import run_module
+from tests.collections.test_inventory import ROOT
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it needs root and a second user")
+TRAINER = pwd.getpwnam("daemon")
+STOPPED = {"ActiveState": "inactive"}
+SECRET = "hunter2"
+READ = ("heartbeat.json", "exit.json", "meeting.json", "log", "metrics.jsonl", "config.yml")
+WRITTEN = ("heartbeat.json", "exit.json", "meeting.json", "config.yml")
+LAUNCH = Launch(
+    "mine", 1, "r" * 16, "e" * 16, "steps: 1\n", ("x",), (), "10.0.0.2:8477", 1, 0, "gs://b/mine"
+)
+
+
+@pytest.fixture
+def tmp_path():
+    """A directory that other users can enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="tpufleet-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A worker with a run of the trainer's user; systemd does what it is told."""
+    found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    found.run_dir("mine").mkdir(parents=True)
+    os.chown(found.run_dir("mine"), TRAINER.pw_uid, TRAINER.pw_gid)
+    found.unit_dir("mine").mkdir(parents=True)
+    monkeypatch.setattr(run_unit, "USER", TRAINER.pw_name)
+    monkeypatch.setattr(run_unit, "systemctl", lambda *_: "")
+    monkeypatch.setattr(run_unit, "allow", lambda *_: None)
+    return found
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """A file that root alone may read, and a directory of root's around it."""
+    folder = tmp_path / "roots"
+    folder.mkdir(mode=0o755)
+    file = folder / "secret"
+    file.write_text(json.dumps({"state": SECRET, "why": SECRET, "status": SECRET}) + "\n")
+    file.chmod(0o600)
+    return file
+
+
+def link(place: Path, target: Path) -> None:
+    """Make a link as the trainer's user would."""
+    place.symlink_to(target)
+    os.lchown(place, TRAINER.pw_uid, TRAINER.pw_gid)
+
+
+def all_that_root_reads(places: Places) -> str:
+    folder = places.run_dir("mine")
+    told = [
+        run_unit.look("mine", places, lines=20, unit=STOPPED),
+        log_since(folder / "log", 0),
+        log_start(folder / "log", 1),
+        progress(folder),
+        summary(folder),
+    ]
+    return json.dumps(told)
+
+
+def packed(places: Places, checkpoints: str = "none") -> dict[str, bytes]:
+    """Fetch the run; return the archive's files."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        pack({"run": "mine", "bundle": False, "checkpoints": checkpoints}, places, archive)
+    held.seek(0)
+    with tarfile.open(fileobj=held) as archive:
+        return {
+            member.name: archive.extractfile(member).read() for member in archive if member.isfile()
+        }
+
+
+@pytest.mark.parametrize("name", READ)
+def test_status_logs_and_fetch_show_nothing_behind_a_link(places, secret, name):
+    link(places.run_dir("mine") / name, secret)
+
+    assert SECRET not in all_that_root_reads(places)
+    assert f"mine/{name}" not in packed(places)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_status_logs_and_fetch_show_nothing_behind_a_second_hard_link(places, secret, name):
+    os.link(secret, places.run_dir("mine") / name)
+
+    assert SECRET not in all_that_root_reads(places)
+    assert f"mine/{name}" not in packed(places)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_status_logs_and_fetch_do_not_wait_for_a_pipe(places, name):
+    os.mkfifo(places.run_dir("mine") / name)
+    program = (
+        "import sys; from tests.collections.modules import test_hostile_trainer as t\n"
+        "from pathlib import Path\n"
+        "places = t.Places(*map(Path, sys.argv[1:]))\n"
+        "t.all_that_root_reads(places); assert t.packed(places).keys() <= {'mine/launch.json'}"
+    )
+
+    subprocess.run(
+        [sys.executable, "-c", program, *map(str, places)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000, '{"time": 1e999, "step": true}', '{"a":' * 50_000, "[]", '{"time": "x"}'],
+    ids=["deep", "odd numbers", "deep objects", "a list", "text for a number"],
+)
+def test_a_file_of_a_trainer_that_makes_no_sense_hides_no_other_run(places, content):
+    for name in READ:
+        (places.run_dir("mine") / name).write_text(content)
+
+    seen = run_unit.look("mine", places, unit=STOPPED)
+
+    assert seen["heartbeat_age"] is None
+    all_that_root_reads(places)
+
+
+def test_a_heartbeat_and_an_end_carry_no_control_characters_to_a_terminal(places):
+    escape = "\x1b]0;mine\x07"
+    for name in ("heartbeat.json", "exit.json", "meeting.json"):
+        values = dict.fromkeys(("state", "status", "code", "why", "attempt"), escape)
+        (places.run_dir("mine") / name).write_text(json.dumps(values | {"waiting_for": [escape]}))
+
+    for unit in (STOPPED, {"ActiveState": "active"}):
+        assert "\\u001b" not in json.dumps(run_unit.look("mine", places, unit=unit))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_launch_replaces_a_link_and_leaves_what_it_led_to(places, secret, name):
+    before = secret.read_text()
+    link(places.run_dir("mine") / name, secret)
+
+    run_unit.start(LAUNCH, places)
+
+    assert (secret.read_text(), secret.stat().st_uid) == (before, 0)
+    assert not (places.run_dir("mine") / name).is_symlink()
+    assert (places.run_dir("mine") / "config.yml").read_text() == LAUNCH.config
+
+
+@pytest.mark.parametrize("component", ["state", "runs", "mine", "home"])
+def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(places, secret, component):
+    """``state`` belonged to the trainer's user before: it could replace all that is in it."""
+    place = {
+        "state": places.state,
+        "runs": places.run_dir("mine").parent,
+        "mine": places.run_dir("mine"),
+        "home": places.home,
+    }[component]
+    if component != "mine":
+        os.chown(places.state.parent, TRAINER.pw_uid, TRAINER.pw_gid)
+        os.chown(places.state, TRAINER.pw_uid, TRAINER.pw_gid)
+    if place.exists():
+        shutil.rmtree(place)
+    (secret.parent / "mine").mkdir()
+    link(place, secret.parent)
+
+    with pytest.raises(OSError, match=r"link|Not a directory"):
+        run_unit.start(LAUNCH, places)
+
+    assert {path.stat().st_uid for path in (secret.parent, *secret.parent.rglob("*"))} == {0}
+    assert {path.name for path in secret.parent.iterdir()} == {"secret", "mine"}
+
+
+@pytest.mark.parametrize("component", ["runs", "mine"])
+def test_status_and_fetch_follow_no_link_at_a_directory_either(places, secret, component):
+    os.chown(places.state, TRAINER.pw_uid, TRAINER.pw_gid)
+    target = secret.parent / "mine" if component == "runs" else secret.parent
+    target.mkdir(exist_ok=True)
+    for name in READ:
+        shutil.copy(secret, target / name)
+    place = places.run_dir("mine")
+    shutil.rmtree(places.state / "runs")
+    if component == "mine":
+        place.parent.mkdir()
+    link(place.parent if component == "runs" else place, secret.parent)
+
+    assert SECRET not in all_that_root_reads(places)
+    with contextlib.suppress(RunError):
+        assert SECRET not in str(packed(places))
+
+
+@pytest.mark.parametrize("where", ["checkpoints", "checkpoints/3", "checkpoints/3/arrays"])
+@pytest.mark.parametrize("which", ["all", "newest"])
+def test_fetch_brings_no_checkpoint_that_the_trainers_user_may_not_read(
+    places, secret, tmp_path, where, which
+):
+    """The directory of the checkpoints is the trainer's: any name below it may be a link."""
+    secret.parent.chmod(0o700)
+    own = tmp_path / "own"
+    place = own / where
+    place.parent.mkdir(parents=True)
+    link(place, secret if where.endswith("arrays") else secret.parent)
+    if where.endswith("arrays"):
+        (place.parent / "manifest.json").write_text('{"files": {"arrays": [58, null]}}')
+    (secret.parent / "3").mkdir(exist_ok=True)
+    shutil.copy(secret, secret.parent / "3/arrays")
+    for path in [own, *own.rglob("*")]:
+        os.lchown(path, TRAINER.pw_uid, TRAINER.pw_gid)
+    launch = {"checkpoints": str(own / "checkpoints")}
+    (places.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
+
+    try:
+        found = packed(places, checkpoints=which)
+    except (RunError, OSError):
+        found = {}
+
+    assert SECRET not in str(found)
+    assert os.geteuid() == 0
+
+
+@pytest.mark.parametrize("below", ["cache", "deep/cache"])
+def test_the_shared_cache_and_checkpoint_directories_follow_no_link(tmp_path, secret, below):
+    """/mnt/shared is the trainer's user's, so a link there may lead root anywhere."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    os.chown(shared, TRAINER.pw_uid, TRAINER.pw_gid)
+    (secret.parent / "cache").mkdir()
+    link(shared / Path(below).parts[0], secret.parent if "/" in below else secret.parent / "cache")
+    wanted = str(shared / below)
+
+    assert run_unit.usable_cache(wanted, TRAINER) == ""
+    answer = run_module(
+        "system_files",
+        directories=[{"path": wanted, "owner": TRAINER.pw_uid}],
+        owed=str(tmp_path / "owed"),
+    )
+
+    assert answer["failed"]
+    assert wanted in answer["msg"]
+    assert (secret.parent / "cache").stat().st_uid == 0
+
+
+def test_no_other_user_can_hold_the_lock_of_runs(tmp_path):
+    lock = tmp_path / "run/locks/runs"
+
+    with one_at_a_time(lock):
+        tried = subprocess.run(
+            ["flock", "--nonblock", str(lock), "true"],
+            user=TRAINER.pw_uid,
+            group=TRAINER.pw_gid,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert "Permission denied" in tried.stderr
+    assert stat.S_IMODE(lock.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="there is no systemd here")
+def test_setup_takes_the_tree_back_that_belonged_to_the_trainers_user(tmp_path):
+    template = jinja2.Template((ROOT / "roles/base/templates/tmpfiles.conf.j2").read_text())
+    state = tmp_path / "state"
+    values = {"ansible_managed": "", "__base_user": TRAINER.pw_name, "__base_state": str(state)}
+    lines = template.render(**values).splitlines(keepends=True)
+    file = {
+        "path": str(tmp_path / "tmpfiles.d/tpufleet.conf"),
+        "content": "".join(line for line in lines if str(state) in line),
+    }
+    (state / "runs/mine").mkdir(parents=True)
+    for path in (state, state / "runs", state / "runs/mine"):
+        os.chown(path, TRAINER.pw_uid, TRAINER.pw_gid)
+
+    for changed in (True, False):
+        answer = run_module("system_files", files=[file], owed=str(tmp_path / "owed"))
+        assert answer["changed"] is changed, answer
+
+    owners = {path.name: path.stat().st_uid for path in [state, *state.rglob("*")]}
+    trainers = {name for name, owner in owners.items() if owner == TRAINER.pw_uid}
+    assert trainers == {"home", "jax-cache", "mine"}
+    assert owners["state"] == owners["runs"] == 0
+
+
+def test_a_link_that_root_made_is_followed(places, tmp_path):
+    """An administrator may keep /var/lib/tpufleet on another disk."""
+    (tmp_path / "disk").mkdir()
+    places.state.rename(tmp_path / "disk/state")
+    places.state.symlink_to(tmp_path / "disk/state")
+
+    run_unit.start(LAUNCH, places)
+
+    assert (tmp_path / "disk/state/runs/mine/config.yml").read_text() == LAUNCH.config
+    assert run_unit.look("mine", places, unit=STOPPED)["attempt"] == 1
+
+
+def test_the_trainers_home_is_its_own_and_not_the_directory_of_the_runs(places):
+    run_unit.start(LAUNCH, places)
+
+    environment = (places.unit_dir("mine") / "environment").read_text()
+    assert f'HOME="{places.state}/home"' in environment
+    assert places.home.stat().st_uid == TRAINER.pw_uid
+    assert places.state.stat().st_uid == 0
