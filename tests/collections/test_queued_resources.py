@@ -149,14 +149,6 @@ def test_a_request_that_fails_ends_with_its_own_error(client, scripted, said, ki
         ensure_requested(client, DEMO, timeout=600)
 
 
-def test_a_namesake_that_comes_after_a_deletion_is_not_deleted(client, scripted):
-    later = request(created="2026-11-21T11:00:00Z")
-    scripted.script = [Say(request("FAILED")), Say(request("FAILED")), Drop(), GONE, Say(later)]
-    assert ensure_not_requested(client, ZONE, "demo", timeout=600).changed
-    first, second = (asked.query for asked in scripted.asked if asked.method == "DELETE")
-    assert first == second
-
-
 def test_all_that_may_be_said_of_a_request_is_said_in_the_apis_words():
     wanted = replace(DEMO, tier="guaranteed", min_duration=3600, valid_until="2026-12-01T00:00:00Z")
     body = replace(wanted, count=2, reservation="mine").body("p")

@@ -69,8 +69,12 @@ class ComputeApi:
         return self._change("POST", f"{self._project}/zones/{zone}/disks", what, body)
 
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Delete a disk; give the operation, None if there is none (any more)."""
-        return self._delete(self._disk_path(zone, name), f"delete the disk {name} ({zone})")
+        """Delete a disk; return the operation, None if there is none (any more).
+
+        As for TpuApi.delete_node: check which one it is before each try.
+        """
+        what = f"delete the disk {name} ({zone})"
+        return self._delete(self._disk_path(zone, name), what, once=True)
 
     # --- operations ------------------------------------------------------------------------------
 
@@ -109,10 +113,10 @@ class ComputeApi:
         params = {"requestId": str(uuid.uuid4())}
         return self._http.ask(method, path, what, params=params, body=body)
 
-    def _delete(self, path: str, what: str) -> Mapping[str, Any] | None:
+    def _delete(self, path: str, what: str, *, once: bool = False) -> Mapping[str, Any] | None:
         params = {"requestId": str(uuid.uuid4())}
         try:
-            return self._http.ask("DELETE", path, what, params=params)
+            return self._http.ask("DELETE", path, what, params=params, once=once)
         except errors.NotFound:
             return None
 

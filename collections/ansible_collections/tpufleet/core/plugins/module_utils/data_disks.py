@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import tpu_errors as errors
+from .cloud.deletion import Found, delete_exactly
 from .compute_api import ComputeApi
 from .fleet import FleetTpu
 from .tpu_api import TpuApi
@@ -156,7 +157,7 @@ def made_disks(api: TpuApi, nodes: Iterable[Node], fleet: Iterable[FleetTpu]) ->
 
 def ensure_no_disk(api: TpuApi, disk: MadeDisk, *, timeout: float, check: bool) -> str:
     """Have a disk gone; the very one. Gives a line. Raises TpuApiError, such as for one in use."""
-    compute, deadline = ComputeApi(api), api.deadline_in(timeout)
+    compute = ComputeApi(api)
     there = compute.get_disk(disk.zone, disk.name)
     if there is None:
         return f"the disk {disk.name} ({disk.zone}) is not there"
@@ -166,10 +167,27 @@ def ensure_no_disk(api: TpuApi, disk: MadeDisk, *, timeout: float, check: bool) 
             "it stays; run this again if it is meant too"
         )
     if not check:
-        operation = compute.delete_disk(disk.zone, disk.name)
-        if operation:
-            compute.wait(operation, f"delete the disk {disk.name} ({disk.zone})", deadline)
+        _delete(compute, api, disk, api.deadline_in(timeout))
     return f"the disk {disk.name} ({disk.zone}) {'would be' if check else 'is'} deleted"
+
+
+def _delete(compute: ComputeApi, api: TpuApi, disk: MadeDisk, deadline: float) -> None:
+    what = f"delete the disk {disk.name} ({disk.zone})"
+
+    def look() -> Found | None:
+        there = compute.get_disk(disk.zone, disk.name)
+        if there is None:
+            return None
+        return Found(str(there.get("id") or ""), is_being_deleted=there.get("status") == "DELETING")
+
+    delete_exactly(
+        what,
+        disk.id,
+        look=look,
+        delete=lambda: compute.delete_disk(disk.zone, disk.name),
+        wait=lambda operation: compute.wait(operation, what, deadline),
+        pause=lambda tried: api.pause(what, tried, deadline),
+    )
 
 
 def _made(zone: str, name: str, data: Mapping[str, Any]) -> MadeDisk:

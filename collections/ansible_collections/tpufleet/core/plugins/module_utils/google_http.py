@@ -88,19 +88,22 @@ class GoogleHttp:
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         repeatable: bool = True,
+        once: bool = False,
     ) -> Mapping[str, Any]:
-        """Send one request, again where that may help, and give the JSON object of the answer.
+        """Send a request, retry it where that may help, and return the answer's JSON object.
 
-        Not ``repeatable``: after a lost answer nothing is sent again, because the first may have
-        worked.
+        Not ``repeatable``: do not retry after a lost answer, because the first try may have worked.
+        ``once``: never retry. For deletions by name: the name may be another resource's by the
+        time of a retry, so the caller checks the id before every try.
         """
         from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
         from requests import exceptions as lost
 
         url = self.address + path
         limit = self._patience.request_timeout
-        for tried in range(1, self._patience.tries + 1):
-            last = tried == self._patience.tries
+        tries = 1 if once else self._patience.tries
+        for tried in range(1, tries + 1):
+            last = tried == tries
             try:
                 reply = self._session.request(
                     method,

@@ -193,14 +193,14 @@ class TpuApi:
         return self._http.ask("PATCH", self._node_path(zone, name), what, params=params, body=body)
 
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Delete a node; give the operation, None if there is no such node (any more).
+        """Delete a node; return the operation, None if there is no such node (any more).
 
-        A lost answer is NoAnswer at once: by now the name may be another's, so read before asking
-        again.
+        The v2 API takes neither an id nor an etag here, so check the id immediately before, and
+        again before another try: this one is never repeated (NoAnswer, Unavailable).
         """
         what = f"delete TPU {name} ({zone})"
         try:
-            return self._http.ask("DELETE", self._node_path(zone, name), what, repeatable=False)
+            return self._http.ask("DELETE", self._node_path(zone, name), what, once=True)
         except errors.NotFound:
             return None
 
@@ -269,15 +269,15 @@ class TpuApi:
         return self._http.ask("POST", path, what, params=params, body=body)
 
     def delete_request(self, zone: str, name: str, *, force: bool) -> Mapping[str, Any] | None:
-        """Delete a queued resource; give the operation, None if there is none (any more).
+        """Delete a queued resource; return the operation, None if there is none (any more).
 
-        ``force`` deletes its TPUs too. All tries carry one request id, so that none of them means
-        a queued resource of this name that came later.
+        ``force`` deletes its TPUs too. As for delete_node: check which one it is before each try.
         """
         params = {"force": str(force).lower(), "requestId": str(uuid.uuid4())}
         what = f"delete queued resource {name} ({zone})"
         try:
-            return self._http.ask("DELETE", self._request_path(zone, name), what, params=params)
+            path = self._request_path(zone, name)
+            return self._http.ask("DELETE", path, what, params=params, once=True)
         except errors.NotFound:
             return None
 

@@ -15,7 +15,7 @@ from .quota_holders import Explainer, Quota
 from .tpu_api import TpuApi
 from .tpu_lifecycle import ensure_absent, ensure_present
 from .tpu_nodes import DEAD_STATES, Node, parse_node
-from .tpu_queue import ensure_not_requested
+from .tpu_queue import ensure_not_requested, request_of
 from .tpu_queued import have_queued
 from .tpu_requests import Request
 from .tpu_wanted import Outcome, Wanted, facts_of, status_of
@@ -191,6 +191,7 @@ def delete_disks(api: TpuApi, disks: Sequence[MadeDisk], options: Options) -> li
 
 
 def _delete_one(api: TpuApi, node: Node, options: Options, tell: Tell) -> Done:
+    request = None if options.check else request_of(api, node)
     outcome = ensure_absent(
         api,
         node.zone,
@@ -201,10 +202,11 @@ def _delete_one(api: TpuApi, node: Node, options: Options, tell: Tell) -> Done:
         progress=lambda state: tell(node.name, state),
     )
     _forget(node, options)
-    if node.queued_resource and not node.multislice and not options.check:
+    if request:
         # Without its TPU it makes none, and only holds quota.
-        request = node.queued_resource.rsplit("/", 1)[-1]
-        ensure_not_requested(api, node.zone, request, timeout=options.timeout)
+        ensure_not_requested(
+            api, request.zone, request.name, timeout=options.timeout, agreed={request.key}
+        )
     return _done(node.name, node.zone, outcome)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from . import tpu_errors as errors
+from .cloud.deletion import Found, delete_exactly
 from .data_disks import have_disks
 from .offers import explained
 from .tpu_api import TpuApi
@@ -216,19 +217,17 @@ def _wait_ready(api: TpuApi, wanted: Wanted, deadline: float, progress: Progress
 
 def _remove(api: TpuApi, seen: Node, deadline: float, progress: Progress) -> None:
     what = f"delete TPU {seen.where}"
-    tried = 0
-    while True:
+
+    def look() -> Found | None:
         node = _read(api, seen.zone, seen.name)
-        if node is None or node.key != seen.key:
-            return
-        if node.state != "DELETING":
-            try:
-                operation = api.delete_node(node.zone, node.name)
-            except errors.NoAnswer:
-                operation = None  # it may have worked: the next look tells
-            if operation:
-                api.wait(operation, what, deadline, lambda: progress("DELETING"))
-                continue
-        progress("DELETING")
-        api.pause(what, tried, deadline)
-        tried += 1
+        return node and Found(node.id, node.state, node.state == "DELETING")
+
+    delete_exactly(
+        what,
+        seen.id,
+        look=look,
+        delete=lambda: api.delete_node(seen.zone, seen.name),
+        wait=lambda operation: api.wait(operation, what, deadline, lambda: progress("DELETING")),
+        pause=lambda tried: api.pause(what, tried, deadline),
+        progress=progress,
+    )

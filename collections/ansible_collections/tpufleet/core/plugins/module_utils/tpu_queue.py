@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import tpu_errors as errors
+from .cloud.deletion import Found, delete_exactly
 from .data_disks import have_disks
 from .offers import explained
 from .tpu_api import TpuApi
+from .tpu_nodes import Node
 from .tpu_requests import Request, WantedRequest, facts_of_request, parse_request
 from .tpu_wanted import Different
 
@@ -119,6 +121,14 @@ def ensure_not_requested(
     return Outcome(True, msg, request, facts_of_request(request), {})
 
 
+def request_of(api: TpuApi, node: Node) -> Request | None:
+    """Return the queued resource that made this TPU and no other; None if there is none."""
+    if not node.queued_resource or node.multislice:
+        return None
+    request = _read(api, node.zone, node.queued_resource.rsplit("/", 1)[-1])
+    return request if request and request.nodes == (node.name,) else None
+
+
 def _read(api: TpuApi, zone: str, name: str) -> Request | None:
     found = api.get_request(zone, name)
     return None if found is None else parse_request(found)
@@ -171,23 +181,28 @@ def _failure(request: Request, what: str) -> errors.TpuApiError:
 
 def _remove(api: TpuApi, seen: Request, deadline: float, force: bool, progress: Progress) -> None:
     what = f"delete queued resource {seen.where}"
-    tried = 0
-    while True:
+
+    def look() -> Found | None:
         request = _read(api, seen.zone, seen.name)
-        if request is None or request.key != seen.key:
-            return
-        if request.state not in ("DELETING", "SUSPENDING"):
-            try:
-                operation = api.delete_request(seen.zone, seen.name, force=force)
-            except errors.InvalidRequest as refused:
-                if force:
-                    raise
-                raise errors.InvalidRequest(
-                    f"{refused}; force: true deletes its TPUs ({', '.join(request.nodes)}) too"
-                ) from None
-            if operation:
-                api.wait(operation, what, deadline, lambda: progress("DELETING"))
-                continue
-        progress(request.state)
-        api.pause(what, tried, deadline)
-        tried += 1
+        going = request is not None and request.state in ("DELETING", "SUSPENDING")
+        return request and Found(request.created, request.state, going)
+
+    def delete() -> Mapping[str, Any] | None:
+        try:
+            return api.delete_request(seen.zone, seen.name, force=force)
+        except errors.InvalidRequest as refused:
+            if force:
+                raise
+            raise errors.InvalidRequest(
+                f"{refused}; force: true deletes its TPUs ({', '.join(seen.nodes)}) too"
+            ) from None
+
+    delete_exactly(
+        what,
+        seen.created,
+        look=look,
+        delete=delete,
+        wait=lambda operation: api.wait(operation, what, deadline, lambda: progress("DELETING")),
+        pause=lambda tried: api.pause(what, tried, deadline),
+        progress=progress,
+    )

@@ -50,7 +50,14 @@ def have_queued(
         if done.changed or api.get_node(choice.zone, choice.name) is not None:
             break
         # Its TPU was deleted by itself, so this request will never make another.
-        ensure_not_requested(api, choice.zone, wanted.name, timeout=timeout, progress=tell)
+        ensure_not_requested(
+            api,
+            choice.zone,
+            wanted.name,
+            timeout=timeout,
+            agreed={done.request.key} if done.request else (),
+            progress=tell,
+        )
     outcome = ensure_present(api, choice, timeout=timeout, progress=tell)
     return replace(outcome_of(choice, present, True, outcome.node, created=True), msg=done.msg)
 

@@ -1,0 +1,76 @@
+"""Deletion of one cloud resource by its identity, through APIs that delete by name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import tpu_errors as errors
+
+#: How often the API may refuse a deletion for the moment (HTTP 429, 5xx) before it is an error.
+TRIES = 10
+
+
+@dataclass(frozen=True)
+class Found:
+    """The resource that has the name now. ``id`` is the API's, which no later one has."""
+
+    id: str
+    state: str = ""
+    is_being_deleted: bool = False
+
+
+def delete_exactly(
+    what: str,
+    expected_id: str,
+    *,
+    look: Callable[[], Found | None],
+    delete: Callable[[], Mapping[str, Any] | None],
+    wait: Callable[[Mapping[str, Any]], None],
+    pause: Callable[[int], None],
+    progress: Callable[[str], None] = lambda _state: None,
+) -> None:
+    """Delete a resource and wait until it is gone; another one of its name stays.
+
+    Neither the Cloud TPU API v2 nor Compute Engine takes an id or etag with a deletion, so the id
+    is read immediately before every try, and a try is never repeated without reading it again.
+
+    Args:
+        what: what is done, for errors: ``delete TPU demo (us-central2-b)``.
+        expected_id: the API's id of the resource.
+        look: read the resource that has the name now, None if there is none.
+        delete: ask for the deletion once; return the operation, None if there was none to delete.
+        wait: wait until an operation is done.
+        pause: sleep before the so-many-th next look; raises DeadlineExceeded.
+        progress: hears the state while it waits.
+
+    Raises BadAnswer if the API gave no id, Unavailable, and what the callables raise.
+    """
+    if not expected_id:
+        raise errors.BadAnswer(
+            f"can't {what}: the API gave no id, so another one of this name cannot be told from "
+            "it. Delete it with gcloud"
+        )
+    refused = 0
+    for looked in itertools.count():
+        if looked > 1:
+            pause(looked - 2)
+        found = look()
+        if found is None or found.id != expected_id:
+            return
+        progress(found.state)
+        if found.is_being_deleted:
+            continue
+        try:
+            operation = delete()
+        except errors.NoAnswer:
+            continue  # it may have worked
+        except errors.Unavailable:
+            refused += 1
+            if refused == TRIES:
+                raise
+            continue
+        if operation:
+            wait(operation)

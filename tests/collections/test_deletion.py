@@ -1,0 +1,140 @@
+"""Deletion by identity: a resource that took over a name is never deleted."""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.deletion import TRIES
+from ansible_collections.tpufleet.core.plugins.module_utils.data_disks import (
+    MARK,
+    MadeDisk,
+    ensure_no_disk,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, delete
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_lifecycle import (
+    ensure_absent,
+    ensure_present,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_queue import ensure_not_requested
+
+from tests.collections.scripted_api import PROJECT, ZONE, Drop, Say, error, node
+from tests.collections.test_queued_resources import request
+from tests.collections.test_tpu_lifecycle import DEMO
+
+BUSY = error(503, "try again")
+TOO_OFTEN = error(429, "rate", details=[{"reason": "RATE_LIMIT_EXCEEDED"}])
+NOT_DONE = [BUSY, TOO_OFTEN, error(500, "oops"), Drop()]
+DISK = {"name": "corpus", "id": "1", "sizeGb": "50", "description": MARK, "status": "READY"}
+
+
+class Cloud:
+    """One name of an API: what has it now, and what takes it over at the first deletion."""
+
+    def __init__(self, scripted, there, later, deletion):
+        self.there, self.later, self.deletion = there, later, deletion
+        scripted.answerer = self.answer
+
+    def answer(self, asked):
+        if asked.method == "DELETE":
+            self.there = self.later
+            return self.deletion
+        return Say(self.there)
+
+
+def deletions(scripted):
+    return scripted.methods().count("DELETE")
+
+
+@pytest.mark.parametrize("deletion", NOT_DONE)
+def test_a_tpu_that_took_the_name_between_two_tries_is_not_deleted(client, scripted, deletion):
+    Cloud(scripted, node(id="4711"), node(id="4712"), deletion)
+
+    ensure_absent(client, ZONE, "demo", timeout=600)
+
+    assert deletions(scripted) == 1
+
+
+@pytest.mark.parametrize("deletion", NOT_DONE)
+def test_a_request_that_took_the_name_between_two_tries_is_not_deleted(client, scripted, deletion):
+    Cloud(scripted, request("FAILED"), request(created="2026-11-21T11:00:00Z"), deletion)
+
+    ensure_not_requested(client, ZONE, "demo", timeout=600)
+
+    assert deletions(scripted) == 1
+
+
+@pytest.mark.parametrize("deletion", NOT_DONE)
+def test_a_disk_that_took_the_name_between_two_tries_is_not_deleted(client, scripted, deletion):
+    Cloud(scripted, DISK, DISK | {"id": "2"}, deletion)
+
+    ensure_no_disk(client, MadeDisk(ZONE, "corpus", 50, "1"), timeout=600, check=False)
+
+    assert deletions(scripted) == 1
+
+
+def test_a_tpu_without_an_id_is_never_deleted(client, scripted):
+    there = node(state="PREEMPTED")
+    del there["id"]
+    scripted.answerer = lambda _: Say(there)
+
+    with pytest.raises(errors.BadAnswer, match="gave no id"):
+        ensure_absent(client, ZONE, "demo", timeout=600)
+    with pytest.raises(errors.BadAnswer, match="gave no id"):
+        ensure_present(client, DEMO, timeout=600, replace_dead=True)
+
+    assert set(scripted.methods()) == {"GET"}
+
+
+def test_a_request_without_a_creation_time_is_never_deleted(client, scripted):
+    there = request("FAILED")
+    del there["createTime"]
+    scripted.answerer = lambda _: Say(there)
+
+    with pytest.raises(errors.BadAnswer, match="gave no id"):
+        ensure_not_requested(client, ZONE, "demo", timeout=600)
+
+    assert set(scripted.methods()) == {"GET"}
+
+
+def test_a_request_that_is_made_anew_while_its_tpu_goes_is_not_deleted(client, scripted):
+    queue = f"projects/{PROJECT}/locations/{ZONE}/queuedResources/demo"
+    there = {"nodes": node(queuedResource=queue), "queuedResources": request()}
+
+    def answer(asked):
+        kind = asked.path.split("/")[-2]
+        if asked.method == "DELETE":
+            there.pop(kind)
+            there["queuedResources"] = request(created="2026-11-21T11:00:00Z")
+            return Say({"done": True})
+        return Say(there[kind]) if kind in there else error(404, "not found")
+
+    scripted.answerer = answer
+    (done,) = delete(client, [parse_node(there["nodes"])], Options(timeout=600), lambda *_: None)
+
+    assert done.reason == "different"
+    assert there["queuedResources"]["createTime"] == "2026-11-21T11:00:00Z"
+
+
+def test_a_deletion_that_is_always_refused_ends_with_that_error(client, scripted):
+    scripted.answerer = lambda asked: BUSY if asked.method == "DELETE" else Say(node())
+
+    with pytest.raises(errors.Unavailable, match="503"):
+        ensure_absent(client, ZONE, "demo", timeout=3600)
+
+    assert deletions(scripted) == TRIES
+
+
+def test_the_id_is_read_immediately_before_every_deletion(client, scripted):
+    answers = [BUSY, Drop(), Say({"done": True})]
+    scripted.answerer = lambda asked: (
+        answers.pop(0)
+        if asked.method == "DELETE"
+        else Say(node())
+        if answers
+        else error(404, "not found")
+    )
+
+    ensure_absent(client, ZONE, "demo", timeout=600)
+
+    methods = scripted.methods()
+    before = [methods[at - 1] for at, method in enumerate(methods) if method == "DELETE"]
+    assert before == ["GET", "GET", "GET"]
