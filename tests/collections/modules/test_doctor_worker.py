@@ -2,7 +2,11 @@
 
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import replace
+from email.message import Message
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.doctor_machine import (
@@ -14,6 +18,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.doctor_machine impor
     libtpu_finding,
     lock_finding,
     memory_finding,
+    records_findings,
     version_findings,
 )
 
@@ -147,3 +152,26 @@ def test_the_module_looks_at_this_machine_and_changes_nothing(tmp_path):
         checks
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def refusal(code: int) -> HTTPError:
+    return HTTPError("https://storage.googleapis.com", code, "refused", Message(), None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [(None, "mend"), (refusal(403), "ok"), (refusal(500), "unseen"), (ValueError(), "unseen")],
+)
+def test_a_worker_that_can_write_run_records_is_a_finding(machine, answer, state):
+    def write(url: str, env: Mapping[str, str]) -> None:
+        assert (url, env) == ("gs://records/fleet", {})
+        if answer:
+            raise answer
+
+    [found] = records_findings(replace(machine, fleet_state="gs://records/fleet"), write)
+
+    assert found.state == state
+
+
+def test_records_in_a_directory_of_the_controller_need_no_check_on_workers(machine):
+    assert list(records_findings(replace(machine, fleet_state="~/fleet"))) == []

@@ -9,13 +9,14 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .certificate import read_certificate
 from .devices import device_files, holders, open_files, program
-from .doctor_finding import Finding, mend, ok
+from .doctor_finding import Finding, mend, ok, unseen
+from .run_checkpoints import try_write
 
 DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - they are only looked at
 LEAST_DISK = 0.05
@@ -44,6 +45,7 @@ class Machine:
     lockfile: Path = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
     tpu_logs: Path = Path("/tmp/tpu_logs")  # noqa: S108 - libtpu's own place
     disks: Sequence[str] = DISKS
+    fleet_state: str = ""
 
 
 def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
@@ -57,6 +59,7 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
         *version_findings(machine),
         kernel_finding(kernel),
         libtpu_finding(machine, time.time()),
+        *records_findings(machine),
     ]
     return found
 
@@ -174,6 +177,27 @@ def version_findings(machine: Machine) -> Iterator[Finding]:
         yield mend("versions", said, setup)
     else:
         yield ok("versions", ", ".join(words))
+
+
+def records_findings(
+    machine: Machine, write: Callable[[str, Mapping[str, str]], None] = try_write
+) -> Iterator[Finding]:
+    """Check that this worker cannot write run records: a controller acts on what they say."""
+    check = "run records"
+    if not machine.fleet_state.startswith("gs://"):
+        return
+    try:
+        write(machine.fleet_state, {})
+    except OSError as error:
+        if getattr(error, "code", None) in (401, 403):
+            yield ok(check, f"this worker cannot write to {machine.fleet_state}")
+        else:
+            yield unseen(check, f"{machine.fleet_state} could not be tried: {error}")
+    except ValueError:
+        yield unseen(check, f"{machine.fleet_state} could not be tried: malformed answer")
+    else:
+        said = f"this worker can write to {machine.fleet_state}, so its runs can change all records"
+        yield mend(check, said, "give the workers a service account without it (docs/security.md)")
 
 
 def kernel_finding(lines: Sequence[str]) -> Finding:

@@ -60,25 +60,14 @@ def unwritable(path: str, user: str = USER) -> str | None:
 def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> str | None:
     """Write an object beside the checkpoints and delete it again, as this worker's own account.
 
-    ``env`` is the trainer's: an emulator that it names (STORAGE_EMULATOR_HOST) is asked without a
-    token. With a key file of the trainer's own (GOOGLE_APPLICATION_CREDENTIALS) nothing is tried.
+    With a key file of the trainer's own (GOOGLE_APPLICATION_CREDENTIALS) nothing is tried.
     """
-    emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
-    if env.get("GOOGLE_APPLICATION_CREDENTIALS") and not emulator:
+    if env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"):
         return None
-    bucket, _, prefix = url[len("gs://") :].partition("/")
-    name = f"{prefix.strip('/')}/.tpufleet-{uuid.uuid4().hex}".lstrip("/")
-    address = emulator or GOOGLE
-    if "://" not in address:
-        address = f"http://{address}"
-    place = f"{address}/upload/storage/v1/b/{quote(bucket, safe='')}/o"
     try:
-        headers = {} if emulator else {"Authorization": f"Bearer {own_token(token_address)}"}
-        query = f"?uploadType=media&name={quote(name, safe='')}"
-        ask("POST", place + query, {**headers, "Content-Type": "text/plain"}, b"a try\n")
-        there = f"{address}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
-        ask("DELETE", there, headers)
+        try_write(url, env, token_address)
     except OSError as error:
+        bucket = url[len("gs://") :].partition("/")[0]
         return (
             f"checkpoints can't be written to {url}: {why(error)}: "
             f"gcloud storage buckets add-iam-policy-binding gs://{bucket} "
@@ -88,6 +77,26 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
     except ValueError:
         return f"checkpoints can't be written to {url}: the answers make no sense: {OTHER}"
     return None
+
+
+def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> None:
+    """Write an object below a ``gs://`` address and delete it, as this worker's own account.
+
+    ``env`` is the trainer's: an emulator that it names (STORAGE_EMULATOR_HOST) is asked without a
+    token. Raises OSError (urllib.error.HTTPError with the ``code`` for a refusal), ValueError.
+    """
+    emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    bucket, _, prefix = url[len("gs://") :].partition("/")
+    name = f"{prefix.strip('/')}/.tpufleet-{uuid.uuid4().hex}".lstrip("/")
+    address = emulator or GOOGLE
+    if "://" not in address:
+        address = f"http://{address}"
+    place = f"{address}/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+    headers = {} if emulator else {"Authorization": f"Bearer {own_token(token_address)}"}
+    query = f"?uploadType=media&name={quote(name, safe='')}"
+    ask("POST", place + query, {**headers, "Content-Type": "text/plain"}, b"a try\n")
+    there = f"{address}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+    ask("DELETE", there, headers)
 
 
 def own_token(address: str) -> str:

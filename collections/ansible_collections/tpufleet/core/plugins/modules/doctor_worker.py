@@ -23,6 +23,11 @@ options:
     description: How many there should be.
     type: int
     default: 0
+  fleet_state:
+    description: The C(gs://) address of the run records, which workers should not be able to write
+      to. Empty where there is none.
+    type: str
+    default: ""
   root:
     description: Where the fleet lives on the worker.
     type: path
@@ -67,13 +72,18 @@ def main() -> None:
             "worker": {"type": "str", "required": True},
             "device_glob": {"type": "str", "default": ""},
             "chips": {"type": "int", "default": 0},
+            "fleet_state": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/opt/tpufleet"},
         },
         supports_check_mode=True,
     )
     given = module.params
     machine = Machine(
-        given["worker"], given["device_glob"], given["chips"], root=Path(given["root"])
+        given["worker"],
+        given["device_glob"],
+        given["chips"],
+        root=Path(given["root"]),
+        fleet_state=given["fleet_state"],
     )
     module.exit_json(changed=False, findings=told(look(machine, kernel_lines())))
 
