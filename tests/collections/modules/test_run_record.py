@@ -193,3 +193,12 @@ def test_a_controller_whose_lease_was_taken_over_changes_nothing(tmp_path):
         answer(tmp_path, "running", fence=6)
 
     assert answer(tmp_path, "running", fence=7)["record"]["attempt"] == 2
+
+
+def test_a_stop_of_a_run_with_an_invalid_record_warns_and_goes_on_to_its_processes(tmp_path):
+    RecordFolder(str(tmp_path)).change("mine", 0, {"wanted": "running"}, "by somebody")
+
+    told = answer(tmp_path, "stopped")
+
+    assert not told["changed"]
+    assert "invalid record" in told["warnings"][0]

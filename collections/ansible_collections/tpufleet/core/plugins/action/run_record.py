@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.run import RunError, check_name
 from ..module_utils.run_plan import port
 from ..module_utils.run_record import RecordConflictError, RecordError
-from ..plugin_utils.runs.record import DesiredState, RunRecord
+from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
 from ..plugin_utils.runs.store import RunStore
 
 TRIES = 8
@@ -60,7 +60,13 @@ class ActionModule(ActionBase):
 def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> dict[str, Any]:
     """Change one record as the module's options say. Raises RunError, RecordError."""
     run, wanted = check_name(options["run"]), options["wanted"] and DesiredState(options["wanted"])
-    before = store.read(run)
+    try:
+        before = store.read(run)
+    except InvalidRecordError as error:
+        if wanted is not DesiredState.STOPPED:
+            raise
+        # A person must be able to end its processes; no watch acts on a record like that.
+        return {"changed": False, "warnings": [str(error)], "record": {}, "was_wanted": False}
     if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
         state = before.wanted if before else "unknown here"
         raise RunError(f"run {run} is not wanted any more: it is {state}")
