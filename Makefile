@@ -15,19 +15,24 @@ MADE = .venv .pytest_cache .ruff_cache .hypothesis .ansible dist site docs/refer
 
 .PHONY: help
 help: ## show this list
-	@awk -F ":.*## " '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ":.*## " '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: env
 env: ## the controller's environment (.venv) and the system packages that are missing
 	@requirements/install-system
 	@requirements/install-venv controller
 
+.PHONY: env-localcloud
+env-localcloud: env ## what the local cloud needs beside that: its system packages, its bucket's emulator
+	@requirements/install-system localcloud
+	@requirements/install-venv localcloud
+
 .PHONY: env-dev
-env-dev: env
+env-dev: env-localcloud ## what tests and lint need beside that
 	@requirements/install-venv dev
 
 .PHONY: demo
-demo: env ## a local cloud, a TPU of two workers, setup, a training run, its result
+demo: env-localcloud ## a local cloud, a TPU of two workers, setup, a training run, its result
 	@$(PYTHON) -u -m localcloud.demo
 
 .PHONY: test

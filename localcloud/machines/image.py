@@ -241,7 +241,7 @@ def make_tree(
     Only for who is ``alone``. Raises CloudError.
     """
     if not shutil.which("mmdebstrap"):
-        raise CloudError("mmdebstrap is missing: requirements/install-system")
+        raise CloudError("mmdebstrap is missing. Run: make env-localcloud")
     for killed in tree.parent.glob("*.partial-*"):  # nobody else builds: see alone()
         _remove(killed)
     partial = partial_of(tree)

