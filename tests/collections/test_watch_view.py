@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import watch as watch_action
 from ansible_collections.tpufleet.core.plugins.action.watch import ActionModule
-from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import keep, list_code, stage
-from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import (
     GONE,
@@ -220,20 +218,6 @@ pod-w1 : ok=2 changed=0 failed=1
 """
 
     assert last_words(view) == "pod-w1: no way"
-
-
-def test_a_release_that_was_kept_is_the_same_release_whatever_becomes_of_the_code(tmp_path):
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "a.py").write_text("1")
-    name = release_id(stage(code, [], tmp_path / "staged"))
-
-    keep(tmp_path / "staged", tmp_path / "kept" / name)
-    keep(tmp_path / "staged", tmp_path / "kept" / name)
-    (code / "a.py").write_text("2")
-
-    assert list_code(tmp_path / "kept" / name) == ["a.py"]
-    assert release_id(stage(tmp_path / "kept" / name, [], tmp_path / "again")) == name
 
 
 def test_two_controllers_never_have_the_same_run_at_once(tmp_path):

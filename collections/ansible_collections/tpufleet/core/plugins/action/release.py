@@ -18,9 +18,9 @@ from typing import Any
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 
-from ..module_utils.code_tree import keep
 from ..module_utils.release import ReleaseError
 from ..plugin_utils.kept_modules import KeptModules
+from ..plugin_utils.runs.release_cache import cache_release
 from ..plugin_utils.staged_code import staged
 
 INCOMING = ".cache/tpufleet/incoming"
@@ -55,7 +55,7 @@ class ActionModule(KeptModules):
         try:
             tree, release = staged(str(code), options["code_paths"])
             if options["keep"] and not self._task.check_mode:
-                keep(tree, Path(options["keep"]).expanduser() / release)
+                cache_release(tree, Path(options["keep"]).expanduser() / release)
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
         except ReleaseError as error:

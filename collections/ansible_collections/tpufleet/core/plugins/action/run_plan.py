@@ -12,7 +12,6 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..filter.runs import one_env
-from ..module_utils.code_tree import keep
 from ..module_utils.release import ReleaseError
 from ..module_utils.run import RunError, check_name
 from ..module_utils.run_plan import (
@@ -31,6 +30,7 @@ from ..module_utils.run_sweep import read_sweep
 from ..plugin_utils.runs.launch import LaunchOptions, new_launches, relaunched
 from ..plugin_utils.runs.record import DesiredState, LaunchSpec, NodeIdentity
 from ..plugin_utils.runs.relaunch import keep_lock, kept_release
+from ..plugin_utils.runs.release_cache import cache_release, verify_release
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.staged_code import staged
 from .run_record import plain
@@ -147,12 +147,13 @@ class ActionModule(ActionBase):
             )
         if record.wanted is not DesiredState.RUNNING:
             raise RunError(f"run {run} is not wanted any more: it is {record.wanted}")
+        verify_release(Path(options["code"]))
         _, release = staged(options["code"], options["code_paths"])
         if release != record.launch.release:
             raise RunError(
-                f"{options['code']} is not release {record.launch.release} (it is {release}): "
-                f"the copy is damaged. Remove {kept_release(options['kept'], release)}, then "
-                f"launch run {run} from its code: ansible-playbook train.yml -e run={run} …"
+                f"{options['code']}: this is not the release of run {run} (it is {release}, "
+                f"expected {record.launch.release}). Relaunch it with "
+                f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
         found = parts(workers, run)
         others = sorted({part.run for part in found.values()} - {run})
@@ -167,7 +168,7 @@ class ActionModule(ActionBase):
         """Stage the code and name its release; keep copies of it and of the lock file."""
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
-            keep(tree, kept_release(options["kept"], release))
+            cache_release(tree, kept_release(options["kept"], release))
             keep_lock(options["kept"], lock)
         return release
 

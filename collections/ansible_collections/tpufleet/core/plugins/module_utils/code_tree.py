@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -90,12 +89,14 @@ def all_files(root: Path) -> Iterator[str]:
 
 
 def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
-    """Make a copy of the code with its manifest in ``target``: by hard links where that can be
-    done.
+    """Copy the code with its manifest to ``target``, by hard links where that is possible.
 
     What is sent afterwards is one state of the code, whatever happens in the directory meanwhile.
+    Raises ReleaseError, also for a cached release that differs from its manifest.
     """
     entries = build(root, list_code(root, chosen))
+    if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
+        raise ReleaseError(f"{root}: a file differs from the release's manifest: it is damaged")
     target.mkdir(parents=True)
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
         (target / folder).mkdir(parents=True, exist_ok=True)
@@ -115,23 +116,3 @@ def copy(source: str, destination: str) -> None:
         shutil.copy2(source, destination, follow_symlinks=False)
     except FileNotFoundError as error:
         raise ReleaseError(f"{printable(source)} vanished while it was read: push again") from error
-
-
-def keep(tree: Path, place: Path) -> None:
-    """Keep a copy of a staged tree under its name; one that is there is as good.
-
-    No links: what is kept must not change when the code does.
-    """
-    if place.is_dir():
-        return
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=".keep-", dir=place.parent))
-    try:
-        shutil.copytree(tree, building / "tree", symlinks=True)
-        try:
-            (building / "tree").rename(place)
-        except OSError:
-            if not place.is_dir():  # another process may have kept it meanwhile
-                raise
-    finally:
-        shutil.rmtree(building)

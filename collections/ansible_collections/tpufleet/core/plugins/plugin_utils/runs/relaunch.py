@@ -13,7 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.release import ReleaseError
 from .record import LaunchSpec, RunRecord
+from .release_cache import verify_release
 
 RELEASES, LOCKS = "releases", "locks"
 
@@ -50,9 +52,11 @@ def is_whole(lock: Path, digest: str) -> bool:
 
 
 def missing_here(launch: LaunchSpec, kept: Path) -> str:
-    """Return the path of what a relaunch needs and this controller does not have; empty if all."""
+    """Return the path of what a relaunch needs and this controller lacks or has damaged, or ""."""
     release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
-    if not release.is_dir():
+    try:
+        verify_release(release)
+    except ReleaseError:
         return str(release)
     return "" if is_whole(lock, launch.requirements) else str(lock)
 

@@ -1,0 +1,156 @@
+"""Cached releases: durable when written, verified when used."""
+
+import os
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import list_code, stage
+from ansible_collections.tpufleet.core.plugins.module_utils.release import (
+    MANIFEST,
+    ReleaseError,
+    dump,
+    load,
+    release_id,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
+    cache_release,
+    verify_release,
+)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    (folder / "train").mkdir(parents=True)
+    (folder / "train/main.py").write_text("print('hello')\n")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "latest").symlink_to("train/main.py")
+    (folder / "current").symlink_to("train")
+    return folder
+
+
+def staged(code: Path) -> tuple[Path, str]:
+    tree = code.with_name("staged")
+    return tree, release_id(stage(code, [], tree))
+
+
+@pytest.fixture
+def cached(code: Path) -> Path:
+    tree, name = staged(code)
+    path = code.with_name("releases") / name
+    cache_release(tree, path)
+    return path
+
+
+def damage(path: Path, how: str) -> None:
+    main, manifest = path / "train/main.py", path / MANIFEST
+    if how == "a file lost its content":
+        main.write_text("")
+    elif how == "a file is missing":
+        main.unlink()
+    elif how == "a file became a link":
+        main.unlink()
+        main.symlink_to("/etc/passwd")
+    elif how == "a file was added":
+        (path / "train/more.py").write_text("")
+    elif how == "a file is no longer executable":
+        (path / "run.sh").chmod(0o644)
+    elif how == "the manifest is missing":
+        manifest.unlink()
+    elif how == "the manifest is empty":
+        manifest.write_text("")
+    elif how == "the manifest is no list":
+        manifest.write_text("3")
+    elif how == "the manifest is another release's":
+        main.unlink()
+        entries = load(manifest.read_bytes())
+        manifest.write_text(dump(entry for entry in entries if entry.path != "train/main.py"))
+
+
+DAMAGES = [
+    "a file lost its content",
+    "a file is missing",
+    "a file became a link",
+    "a file was added",
+    "a file is no longer executable",
+    "the manifest is missing",
+    "the manifest is empty",
+    "the manifest is no list",
+    "the manifest is another release's",
+]
+
+
+def test_a_cached_release_stays_as_it_was_when_the_code_changes(code, cached):
+    (code / "train/main.py").write_text("print('changed')\n")
+
+    verify_release(cached)
+    assert list_code(cached) == ["current", "latest", "run.sh", "train/main.py"]
+    assert release_id(stage(cached, [], code.with_name("again"))) == cached.name
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_release_is_refused_and_written_again(code, cached, how):
+    damage(cached, how)
+
+    with pytest.raises(ReleaseError, match=str(cached)):
+        verify_release(cached)
+
+    cache_release(code.with_name("staged"), cached)
+    verify_release(cached)
+    assert [each.name for each in cached.parent.iterdir()] == [cached.name]
+
+
+@pytest.mark.parametrize("how", ["a file lost its content", "a file is no longer executable"])
+def test_a_damaged_release_is_not_staged_under_another_name(code, cached, how):
+    damage(cached, how)
+
+    with pytest.raises(ReleaseError, match="differs from the release's manifest"):
+        stage(cached, [], code.with_name("again"))
+
+
+@pytest.mark.parametrize("name", ["..", "code", "0" * 15, "0" * 17, "A" * 16, "0" * 15 + "\n"])
+def test_a_name_that_is_no_release_id_is_refused(tmp_path, name):
+    with pytest.raises(ReleaseError, match="not a release id"):
+        verify_release(tmp_path / name)
+
+
+def test_a_release_that_is_not_there_is_said_to_be_missing(tmp_path):
+    with pytest.raises(ReleaseError, match="not on this controller"):
+        verify_release(tmp_path / ("0" * 16))
+
+
+def test_code_that_changes_while_it_is_copied_is_not_cached(code):
+    tree, name = staged(code)
+    (code / "train/main.py").write_text("print('changed')\n")  # the staged tree is hard links
+    releases = code.with_name("releases")
+
+    with pytest.raises(ReleaseError):
+        cache_release(tree, releases / name)
+
+    assert list(releases.iterdir()) == []
+
+
+def test_everything_is_on_the_disk_before_a_release_gets_its_name(code, monkeypatch):
+    tree, name = staged(code)
+    path = code.with_name("releases") / name
+    synced: set[int] = set()
+    real = os.fsync
+
+    def fsync(opened: int) -> None:
+        synced.add(os.fstat(opened).st_ino)
+        real(opened)
+
+    def rename(self: Path, target: Path) -> Path:
+        before.extend(synced)
+        return renamed(self, target)
+
+    before: list[int] = []
+    renamed = Path.rename
+    monkeypatch.setattr("os.fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    cache_release(tree, path)
+
+    parts = [path, *(each for each in path.rglob("*") if not each.is_symlink())]
+    assert {each.stat().st_ino for each in parts} <= set(before)
+    assert path.parent.stat().st_ino in synced
