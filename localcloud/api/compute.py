@@ -11,6 +11,7 @@ from dataclasses import replace
 from localcloud.api.compute_disks import Disks
 from localcloud.api.compute_firewalls import Firewalls
 from localcloud.api.compute_frame import Frame
+from localcloud.api.compute_machine_types import MachineTypes
 from localcloud.api.compute_networks import Networks
 from localcloud.api.compute_operations import ComputeOperations
 from localcloud.api.compute_places import Places
@@ -50,4 +51,5 @@ def compute_routes(
         ),
         *ComputeOperations(frame).routes(),
         *Places(frame).routes(),
+        *MachineTypes(frame).routes(),
     )

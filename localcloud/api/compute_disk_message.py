@@ -14,7 +14,10 @@ from localcloud.api.compute_firewall_message import check_name
 from localcloud.api.node_message import Labels, Message, read
 from localcloud.api.routing import camel_case
 
-_OUTPUT = ("creationTimestamp", "id", "kind", "selfLink", "status", "users", "zone")
+_OUTPUT = (
+    *("creationTimestamp", "id", "kind", "labelFingerprint"),
+    *("selfLink", "status", "users", "zone"),
+)
 DISK = Message(
     {
         **dict.fromkeys(_OUTPUT),
@@ -29,6 +32,7 @@ DISK = Message(
         "type": str,
     }
 )
+_LABELS = Message({"labels": Labels(), "labelFingerprint": str})
 _LONG = ("sizeGb", "physicalBlockSizeBytes", "provisionedIops", "provisionedThroughput")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -79,6 +83,20 @@ def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[st
         "type": f"{parent}/{scope}/diskTypes/{kind.name}",
         "sizeGb": str(size),
     }
+
+
+@dataclass(frozen=True)
+class LabelsRequest:
+    """The labels that a disk is to have, and the fingerprint of those that the caller saw."""
+
+    labels: Mapping[str, str]
+    fingerprint: str
+
+
+def requested_labels(value: Mapping[str, Any]) -> LabelsRequest:
+    """Read the labels that a disk is to have; raises a 400."""
+    said = read(value, _LABELS, "resource")
+    return LabelsRequest(said.get("labels", {}), said.get("labelFingerprint", ""))
 
 
 def requested_size(value: Mapping[str, Any]) -> int:

@@ -3,9 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from localcloud.api.compute_disk_message import requested_disk, requested_size
-from localcloud.api.compute_errors import bad_value, in_use, missing
-from localcloud.api.compute_frame import PROJECT, SELECTION, Frame
+from localcloud.api.compute_disk_message import (
+    requested_disk,
+    requested_labels,
+    requested_size,
+)
+from localcloud.api.compute_errors import ComputeError, bad_value, in_use, missing
+from localcloud.api.compute_frame import (
+    AGGREGATED,
+    EVERYWHERE,
+    PROJECT,
+    SELECTION,
+    Frame,
+    fingerprint,
+)
 from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.data_disks import COLLECTION, DataDisks
 from localcloud.api.node_table import Node
@@ -28,15 +39,17 @@ class Disks:
     def routes(self) -> tuple[Route, ...]:
         """Give the methods with their paths."""
         every, ids = f"{PROJECT}/zones/{{zone}}/disks", ("requestId",)
-        one, everywhere = f"{every}/{{disk}}", f"{PROJECT}/aggregated/disks"
-        scopes = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
+        one, everywhere = f"{every}/{{disk}}", f"{AGGREGATED}/disks"
         return (
             Route("compute.disks.list", "GET", every, self.list, SELECTION),
-            Route("compute.disks.aggregatedList", "GET", everywhere, self.list_everywhere, scopes),
+            Route(
+                "compute.disks.aggregatedList", "GET", everywhere, self.list_everywhere, EVERYWHERE
+            ),
             Route("compute.disks.insert", "POST", every, self.insert, (*ids, "sourceImage")),
             Route("compute.disks.get", "GET", one, self.get),
             Route("compute.disks.delete", "DELETE", one, self.delete, ids),
             Route("compute.disks.resize", "POST", f"{one}/resize", self.resize, ids),
+            Route("compute.disks.setLabels", "POST", f"{one}/setLabels", self.set_labels, ids),
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
@@ -48,28 +61,17 @@ class Disks:
     def list_everywhere(self, call: Call) -> Mapping[str, Any]:
         """Give a page of all zones' disks, by zone; a zone that is away is named."""
         scope = self._frame.project.many({"zone": "-"})
-        reached = {f"zones/{zone}" for zone in scope.zones}
+        reached = [f"zones/{zone}" for zone in scope.zones]
         found = [it for it in self._table.all(COLLECTION) if it.scope in reached]
-        path = "aggregated/disks"
-        items = [self._write(it) for it in found]
-        shown, token = self._frame.selected(path, items, call, FIELDS)
-        by_zone: dict[str, list[Mapping[str, Any]]] = {}
-        for item in shown:
-            by_zone.setdefault(f"zones/{item['zone'].rpartition('/')[2]}", []).append(item)
-        away = [f"zones/{zone}" for zone in scope.unreachable]
-        empty = reached - set(by_zone) if not token else set()
-        return {
-            "kind": "compute#diskAggregatedList",
-            "id": f"{self._frame.project.parent}/{path}",
-            "selfLink": self._frame.link(path),
-            "items": {
-                **{zone: {"disks": disks} for zone, disks in by_zone.items()},
-                **{zone: _warning("NO_RESULTS_ON_PAGE", zone) for zone in sorted(empty)},
-                **{zone: _warning("UNREACHABLE", zone) for zone in away},
-            },
-            **({"unreachables": [self._frame.link(zone) for zone in away]} if away else {}),
-            **({"nextPageToken": token} if token else {}),
-        }
+        return self._frame.aggregated(
+            "diskAggregatedList",
+            "disks",
+            [self._write(it) for it in found],
+            call,
+            FIELDS,
+            scopes=reached,
+            away=[f"zones/{zone}" for zone in scope.unreachable],
+        )
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Give one disk."""
@@ -99,6 +101,26 @@ class Disks:
                 raise bad_value("sizeGb", size, why)
             self._table.change(disk.uid, {**disk.body, "sizeGb": str(size)})
             return self._begin("resize", call, disk)
+
+    def set_labels(self, call: Call) -> Mapping[str, Any]:
+        """Replace a disk's labels if the fingerprint is the present one, else raise a 412."""
+        wanted = requested_labels(call.json())
+        with self._frame.database.transaction():
+            disk = self._find(call)
+            if found := self._frame.earlier("disks.setLabels", call, disk.path):
+                return self._frame.write(found)
+            labels = disk.body.get("labels", {})
+            if wanted.fingerprint != fingerprint(labels):
+                raise ComputeError(
+                    412,
+                    "conditionNotMet",
+                    "Labels fingerprint either invalid or resource labels have changed",
+                )
+            rest = {key: value for key, value in disk.body.items() if key != "labels"}
+            self._table.change(
+                disk.uid, {**rest, **({"labels": wanted.labels} if wanted.labels else {})}
+            )
+            return self._begin("setLabels", call, disk)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
         """Remove a disk that no TPU has; answers the operation."""
@@ -137,20 +159,10 @@ class Disks:
             "id": str(disk.uid),
             "creationTimestamp": disk.create_time,
             **disk.body,
+            "labelFingerprint": fingerprint(disk.body.get("labels", {})),
             "type": self._frame.absolute(disk.body["type"]),
             "zone": self._frame.link(disk.scope),
             "status": "READY" if disk.ready else "CREATING",
             **({"users": links} if links else {}),
             "selfLink": self._frame.link(disk.path),
         }
-
-
-def _warning(code: str, zone: str) -> dict[str, Any]:
-    what = "No results for" if code == "NO_RESULTS_ON_PAGE" else "Cannot reach"
-    return {
-        "warning": {
-            "code": code,
-            "message": f"{what} the scope '{zone}'.",
-            "data": [{"key": "scope", "value": zone}],
-        }
-    }

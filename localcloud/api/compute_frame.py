@@ -1,9 +1,12 @@
 """What all methods of the Compute API share: addresses of resources, lists, ids of requests."""
 
+import base64
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from localcloud.api.compute_errors import ComputeError
 from localcloud.api.compute_filter import meant
@@ -16,8 +19,10 @@ from localcloud.api.selection import ordered
 
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
+AGGREGATED = f"{PROJECT}/aggregated"
 # returnPartialSuccess is on no list of the discovery document, and gcloud sends it on all.
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
+EVERYWHERE = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
 
 
 class FailingOperation(Exception):  # noqa: N818 - it is no error of the caller's
@@ -91,6 +96,52 @@ class Frame:
             "selfLink": self.link(path),
             **({"items": shown} if shown else {}),
             **({"nextPageToken": token} if token else {}),
+        }
+
+    def aggregated(
+        self,
+        kind: str,
+        collection: str,
+        items: Sequence[Mapping[str, Any]],
+        call: Call,
+        fields: Sequence[str] = (),
+        *,
+        scopes: Sequence[str],
+        away: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Answer a list of all ``scopes`` (``zones/Z``), its items by scope.
+
+        A scope without an item has a warning instead, and so have those that are ``away``.
+        """
+        path = f"aggregated/{collection}"
+        shown, token = self.selected(path, items, call, fields)
+        by_scope: dict[str, list[Mapping[str, Any]]] = {}
+        for item in shown:
+            scope = "/".join(item["selfLink"].split("/")[-4:-2])
+            by_scope.setdefault(scope, []).append(item)
+        empty = set(scopes) - set(by_scope) if not token else set()
+        return {
+            "kind": f"compute#{kind}",
+            "id": f"{self.project.parent}/{path}",
+            "selfLink": self.link(path),
+            "items": {
+                **{scope: {collection: found} for scope, found in by_scope.items()},
+                **{scope: _warning("NO_RESULTS_ON_PAGE", scope) for scope in sorted(empty)},
+                **{scope: _warning("UNREACHABLE", scope) for scope in away},
+            },
+            **({"unreachables": [self.link(scope) for scope in away]} if away else {}),
+            **({"nextPageToken": token} if token else {}),
+        }
+
+    def named(self, kind: str, path: str, name: str) -> dict[str, Any]:
+        """Write what all resources have that nobody made, such as zones."""
+        whole = f"{path}/{name}"
+        return {
+            "kind": f"compute#{kind}",
+            "id": str(crc32(whole.encode()) + 1),
+            "name": name,
+            "description": name,
+            "selfLink": self.link(whole),
         }
 
     def selected(
@@ -170,3 +221,20 @@ class Frame:
             message["httpErrorStatusCode"] = 403 if "QUOTA" in error["code"] else 503
             message["httpErrorMessage"] = error["message"]
         return message
+
+
+def fingerprint(value: Any) -> str:
+    """Return 8 bytes of a hash of a JSON value, in base64 as Compute writes bytes."""
+    text = json.dumps(value, sort_keys=True)
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
+
+
+def _warning(code: str, scope: str) -> dict[str, Any]:
+    what = "No results for" if code == "NO_RESULTS_ON_PAGE" else "Cannot reach"
+    return {
+        "warning": {
+            "code": code,
+            "message": f"{what} the scope '{scope}'.",
+            "data": [{"key": "scope", "value": scope}],
+        }
+    }

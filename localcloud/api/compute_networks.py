@@ -6,12 +6,12 @@ from typing import Any
 
 from localcloud.api.compute_errors import bad_value, in_use, missing
 from localcloud.api.compute_firewall_message import check_name, checked
-from localcloud.api.compute_frame import PROJECT, SELECTION, Frame
+from localcloud.api.compute_frame import AGGREGATED, EVERYWHERE, PROJECT, SELECTION, Frame
 from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.node_message import Message, read
+from localcloud.api.node_networks import COLLECTION, NodeNetworks
 from localcloud.api.routing import Call, Route, camel_case
 
-COLLECTION = "networks"
 _NETWORK = Message(
     {
         **dict.fromkeys(("creationTimestamp", "id", "kind", "selfLink", "subnetworks")),
@@ -22,6 +22,7 @@ _NETWORK = Message(
         "routingConfig": Message({"routingMode": str, "bgpBestPathSelectionMode": str}),
     }
 )
+_SUBNETWORK_FIELDS = ("network", "ipCidrRange", "region")
 _SMALLEST_MTU, _LARGEST_MTU = 1300, 8896
 
 
@@ -35,6 +36,7 @@ class Networks:
     def __init__(self, frame: Frame, addresses: Callable[[], Sequence[IPv4Address]]) -> None:
         self._frame = frame
         self._table = ResourceTable(frame.database)
+        self._users = NodeNetworks(frame.database)
         self._addresses = addresses
         with frame.database.transaction():
             if not self._table.all(COLLECTION):
@@ -52,6 +54,13 @@ class Networks:
             Route("compute.networks.delete", "DELETE", one, self.delete, ids),
             Route(
                 "compute.subnetworks.list", "GET", subnets, self.subnetworks, (*SELECTION, "views")
+            ),
+            Route(
+                "compute.subnetworks.aggregatedList",
+                "GET",
+                f"{AGGREGATED}/subnetworks",
+                self.subnetworks_everywhere,
+                (*EVERYWHERE, "views"),
             ),
             Route(
                 "compute.subnetworks.get",
@@ -89,7 +98,7 @@ class Networks:
             return self._begin("insert", call, made)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Remove a network that no firewall rule names; answers the operation."""
+        """Remove a network that no firewall rule and no TPU names; answers the operation."""
         with self._frame.database.transaction():
             target = f"global/networks/{call.names['network']}"
             if found := self._frame.earlier("networks.delete", call, target):
@@ -99,6 +108,8 @@ class Networks:
             for rule in self._table.all("firewalls"):
                 if rule.body["network"] == name:
                     raise in_use(name, f"{self._frame.project.parent}/{rule.path}")
+            if nodes := self._users.users(name):
+                raise in_use(name, ", ".join(node.node_id for node in nodes))
             self._table.remove(network.uid)
             return self._begin("delete", call, network)
 
@@ -106,8 +117,18 @@ class Networks:
         """Give a page of a region's subnetworks."""
         scope = self._frame.region(call)
         items = [self._write_subnetwork(it, scope) for it in self._with_subnetworks()]
-        path, fields = f"{scope}/subnetworks", ("network", "ipCidrRange", "region")
-        return self._frame.page("subnetworkList", path, items, call, fields)
+        path = f"{scope}/subnetworks"
+        return self._frame.page("subnetworkList", path, items, call, _SUBNETWORK_FIELDS)
+
+    def subnetworks_everywhere(self, call: Call) -> Mapping[str, Any]:
+        """Give a page of all regions' subnetworks, by region."""
+        scopes = [f"regions/{region}" for region in self._frame.regions()]
+        found = self._with_subnetworks()
+        items = [self._write_subnetwork(it, scope) for scope in scopes for it in found]
+        kind = "subnetworkAggregatedList"
+        return self._frame.aggregated(
+            kind, "subnetworks", items, call, _SUBNETWORK_FIELDS, scopes=scopes
+        )
 
     def subnetwork(self, call: Call) -> Mapping[str, Any]:
         """Give one subnetwork."""

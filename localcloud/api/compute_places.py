@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from typing import Any
-from zlib import crc32
 
 from localcloud.api.compute_disk_message import TYPES, DiskType
 from localcloud.api.compute_errors import missing
@@ -62,28 +61,18 @@ class Places:
 
     def _write_zone(self, zone: str) -> dict[str, Any]:
         region = self._frame.link(f"regions/{zone.rpartition('-')[0]}")
-        return {**self._named("zone", "zones", zone), "status": "UP", "region": region}
+        return {**self._frame.named("zone", "zones", zone), "status": "UP", "region": region}
 
     def _write_region(self, region: str) -> dict[str, Any]:
         zones = [zone for zone in self._frame.project.zones if zone.rpartition("-")[0] == region]
         links = [self._frame.link(f"zones/{zone}") for zone in zones]
-        return {**self._named("region", "regions", region), "status": "UP", "zones": links}
+        return {**self._frame.named("region", "regions", region), "status": "UP", "zones": links}
 
     def _write_type(self, kind: DiskType, scope: str) -> dict[str, Any]:
         return {
-            **self._named("diskType", f"{scope}/diskTypes", kind.name),
+            **self._frame.named("diskType", f"{scope}/diskTypes", kind.name),
             "description": kind.description,
             "zone": self._frame.link(scope),
             "defaultDiskSizeGb": str(kind.default),
             "validDiskSize": f"{kind.least}GB-{kind.most}GB",
-        }
-
-    def _named(self, kind: str, path: str, name: str) -> dict[str, Any]:
-        whole = f"{path}/{name}"
-        return {
-            "kind": f"compute#{kind}",
-            "id": str(crc32(whole.encode()) + 1),
-            "name": name,
-            "description": name,
-            "selfLink": self._frame.link(whole),
         }

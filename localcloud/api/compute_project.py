@@ -1,13 +1,10 @@
 """The methods of Compute's ``projects``: the metadata that all machines share, by fingerprint."""
 
-import base64
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from localcloud.api.compute_errors import ComputeError, bad_value, missing
-from localcloud.api.compute_frame import PROJECT, Frame
+from localcloud.api.compute_frame import PROJECT, Frame, fingerprint
 from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.node_message import Message, Repeated, read
 from localcloud.api.routing import Call, Route
@@ -60,7 +57,7 @@ class ComputeProject:
             "creationTimestamp": project.create_time,
             "commonInstanceMetadata": {
                 "kind": "compute#metadata",
-                "fingerprint": _fingerprint(project.body),
+                "fingerprint": fingerprint(project.body["items"]),
                 **({"items": project.body["items"]} if project.body["items"] else {}),
             },
             "defaultServiceAccount": self._account,
@@ -77,7 +74,7 @@ class ComputeProject:
             project = self._project()
             if found := self._frame.earlier("projects.setCommonInstanceMetadata", call, ""):
                 return self._frame.write(found)
-            if said.get("fingerprint") != _fingerprint(project.body):
+            if said.get("fingerprint") != fingerprint(project.body["items"]):
                 raise ComputeError(
                     412,
                     "conditionNotMet",
@@ -105,9 +102,3 @@ def _items(said: Mapping[str, Any]) -> list[Mapping[str, str]]:
             why = "Keys must be given, and each once"
             raise bad_value("items", key, why)
     return items
-
-
-def _fingerprint(body: Mapping[str, Any]) -> str:
-    """Give 8 bytes of a hash of the metadata, in base64 as Compute writes bytes."""
-    text = json.dumps(body["items"], sort_keys=True)
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()

@@ -25,11 +25,20 @@ HTTP_STATUS: Mapping[int, str] = {
 
 # google.rpc.Code, as an operation's ``error.code`` carries it.
 RPC_CANCELLED = 1
+RPC_INVALID_ARGUMENT = 3
 RPC_DEADLINE_EXCEEDED = 4
+RPC_NOT_FOUND = 5
 RPC_ALREADY_EXISTS = 6
 RPC_RESOURCE_EXHAUSTED = 8
+RPC_FAILED_PRECONDITION = 9
 RPC_ABORTED = 10
 RPC_INTERNAL = 13
+_RPC_CODES: Mapping[str, int] = {
+    "INVALID_ARGUMENT": RPC_INVALID_ARGUMENT,
+    "NOT_FOUND": RPC_NOT_FOUND,
+    "ALREADY_EXISTS": RPC_ALREADY_EXISTS,
+    "FAILED_PRECONDITION": RPC_FAILED_PRECONDITION,
+}
 
 _TYPE = "type.googleapis.com/google.rpc."
 
@@ -50,6 +59,11 @@ class ApiError(Exception):
         self.message = message
         self.status = status or HTTP_STATUS.get(code, "UNKNOWN")
         self.details = tuple(details)
+
+    @property
+    def rpc_code(self) -> int:
+        """The google.rpc.Code of an operation or request that ends with this error."""
+        return _RPC_CODES.get(self.status, RPC_INTERNAL)
 
     def body(self) -> dict[str, Any]:
         """Give the answer's JSON: ``{"error": {code, message, status[, details]}}``."""

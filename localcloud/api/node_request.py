@@ -9,7 +9,10 @@ from localcloud.api import catalog
 from localcloud.api.errors import invalid
 from localcloud.api.node_message import read
 
-_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
+# The id of a queued resource may have what the API's reference allows; that of a TPU is a name like
+# those of Compute Engine (https://cloud.google.com/compute/docs/naming-resources).
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
+_NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,24 @@ def requested(value: Any, parent: str, zone: str, path: str = "node") -> NodeReq
     """Read and check the Node message of a request; raises a 400."""
     said = read(value, path=path)
     accelerator = _accelerator(said, zone)
-    body = _with_defaults(said, accelerator, parent, zone)
+    body = _with_defaults(said, accelerator, parent)
     _check_runtime(body, zone)
     return NodeRequest(accelerator, body)
 
 
-def checked_id(field: str, text: str) -> str:
-    """Give the id of a new resource, or raise a 400 that names the query parameter or field."""
-    if not _ID.fullmatch(text):
-        raise invalid(field, f"{field} '{text}' does not match {_ID.pattern}")
+def checked_node_id(field: str, text: str) -> str:
+    """Return the id of a new node, or raise a 400 that names the query parameter or field."""
+    return _checked(field, text, _NODE_ID)
+
+
+def checked_request_name(field: str, text: str) -> str:
+    """Return the id of a new queued resource, or raise a 400 that names the query parameter."""
+    return _checked(field, text, _REQUEST_ID)
+
+
+def _checked(field: str, text: str, pattern: re.Pattern[str]) -> str:
+    if not pattern.fullmatch(text):
+        raise invalid(field, f"{field} '{text}' does not match {pattern.pattern}")
     return text
 
 
@@ -76,21 +88,15 @@ def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
 
 
 def _with_defaults(
-    said: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str, zone: str
+    said: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str
 ) -> dict[str, Any]:
-    """Give a node's stored body: what the caller said, and what Google fills in."""
-    if "networkConfig" in said and "networkConfigs" in said:
-        raise invalid("node.networkConfigs", "networkConfig and networkConfigs exclude each other")
-    project, region = parent.partition("/")[2], zone.rpartition("-")[0]
-    network = {
-        "network": f"{parent}/global/networks/default",
-        "subnetwork": f"{parent}/regions/{region}/subnetworks/default",
-    }
+    """Return a node's stored body, networks apart: what the caller said, and what Google adds."""
+    project = parent.partition("/")[2]
     account = {
         "email": f"compute@{project}.iam.gserviceaccount.com",
         "scope": ["https://www.googleapis.com/auth/cloud-platform"],
     }
-    body = {
+    return {
         **said,
         "acceleratorType": accelerator.name,
         "acceleratorConfig": {
@@ -101,6 +107,3 @@ def _with_defaults(
         "serviceAccount": {**account, **said.get("serviceAccount", {})},
         "shieldedInstanceConfig": said.get("shieldedInstanceConfig", {}),
     }
-    if "networkConfigs" not in said:
-        body["networkConfig"] = {**network, **said.get("networkConfig", {})}
-    return body

@@ -18,7 +18,8 @@ from localcloud.api.errors import (
 from localcloud.api.faults import Faults
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.node_message import write
-from localcloud.api.node_request import checked_id, requested
+from localcloud.api.node_networks import NodeNetworks
+from localcloud.api.node_request import checked_node_id, requested
 from localcloud.api.node_table import GONE, NoCapacityError, Node, NodeTable, Worker
 from localcloud.api.operation_table import OperationTable
 from localcloud.api.operations import write as write_operation
@@ -50,6 +51,7 @@ class Nodes:
         self._database = database
         self._nodes = NodeTable(database)
         self._disks = DataDisks(database)
+        self._networks = NodeNetworks(database)
         self._ids = RequestIds(database)
         self._operations = OperationTable(database)
         self._project = project
@@ -91,7 +93,7 @@ class Nodes:
     def create(self, call: Call) -> Mapping[str, Any]:
         """Store a node and begin to make its machines; answers the operation."""
         zone = self._project.one(call.names)
-        node_id = checked_id("nodeId", call.query.get("nodeId", ""))
+        node_id = checked_node_id("nodeId", call.query.get("nodeId", ""))
         wanted = requested(call.json(), self._project.parent, zone)
         name = f"{self._project.parent}/locations/{zone}/nodes/{node_id}"
         pool = self._machines.addresses()
@@ -102,8 +104,8 @@ class Nodes:
             if self._nodes.get(zone, node_id):
                 raise already_exists(name)
             count, node = wanted.accelerator.workers, None
-            disks = wanted.body.get("dataDisks", ())
-            self._disks.check(disks, self._project.parent, zone, count)
+            body = self._networks.resolved(wanted.body, self._project.parent, zone)
+            self._disks.check(body.get("dataDisks", ()), self._project.parent, zone, count)
             self._quota.check(zone, [wanted])
             shortage = self._faults.shortage(zone, wanted.accelerator.name, count=True)
             try:
@@ -113,7 +115,7 @@ class Nodes:
                         zone,
                         node_id,
                         timestamp(),
-                        wanted.body,
+                        body,
                         count,
                         pool,
                         latest_released_first=self._faults.reuses_addresses(zone),

@@ -13,12 +13,12 @@ from localcloud.api.clock import timestamp
 from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import (
-    RPC_ALREADY_EXISTS,
     RPC_DEADLINE_EXCEEDED,
     RPC_INTERNAL,
     ApiError,
 )
 from localcloud.api.lifecycle import EMPTY, Lifecycle
+from localcloud.api.node_networks import NodeNetworks
 from localcloud.api.node_table import GONE, NoCapacityError, Node, NodeTable
 from localcloud.api.nodes import DELETABLE
 from localcloud.api.operation_table import OperationTable
@@ -56,6 +56,7 @@ class Queue:
         self._requests = QueuedResourceTable(database)
         self._nodes = NodeTable(database)
         self._disks = DataDisks(database)
+        self._networks = NodeNetworks(database)
         self._operations = OperationTable(database)
         self._machines = machines
         self._parent = parent
@@ -131,7 +132,7 @@ class Queue:
         except NoCapacityError:
             return False
         except ApiError as error:
-            return self._fail(request, RPC_ALREADY_EXISTS, error.message)
+            return self._fail(request, error.rpc_code, error.message)
         for operation in begun:
             self._lifecycle.begin(operation)
         return True
@@ -139,7 +140,7 @@ class Queue:
     def _add(self, request: QueuedResource, wanted: WantedNode) -> Any:
         name = f"{self._parent}/locations/{request.zone}/nodes/{wanted.node_id}"
         body = {
-            **wanted.request.body,
+            **self._networks.resolved(wanted.request.body, self._parent, request.zone),
             "queuedResource": (
                 f"{self._parent}/locations/{request.zone}/queuedResources/{request.request_name}"
             ),

@@ -11,7 +11,7 @@ from typing import Any
 from localcloud.api.clock import moment_of, seconds_of
 from localcloud.api.errors import invalid
 from localcloud.api.node_message import NODE, Message, Repeated, read
-from localcloud.api.node_request import NodeRequest, checked_id, requested
+from localcloud.api.node_request import NodeRequest, checked_node_id, requested
 from localcloud.api.queued_resource_table import QueuedResource
 
 _NODE_SPEC = Message(
@@ -100,7 +100,7 @@ def wanted_nodes(
 def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator[str]:
     slices = spec.get("multisliceParams")
     if slices is None:
-        yield checked_id(f"{path}.nodeId", spec.get("nodeId", ""))
+        yield checked_node_id(f"{path}.nodeId", spec.get("nodeId", ""))
         return
     if "nodeId" in spec:
         raise invalid(f"{path}.nodeId", "nodeId and multisliceParams exclude each other")
@@ -110,7 +110,7 @@ def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator
         raise invalid(field, f"{field} is {count}; it must be greater than 1")
     prefix = slices.get("nodeIdPrefix", request_name)
     for number in range(count):
-        yield checked_id(f"{path}.multisliceParams.nodeIdPrefix", f"{prefix}-{number}")
+        yield checked_node_id(f"{path}.multisliceParams.nodeIdPrefix", f"{prefix}-{number}")
 
 
 def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists, failed_precondition, invalid, not_found
 from localcloud.api.lifecycle import Lifecycle
-from localcloud.api.node_request import checked_id
+from localcloud.api.node_networks import NodeNetworks
+from localcloud.api.node_request import checked_request_name
 from localcloud.api.node_table import Node, NodeTable
 from localcloud.api.operation_table import OperationTable
 from localcloud.api.operations import write as write_operation
@@ -43,6 +44,7 @@ class QueuedResources:
         self._requests = QueuedResourceTable(database)
         self._nodes = NodeTable(database)
         self._disks = DataDisks(database)
+        self._networks = NodeNetworks(database)
         self._operations = OperationTable(database)
         self._ids = RequestIds(database)
         self._project = project
@@ -81,7 +83,9 @@ class QueuedResources:
     def create(self, call: Call) -> Mapping[str, Any]:
         """Put a request in the queue; answers the operation, which ends when it is there."""
         zone, parent = self._project.one(call.names), self._project.parent
-        request_name = checked_id("queuedResourceId", call.query.get("queuedResourceId", ""))
+        request_name = checked_request_name(
+            "queuedResourceId", call.query.get("queuedResourceId", "")
+        )
         body = read_request(call.json(), parent, zone)
         valid = validity(body, time.time())
         name = self._name(zone, request_name)
@@ -96,6 +100,7 @@ class QueuedResources:
             for node in wanted:
                 if self._nodes.get(zone, node.node_id):
                     raise already_exists(f"{parent}/locations/{zone}/nodes/{node.node_id}")
+                self._networks.resolved(node.request.body, parent, zone)
                 disks = node.request.body.get("dataDisks", ())
                 self._disks.check(disks, parent, zone, node.request.accelerator.workers)
             self._quota.check(zone, [node.request for node in wanted])

@@ -21,9 +21,13 @@ _NAMED = {"kind", "id", "name", "selfLink"}
 _MADE = {*_NAMED, "creationTimestamp"}
 # Every answer has these, though the document cannot say so.
 _ALWAYS = {
-    "Disk": {*_MADE, "zone", "type", "sizeGb", "status", "physicalBlockSizeBytes"},
+    "Disk": {
+        *(*_MADE, "zone", "type", "sizeGb", "status", "physicalBlockSizeBytes"),
+        "labelFingerprint",
+    },
     "DiskType": {*_NAMED, "zone", "defaultDiskSizeGb", "validDiskSize"},
     "Firewall": {*_MADE, "network", "priority", "direction", "disabled", "logConfig"},
+    "MachineType": {*_NAMED, "zone", "guestCpus", "memoryMb", "isSharedCpu"},
     "Metadata": {"kind", "fingerprint"},
     "Network": {*_MADE, "autoCreateSubnetworks", "routingConfig"},
     "Operation": {

@@ -12,6 +12,7 @@ from tests.localcloud.api.local_api import ZONE
 from tests.localcloud.api.test_google_client import service
 
 DISKS = f"zones/{ZONE}/disks"
+MACHINES = f"zones/{ZONE}/machineTypes"
 RULE = {"name": "ssh", "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
 
 
@@ -43,6 +44,9 @@ def test_every_method_has_an_answer_that_the_document_allows(local_api, compute)
     compute.done("PUT", "global/firewalls/ssh", RULE)
     compute.done("POST", DISKS, {"name": "data", "sizeGb": "10"})
     compute.done("POST", f"{DISKS}/data/resize", {"sizeGb": "20"})
+    label_mark = compute.get(f"{DISKS}/data")["labelFingerprint"]
+    labels = {"labels": {"a": "b"}, "labelFingerprint": label_mark}
+    compute.done("POST", f"{DISKS}/data/setLabels", labels)
     mark = compute.get("")["commonInstanceMetadata"]["fingerprint"]
     compute.done("POST", "setCommonInstanceMetadata", {"fingerprint": mark})
     for path in (
@@ -50,6 +54,8 @@ def test_every_method_has_an_answer_that_the_document_allows(local_api, compute)
         *("global/firewalls", "global/firewalls/ssh", f"{region}/subnetworks/default", "regions"),
         *(DISKS, f"{DISKS}/data", "aggregated/disks", f"zones/{ZONE}", region),
         *(f"zones/{ZONE}/diskTypes", f"zones/{ZONE}/diskTypes/pd-ssd"),
+        *(MACHINES, f"{MACHINES}/ct6e-standard-4t"),
+        *("aggregated/machineTypes", "aggregated/subnetworks"),
         *("global/operations", f"zones/{ZONE}/operations", f"{region}/operations"),
     ):
         compute.get(path)
@@ -157,6 +163,35 @@ def test_an_operation_that_a_fault_lets_fail_ends_with_its_error_and_changes_not
     assert compute.refused("GET", f"{DISKS}/one") == (404, "notFound")
     assert "error" not in compute.done("POST", DISKS, {"name": "one", "sizeGb": "10"})
     assert compute.get(f"{DISKS}/one")["sizeGb"] == "10"
+
+
+def test_machine_types_of_tpus_are_listed_by_zone_and_everywhere_with_their_chips(compute):
+    one = compute.get(f"{MACHINES}/ct6e-standard-8t")
+    few = compute.names(MACHINES, filter="name=ct6e-*", orderBy="name desc", maxResults=1)
+    everywhere = compute.get("aggregated/machineTypes", filter="name=ct5p-hightpu-4t")["items"]
+
+    assert one["accelerators"] == [
+        {"guestAcceleratorType": "ct6e", "guestAcceleratorCount": 8},
+    ]
+    assert (one["guestCpus"], one["memoryMb"], one["zone"]) == (360, 1440 * 1024, ZONE)
+    assert few == ["ct6e-standard-8t", "ct6e-standard-4t", "ct6e-standard-1t"]
+    assert [it["name"] for it in everywhere[f"zones/{ZONE}"]["machineTypes"]] == ["ct5p-hightpu-4t"]
+    assert compute.refused("GET", f"{MACHINES}/floppy-1t") == (404, "notFound")
+
+
+def test_all_regions_subnetworks_come_in_one_list_by_region(compute):
+    compute.done("POST", "global/networks", {"name": "other"})
+    compute.done("POST", "global/networks", {"name": "bare", "autoCreateSubnetworks": False})
+
+    items = compute.get("aggregated/subnetworks")["items"]
+    filtered = compute.get("aggregated/subnetworks", filter="name=nothing")["items"]
+    page = compute.get("aggregated/subnetworks", maxResults=1)
+
+    here = items["regions/us-central2"]["subnetworks"]
+    assert [subnet["name"] for subnet in here] == ["default", "other"]
+    assert filtered["regions/us-central2"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
+    assert [len(it["subnetworks"]) for it in page["items"].values()] == [1]
+    assert page["nextPageToken"]
 
 
 def test_the_project_s_metadata_changes_only_with_its_present_fingerprint(compute):

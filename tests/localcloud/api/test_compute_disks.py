@@ -178,6 +178,25 @@ def test_a_deleted_disk_s_content_is_gone_before_another_has_its_name(local_api,
     assert local_api.machines.forgotten == [(ZONE, "data")]
 
 
+def test_a_disk_s_labels_change_only_with_their_present_fingerprint(compute):
+    made(compute, labels={"team": "a"})
+    before = compute.get(f"{DISKS}/data")["labelFingerprint"]
+    path = f"{DISKS}/data/setLabels"
+    wanted = {"labels": {"team": "b", "cost": "1"}, "labelFingerprint": before}
+
+    compute.done("POST", path, wanted)
+    after = compute.get(f"{DISKS}/data")
+
+    assert after["labels"] == wanted["labels"]
+    assert after["labelFingerprint"] != before
+    assert compute.refused("POST", path, wanted) == (412, "conditionNotMet")
+    assert compute.refused("POST", path, {"labels": {}}) == (412, "conditionNotMet")
+    stranger = {"labels": {"Team": "b"}, "labelFingerprint": after["labelFingerprint"]}
+    assert compute.refused("POST", path, stranger)[0] == 400
+    compute.done("POST", path, {"labelFingerprint": after["labelFingerprint"]})
+    assert "labels" not in compute.get(f"{DISKS}/data")
+
+
 @pytest.mark.parametrize("labels", [{"Team": "a"}, {"1st": "a"}, {"team": "A b"}, {"t" * 64: ""}])
 def test_a_label_that_google_does_not_take_is_refused(compute, labels):
     answer = compute.refused("POST", DISKS, {"name": "data", "labels": labels})

@@ -1,0 +1,129 @@
+"""Which networks and names a TPU may have: what Google refuses is refused here."""
+
+import uuid
+
+import pytest
+
+from tests.localcloud.api.compute_caller import Compute
+from tests.localcloud.api.local_api import NODE, PROJECT, ZONE, wait_for
+
+HERE = f"projects/{PROJECT}"
+NODES, QUEUE = f"locations/{ZONE}/nodes", f"locations/{ZONE}/queuedResources"
+SUBNETS = f"{HERE}/regions/us-central2/subnetworks"
+GOOGLE = "https://www.googleapis.com/compute/v1"
+
+
+@pytest.fixture
+def compute(local_api):
+    compute = Compute(local_api)
+    compute.done("POST", "global/networks", {"name": "other"})
+    compute.done("POST", "global/networks", {"name": "bare", "autoCreateSubnetworks": False})
+    return compute
+
+
+def refused(api, config, node_id="one"):
+    body = {**NODE, "networkConfig": config}
+    error = api.call("POST", NODES, body, nodeId=node_id).json()["error"]
+    return error["code"], error["status"]
+
+
+@pytest.mark.usefixtures("compute")
+@pytest.mark.parametrize(
+    ("config", "network", "subnetwork"),
+    [
+        ({}, "default", "default"),
+        ({"network": "other"}, "other", "other"),
+        ({"network": "global/networks/other"}, "other", "other"),
+        ({"network": f"{HERE}/global/networks/other"}, "other", "other"),
+        ({"network": f"{GOOGLE}/{HERE}/global/networks/other"}, "other", "other"),
+        ({"subnetwork": "other"}, "other", "other"),
+        ({"subnetwork": "regions/us-central2/subnetworks/other"}, "other", "other"),
+        ({"network": "default", "subnetwork": f"{SUBNETS}/default"}, "default", "default"),
+        ({"subnetwork": f"{GOOGLE}/{SUBNETS}/default"}, "default", "default"),
+    ],
+)
+def test_a_tpu_has_the_full_names_of_its_network_and_subnetwork(
+    local_api, config, network, subnetwork
+):
+    found = local_api.ready("one", networkConfig=config)["networkConfig"]
+
+    assert found["network"] == f"{HERE}/global/networks/{network}"
+    assert found["subnetwork"] == f"{SUBNETS}/{subnetwork}"
+
+
+@pytest.mark.usefixtures("compute")
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"network": "nowhere"}, (404, "NOT_FOUND")),
+        ({"network": "projects/strange/global/networks/default"}, (404, "NOT_FOUND")),
+        ({"subnetwork": "nowhere"}, (404, "NOT_FOUND")),
+        ({"network": "bare"}, (404, "NOT_FOUND")),
+        ({"subnetwork": "regions/us-east1/subnetworks/default"}, (400, "INVALID_ARGUMENT")),
+        ({"network": "other", "subnetwork": "default"}, (400, "INVALID_ARGUMENT")),
+        ({"network": "zones/x/networks/default"}, (400, "INVALID_ARGUMENT")),
+    ],
+)
+def test_a_network_or_subnetwork_that_a_tpu_cannot_be_in_is_refused(local_api, config, expected):
+    assert refused(local_api, config) == expected
+    assert local_api.get("locations/-/nodes") == {}
+
+
+def test_each_of_several_networks_must_exist(local_api):
+    configs = [{"network": "default"}, {"network": "nowhere"}]
+    answer = local_api.call("POST", NODES, {**NODE, "networkConfigs": configs}, nodeId="one")
+
+    assert answer.status_code == 404
+    node = local_api.ready("two", networkConfigs=configs[:1])
+    assert node["networkConfigs"][0]["subnetwork"] == f"{SUBNETS}/default"
+
+
+def queued(api, network="default", node_id="one", name="q"):
+    node = {**NODE, "networkConfig": {"network": network}}
+    spec = {"parent": f"{HERE}/locations/{ZONE}", "nodeId": node_id, "node": node}
+    return api.call("POST", QUEUE, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId=name)
+
+
+def test_a_queued_request_in_a_network_that_does_not_exist_is_refused(local_api):
+    assert queued(local_api, "nowhere").json()["error"]["status"] == "NOT_FOUND"
+
+
+def test_a_queued_request_whose_network_went_away_meanwhile_fails_and_says_so(local_api, compute):
+    local_api.call("POST", "/_localcloud/faults", {"capacity": [{}]})
+    assert queued(local_api, "other").ok
+    compute.done("DELETE", "global/networks/other")
+    local_api.call("POST", "/_localcloud/faults", {"capacity": []})
+
+    def failure():
+        state = local_api.get(f"{QUEUE}/q")["state"]
+        return state["failedData"]["error"] if state["state"] == "FAILED" else None
+
+    error = wait_for(failure)
+    assert (error["code"], "networks/other" in error["message"]) == (5, True)
+
+
+def test_a_network_with_a_tpu_in_it_cannot_be_deleted(local_api, compute):
+    local_api.ready("one", networkConfig={"network": "other"})
+
+    in_use = compute.refused("DELETE", "global/networks/other", requestId=str(uuid.uuid4()))
+    local_api.ended(local_api.delete("one"))
+
+    assert in_use == (400, "resourceInUseByAnotherResource")
+    compute.done("DELETE", "global/networks/other")
+
+
+@pytest.mark.parametrize(
+    "node_id", ["", "Pod", "my_tpu", "1pod", "pod-", "-pod", "p.d", "a b", "p" * 64, "pöd"]
+)
+def test_a_node_id_that_is_no_name_of_google_s_is_refused(local_api, node_id):
+    direct = local_api.call("POST", NODES, NODE, nodeId=node_id).json()["error"]
+    by_queue = queued(local_api, node_id=node_id).json()["error"]
+
+    for error, field in ((direct, "nodeId"), (by_queue, "queuedResource.tpu.nodeSpec[0].nodeId")):
+        assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT")
+        assert error["details"][0]["fieldViolations"][0]["field"] == field
+
+
+@pytest.mark.parametrize("node_id", ["p", "pod-1", "p" * 63])
+def test_a_node_id_that_is_a_name_is_taken(local_api, node_id):
+    assert local_api.ready(node_id)["name"].endswith(f"/{node_id}")
