@@ -199,6 +199,14 @@ def test_a_shared_place_that_can_not_be_made_is_no_obstacle_and_a_link_is_not_fo
     assert usable_cache("gs://bucket/cache", me) == "gs://bucket/cache"
 
 
+def test_a_directory_of_somebody_else_is_not_taken_for_the_compile_cache(tmp_path):
+    other = pwd.struct_passwd(("other", "x", os.getuid() + 1, os.getgid() + 1, "", "/", "/bin/sh"))
+    (tmp_path / "theirs").mkdir(mode=0o755)
+
+    assert usable_cache(str(tmp_path / "theirs"), other) == ""
+    assert (tmp_path / "theirs").stat().st_uid == os.getuid()
+
+
 SECRETS = (("KEY", 'a "$x"\nb'), ("MINE", "2"))
 
 

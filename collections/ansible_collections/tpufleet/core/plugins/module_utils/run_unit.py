@@ -285,13 +285,17 @@ def start(launch: Launch, places: Places, device_glob: str = "") -> None:
 def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
     """Create the shared compilation cache, for the trainer's user alone; return its path or URI.
 
-    Returns an empty string where it cannot be created: a run needs no cache.
+    Returns an empty string where it cannot be created: a run needs no cache. A directory that is
+    somebody else's stays so, since whoever launches a run chooses the path.
     """
     if not wanted or "://" in wanted:
         return wanted
+    place = Path(wanted)
     try:
-        if not is_directory(Path(wanted), account.pw_uid):
-            make_directory(Path(wanted), account.pw_uid, 0o700)
+        if not is_directory(place, account.pw_uid):
+            if place.exists():
+                return ""
+            make_directory(place, account.pw_uid, 0o700)
     except OSError:
         return ""
     return wanted
