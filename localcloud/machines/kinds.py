@@ -61,6 +61,7 @@ DEFAULT = "nspawn"
 def want_tools(kind: str) -> None:
     """Raise CloudError if a tool of this kind is missing."""
     if missing := [tool for tool in KINDS[kind].tools if not shutil.which(tool)]:
+        tools = ", ".join(missing)
         raise CloudError(
-            f"{', '.join(missing)} is missing, for machines of kind {kind}. Run: {KINDS[kind].install}"
+            f"{tools} is missing, for machines of kind {kind}. Run: {KINDS[kind].install}"
         )
