@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.template import is_trusted_as_template
+from ansible_collections.tpufleet.core.plugins.plugin_utils.inert_text import trust_inert
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.collections.scripted_api import PROJECT, TOKEN, Say, ScriptedApi, error, node
 from tests.collections.test_host_keys import ED25519, published
@@ -126,21 +130,68 @@ def test_a_tpu_whose_keys_cant_be_read_is_listed_and_named(listed, scripted):
     assert "demo-w0" in result.stdout
 
 
-def test_an_expression_in_the_apis_data_stays_what_it_is(listed, scripted):
-    evil = "{{ lookup('ansible.builtin.env', 'HOME') }}"
-    scripted.answerer = answering(node(labels={"evil": evil}))
-    worker = the_inventory(listed())["_meta"]["hostvars"]["demo-w0"]
-    assert worker["tpu_labels"]["evil"] == evil
+#: Texts that Ansible evaluates where it trusts them, each running a command.
+TEMPLATES = [
+    "{{ lookup('ansible.builtin.pipe', 'touch OWNED') }}",
+    "{% set x = lookup('ansible.builtin.pipe', 'touch OWNED') %}",
+    "#jinja2: variable_start_string:'[[', variable_end_string:']]'\n"
+    "[[ lookup('ansible.builtin.pipe', 'touch OWNED') ]]",
+    "#jinja2: block_start_string:'<%', block_end_string:'%>'\n"
+    "<% set x = lookup('ansible.builtin.pipe', 'touch OWNED') %>",
+]
+READ_EVERYTHING = """
+- hosts: all
+  gather_facts: false
+  connection: ansible.builtin.local
+  vars: {ansible_python_interpreter: "{{ ansible_playbook_python }}"}
+  tasks:
+    - ansible.builtin.set_fact: {all_of_it: "{{ vars | string }}"}
+    - ansible.builtin.assert:
+        that: tpu_labels | string is string
+        fail_msg: "{{ tpu_labels.owner }} {{ tpu_queued_resource }} {{ tpu_unreachable }}"
+    - ansible.builtin.debug: {msg: "{{ tpu_labels.owner }} {{ tpu_queued_resource }}"}
+    - ansible.builtin.debug: {var: tpu_labels}
+    - ansible.builtin.copy: {content: "{{ tpu_labels.owner }}", dest: "{{ read_to }}", mode: "0600"}
+      delegate_to: localhost
+"""
 
 
-def test_text_that_can_be_no_template_is_listed_as_it_is_for_readers_other_than_ansible(
-    listed, scripted
-):
-    scripted.answerer = answering(node(labels={"good": "text", "evil": "{{ 1 }}"}))
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_path, template):
+    owned, read = tmp_path / "owned", tmp_path / "read"
+    hostile = template.replace("OWNED", str(owned))
+    scripted.answerer = answering(
+        node(
+            labels={"owner": hostile, hostile: "x"},
+            description=hostile,
+            healthDescription=hostile,
+            queuedResource=hostile,
+        ),
+        unreachable=[hostile],
+    )
+    listing = listed(allow_partial=True)
+    assert the_inventory(listing)["_meta"]["hostvars"]["demo-w0"]["tpu_labels"]["owner"] == hostile
+
+    (tmp_path / "read.yml").write_text(READ_EVERYTHING)
+    words = ["-i", str(tmp_path / "inventory"), str(tmp_path / "read.yml"), "-vvv"]
+    done = ansible("ansible-playbook", *words, "-e", f"read_to={read}", HOME=str(tmp_path))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert read.read_text() == hostile
+    assert not owned.exists()
+
+
+def test_what_the_plugin_builds_is_listed_as_it_is_and_free_text_is_not(listed, scripted):
+    scripted.answerer = answering(node(labels={"good": "text"}))
     told = json.loads(listed().stdout)["_meta"]["hostvars"]["demo-w0"]
-    assert isinstance(told["ansible_host"], str)
-    assert isinstance(told["ansible_ssh_common_args"], str)
-    assert told["tpu_labels"] == {"good": "text", "evil": {"__ansible_unsafe": "{{ 1 }}"}}
+    assert told.pop("tpu_labels") == {"good": {"__ansible_unsafe": "text"}}
+    assert "__ansible_unsafe" not in json.dumps(told)
+
+
+@given(st.text() | st.text(alphabet="#{}[]%jinja2: '\n"))
+def test_text_is_only_trusted_if_it_cannot_be_a_template(text):
+    trusted = is_trusted_as_template(trust_inert(text))
+    assert not (trusted and set(text) & set("{}#<>$`|&\n\r"))
 
 
 def test_constructed_groups_names_and_variables_work_as_ansible_users_know_them(listed, scripted):

@@ -86,6 +86,7 @@ from ..module_utils.host_keys import KnownHost, KnownHostsFile, alias_of
 from ..module_utils.tpu_api import ApiSettings, Listing
 from ..module_utils.tpu_errors import NoAnswer, NotConfigured, TpuApiError, one_line
 from ..module_utils.tpu_hosts import (
+    BUILT_VARIABLES,
     Host,
     HostOptions,
     build_hosts,
@@ -97,7 +98,7 @@ from ..module_utils.tpu_nodes import Node
 from ..module_utils.tpu_slices import Slice, slices_of
 from ..module_utils.tpu_sources import Source, TpuNodes
 from ..plugin_utils.doctor_asked import doctor_asked, last_words
-from ..plugin_utils.inert_text import plain
+from ..plugin_utils.inert_text import trust_inert
 from ..plugin_utils.typed_values import cut_short
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
@@ -159,7 +160,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         known = {"zones", "address", "os_login"} & set(self._options)
         other = {option: self.get_option(option) for option in known}
         for name, value in last_words(error, self._text, other, self._hints).items():
-            self.inventory.set_variable("all", name, plain(value))
+            self.inventory.set_variable("all", name, value)
 
     def _fill(self, path: str, *, use_cache: bool) -> None:
         hints = self._templated_options(path)
@@ -334,10 +335,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 "os_login": self.get_option("os_login"),
             },
             "tpu_partial": bool(listing.unreachable),
-            "tpu_unreachable": list(listing.unreachable),
         }
         for name, value in shared.items():
-            self.inventory.set_variable("all", name, plain(value))
+            self.inventory.set_variable("all", name, trust_inert(value))
+        self.inventory.set_variable("all", "tpu_unreachable", list(listing.unreachable))
         if listing.unreachable:
             zones = ", ".join(listing.unreachable)
             self.display.warning(
@@ -355,7 +356,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         for name, host in named:
             self.inventory.add_host(name)
             for variable, value in host.variables.items():
-                self.inventory.set_variable(name, variable, plain(value))
+                built = variable in BUILT_VARIABLES
+                self.inventory.set_variable(name, variable, trust_inert(value) if built else value)
             for group in host.groups:
                 if group not in safe:
                     safe[group] = self.inventory.add_group(self._sanitize_group_name(group))

@@ -25,6 +25,39 @@ Address = Literal["external", "internal", "iap"]
 _GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "localhost"})
 
 
+#: Variables that are built here from validated fields. The others, such as labels, are free text,
+#: which the inventory never lets Ansible evaluate.
+BUILT_VARIABLES = frozenset(
+    {
+        "ansible_host",
+        "ansible_ssh_common_args",
+        "ansible_ssh_private_key_file",
+        "ansible_user",
+        "tpu_accelerator_type",
+        "tpu_chips",
+        "tpu_device_glob",
+        "tpu_external_ip",
+        "tpu_generation",
+        "tpu_health",
+        "tpu_id",
+        "tpu_internal_ip",
+        "tpu_leader_ip",
+        "tpu_multislice",
+        "tpu_name",
+        "tpu_queued_resource",
+        "tpu_slice_count",
+        "tpu_slice_id",
+        "tpu_slice_leader_ip",
+        "tpu_spot",
+        "tpu_state",
+        "tpu_topology",
+        "tpu_worker_count",
+        "tpu_worker_id",
+        "tpu_zone",
+    }
+)
+
+
 class NameClash(TpuApiError):  # noqa: N818  named like its kin in tpu_errors
     """Two hosts would have one name."""
 

@@ -1,23 +1,29 @@
-"""Text from an API that cannot be a template, told apart from text that could be one."""
+"""Trust of text that cannot be a template, for variables that the inventory plugin builds."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ansible.template import trust_as_template
 
+#: No character that a template needs: ``{`` begins an expression, and ``#`` begins the header
+#: ``#jinja2:``, which redefines what an expression begins with.
+_INERT = re.compile(r"[\w .,:;/@%+=~*?!'\"\\\[\]()-]*")
 
-def plain(value: Any) -> Any:
-    """Mark text without a brace as trusted, in a value of any depth; leave all else untrusted.
 
-    Without ``{`` there is no template to run, so trust gives nothing away; and ansible-inventory
-    then writes the text as it is, not as ``{"__ansible_unsafe": …}``, which testinfra and other
-    readers of its output do not know.
+def trust_inert(value: Any) -> Any:
+    """Mark text of harmless characters as trusted, in a value of any depth.
+
+    ansible-inventory writes trusted text as it is, and untrusted text as
+    ``{"__ansible_unsafe": …}``, which testinfra and other readers of its output do not know. Call
+    this only for variables that the plugin builds from validated fields and its own options, never
+    for free text such as labels.
     """
     if isinstance(value, str):
-        return value if "{" in value else trust_as_template(value)
+        return trust_as_template(value) if _INERT.fullmatch(value) else value
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: trust_inert(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [trust_inert(item) for item in value]
     return value
