@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.doctor_machine import (
     Machine,
     certificate_finding,
+    checkpoint_findings,
     device_findings,
     disk_findings,
     kernel_finding,
@@ -142,6 +143,30 @@ def test_libtpus_errors_of_the_last_day_are_said(machine):
     (machine.tpu_logs / "tpu_driver.INFO").symlink_to(log)
     assert libtpu_finding(machine, time.time()).said == "E1121 10:00:01 chip 2 is lost"
     assert libtpu_finding(machine, time.time() + 90000).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "states"),
+    [
+        ({}, ["mend"]),
+        ({"worker_id": 0}, []),
+        ({"workers": 1}, []),
+        ({"checkpoints": "gs://fleet/checkpoints"}, []),
+        ({"root_disk": "/proc"}, ["ok"]),
+    ],
+    ids=["own disk", "worker 0", "one worker", "bucket", "another disk"],
+)
+def test_a_checkpoint_directory_on_each_workers_own_disk_is_reported(
+    machine, tmp_path, changes, states
+):
+    shared = {"checkpoints": str(tmp_path / "shared/checkpoints"), "workers": 4, "worker_id": 1}
+    found = list(
+        checkpoint_findings(replace(machine, **({"root_disk": str(tmp_path)} | shared | changes)))
+    )
+
+    assert [finding.state for finding in found] == states
+    if states == ["mend"]:
+        assert "runs on the 4 workers of its TPU are refused: set bucket" in found[0].line
 
 
 def test_the_module_looks_at_this_machine_and_changes_nothing(tmp_path):

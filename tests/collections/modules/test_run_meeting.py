@@ -34,7 +34,9 @@ class Workers:
         self.folder, self.port = folder, port
         self.started: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, number: int, program: str, **differs: str) -> None:
+    def start(
+        self, number: int, program: str, inside: tuple[str, ...] = (), **differs: str
+    ) -> None:
         place = self.folder / str(number)
         (place / "etc/runs/mine").mkdir(parents=True)
         (place / "run").mkdir()
@@ -58,7 +60,9 @@ class Workers:
             "TPUFLEET_MEET_AS": NAMES,
         } | differs
         self.started[number] = subprocess.Popen(
-            [sys.executable, ATTEMPT, "begin", "mine"], env=environ, stdin=subprocess.DEVNULL
+            [*inside, sys.executable, ATTEMPT, "begin", "mine"],
+            env=environ,
+            stdin=subprocess.DEVNULL,
         )
 
     def code(self, number: int) -> int:
@@ -145,6 +149,78 @@ def test_who_has_not_the_attempts_token_is_nobody(workers):
     assert workers.code(0) == 76
     assert workers.news(0)["why"] == "pod-w1 did not come"
     assert not workers.began(1)
+
+
+needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="it needs root, to mount")
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A checkpoint path below a shared directory; the run's own directory is not made yet."""
+    (tmp_path / "shared").mkdir()
+    return tmp_path / "shared/checkpoints/mine"
+
+
+def with_own(folder: Path, shared: Path) -> tuple[str, ...]:
+    """Begin a command so that it sees another directory at the shared one's place."""
+    own = folder / "own"
+    own.mkdir(parents=True, exist_ok=True)
+    mount = f'mount --bind {own} {shared.parent.parent} && exec "$@"'
+    return ("unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh")
+
+
+@needs_mounts
+@pytest.mark.parametrize("apart", [(1,), (1, 2)])
+def test_no_worker_starts_whose_checkpoint_directory_is_its_own(workers, shared, tmp_path, apart):
+    for number in range(3):
+        workers.start(
+            number,
+            TOUCH.format(""),
+            with_own(tmp_path / f"disk{number}", shared) if number in apart else (),
+            TPUFLEET_MEET_CHECKPOINTS=str(shared),
+            TPUFLEET_MEET_SHARED_SECONDS="0.5",
+        )
+
+    assert [workers.code(number) for number in range(3)] == [78, 78, 78]
+    assert not any(workers.began(number) for number in range(3))
+    names = ", ".join(f"pod-w{number}" for number in apart)
+    for number in range(3):
+        news = workers.news(number)
+        assert news["reason"] == "checkpoints_not_shared"
+        assert f"{shared} is not the same directory on {names} as on pod-w0" in news["why"]
+        assert "-e bucket=gs://" in news["why"]
+    assert not list(shared.parent.parent.iterdir())
+
+
+def test_workers_that_share_the_checkpoint_directory_start_and_the_check_leaves_nothing(
+    workers, shared
+):
+    for number in range(3):
+        workers.start(number, TOUCH.format(""), TPUFLEET_MEET_CHECKPOINTS=str(shared))
+
+    assert [workers.code(number) for number in range(3)] == [0, 0, 0]
+    assert not list(shared.parent.parent.iterdir())
+
+
+@needs_mounts
+def test_a_worker_that_dies_during_the_check_keeps_all_from_starting(workers, shared, tmp_path):
+    for number in range(3):
+        workers.start(
+            number,
+            TOUCH.format(""),
+            with_own(tmp_path / "disk", shared) if number == 2 else (),
+            TPUFLEET_MEET_CHECKPOINTS=str(shared),
+            TPUFLEET_MEET_SHARED_SECONDS="60",
+        )
+    deadline = time.monotonic() + 30
+    while not list(shared.parent.parent.iterdir()):  # the token of worker 0
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    workers.started[2].kill()
+
+    assert [workers.code(0), workers.code(1)] == [76, 76]
+    assert workers.news(1)["why"] == "pod-w2 is gone"
 
 
 def test_the_token_is_not_in_the_trainers_environment(workers):

@@ -63,6 +63,7 @@ def test_each_worker_gets_the_process_of_its_own_run():
             "checkpoints": "gs://bucket/c/mine-a",
             "compile_cache": "",
             "chip": -1,
+            "volatile_checkpoints": False,
         },
     }
 

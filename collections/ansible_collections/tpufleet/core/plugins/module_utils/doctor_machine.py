@@ -16,7 +16,7 @@ from pathlib import Path
 from .certificate import read_certificate
 from .devices import device_files, holders, open_files, program
 from .doctor_finding import Finding, mend, ok, unseen
-from .run_checkpoints import try_write
+from .run_checkpoints import on_same_disk, try_write
 
 DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - they are only looked at
 LEAST_DISK = 0.05
@@ -35,7 +35,10 @@ LIBTPU_TROUBLE = re.compile(r"^[EF]\d{4} ")
 
 @dataclass(frozen=True)
 class Machine:
-    """Where to look; each a directory that tests may move. ``name`` is the inventory's."""
+    """Where to look; each a directory that tests may move. ``name`` is the inventory's.
+
+    ``checkpoints`` is where runs keep theirs by default, ``workers`` how many the TPU has.
+    """
 
     name: str
     device_glob: str = ""
@@ -46,6 +49,10 @@ class Machine:
     tpu_logs: Path = Path("/tmp/tpu_logs")  # noqa: S108 - libtpu's own place
     disks: Sequence[str] = DISKS
     fleet_state: str = ""
+    checkpoints: str = ""
+    workers: int = 1
+    worker_id: int = 0
+    root_disk: str = "/"
 
 
 def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
@@ -54,6 +61,7 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
         *disk_findings(machine),
         memory_finding(machine),
         *device_findings(machine),
+        *checkpoint_findings(machine),
         lock_finding(machine),
         certificate_finding(machine),
         *version_findings(machine),
@@ -128,6 +136,24 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
         )
     if count >= machine.chips and not strangers:
         yield ok("devices", f"{count} of {machine.device_glob}, nobody but runs holds them")
+
+
+def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
+    """Check that the workers of a TPU can share the checkpoint directory.
+
+    Worker 0 may serve it to the others by NFS, so its own disk proves nothing.
+    """
+    if machine.workers == 1 or machine.worker_id == 0 or not machine.checkpoints.startswith("/"):
+        return
+    if on_same_disk(machine.checkpoints, machine.root_disk):
+        yield mend(
+            "checkpoints",
+            f"{machine.checkpoints} is on this worker's own disk, so runs on the "
+            f"{machine.workers} workers of its TPU are refused",
+            "set bucket in group_vars/all/bucket.yml, or nfs_server and ansible-playbook setup.yml",
+        )
+    else:
+        yield ok("checkpoints", f"{machine.checkpoints} is not on this worker's own disk")
 
 
 def lock_finding(machine: Machine) -> Finding:

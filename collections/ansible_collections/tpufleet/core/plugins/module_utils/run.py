@@ -24,6 +24,7 @@ NOT_A_NUMBER = 3
 SAVED = 75
 NOT_TOGETHER = 76
 PEER_ENDED = 77
+NOT_SHARED = 78
 MEETING_PORTS = 1000
 """How far above the coordinator's port the workers of an attempt meet."""
 CRASHES = {
@@ -33,7 +34,10 @@ CRASHES = {
 }
 """What a shell and the project's own trainer mean by an exit code."""
 
-OF_THE_ATTEMPT = ("attempt", "peers", "token", "meet_seconds", "compile_cache", "secrets", "chip")
+OF_THE_ATTEMPT = (
+    *("attempt", "peers", "token", "meet_seconds", "compile_cache", "secrets", "chip"),
+    "volatile_checkpoints",
+)
 
 
 class RunError(Exception):
@@ -47,7 +51,8 @@ class Launch(NamedTuple):
     know each other, ``meet_seconds`` how long they wait for each other. ``compile_cache`` is where
     JAX keeps what it compiled, by default a directory of each worker's own. ``secrets`` are
     variables that reach the trainer as a systemd credential, not in the environment file. ``chip``
-    is the one chip that the run has of its worker, -1 for all of them.
+    is the one chip that the run has of its worker, -1 for all of them. ``volatile_checkpoints``
+    allows several workers a checkpoint directory that they do not share.
     """
 
     run: str
@@ -67,6 +72,7 @@ class Launch(NamedTuple):
     compile_cache: str = ""
     secrets: tuple[tuple[str, str], ...] = ()
     chip: int = -1
+    volatile_checkpoints: bool = False
 
     def variables(self) -> dict[str, str]:
         """Give what the trainer gets beside the contract: ``env``, and ``secrets`` over it."""
@@ -157,6 +163,10 @@ def meeting(launch: Launch) -> dict[str, str]:
         "TPUFLEET_MEET_AS": " ".join(launch.peers),
         "TPUFLEET_MEET_RELEASE": launch.release,
         "TPUFLEET_MEET_ENVIRONMENT": launch.python_env,
+        # A bucket is one place for all workers; a directory has to be proven to be.
+        "TPUFLEET_MEET_CHECKPOINTS": ""
+        if "://" in launch.checkpoints or launch.volatile_checkpoints
+        else launch.checkpoints,
     }
 
 
@@ -281,6 +291,8 @@ def exit_in_words(ended: dict) -> str:
     status, why = str(ended.get("status", "")), str(ended.get("why", ""))
     if status == str(NOT_TOGETHER) and ended.get("code") == "exited":
         return f"not started: {why or 'the workers did not come together'}"
+    if status == str(NOT_SHARED) and ended.get("code") == "exited":
+        return f"not started: {why or 'its workers do not share the checkpoint directory'}"
     if status == str(PEER_ENDED) and ended.get("code") == "exited":
         return f"ended as {why or 'another worker ended'}"
     if ended.get("result") == "oom-kill":

@@ -137,13 +137,10 @@ def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
     """
     if "://" in path:
         return None
-    there = Path(path)
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if there.stat().st_dev == Path(root).stat().st_dev:
+    if on_same_disk(path, root):
         return f"{path} is on this worker's own disk"
     found = subprocess.run(
-        ["findmnt", "--noheadings", "--output", "FSTYPE,SOURCE", "--target", str(there)],
+        ["findmnt", "--noheadings", "--output", "FSTYPE,SOURCE", "--target", str(nearest(path))],
         capture_output=True,
         text=True,
         check=False,
@@ -152,3 +149,16 @@ def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
     if kind.startswith("nfs") and source.strip().rpartition(":")[0].strip("[]") == leader:
         return f"{path} is on the disk of this TPU's leader (NFS)"
     return None
+
+
+def on_same_disk(path: str, root: str = "/") -> bool:
+    """Tell whether a path, or the nearest directory above it, is on the disk of ``root``."""
+    return nearest(path).stat().st_dev == Path(root).stat().st_dev
+
+
+def nearest(path: str) -> Path:
+    """Return the path, or the nearest one above it that exists."""
+    there = Path(path)
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    return there

@@ -20,6 +20,7 @@ _LAUNCH = {
     "checkpoints": {"type": "str", "required": True},
     "compile_cache": {"type": "str", "default": ""},
     "chip": {"type": "int", "default": -1},
+    "volatile_checkpoints": {"type": "bool", "default": False},
 }
 
 RUN = {

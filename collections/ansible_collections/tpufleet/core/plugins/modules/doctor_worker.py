@@ -28,6 +28,18 @@ options:
       to. Empty where there is none.
     type: str
     default: ""
+  checkpoints:
+    description: Where runs keep their checkpoints by default, a directory or a C(gs://) address.
+    type: str
+    default: ""
+  workers:
+    description: How many workers the TPU has.
+    type: int
+    default: 1
+  worker_id:
+    description: Which of them this one is, from 0.
+    type: int
+    default: 0
   root:
     description: Where the fleet lives on the worker.
     type: path
@@ -73,6 +85,9 @@ def main() -> None:
             "device_glob": {"type": "str", "default": ""},
             "chips": {"type": "int", "default": 0},
             "fleet_state": {"type": "str", "default": ""},
+            "checkpoints": {"type": "str", "default": ""},
+            "workers": {"type": "int", "default": 1},
+            "worker_id": {"type": "int", "default": 0},
             "root": {"type": "path", "default": "/opt/tpufleet"},
         },
         supports_check_mode=True,
@@ -84,6 +99,9 @@ def main() -> None:
         given["chips"],
         root=Path(given["root"]),
         fleet_state=given["fleet_state"],
+        checkpoints=given["checkpoints"],
+        workers=given["workers"],
+        worker_id=given["worker_id"],
     )
     module.exit_json(changed=False, findings=told(look(machine, kernel_lines())))
 

@@ -86,6 +86,10 @@ options:
           chips are not in its way.
         type: int
         default: -1
+      volatile_checkpoints:
+        description: Whether several workers may have a checkpoint directory that they do not share.
+        type: bool
+        default: false
   env:
     description: More environment variables for the trainer.
     type: dict
@@ -204,6 +208,7 @@ def launch_of(params: dict, places: Places) -> Launch:
         meet_seconds=asked["meet_seconds"],
         compile_cache=asked["compile_cache"],
         chip=asked["chip"],
+        volatile_checkpoints=asked["volatile_checkpoints"],
     )
 
 

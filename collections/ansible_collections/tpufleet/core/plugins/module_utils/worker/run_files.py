@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-MAX_TEXT = 500
+MAX_TEXT = 1000
 _WORD = re.compile(r"[A-Za-z0-9 _.,-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 

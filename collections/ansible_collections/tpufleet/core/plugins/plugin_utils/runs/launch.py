@@ -106,6 +106,7 @@ def starts(
                 "checkpoints": launch["checkpoints"],
                 "compile_cache": launch["compile_cache"],
                 "chip": part["chip"],
+                "volatile_checkpoints": launch["volatile_checkpoints"],
             },
         }
     return found

@@ -1,0 +1,229 @@
+"""The rendezvous of an attempt with peers that do not know its token, and hostile ones that do."""
+
+import json
+import socket
+import sys
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.collections.test_inventory import ROOT
+
+sys.path.insert(0, str(ROOT / "roles/run/files"))
+
+import attempt_meeting
+from attempt_meeting import Connection, Rendezvous, RendezvousError, mac
+
+NAMES = ("pod-w0", "pod-w1")
+TOKEN = "secret"
+DEEP = b"[" * 4000
+
+
+def environ(number: int, port: int, seconds: float = 20) -> dict[str, str]:
+    return {
+        "TPUFLEET_MEET_AT": f"127.0.0.1:{port}",
+        "TPUFLEET_MEET_TOKEN": TOKEN,
+        "TPUFLEET_MEET_AS": " ".join(NAMES),
+        "TPUFLEET_MEET_SECONDS": str(seconds),
+        "TPUFLEET_MEET_RELEASE": "r",
+        "TPUFLEET_MEET_ENVIRONMENT": "e",
+        "TPUFLEET_PROCESS_ID": str(number),
+        "TPUFLEET_RUN": "mine",
+        "TPUFLEET_ATTEMPT": "4",
+    }
+
+
+@pytest.fixture(scope="module")
+def ports():
+    """Return a free port at each call."""
+
+    def one() -> int:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return free.getsockname()[1]
+
+    return one
+
+
+class Worker0:
+    """Worker 0's rendezvous in a thread, and what came of it."""
+
+    def __init__(self, port: int, seconds: float = 20) -> None:
+        self.port, self.outcome = port, None
+        self._thread = threading.Thread(target=self._meet, args=(seconds,), daemon=True)
+        self._thread.start()
+
+    def _meet(self, seconds: float) -> None:
+        try:
+            self.outcome = Rendezvous(environ(0, self.port, seconds), lambda _: None).meet()
+        except BaseException as error:
+            self.outcome = error
+
+    def connect(self) -> socket.socket:
+        until = time.monotonic() + 10
+        while True:
+            try:
+                return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+            except ConnectionRefusedError:
+                assert time.monotonic() < until, self.outcome
+                time.sleep(0.01)
+
+    def end(self):
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+
+def all_meet(worker0: Worker0) -> bool:
+    """Let the real worker 1 come; tell whether both begin."""
+    joined = Rendezvous(environ(1, worker0.port), lambda _: None).meet()
+    gathered = worker0.end()
+    begun = isinstance(gathered, list) and [peer.name for peer in gathered] == ["pod-w1"]
+    for peer in [*joined, *(gathered if begun else [])]:
+        peer.close()
+    return begun
+
+
+def sealed(nonce: bytes, text: bytes) -> bytes:
+    return mac(TOKEN.encode(), b"hello", nonce, text) + b" " + text + b"\n"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+hellos = st.fixed_dictionaries(
+    {},
+    optional={
+        "number": json_values | st.sampled_from([-1, 0, 1, 2, True, 1.0]),
+        "same": json_values,
+        "nonce": json_values | st.just("0" * 32),
+        "proof": json_values,
+    },
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    parts=st.lists(
+        st.binary(max_size=6000)
+        | st.just(DEEP)
+        | st.just(DEEP + b"\n")
+        | (json_values | hellos).map(lambda value: json.dumps(value).encode() + b"\n"),
+        max_size=4,
+    ),
+    stays=st.booleans(),
+)
+def test_whatever_a_stranger_sends_the_workers_still_meet(ports, parts, stays):
+    worker0 = Worker0(ports())
+    with worker0.connect() as stranger:
+        try:
+            for part in parts:
+                stranger.sendall(part)
+        except OSError:
+            pass  # worker 0 closed the connection
+        if not stays:
+            stranger.close()
+        assert all_meet(worker0)
+
+
+@pytest.mark.parametrize("line", [DEEP, b'{"number":' * 400, b"{}", b"null", b"not JSON"])
+def test_nothing_that_a_stranger_sends_is_parsed(ports, monkeypatch, line):
+    parsed = []
+    parse = attempt_meeting.parse
+    monkeypatch.setattr(
+        attempt_meeting, "parse", lambda text: (parsed.append(text), parse(text))[1]
+    )
+    worker0 = Worker0(ports())
+    with worker0.connect() as stranger:
+        stranger.recv(100)
+        stranger.sendall(b"0" * 64 + b" " + line + b"\n")
+        assert stranger.recv(100) == b""
+    assert line not in parsed
+    assert all_meet(worker0)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(hello=(json_values | hellos).map(lambda value: json.dumps(value).encode()) | st.just(DEEP))
+def test_a_hello_that_makes_no_sense_ends_nothing_even_with_the_token(ports, hello):
+    worker0 = Worker0(ports())
+    with worker0.connect() as peer:
+        nonce = peer.recv(100).strip()
+        peer.sendall(sealed(nonce, hello.replace(b"\n", b" ")))
+        peer.recv(100)
+    told = json.loads(hello) if hello != DEEP else {}
+    is_worker_1 = (
+        isinstance(told, dict)
+        and type(told.get("number")) is int
+        and told["number"] == 1
+        and isinstance(told.get("same"), dict)
+        and told.get("nonce") == "0" * 32
+    )
+    if is_worker_1:
+        assert isinstance(worker0.end(), RendezvousError)
+    else:
+        assert all_meet(worker0)
+
+
+def test_strangers_that_keep_a_thousand_connections_open_keep_nobody_out(ports):
+    worker0 = Worker0(ports())
+    crowd = [worker0.connect() for _ in range(1000)]
+    try:
+        assert all_meet(worker0)
+    finally:
+        for stranger in crowd:
+            stranger.close()
+
+
+def test_a_hello_that_was_overheard_opens_no_second_connection(ports):
+    port = ports()
+    worker0 = Worker0(port, seconds=5)
+    with worker0.connect() as first, worker0.connect() as second:
+        nonce = first.recv(100).strip()
+        second.recv(100)
+        second.sendall(sealed(nonce, b'{"number": 1, "same": {}, "nonce": "' + b"0" * 32 + b'"}'))
+        assert second.recv(100) == b""
+    assert str(worker0.end()) == "pod-w1 did not come"
+
+
+@pytest.mark.parametrize("greeting", [b"x" * 5000, DEEP, b"{}\n", b"0" * 32 + b"\n" + DEEP + b"\n"])
+def test_whatever_listens_at_worker_0s_port_worker_1_says_that_worker_0_did_not_come(
+    ports, greeting
+):
+    with socket.create_server(("127.0.0.1", ports())) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection = server.accept()[0]
+                    connection.sendall(greeting)
+                except OSError:
+                    return
+
+        threading.Thread(target=answer, daemon=True).start()
+        rendezvous = Rendezvous(environ(1, server.getsockname()[1], 1), lambda _: None)
+        with pytest.raises(RendezvousError, match=r"pod-w0 .* did not come"):
+            rendezvous.meet()
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_message_counts_once_and_in_its_direction():
+    here, there = socket.socketpair()
+    mine, theirs = Connection.__new__(Connection), Connection.__new__(Connection)
+    for one, end, is_server in ((mine, here, True), (theirs, there, False)):
+        one.connection, one._rest, one._sent, one._received = end, b"", 0, 0
+        one.seal_with(b"key", is_server)
+    mine.send({"begin": True})
+    line = there.recv(4096, socket.MSG_PEEK)
+
+    assert theirs.receive() == [{"begin": True}]
+    here.sendall(line)
+    assert theirs.receive() is None
+    there.sendall(line)
+    assert mine.receive() is None
+    here.close()
+    there.close()
