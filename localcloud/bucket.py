@@ -70,20 +70,20 @@ def down(place: Place) -> None:
 
 def start(place: Place) -> None:
     """Let the bucket answer, also where it was stopped or read-only."""
-    endpoint = _endpoint(place)
+    endpoint = must_see(place).endpoint
     down(place)
     _await(place, endpoint, _start_emulator(place, endpoint, endpoint))
 
 
 def stop(place: Place) -> None:
     """Let the bucket be gone, as by an outage: connections are refused, objects stay."""
-    _endpoint(place)
+    must_see(place)
     down(place)
 
 
 def make_read_only(place: Place) -> None:
     """Let the bucket answer every change with a 403, as to an account that may only read."""
-    endpoint = _endpoint(place)
+    endpoint = must_see(place).endpoint
     down(place)
     behind = f"http://127.0.0.1:{_free_port('127.0.0.1', None)}"
     emulator = _start_emulator(place, behind, endpoint)
@@ -103,14 +103,14 @@ def seen(place: Place) -> Bucket | None:
     return Bucket(endpoint, READ_ONLY if guarded else UP)
 
 
-def _endpoint(place: Place) -> str:
+def must_see(place: Place) -> Bucket:
+    """Return the bucket as it is now. Raise CloudError for a cloud that never had one."""
     found = seen(place)
     if found is None:
         raise CloudError(
-            f"local cloud {place.name!r} has no bucket: python -m localcloud --name "
-            f"{place.name} up says why"
+            f"local cloud {place.name!r} has no bucket. To see why, run: {place.command('up')}"
         )
-    return found.endpoint
+    return found
 
 
 def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[bytes]:
@@ -184,15 +184,16 @@ def _write_endpoint(place: Place, endpoint: str) -> None:
 
 def _free_port(host: str, wanted: int | None) -> int:
     """Choose the wanted port of ``host``, or the first free one from FIRST_PORT on."""
-    for port in [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100)]:
+    # Port 0 is any that the kernel has.
+    for port in [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100), 0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError:
                 continue
-        return port
-    raise CloudError(f"ports {FIRST_PORT} to {FIRST_PORT + 99} of {host} are all in use")
+            return probe.getsockname()[1]
+    raise CloudError(f"{host}: no port is free on this address")
 
 
 def _binary() -> Path | None:

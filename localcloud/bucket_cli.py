@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Callable, Mapping
 
 from localcloud import bucket
-from localcloud.failure import CloudError
 from localcloud.place import Place
 
 _VERBS: Mapping[str, Callable[[Place], None]] = {
@@ -34,7 +33,5 @@ def run(place: Place, options: argparse.Namespace) -> str:
 
 def line(place: Place) -> str:
     """Say how the bucket stands, in a line."""
-    found = bucket.seen(place)
-    if found is None:
-        raise CloudError(f"local cloud {place.name!r} has no bucket")
+    found = bucket.must_see(place)
     return f"bucket gs://{bucket.NAME} at {found.endpoint}: {found.state}"

@@ -33,7 +33,7 @@ def ask(place: Place, method: str, path: str, body: object = None) -> dict:
     except (OSError, GoogleAuthError, requests.RequestException) as error:
         raise CloudError(
             f"local cloud {place.name!r} does not answer on {endpoint} "
-            f"({type(error).__name__}): python -m localcloud --name {place.name} up"
+            f"({type(error).__name__}). Start it: {place.command('up')}"
         ) from error
     if not answer.ok:
         raise CloudError(_reason(answer))

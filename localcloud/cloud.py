@@ -128,7 +128,10 @@ def _down(place: Place, say: Say) -> None:
     bucket.down(place)
     network.down(place)
     if left := mounts.below(place.directory):
-        raise CloudError(f"{left[0]} is mounted there by somebody: umount it, then down again")
+        raise CloudError(
+            f"{left[0]}: something else is mounted there. Unmount it, then run: "
+            f"{place.command('down')}"
+        )
     _remove_directory(place)
     kernel_limits.restore_after_the_last_cloud()
 
@@ -243,19 +246,19 @@ def _server_mark(place: Place) -> str:
 
 
 def _free_port(wanted: int | None, say: Say) -> int:
-    """Choose the wanted port, or the first free one from FIRST_PORT on."""
-    candidates = [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100)]
-    for port in candidates:
+    """Choose the wanted port, the first free one from FIRST_PORT on, or any that is free."""
+    for port in [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100), 0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if wanted and port != wanted:
-            say(f"port {wanted} is in use on this host: taking {port}")
-        return port
-    raise CloudError(f"ports {candidates[0]} to {candidates[-1]} are all in use: up --port PORT")
+            chosen = probe.getsockname()[1]
+        if wanted and chosen != wanted:
+            say(f"port {wanted} is in use on this host: taking {chosen}")
+        return chosen
+    raise CloudError("127.0.0.1: no port is free on this host")
 
 
 def _want_root(place: Place, verb: str) -> None:

@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from localcloud.place import PROJECT_ROOT
+from localcloud.failure import CloudError
+from localcloud.place import DEFAULT_NAME, PROJECT_ROOT, Place
 
 TPU = "demo"
 CONFIG = "train/configs/shakespeare.yml"
@@ -48,8 +49,10 @@ def main() -> int:
     """Do every step; an error ends it with one line and code 1."""
     began = time.monotonic()
     try:
+        place = Place.of(os.environ.get("TPUFLEET_LOCALCLOUD") or DEFAULT_NAME)
         step(1, "a local cloud: a Cloud TPU API on loopback, real machines behind it")
-        stream([*as_root(), sys.executable, "-u", "-m", "localcloud", "up"])
+        python = [sys.executable, "-u", "-m", "localcloud", "--name", place.name, "up"]
+        stream(place.command("up"), [*as_root(), *python])
         step(2, f"the TPU {TPU!r}: two workers")
         playbook("playbooks/create.yml")
         step(3, "the workers made ready: packages, Python, JAX")
@@ -57,10 +60,10 @@ def main() -> int:
         step(4, f"training: {CONFIG} on both workers as one run")
         playbook("train.yml", "-e", f"config={CONFIG}")
         leader, workers = find_workers()
-        follow(leader)
-        summary(leader, workers, time.monotonic() - began)
-    except (DemoError, KeyboardInterrupt) as error:
-        print(f"\ndemo: {str(error) or 'stopped; say make demo to go on'}", file=sys.stderr)
+        follow(place, leader)
+        summary(place, leader, workers, time.monotonic() - began)
+    except (CloudError, DemoError, KeyboardInterrupt) as error:
+        print(f"\ndemo: {str(error) or 'stopped. To resume, run: make demo'}", file=sys.stderr)
         return 1
     return 0
 
@@ -83,12 +86,12 @@ def playbook(name: str, *arguments: str) -> None:
     print(f"  $ {shlex.join(command)}", flush=True)
     done = subprocess.run(command, cwd=PROJECT_ROOT, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
-        raise DemoError(f"{name} failed, for the reason above; mend it and say make demo again")
+        raise DemoError(f"{name} failed, for the reason above. After fixing it, run: make demo")
 
 
-def stream(command: Sequence[str]) -> None:
-    """Run a command and print what it says."""
-    print(f"  $ {shlex.join(['python', *command[command.index('-m') :]])}", flush=True)
+def stream(title: str, command: Sequence[str]) -> None:
+    """Print ``title``, run a command and print what it says."""
+    print(f"  $ {title}", flush=True)
     now = Waiting("python to start")
     for line in spoken(command, now):
         if line.startswith("exit code"):
@@ -165,7 +168,7 @@ def find_workers() -> tuple[list[str], dict[str, str]]:
     return ssh, workers
 
 
-def follow(ssh: Sequence[str]) -> None:
+def follow(place: Place, ssh: Sequence[str]) -> None:
     """Print the run's progress until it has ended. Raises DemoError if it did not end well."""
     look = (
         f"cd {RUN_DIRECTORY} && while :; do "
@@ -188,7 +191,8 @@ def follow(ssh: Sequence[str]) -> None:
     exited = json.loads(remote(ssh, f"sudo cat {RUN_DIRECTORY}/exit.json"))
     if (exited["code"], exited["status"]) != ("exited", "0"):
         raise DemoError(
-            f"the run ended with {exited}: ansible-playbook -i inventory/local playbooks/logs.yml"
+            f"the run ended with {exited}. To see why, run: "
+            f"{place.playbook('playbooks/logs.yml', '-e', f'run={RUN}')}"
         )
 
 
@@ -209,7 +213,7 @@ def remote(ssh: Sequence[str], command: str) -> str:
     return done.stdout
 
 
-def summary(ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
+def summary(place: Place, ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
     """Print what came of it."""
     metrics = [
         json.loads(line)
@@ -218,7 +222,6 @@ def summary(ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
     sample = remote(ssh, f"sudo cat {RUN_DIRECTORY}/sample.txt").strip()
     rates = sorted(m["tokens_per_second"] for m in metrics if m.get("tokens_per_second"))
     rate = rates[len(rates) // 2] if rates else 0.0
-    i = "ansible-playbook -i inventory/local"
     print(
         f"""
 == {RUN} is done ==
@@ -233,13 +236,11 @@ The model writes:
 {indented(sample)}
 
 Next:
-  . .venv/bin/activate
-  {i} playbooks/status.yml
-  {i} playbooks/logs.yml
-  ansible -i inventory/local tpu -m command -a 'uptime'
-  {i} train.yml -e config={CONFIG} -e run=again
-  python -m localcloud preempt {TPU}      # and see what the inventory says then
-  make clean                              # takes it all away"""
+  {place.playbook("playbooks/status.yml")}
+  {place.playbook("playbooks/logs.yml")}
+  {place.playbook("train.yml", "-e", f"config={CONFIG}", "-e", "run=again")}
+  {place.command("preempt", TPU)}  # then see what the inventory reports
+  make clean  # removes everything"""
     )
 
 

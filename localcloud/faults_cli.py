@@ -205,8 +205,9 @@ def _maintenance(place: Place, options: argparse.Namespace) -> Iterator[str]:
     if len(zones) != 1:
         raise CloudError(
             f"{options.tpu} is in {', '.join(known)}: say which by --zone"
-            if known
-            else f"there is no TPU {options.tpu}: python -m localcloud --name {place.name} status"
+            if known and not options.zone
+            else f"there is no TPU {options.tpu}{f' in {options.zone}' if options.zone else ''}. "
+            f"To see which there are, run: {place.command('status')}"
         )
     path = f"/v2alpha1/projects/{project}/locations/{zones[0]}/nodes/{options.tpu}"
     body = {"workerIds": [options.worker]}

@@ -36,8 +36,7 @@ def read(place: Place) -> Settings:
         return Settings(**json.loads(place.settings.read_text()))
     except FileNotFoundError:
         raise CloudError(
-            f"local cloud {place.name!r} is not up: "
-            f"python -m localcloud{'' if place.name == 'default' else f' --name {place.name}'} up"
+            f"local cloud {place.name!r} is not up. Start it: {place.command('up')}"
         ) from None
 
 

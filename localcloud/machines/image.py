@@ -94,15 +94,16 @@ def base_lines(
     if os_release.get("ID") not in ("debian", "ubuntu") or not own:
         raise CloudError(
             "the local cloud needs a Debian or Ubuntu host with a package source for its own "
-            f"release ({codename or 'unknown'}); none is configured: apt-get indextargets"
+            f"release ({codename or 'unknown'}), and none is configured. Add its deb line to "
+            "/etc/apt/sources.list, then run: apt-get update"
         )
     if os_release["ID"] == "debian":
         suite = suite or DEBIAN_SUITE
         return suite, [f"deb {own[0].uri} {suite} main"]
     if suite not in ("", codename):
         raise CloudError(
-            f"machines of {suite} are made on a Debian host alone, this one is {codename}: "
-            "python -m localcloud up, without --suite"
+            f"--suite: only a Debian host makes machines of {suite}, and this one is {codename}. "
+            f"Run the same command without --suite {suite}"
         )
     related = [s for s in sources if s.release.startswith(codename)]
     lines = [

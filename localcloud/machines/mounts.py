@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from localcloud.machines.seam import MachineError
+from localcloud.place import Place
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -65,12 +66,15 @@ def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
 
 
 def _run(machine: Path, *command: str) -> None:
+    """Run a command for a machine whose directory is ``CLOUD/machines/NAME``."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
+        here = Place(machine.parents[1].name, machine.parents[1])
+        there = Place(here.name, Path("/var/tmp/tpufleet", here.name))  # noqa: S108  (root's own)
         raise MachineError(
-            f"{machine.name}: cannot mount its file system: {done.stderr.strip()}; the state "
-            "directory must lie on an ordinary disk: "
-            "TPUFLEET_LOCALCLOUD_DIR=/var/tmp/tpufleet python -m localcloud up"
+            f"{machine.name}: cannot mount its file system ({done.stderr.strip()}). The cloud's "
+            "directory must be on an ordinary disk: "
+            f"{here.command('down', '--yes')} && {there.command('up')}"
         )
 
 

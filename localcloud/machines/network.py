@@ -20,6 +20,7 @@ from localcloud.machines import processes
 from localcloud.place import Place
 
 RANGE = IPv4Network("198.18.0.0/15")
+_PRIVATE = IPv4Network("10.0.0.0/8")  # suggested where RANGE is in use (RFC 1918)
 PREFIX = 22  # a thousand machines a cloud, 128 clouds a host
 FIRST_MACHINE = 10
 METADATA = IPv4Address("169.254.169.254")
@@ -59,11 +60,18 @@ def up(
         subnet = None
     if subnet is None:
         subnet = free_subnet(_routes(), wanted)
+        if subnet is None:
+            spare = free_subnet(_routes(), within=_PRIVATE)
+            raise CloudError(
+                f"every subnet of {RANGE} is in use on this host (ip route). Choose another: "
+                f"{place.command('up', '--subnet', str(spare))}"
+            )
         if wanted and subnet != wanted:
             if needed:
                 raise CloudError(
-                    f"this cloud's machines have addresses in {wanted}, which this host uses for "
-                    "something else now (ip route): free it, or say down and make them anew"
+                    f"this cloud's machines have addresses in {wanted}, which this host now uses "
+                    f"for something else (ip route). Free it, or remove the machines: "
+                    f"{place.command('down', '--yes')} && {place.command('up')}"
                 )
             say(f"subnet {wanted} is in use on this host: taking {subnet}")
         _run("ip", "link", "add", place.bridge, "type", "bridge")
@@ -170,19 +178,15 @@ table ip {place.nft_table} {{
 """  # noqa: E501  (one rule, one line)
 
 
-def free_subnet(taken: Iterable[IPv4Network], wanted: IPv4Network | None = None) -> IPv4Network:
-    """Choose a subnet that overlaps nothing of ``taken``: the wanted one, else the first.
-
-    Raises CloudError if every one is taken.
-    """
+def free_subnet(
+    taken: Iterable[IPv4Network], wanted: IPv4Network | None = None, within: IPv4Network = RANGE
+) -> IPv4Network | None:
+    """Choose a subnet that overlaps nothing of ``taken``: the wanted one, else the first free."""
     busy = list(taken)
-    for subnet in [*([wanted] if wanted else []), *RANGE.subnets(new_prefix=PREFIX)]:
+    for subnet in [*([wanted] if wanted else []), *within.subnets(new_prefix=PREFIX)]:
         if not any(subnet.overlaps(other) for other in busy):
             return subnet
-    raise CloudError(
-        f"every subnet of {RANGE} is in use on this host (ip route): "
-        "python -m localcloud up --subnet 10.99.0.0/22"
-    )
+    return None
 
 
 def _routes() -> list[IPv4Network]:

@@ -6,6 +6,7 @@ for it; a machine's own files come to it on a second drive, unpacked before its 
 
 import hashlib
 import os
+import shlex
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,7 +78,10 @@ class QemuImage:
     def _newest(self, pattern: str) -> Path:
         found = sorted((self.root / "boot").glob(pattern))
         if not found:
-            raise CloudError(f"{self.root} has no boot/{pattern}: python -m localcloud clean")
+            raise CloudError(
+                f"{self.root} has no boot/{pattern}. Remove this image, and up makes it again: "
+                f"sudo rm -r {shlex.quote(str(self.root))}"
+            )
         return found[-1]
 
 
@@ -85,8 +89,8 @@ def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
     """Give the image, making first what is missing of it. Raises CloudError."""
     if os.uname().machine != "x86_64":
         raise CloudError(
-            f"machines of kind qemu are made on x86_64 alone, this is {os.uname().machine}: "
-            "python -m localcloud up --machines nspawn"
+            "--machines: only x86_64 hosts have machines of kind qemu, and this one is "
+            f"{os.uname().machine}. Run the same command without --machines qemu"
         )
     distribution = image.os_release().get("ID", "")
     kernel = _KERNELS.get(distribution, _KERNELS["debian"])

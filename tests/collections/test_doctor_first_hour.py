@@ -96,9 +96,9 @@ def test_a_wrong_zone(tmp_path, scripted):
 def test_the_local_cloud_is_not_up(tmp_path):
     environment = bare(tmp_path, TPUFLEET_LOCALCLOUD_DIR=str(tmp_path))
     done = play(environment, DOCTOR)
-    assert to_mend(done)[0] == (
-        "MEND inventory: the local cloud 'default' is not up: python -m localcloud up"
-    )
+    [line, *_] = to_mend(done)
+    assert line.startswith("MEND inventory: the local cloud 'default' is not up. Start it: ")
+    assert line.endswith(".venv/bin/python -m localcloud up")
     assert "? TPU API: can't be seen without the inventory" in said(done)
     assert "? ssh key: can't be seen without the inventory" in said(done)
 

@@ -305,8 +305,15 @@ def test_elsewhere_a_failure_is_ansibles_to_judge(listed, scripted, monkeypatch)
 
 def test_the_local_cloud_that_is_not_up_is_one_line_with_its_command(tmp_path):
     where = {"TPUFLEET_LOCALCLOUD_DIR": str(tmp_path), "TPUFLEET_LOCALCLOUD": "default"}
-    line = the_line(ansible("ansible-inventory", "-i", "inventory/local", "--graph", **where))
-    assert line.endswith("the local cloud 'default' is not up: python -m localcloud up")
+
+    def told(home: str, **more: str) -> str:
+        asked = ("ansible-inventory", "-i", "inventory/local", "--graph")
+        return the_line(ansible(*asked, **{**where, "HOME": home, **more})).rpartition(": ")[2]
+
+    python = ".venv/bin/python -m localcloud"
+    assert told("/root") == f"{python} up"
+    assert told("/root", TPUFLEET_LOCALCLOUD="two") == f"{python} --name two up"
+    assert told(str(tmp_path)) == f"sudo env TPUFLEET_LOCALCLOUD_DIR={tmp_path} {python} up"
 
 
 def test_google_cloud_unconfigured_says_what_to_fill_in():

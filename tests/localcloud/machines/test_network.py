@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localcloud.failure import CloudError
+from localcloud.machines import network
 from localcloud.machines.network import (
     RANGE,
     Network,
@@ -36,9 +37,13 @@ def test_another_subnet_is_taken_if_the_wanted_one_is_in_use():
     assert free_subnet([IPv4Network("198.18.41.0/24")], wanted) == IPv4Network("198.18.0.0/22")
 
 
-def test_a_host_that_uses_the_whole_range_is_told_what_to_say():
-    with pytest.raises(CloudError, match="--subnet"):
-        free_subnet([RANGE])
+def test_a_host_that_uses_the_whole_range_is_told_a_subnet_that_is_free(monkeypatch):
+    used = [RANGE, IPv4Network("10.0.0.0/16")]
+    monkeypatch.setattr(network, "_routes", lambda: used)
+    monkeypatch.setattr(network, "_present", lambda _place: None)
+    with pytest.raises(CloudError) as refused:
+        network.up(Place("two", Path("/clouds/two")), None, print)
+    assert str(refused.value).endswith(" -m localcloud --name two up --subnet 10.1.0.0/22")
 
 
 def test_an_external_address_leads_to_its_machine_and_none_to_no_rule(tmp_path):

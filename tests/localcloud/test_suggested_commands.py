@@ -1,0 +1,105 @@
+"""The commands that the local cloud's messages suggest act on the cloud that they speak of."""
+
+import argparse
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcloud import cli, client, cloud, settings
+from localcloud.failure import CloudError
+from localcloud.place import NAME, PROJECT_ROOT, Place
+
+SOURCES = sorted((PROJECT_ROOT / "localcloud").rglob("*.py"))
+VERBS = [["up"], ["down", "--yes"], ["status"], ["bucket", "start"], ["preempt", "demo"]]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A cloud that is not the default one, in a directory that is not the default one."""
+    monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "my clouds"))
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    return Place.of("own")
+
+
+def understood(line: str) -> tuple[Place, argparse.Namespace]:
+    """Return the cloud and the options that a suggested command line leads to, typed in a shell."""
+    words = shlex.split(line)
+    words = [word for word in words if word not in ("sudo", "env")]
+    environment = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+    rest = words[len(environment) :]
+    assert rest[:3] == [".venv/bin/python", "-m", "localcloud"]
+    options = cli.parser().parse_args(rest[3:])
+    clouds = Path(environment.get("TPUFLEET_LOCALCLOUD_DIR", PROJECT_ROOT / ".localcloud"))
+    return Place(options.name, clouds / options.name), options
+
+
+@given(
+    st.from_regex(NAME, fullmatch=True),
+    st.text("abc '\"$;-", min_size=1).map(lambda name: Path("/clouds", name)),
+    st.booleans(),
+    st.sampled_from(VERBS),
+)
+def test_a_suggested_command_acts_on_the_cloud_it_was_made_for(name, clouds, default, words):
+    place = Place(name, (PROJECT_ROOT / ".localcloud" if default else clouds) / name)
+    there, options = understood(place.command(*words))
+    assert there == place
+    assert options.verb == words[0]
+
+
+def test_down_without_a_terminal_suggests_to_take_down_the_same_cloud(own, monkeypatch):
+    (own.machines / "t1v-n-0-w-0").mkdir(parents=True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    with pytest.raises(CloudError) as refused:
+        cli.down(own, argparse.Namespace(yes=False))
+    there, options = understood(str(refused.value).rpartition(": ")[2])
+    assert (there, options.verb, options.yes) == (own, "down", True)
+
+
+def test_a_verb_that_needs_root_is_suggested_with_it(own, monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(CloudError) as refused:
+        cloud.up(own, port=None, subnet=None, say=print)
+    line = str(refused.value).rpartition("Run: ")[2]
+    assert line.startswith("sudo env TPUFLEET_LOCALCLOUD_DIR=")
+    assert understood(line)[0] == own
+    assert not own.command("status").startswith("sudo")
+
+
+def test_a_cloud_that_is_not_up_is_suggested_by_its_own_name(own):
+    for ask in (lambda: settings.read(own), lambda: client.ask(own, "GET", "/")):
+        with pytest.raises(CloudError) as refused:
+            ask()
+        there, options = understood(str(refused.value).rpartition("Start it: ")[2])
+        assert (there, options.verb) == (own, "up")
+
+
+def test_no_message_writes_the_local_cloud_s_command_line_by_hand():
+    by_hand = {
+        f"{path.relative_to(PROJECT_ROOT)}:{node.lineno}"
+        for path in SOURCES
+        if path.name not in ("__main__.py", "place.py")
+        for node in spoken(ast.parse(path.read_text()))
+        if re.search(r"-m localcloud (?!VERB)|localcloud (up|down|clean)\b", str(node.value))
+    }
+    assert by_hand == set()
+
+
+def spoken(tree: ast.AST) -> list[ast.Constant]:
+    """List the strings of a module that are not docstrings."""
+    docstrings = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in docstrings
+    ]
