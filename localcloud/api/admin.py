@@ -12,7 +12,8 @@ from localcloud.api.database import Database
 from localcloud.api.errors import ApiError, failed_precondition, invalid, not_found
 from localcloud.api.faults import Faults
 from localcloud.api.lifecycle import Lifecycle
-from localcloud.api.node_message import HEALTHS, SYMPTOMS, Choice, Message, Repeated, read, write
+from localcloud.api.message import Choice, Message, Repeated, read
+from localcloud.api.node_message import HEALTHS, SYMPTOMS, write
 from localcloud.api.node_table import Node, NodeTable
 from localcloud.api.nodes import chosen_workers
 from localcloud.api.operation_table import OperationTable

@@ -1,10 +1,9 @@
 """The version v2alpha1 beside v2: the same methods by its paths, and those that it has more.
 
-``gcloud alpha`` speaks it. What several slices are asked by has another name in it; its further
-fields (``bestEffort``, ``runDuration``, boot disks) are refused as unknown.
+``gcloud alpha`` speaks it. Its messages have further fields; each request is read, and each answer
+written, in the words of the version whose path was called.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,21 +14,13 @@ from localcloud.api.node_changes import NodeChanges
 from localcloud.api.node_table import NodeTable
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.queued_resource_table import QueuedResourceTable
-from localcloud.api.routing import Call, Handler, Route
+from localcloud.api.routing import Call, Route
 
 ALPHA = LOCATION.replace("/v2/", "/v2alpha1/")
-_SLICES = "multiNodeParams"
-_MODEL, _AUTOCHECKPOINT = "provisioningModel", "autocheckpointEnabled"
-# gcloud always sends them.
-_SAY_NOTHING = (
-    (_AUTOCHECKPOINT, False),
-    (_MODEL, "PROVISIONING_MODEL_UNSPECIFIED"),
-    (_MODEL, "STANDARD"),
-)
 
 
 def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Give the methods of v2 by the paths of v2alpha1, where there is none yet."""
+    """Return the methods of v2 by the paths of v2alpha1, where there is none yet."""
     known = tuple(routes)
     there = {(route.verb, route.template) for route in known}
     twins = []
@@ -39,42 +30,8 @@ def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
         template = route.template.replace("/v2/", "/v2alpha1/", 1)
         if (route.verb, template) not in there:
             once = ("requestId",) if route.name in ("nodes.create", "nodes.delete") else ()
-            query = (*route.query, *once)
-            handler = _translated(route.handler)
-            twins.append(replace(route, template=template, handler=handler, query=query))
+            twins.append(replace(route, template=template, query=(*route.query, *once)))
     return tuple(twins)
-
-
-def _translated(handler: Handler) -> Handler:
-    def handle(call: Call) -> Mapping[str, Any]:
-        if any(name.encode() in call.content for name in (_SLICES, _MODEL, _AUTOCHECKPOINT)):
-            body = _as_v2(_renamed(call.json(), {_SLICES: "multisliceParams"}))
-            call = replace(call, content=json.dumps(body).encode())
-        return _renamed(handler(call), {"multisliceParams": _SLICES}, api_version="V2_ALPHA1")
-
-    return handle
-
-
-def _renamed(value: Any, names: Mapping[str, str], api_version: str = "V2") -> Any:
-    """Write a message by the other version's names; one that says its type stays as it is."""
-    if isinstance(value, list):
-        return [_renamed(it, names, api_version) for it in value]
-    if not isinstance(value, Mapping) or "@type" in value:
-        return value
-    renamed = {names.get(key, key): _renamed(it, names, api_version) for key, it in value.items()}
-    return {**renamed, "apiVersion": api_version} if "apiVersion" in value else renamed
-
-
-def _as_v2(value: Any) -> Any:
-    """Say in v2's words what only v2alpha1 has a field for, where v2 can."""
-    if isinstance(value, list):
-        return [_as_v2(it) for it in value]
-    if not isinstance(value, Mapping):
-        return value
-    kept = {key: _as_v2(it) for key, it in value.items() if (key, it) not in _SAY_NOTHING}
-    if kept.get(_MODEL) == "SPOT":
-        kept["spot"] = bool(kept.pop(_MODEL))
-    return kept
 
 
 class Alpha:
@@ -121,7 +78,8 @@ class Alpha:
             raise failed_precondition(f"nodeNames is {asked!r}; the request has {there}")
         if len(names) > 1:
             raise ApiError(501, "nodeNames with several nodes is not taken here: one at a time")
-        return self._changes.perform_maintenance(Call({**call.names, "node": names[0]}, {}, b""))
+        one = replace(call, names={**call.names, "node": names[0]}, query={}, content=b"")
+        return self._changes.perform_maintenance(one)
 
     def _uid(self, call: Call) -> int:
         zone, name = self._project.one(call.names), call.names["request"]

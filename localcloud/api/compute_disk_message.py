@@ -11,7 +11,7 @@ from typing import Any
 
 from localcloud.api.compute_errors import ComputeError, bad_value, required
 from localcloud.api.compute_firewall_message import check_name
-from localcloud.api.node_message import Labels, Message, read
+from localcloud.api.message import Labels, Message, read
 from localcloud.api.routing import camel_case
 
 _OUTPUT = (

@@ -10,7 +10,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from localcloud.api.compute_errors import ComputeError, bad_value, required
-from localcloud.api.node_message import Choice, Message, Repeated, read
+from localcloud.api.message import Choice, Message, Repeated, read
 from localcloud.api.routing import camel_case
 
 _RULE = Message({"IPProtocol": str, "ports": Repeated(str)})

@@ -8,7 +8,7 @@ from localcloud.api.compute_errors import bad_value, in_use, missing
 from localcloud.api.compute_firewall_message import check_name, checked
 from localcloud.api.compute_frame import AGGREGATED, EVERYWHERE, PROJECT, SELECTION, Frame
 from localcloud.api.compute_table import Resource, ResourceTable
-from localcloud.api.node_message import Message, read
+from localcloud.api.message import Message, read
 from localcloud.api.node_networks import COLLECTION, NodeNetworks
 from localcloud.api.routing import Call, Route, camel_case
 

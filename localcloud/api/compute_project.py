@@ -6,7 +6,7 @@ from typing import Any
 from localcloud.api.compute_errors import ComputeError, bad_value, missing
 from localcloud.api.compute_frame import PROJECT, Frame, fingerprint
 from localcloud.api.compute_table import Resource, ResourceTable
-from localcloud.api.node_message import Message, Repeated, read
+from localcloud.api.message import Message, Repeated, read
 from localcloud.api.routing import Call, Route
 
 COLLECTION = "projects"

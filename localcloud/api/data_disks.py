@@ -25,10 +25,11 @@ class DataDisks:
         """Give the nodes that have the disk of this full name."""
         return [node for node in self._nodes.everything() if name in _sources(node.body)]
 
-    def of(self, node: Node) -> tuple[DataDisk, ...]:
-        """Give a node's disks as its machines get them, but for any that was deleted meanwhile."""
+    def of(self, node: Node, worker: int) -> tuple[DataDisk, ...]:
+        """Return a worker's disks as its machine gets them, but for any deleted meanwhile."""
         given = []
-        for name, mode in _sources(node.body).items():
+        own = [it for it in node.body.get("dataDisks", ()) if str(worker) in _workers_of(it, node)]
+        for name, mode in _sources({"dataDisks": own}).items():
             found = _NAME.fullmatch(name)
             disk = found and self._table.get(COLLECTION, f"zones/{found[2]}", found[3])
             if found and disk:
@@ -37,9 +38,16 @@ class DataDisks:
         return tuple(given)
 
     def check(
-        self, disks: Sequence[Mapping[str, Any]], parent: str, zone: str, workers: int
+        self,
+        disks: Sequence[Mapping[str, Any]],
+        parent: str,
+        zone: str,
+        workers: int,
+        owner: int | None = None,
     ) -> None:
-        """Raise a 400 or 404 for disks that a new node of ``zone`` cannot have.
+        """Raise a 400 or 404 for disks that a node of ``zone`` with so many workers cannot have.
+
+        ``owner`` is the number of a node that is there, which may keep what it has.
 
         A disk is in the node's zone and ready. One that is written to is one worker's alone: a
         TPU of several workers, or several TPUs, share it READ_ONLY
@@ -55,12 +63,17 @@ class DataDisks:
                 raise invalid(f"{field}.sourceDisk", f"{name} is not in the zone {zone}")
             self._check_ready(name, zone, found[3])
             reads = disk.get("mode") == "READ_ONLY"
-            if workers > 1 and not reads:
+            asked = disk.get("workerIds", ())
+            if unknown := set(asked) - set(map(str, range(workers))):
+                said = f"the TPU has {workers} workers, and none is {', '.join(sorted(unknown))}"
+                raise invalid(f"{field}.workerIds", said)
+            sharing = len(asked) or workers
+            if sharing > 1 and not reads:
                 raise invalid(
                     f"{field}.mode",
-                    f"{name} can only be attached READ_ONLY: the TPU has {workers} workers",
+                    f"{name} can only be attached READ_ONLY: {sharing} workers would share it",
                 )
-            self._check_free(name, reads=reads)
+            self._check_free(name, owner, reads=reads)
         names = [disk.get("sourceDisk") for disk in disks]
         if len(set(names)) < len(names):
             raise invalid("node.dataDisks", f"a disk is named twice: {', '.join(map(str, names))}")
@@ -72,13 +85,19 @@ class DataDisks:
         if not found.ready:
             raise failed_precondition(f"The resource '{name}' is not ready")
 
-    def _check_free(self, name: str, *, reads: bool) -> None:
+    def _check_free(self, name: str, owner: int | None, *, reads: bool) -> None:
         for node in self.users(name):
+            if node.uid == owner:
+                continue
             if not reads or _sources(node.body)[name] != "READ_ONLY":
                 raise failed_precondition(
                     f"The disk resource '{name}' is already being used by '{node.node_id}': "
                     "several can only have it READ_ONLY"
                 )
+
+
+def _workers_of(disk: Mapping[str, Any], node: Node) -> Sequence[str]:
+    return disk.get("workerIds") or [str(worker.index) for worker in node.workers]
 
 
 def _sources(body: Mapping[str, Any]) -> dict[str, str]:

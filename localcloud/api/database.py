@@ -113,8 +113,18 @@ CREATE TABLE released_addresses (
     address TEXT NOT NULL UNIQUE
 );
 """
+_API_VERSIONS = """
+ALTER TABLE operations ADD COLUMN api_version TEXT NOT NULL DEFAULT 'v2';
+"""
 # A file of version n is brought up to date by the steps behind the first n.
-_STEPS = (_FIRST, _QUEUED_RESOURCES, _COMPUTE, _FAILED_OPERATIONS, _RELEASED_ADDRESSES)
+_STEPS = (
+    _FIRST,
+    _QUEUED_RESOURCES,
+    _COMPUTE,
+    _FAILED_OPERATIONS,
+    _RELEASED_ADDRESSES,
+    _API_VERSIONS,
+)
 VERSION = len(_STEPS)
 
 

@@ -13,9 +13,10 @@ from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import RPC_ABORTED, RPC_CANCELLED, RPC_INTERNAL, failed_precondition
 from localcloud.api.jobs import Jobs
-from localcloud.api.node_message import write
+from localcloud.api.node_message import stored
 from localcloud.api.node_table import GONE, RUN, Node, NodeTable, Worker
 from localcloud.api.operation_table import Operation, OperationTable
+from localcloud.api.versions import Version
 from localcloud.machines.seam import MachineError, Machines, MachineSpec, SweepError
 
 # So long a guest may take to shut down before its power is cut
@@ -25,7 +26,7 @@ SWEEP_AGAIN_S = 10.0
 NOTICE_S = 1.0  # whoever waits for the metadata is told before the guest's services end
 _ASK_AGAIN_S = 0.2
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
-NODE_TYPE = "type.googleapis.com/google.cloud.tpu.v2.Node"
+NODE_TYPE = Version.V2.type_url("Node")
 
 
 class Lifecycle:
@@ -243,7 +244,7 @@ class Lifecycle:
 
     def _end_well(self, operation: Operation, state: str, to: str) -> None:
         self._nodes.move(operation.uid, [state], to)
-        message = write(self._nodes.by_uid(operation.uid), self._parent)
+        message = stored(self._nodes.by_uid(operation.uid), self._parent)
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
     def _end(self, operation: Operation, state: str, to: str, failures: Sequence[str]) -> None:
@@ -305,7 +306,7 @@ class Lifecycle:
 
     def _boot(self, node: Node, worker: Worker) -> None:
         metadata = node.body.get("metadata", {})
-        disks = self._disks.of(node)
+        disks = self._disks.of(node, worker.index)
         self._machines.start(
             MachineSpec(worker.machine, worker.address, metadata, worker.external, disks)
         )

@@ -9,6 +9,7 @@ from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project, Scope
 from localcloud.api.routing import Call, Handler, Route
 from localcloud.api.selection import chosen, ordered
+from localcloud.api.versions import Version
 
 FIELDS = {
     "acceleratorTypes": (
@@ -18,7 +19,9 @@ FIELDS = {
         "acceleratorConfigs.topology",
     ),
     "runtimeVersions": ("name", "version"),
+    "tensorflowVersions": ("name", "version"),
 }
+Write = Callable[[str, str, Version], dict[str, Any]]
 
 
 class Locations:
@@ -28,13 +31,22 @@ class Locations:
         self._project = project
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Give the methods with their paths, of v2 and of v1."""
+        identity = "generateServiceIdentity"
+        return (
+            *self._routes(LOCATION, "runtimeVersions"),
+            *self._routes(LOCATION.replace("/v2/", "/v1/"), "tensorflowVersions"),
+            Route(identity, "POST", f"{LOCATION}:{identity}", self.service_identity),
+        )
+
+    def _routes(self, location: str, versions: str) -> tuple[Route, ...]:
+        """Give the methods that v1 has too, where runtime versions have another name."""
         page = ("pageSize", "pageToken")
         selection = (*page, "filter", "orderBy")
-        locations = LOCATION.rpartition("/")[0]
+        locations = location.rpartition("/")[0]
         offers = (
             ("acceleratorTypes", tuple(catalog.ACCELERATORS), self._accelerator_type),
-            ("runtimeVersions", catalog.RUNTIME_VERSIONS, self._runtime_version),
+            (versions, catalog.RUNTIME_VERSIONS, self._runtime_version),
         )
         routes = [
             Route(
@@ -44,16 +56,10 @@ class Locations:
                 self.list,
                 (*page, "filter", "extraLocationTypes"),
             ),
-            Route("locations.get", "GET", LOCATION, self.get),
-            Route(
-                "generateServiceIdentity",
-                "POST",
-                f"{LOCATION}:generateServiceIdentity",
-                self.service_identity,
-            ),
+            Route("locations.get", "GET", location, self.get),
         ]
         for collection, ids, write in offers:
-            path = f"{LOCATION}/{collection}"
+            path = f"{location}/{collection}"
             lister = self._lister(collection, ids, write)
             routes.append(Route(f"{collection}.list", "GET", path, lister, selection))
             getter = self._getter(collection, ids, write)
@@ -81,27 +87,28 @@ class Locations:
     def _location(self, zone: str) -> dict[str, Any]:
         return {"name": self._project.known_zone(zone), "locationId": zone}
 
-    def _accelerator_type(self, zone: str, name: str) -> dict[str, Any]:
+    def _accelerator_type(self, zone: str, name: str, version: Version) -> dict[str, Any]:
         accelerator = catalog.ACCELERATORS[name]
         config = {"type": accelerator.config_type, "topology": accelerator.topology}
         return {
             "name": f"{self._project.parent}/locations/{zone}/acceleratorTypes/{name}",
             "type": name,
-            "acceleratorConfigs": [config],
+            **({"acceleratorConfigs": [config]} if version is not Version.V1 else {}),
         }
 
-    def _runtime_version(self, zone: str, name: str) -> dict[str, Any]:
+    def _runtime_version(self, zone: str, name: str, version: Version) -> dict[str, Any]:
+        collection = "tensorflowVersions" if version is Version.V1 else "runtimeVersions"
         return {
-            "name": f"{self._project.parent}/locations/{zone}/runtimeVersions/{name}",
+            "name": f"{self._project.parent}/locations/{zone}/{collection}/{name}",
             "version": name,
         }
 
-    def _lister(
-        self, collection: str, ids: Sequence[str], write: Callable[[str, str], dict[str, Any]]
-    ) -> Handler:
+    def _lister(self, collection: str, ids: Sequence[str], write: Write) -> Handler:
         def lister(call: Call) -> Mapping[str, Any]:
             scope = self._project.many(call.names)
-            items = [write(zone, name) for zone in scope.zones for name in sorted(ids)]
+            items = [
+                write(zone, name, call.version) for zone in scope.zones for name in sorted(ids)
+            ]
             fields = FIELDS[collection]
             return self._page(collection, call, items, fields, scope)
 
@@ -117,7 +124,8 @@ class Locations:
     ) -> Mapping[str, Any]:
         """Give the page that is asked for of a list that never changes."""
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
-        page = requested_page(f"{collection} {call.names} {wanted} {order}", call.query)
+        key = f"{collection} {call.version} {call.names} {wanted} {order}"
+        page = requested_page(key, call.query)
         rest = ordered([it for it in items if chosen(wanted, fields)(it)], order, fields)
         if page.after is not None:
             names = [it["name"] for it in rest]
@@ -126,13 +134,11 @@ class Locations:
         token = page.token((shown[-1]["name"],)) if len(rest) > len(shown) else ""
         return self._project.answer(collection, shown, scope, token)
 
-    def _getter(
-        self, collection: str, ids: Sequence[str], write: Callable[[str, str], dict[str, Any]]
-    ) -> Handler:
+    def _getter(self, collection: str, ids: Sequence[str], write: Write) -> Handler:
         def getter(call: Call) -> Mapping[str, Any]:
             zone, name = self._project.one(call.names), call.names["offer"]
             if name not in ids:
                 raise not_found(f"{self._project.parent}/locations/{zone}/{collection}/{name}")
-            return write(zone, name)
+            return write(zone, name, call.version)
 
         return getter

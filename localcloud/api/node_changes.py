@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import failed_precondition, invalid
 from localcloud.api.lifecycle import NODE_TYPE, Lifecycle
-from localcloud.api.node_message import read, write
+from localcloud.api.message import read
+from localcloud.api.node_message import NODES, stored
 from localcloud.api.node_request import is_spot
 from localcloud.api.node_table import OFF, RUN, Node, NodeTable
 from localcloud.api.nodes import chosen_workers, find_node
@@ -14,10 +16,14 @@ from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.operations import write as write_operation
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route, camel_case
+from localcloud.api.versions import Version
 from localcloud.machines.seam import Machines
 
 EXTERNAL = "networkConfig.enableExternalIps"
-MUTABLE = ("description", "tags", "labels", "metadata", EXTERNAL)
+DISKS = "dataDisks"
+_MUTABLE = ("description", "tags", "labels", "metadata", EXTERNAL)
+# gcloud's alpha attach-disk and detach-disk change the disks.
+MUTABLE = {Version.V2: _MUTABLE, Version.V2ALPHA1: (*_MUTABLE, DISKS)}
 
 
 class NodeChanges:
@@ -28,6 +34,7 @@ class NodeChanges:
     ) -> None:
         self._database = database
         self._nodes = NodeTable(database)
+        self._disks = DataDisks(database)
         self._operations = OperationTable(database)
         self._project = project
         self._lifecycle = lifecycle
@@ -53,18 +60,21 @@ class NodeChanges:
 
     def patch(self, call: Call) -> Mapping[str, Any]:
         """Change the fields that the mask names; the operation has ended when it is answered."""
-        said = read(call.json())
-        fields = _mask(call.query.get("updateMask", ""))
+        said = read(call.json(), NODES[call.version], "node")
+        fields = _mask(call.query.get("updateMask", ""), MUTABLE[call.version])
         with self._database.transaction():
             node = find_node(call, self._nodes, self._project)
             if node.state not in ("READY", "STOPPED"):
                 raise failed_precondition(f"{node.node_id} is {node.state}, not READY or STOPPED")
+            if DISKS in fields:
+                wanted, parent = said.get(DISKS, ()), self._project.parent
+                self._disks.check(wanted, parent, node.zone, len(node.workers), owner=node.uid)
             self._nodes.change_body(node.uid, _patched(node, said, fields))
-            operation = self._add(node, "update")
-            message = write(self._nodes.by_uid(node.uid), self._project.parent)
+            operation = self._add(call, node, "update")
+            message = stored(self._nodes.by_uid(node.uid), self._project.parent)
             self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
             ended = self._operations.get(operation.zone, operation.operation_id) or operation
-        return write_operation(ended, self._project.parent)
+        return write_operation(ended, self._project.parent, call.version)
 
     def stop(self, call: Call) -> Mapping[str, Any]:
         """Begin to switch a node of one worker off; answers the operation."""
@@ -91,8 +101,8 @@ class NodeChanges:
                     "delete it and create it again"
                 )
             self._move(node, states, to, wanted)
-            operation = self._add(node, verb)
-        return self._begin(operation)
+            operation = self._add(call, node, verb)
+        return self._begin(call, operation)
 
     def simulate_maintenance(self, call: Call) -> Mapping[str, Any]:
         """Begin a maintenance of one worker: its machine reboots, its external address changes.
@@ -117,30 +127,32 @@ class NodeChanges:
             for index in indices:
                 self._nodes.move_outside(node.uid, index, pool)
             detail = {"workers": list(indices)}
-            operation = self._add(node, "simulateMaintenanceEvent", detail)
-        return self._begin(operation)
+            operation = self._add(call, node, "simulateMaintenanceEvent", detail)
+        return self._begin(call, operation)
 
     def _move(self, node: Node, states: Sequence[str], to: str, wanted: str) -> None:
         if not self._nodes.move(node.uid, states, to, wanted=wanted):
             raise failed_precondition(f"{node.node_id} is {node.state}, not {' or '.join(states)}")
 
-    def _add(self, node: Node, verb: str, detail: Mapping[str, Any] | None = None) -> Operation:
+    def _add(
+        self, call: Call, node: Node, verb: str, detail: Mapping[str, Any] | None = None
+    ) -> Operation:
         name = f"{self._project.parent}/locations/{node.zone}/nodes/{node.node_id}"
-        return self._operations.add(node.zone, node.uid, verb, name, detail)
+        return self._operations.add(node.zone, node.uid, verb, name, detail, version=call.version)
 
-    def _begin(self, operation: Operation) -> Mapping[str, Any]:
+    def _begin(self, call: Call, operation: Operation) -> Mapping[str, Any]:
         self._lifecycle.begin(operation)
-        return write_operation(operation, self._project.parent)
+        return write_operation(operation, self._project.parent, call.version)
 
 
-def _mask(text: str) -> list[str]:
+def _mask(text: str, mutable: Sequence[str]) -> list[str]:
     """Read a field mask; raise a 400 for an empty one or a field that cannot be changed."""
     fields = [".".join(map(camel_case, name.split("."))) for name in text.split(",") if name]
-    known = ", ".join(MUTABLE)
+    known = ", ".join(mutable)
     if not fields:
         raise invalid("updateMask", f"updateMask must name the fields to change: {known}")
     for field in fields:
-        if field not in MUTABLE:
+        if field not in mutable:
             raise invalid("updateMask", f"{field} cannot be changed; {known} can")
     return fields
 

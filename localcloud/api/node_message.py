@@ -1,23 +1,26 @@
 """The Node message: what a caller may say of a node, and how the cloud writes one.
 
-Fields and types are those of the schema ``Node`` in the discovery document of tpu.googleapis.com
-v2 (revision 20261001). JSON follows proto3's rules
-(https://protobuf.dev/programming-guides/json): false and empty are left out, 64-bit integers are
-strings, names may be spelt in camel case or with underscores.
+Fields and types are those of the schema ``Node`` in the discovery documents of tpu.googleapis.com,
+v1, v2 and v2alpha1 (revision 20261001). A node is stored with the fields of all versions, by the
+names of v2; each version shows those that it has.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from localcloud.api.errors import invalid
+from localcloud.api.message import (
+    Choice,
+    Int64,
+    Labels,
+    Message,
+    Repeated,
+    StringMap,
+    shown,
+)
 from localcloud.api.node_table import Node, Worker
-from localcloud.api.routing import camel_case
+from localcloud.api.versions import Version
 
 PORT = 8470
-MOST_LABELS = 64
-_LABEL_KEY, _LABEL_VALUE = re.compile(r"[^\W\d_][\w-]{0,62}"), re.compile(r"[\w-]{0,63}")
 _HAVE_ENDPOINTS = frozenset({"READY", "RESTARTING", "REPAIRING"})
 HEALTHS = ("HEALTHY", "TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")
 SYMPTOMS = (
@@ -28,39 +31,7 @@ SYMPTOMS = (
     "HBM_OUT_OF_MEMORY",
     "PROJECT_ABUSE",
 )
-
-
-@dataclass(frozen=True)
-class Message:
-    """A nested message: its fields by name; None stands for one that only the cloud writes."""
-
-    fields: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """A list of one kind."""
-
-    kind: Any
-
-
-@dataclass(frozen=True)
-class StringMap:
-    """A map from strings to strings."""
-
-
-@dataclass(frozen=True)
-class Labels:
-    """A map of labels, by the rules of https://cloud.google.com/resource-manager/docs/labels-overview."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """An enum, written by its names."""
-
-    names: tuple[str, ...]
-
-
+_CONFIG_TYPES = ("V2", "V3", "V4", "V5LITE_POD", "V5P", "V6E")
 _NETWORK = Message(
     {
         "network": str,
@@ -70,118 +41,113 @@ _NETWORK = Message(
         "queueCount": int,
     }
 )
-_CONFIG_TYPES = ("V2", "V3", "V4", "V5LITE_POD", "V5P", "V6E")
-NODE = Message(
-    {
-        "acceleratorConfig": Message({"type": Choice(_CONFIG_TYPES), "topology": str}),
-        "acceleratorType": str,
-        "apiVersion": None,
-        "bootDiskConfig": Message({"customerEncryptionKey": Message({"kmsKeyName": str})}),
-        "cidrBlock": str,
-        "createTime": None,
-        "dataDisks": Repeated(
-            Message({"sourceDisk": str, "mode": Choice(("READ_WRITE", "READ_ONLY"))})
-        ),
-        "description": str,
-        "health": None,
-        "healthDescription": None,
-        "id": None,
-        "labels": Labels(),
-        "metadata": StringMap(),
-        "multisliceNode": None,
-        "name": None,
-        "networkConfig": _NETWORK,
-        "networkConfigs": Repeated(_NETWORK),
-        "networkEndpoints": None,
-        "protectionTier": None,
-        "queuedResource": None,
-        "runtimeVersion": str,
-        "schedulingConfig": Message({"preemptible": bool, "reserved": bool, "spot": bool}),
-        "serviceAccount": Message({"email": str, "scope": Repeated(str)}),
-        "shieldedInstanceConfig": Message({"enableSecureBoot": bool}),
-        "state": None,
-        "symptoms": None,
-        "tags": Repeated(str),
-        "upcomingMaintenance": None,
-    }
+_DISK = {"sourceDisk": str, "mode": Choice(("READ_WRITE", "READ_ONLY"), "DISK_MODE_UNSPECIFIED")}
+_BOOT_DISK = {"customerEncryptionKey": Message({"kmsKeyName": str})}
+_SCHEDULING = {"preemptible": bool, "reserved": bool, "spot": bool}
+_OUTPUT = (
+    *("apiVersion", "createTime", "health", "healthDescription", "id", "multisliceNode", "name"),
+    *("networkEndpoints", "queuedResource", "state", "symptoms", "upcomingMaintenance"),
+)
+_COMMON = {
+    **dict.fromkeys(_OUTPUT),
+    "acceleratorConfig": Message(
+        {"type": Choice(_CONFIG_TYPES, "TYPE_UNSPECIFIED"), "topology": str}
+    ),
+    "acceleratorType": str,
+    "cidrBlock": str,
+    "description": str,
+    "labels": Labels(),
+    "metadata": StringMap(),
+    "networkConfig": _NETWORK,
+    "networkConfigs": Repeated(_NETWORK),
+    "runtimeVersion": str,
+    "serviceAccount": Message({"email": str, "scope": Repeated(str)}),
+    "shieldedInstanceConfig": Message({"enableSecureBoot": bool}),
+    "tags": Repeated(str),
+}
+NODES: Mapping[Version, Message] = {
+    Version.V2: Message(
+        {
+            **_COMMON,
+            "bootDiskConfig": Message(_BOOT_DISK),
+            "dataDisks": Repeated(Message(_DISK)),
+            "protectionTier": None,
+            "schedulingConfig": Message(_SCHEDULING),
+        }
+    ),
+    Version.V2ALPHA1: Message(
+        {
+            **_COMMON,
+            "autocheckpointEnabled": bool,
+            "bootDiskConfig": Message(
+                {
+                    **_BOOT_DISK,
+                    "diskSizeGb": Int64(),
+                    "enableConfidentialCompute": bool,
+                    "provisionedIops": Int64(),
+                    "provisionedThroughput": Int64(),
+                    "sourceImage": str,
+                    "storagePool": str,
+                }
+            ),
+            "dataDisks": Repeated(Message({**_DISK, "workerIds": Repeated(str)})),
+            "schedulingConfig": Message(
+                {
+                    **_SCHEDULING,
+                    "provisioningModel": Choice(
+                        ("STANDARD", "SPOT", "RESERVATION_BOUND"),
+                        "PROVISIONING_MODEL_UNSPECIFIED",
+                    ),
+                    "reservationName": str,
+                    "terminationTimestamp": None,
+                }
+            ),
+        }
+    ),
+}
+_IN_V1 = (
+    *("acceleratorType", "cidrBlock", "createTime", "description", "health", "healthDescription"),
+    *("labels", "name", "state", "symptoms"),
 )
 
 
-def read(value: Any, kind: Any = NODE, path: str = "node") -> Any:
-    """Check what a caller said and give it in canonical JSON; raise a 400 naming the field."""
-    if isinstance(kind, Message):
-        return _read_message(value, kind, path)
-    if isinstance(kind, Repeated):
-        if not isinstance(value, list):
-            raise invalid(path, f"{path} is {_shown(value)}, not a list")
-        return [read(item, kind.kind, f"{path}[{i}]") for i, item in enumerate(value)]
-    if isinstance(kind, StringMap):
-        return _read_map(value, path)
-    if isinstance(kind, Labels):
-        return _read_labels(value, path)
-    if isinstance(kind, Choice):
-        if value not in kind.names:
-            allowed = ", ".join(kind.names)
-            raise invalid(path, f"{path} is {_shown(value)}; it must be one of {allowed}")
-        return value
-    if type(value) is not kind:
-        raise invalid(path, f"{path} is {_shown(value)}, not of the type {kind.__name__}")
-    return value
+def write(node: Node, parent: str, version: Version = Version.V2) -> dict[str, Any]:
+    """Write a stored node as a version of the API does; ``parent`` is its project's name."""
+    return in_version(stored(node, parent), version)
 
 
-def _read_message(value: Any, kind: Message, path: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise invalid(path, f"{path} is {_shown(value)}, not an object")
-    known = {}
-    for name, item in value.items():
-        camel = camel_case(name)
-        if camel not in kind.fields:
-            raise invalid(path, f'Unknown name "{name}" at {path}: there is no such field')
-        field = kind.fields[camel]
-        if field is None or item is None:
-            continue
-        said = read(item, field, f"{path}.{camel}")
-        if isinstance(field, Message) or said:
-            known[camel] = said
-    return known
+def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
+    """Return what a version shows of a node that ``stored`` wrote."""
+    if version is Version.V1:
+        return _in_v1(message)
+    found = shown(message, NODES[version])
+    if version is Version.V2ALPHA1:
+        found["apiVersion"] = "V2_ALPHA1"  # it has no name for the version that came after it
+    return found
 
 
-def _read_map(value: Any, path: str) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise invalid(path, f"{path} is {_shown(value)}, not an object")
-    for key, item in value.items():
-        if not isinstance(item, str):
-            raise invalid(f"{path}.{key}", f"{path}.{key} is {_shown(item)}, not a string")
-    return dict(value)
+def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what v1 shows of a TPU VM, whose runtime version is its "TensorFlow version"."""
+    found = {key: message[key] for key in _IN_V1 if key in message}
+    scheduling = {"preemptible": bool, "reserved": bool}
+    found |= {
+        "apiVersion": "V2_ALPHA1",
+        "schedulingConfig": shown(message["schedulingConfig"], Message(scheduling)),
+        "serviceAccount": message["serviceAccount"]["email"],
+        "tensorflowVersion": message["runtimeVersion"],
+    }
+    for config in [message.get("networkConfig"), *message.get("networkConfigs", ())]:
+        if config:
+            found.setdefault("network", config["network"])
+    if endpoints := message.get("networkEndpoints"):
+        keys = ("ipAddress", "port")
+        found["networkEndpoints"] = [{key: it[key] for key in keys} for it in endpoints]
+        found |= {"ipAddress": endpoints[0]["ipAddress"], "port": str(endpoints[0]["port"])}
+    return found
 
 
-def _read_labels(value: Any, path: str) -> dict[str, str]:
-    labels = _read_map(value, path)
-    if len(labels) > MOST_LABELS:
-        raise invalid(path, f"{path} has {len(labels)} labels; {MOST_LABELS} are allowed")
-    for key, item in labels.items():
-        if not _LABEL_KEY.fullmatch(key) or key != key.lower():
-            raise invalid(
-                path,
-                f"{path} has the key {_shown(key)}: wanted are 1 to 63 lower-case letters, digits, "
-                "'_' and '-', a letter first",
-            )
-        if not _LABEL_VALUE.fullmatch(item) or item != item.lower():
-            raise invalid(
-                f"{path}.{key}",
-                f"{path}.{key} is {_shown(item)}: wanted are up to 63 lower-case letters, digits, "
-                "'_' and '-'",
-            )
-    return labels
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def write(node: Node, parent: str) -> dict[str, Any]:
-    """Write a stored node as the API does; ``parent`` is its project's name."""
+def stored(node: Node, parent: str) -> dict[str, Any]:
+    """Write a node with the fields of all versions; ``parent`` is its project's name."""
     message = {
         "name": f"{parent}/locations/{node.zone}/nodes/{node.node_id}",
         "state": node.state,

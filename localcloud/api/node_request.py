@@ -7,11 +7,14 @@ from typing import Any
 
 from localcloud.api import catalog
 from localcloud.api.errors import invalid
-from localcloud.api.node_message import read
+from localcloud.api.message import read
+from localcloud.api.node_message import NODES
+from localcloud.api.versions import Version
 
 # The id of a queued resource may have what the API's reference allows; that of a TPU is a name like
 # those of Compute Engine (https://cloud.google.com/compute/docs/naming-resources).
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
+SMALLEST_BOOT_DISK_GB = 100
 _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -34,13 +37,42 @@ def is_spot(body: Mapping[str, Any]) -> bool:
     return bool(scheduling.get("spot") or scheduling.get("preemptible"))
 
 
-def requested(value: Any, parent: str, zone: str, path: str = "node") -> NodeRequest:
+def requested(value: Any, parent: str, zone: str, version: Version) -> NodeRequest:
     """Read and check the Node message of a request; raises a 400."""
-    said = read(value, path=path)
+    said = read(value, NODES[version], "node")
+    return checked({**said, "apiVersion": version.node_value}, parent, zone)
+
+
+def checked(said: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
+    """Check a node that was read and fill its gaps; raises a 400 that names the field."""
     accelerator = _accelerator(said, zone)
-    body = _with_defaults(said, accelerator, parent)
+    _check_boot_disk(said.get("bootDiskConfig", {}), f"{path}.bootDiskConfig")
+    scheduling = _scheduling(said.get("schedulingConfig", {}), f"{path}.schedulingConfig")
+    body = _with_defaults({**said, "schedulingConfig": scheduling}, accelerator, parent)
     _check_runtime(body, zone)
     return NodeRequest(accelerator, body)
+
+
+def _scheduling(said: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return the scheduling with what a provisioning model or a reservation implies."""
+    model, implied = said.get("provisioningModel"), {}
+    if model == "SPOT":
+        implied["spot"] = True
+    if model == "RESERVATION_BOUND" and "reservationName" not in said:
+        raise invalid(f"{path}.reservationName", f"{model} needs {path}.reservationName")
+    if "reservationName" in said:
+        implied["reserved"] = True
+    return {**said, **implied}
+
+
+def _check_boot_disk(said: Mapping[str, Any], path: str) -> None:
+    size = int(said.get("diskSizeGb", SMALLEST_BOOT_DISK_GB))
+    if size < SMALLEST_BOOT_DISK_GB:
+        least = f"the image needs {SMALLEST_BOOT_DISK_GB}"
+        raise invalid(f"{path}.diskSizeGb", f"{path}.diskSizeGb is {size}; {least}")
+    if said.get("enableConfidentialCompute") and not said.get("customerEncryptionKey"):
+        field = f"{path}.customerEncryptionKey"
+        raise invalid(field, f"enableConfidentialCompute needs {field}.kmsKeyName")
 
 
 def checked_node_id(field: str, text: str) -> str:
@@ -103,7 +135,6 @@ def _with_defaults(
             "type": accelerator.config_type,
             "topology": accelerator.topology,
         },
-        "schedulingConfig": said.get("schedulingConfig", {}),
         "serviceAccount": {**account, **said.get("serviceAccount", {})},
         "shieldedInstanceConfig": said.get("shieldedInstanceConfig", {}),
     }

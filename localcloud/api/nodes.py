@@ -83,24 +83,25 @@ class Nodes:
         found = self._nodes.page(scope.zones, page.after, page.size + 1)
         shown, more = found[: page.size], found[page.size :]
         token = page.token((shown[-1].zone, shown[-1].node_id)) if more else ""
-        items = [write(node, self._project.parent) for node in shown]
+        items = [write(node, self._project.parent, call.version) for node in shown]
         return self._project.answer("nodes", items, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Give one node."""
-        return write(find_node(call, self._nodes, self._project), self._project.parent)
+        node = find_node(call, self._nodes, self._project)
+        return write(node, self._project.parent, call.version)
 
     def create(self, call: Call) -> Mapping[str, Any]:
         """Store a node and begin to make its machines; answers the operation."""
         zone = self._project.one(call.names)
         node_id = checked_node_id("nodeId", call.query.get("nodeId", ""))
-        wanted = requested(call.json(), self._project.parent, zone)
+        wanted = requested(call.json(), self._project.parent, zone, call.version)
         name = f"{self._project.parent}/locations/{zone}/nodes/{node_id}"
         pool = self._machines.addresses()
         request_id = call.query.get("requestId", "")
         with self._database.transaction():
             if found := self._ids.earlier("nodes.create", zone, request_id, name):
-                return write_operation(found, self._project.parent)
+                return write_operation(found, self._project.parent, call.version)
             if self._nodes.get(zone, node_id):
                 raise already_exists(name)
             count, node = wanted.accelerator.workers, None
@@ -122,7 +123,9 @@ class Nodes:
                     )
             except NoCapacityError as error:
                 shortage = f"for {wanted.accelerator.name} {error}"
-            operation = self._operations.add(zone, node.uid if node else 0, "create", name)
+            operation = self._operations.add(
+                zone, node.uid if node else 0, "create", name, version=call.version
+            )
             self._ids.remember("nodes.create", request_id, operation)
             if node is None:
                 self._operations.fail(
@@ -132,7 +135,7 @@ class Nodes:
                 )
         if node is not None:
             self._lifecycle.begin(operation)
-        return write_operation(operation, self._project.parent)
+        return write_operation(operation, self._project.parent, call.version)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
         """Begin to remove a node and its machines; answers the operation."""
@@ -140,14 +143,16 @@ class Nodes:
         name = f"{self._project.parent}/locations/{zone}/nodes/{call.names['node']}"
         with self._database.transaction():
             if found := self._ids.earlier("nodes.delete", zone, request_id, name):
-                return write_operation(found, self._project.parent)
+                return write_operation(found, self._project.parent, call.version)
             node = find_node(call, self._nodes, self._project)
             if not self._nodes.move(node.uid, DELETABLE, "DELETING", wanted=GONE):
                 raise failed_precondition(f"{node.node_id} is {node.state}: wait for that to end")
-            operation = self._operations.add(node.zone, node.uid, "delete", name)
+            operation = self._operations.add(
+                node.zone, node.uid, "delete", name, version=call.version
+            )
             self._ids.remember("nodes.delete", request_id, operation)
         self._lifecycle.begin(operation)
-        return write_operation(operation, self._project.parent)
+        return write_operation(operation, self._project.parent, call.version)
 
     def guest_attributes(self, call: Call) -> Mapping[str, Any]:
         """Give the machines' ssh host keys, an entry a worker in the order asked for.

@@ -8,10 +8,11 @@ from typing import Any
 
 from localcloud.api.clock import timestamp
 from localcloud.api.database import Database
+from localcloud.api.versions import Version
 
 _COLUMNS = (
     "zone, operation_id, uid, verb, target, create_time, end_time, cancel_requested, "
-    "detail, response, error"
+    "detail, response, error, api_version"
 )
 
 
@@ -19,7 +20,8 @@ _COLUMNS = (
 class Operation:
     """One operation; it is under way while ``end_time`` is empty.
 
-    ``uid`` is its node's or queued resource's; ``detail`` what else it needs to go on.
+    ``uid`` is its node's or queued resource's; ``detail`` what else it needs to go on; ``version``
+    that of the API by which it was begun.
     """
 
     zone: str
@@ -33,6 +35,7 @@ class Operation:
     detail: Mapping[str, Any] = field(default_factory=dict)
     response: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
+    version: Version = Version.V2
 
     @property
     def collection(self) -> str:
@@ -47,17 +50,24 @@ class OperationTable:
         self._database = database
 
     def add(
-        self, zone: str, uid: int, verb: str, target: str, detail: Mapping[str, Any] | None = None
+        self,
+        zone: str,
+        uid: int,
+        verb: str,
+        target: str,
+        detail: Mapping[str, Any] | None = None,
+        *,
+        version: Version = Version.V2,
     ) -> Operation:
         """Store a new operation, under way."""
         values = (zone, f"operation-{secrets.token_hex(12)}", uid, verb, target, timestamp())
         with self._database.transaction() as connection:
             connection.execute(
                 "INSERT INTO operations (zone, operation_id, uid, verb, target, create_time, "
-                "detail) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*values, json.dumps(detail or {})),
+                "detail, api_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, json.dumps(detail or {}), version),
             )
-        return Operation(*values, detail=detail or {})
+        return Operation(*values, detail=detail or {}, version=version)
 
     def succeed(self, operation: Operation, response: Mapping[str, Any]) -> None:
         """End an operation with its answer."""
@@ -130,7 +140,14 @@ class OperationTable:
             *values,
         )
         return [
-            Operation(*row[:7], bool(row[7]), json.loads(row[8]), _json(row[9]), _json(row[10]))
+            Operation(
+                *row[:7],
+                bool(row[7]),
+                json.loads(row[8]),
+                _json(row[9]),
+                _json(row[10]),
+                Version(row[11]),
+            )
             for row in rows
         ]
 

@@ -1,8 +1,9 @@
 """The methods of ``projects.locations.operations``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from localcloud.api import node_message, queued_resource_message
 from localcloud.api.database import Database
 from localcloud.api.errors import failed_precondition, not_found
 from localcloud.api.operation_table import Operation, OperationTable
@@ -10,22 +11,27 @@ from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route
 from localcloud.api.selection import chosen
+from localcloud.api.versions import Version
 
-_METADATA = "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata"
+_SHOWN: Mapping[str, Callable[[Mapping[str, Any], Version], dict[str, Any]]] = {
+    "Node": node_message.in_version,
+    "QueuedResource": queued_resource_message.in_version,
+}
 FIELDS = ("done", "name", "metadata.target", "metadata.verb", "error.code")
 
 
-def write(operation: Operation, parent: str) -> dict[str, Any]:
-    """Write a stored operation as the API does; unlike other fields, ``done`` is there while false.
+def write(operation: Operation, parent: str, version: Version = Version.V2) -> dict[str, Any]:
+    """Write a stored operation as a version of the API does.
 
-    Clients rely on it: SkyPilot reads ``operation["done"]`` of a pending operation.
+    Its messages are of the version that is asked, ``apiVersion`` is the one that began it. Unlike
+    other fields, ``done`` is there while it is false: SkyPilot reads it of pending operations.
     """
     metadata = {
-        "@type": _METADATA,
+        "@type": version.type_url("OperationMetadata"),
         "createTime": operation.create_time,
         "target": operation.target,
         "verb": operation.verb,
-        "apiVersion": "v2",
+        "apiVersion": str(operation.version),
     }
     message: dict[str, Any] = {
         "name": f"{parent}/locations/{operation.zone}/operations/{operation.operation_id}",
@@ -39,8 +45,15 @@ def write(operation: Operation, parent: str) -> dict[str, Any]:
     if operation.error is not None:
         message["error"] = operation.error
     if operation.response is not None:
-        message["response"] = operation.response
+        message["response"] = _response(operation.response, version)
     return message
+
+
+def _response(stored: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
+    name = stored["@type"].rpartition(".")[2]
+    if name not in _SHOWN:
+        return stored
+    return {"@type": version.type_url(name), **_SHOWN[name](stored, version)}
 
 
 class Operations:
@@ -54,12 +67,10 @@ class Operations:
         """Give the methods with their paths."""
         operations = f"{LOCATION}/operations"
         one = f"{operations}/{{operation}}"
-        alpha = one.replace("/v2/", "/v2alpha1/")
         parameters = ("pageSize", "pageToken", "filter", "returnPartialSuccess")
         return (
             Route("operations.list", "GET", operations, self.list, parameters),
             Route("operations.get", "GET", one, self.get),
-            Route("operations.get", "GET", alpha, self.get),
             Route("operations.cancel", "POST", f"{one}:cancel", self.cancel),
             Route("operations.delete", "DELETE", one, self.delete),
         )
@@ -75,13 +86,13 @@ class Operations:
         found = self._operations.page(scope.zones, page.after, page.size + 1)
         shown, more = found[: page.size], found[page.size :]
         token = page.token((shown[-1].zone, shown[-1].operation_id)) if more else ""
-        items = [write(operation, self._project.parent) for operation in shown]
+        items = [write(it, self._project.parent, call.version) for it in shown]
         kept = [item for item in items if wanted(item)]
         return self._project.answer("operations", kept, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Give one operation."""
-        return write(self._find(call), self._project.parent)
+        return write(self._find(call), self._project.parent, call.version)
 
     def cancel(self, call: Call) -> Mapping[str, Any]:
         """Ask that an operation end without success: the creation of a node does, no other.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from localcloud.api.clock import timestamp
+from localcloud.api.clock import moment_of, timestamp
 from localcloud.api.data_disks import DataDisks
 from localcloud.api.database import Database
 from localcloud.api.errors import (
@@ -22,16 +22,17 @@ from localcloud.api.node_networks import NodeNetworks
 from localcloud.api.node_table import GONE, NoCapacityError, Node, NodeTable
 from localcloud.api.nodes import DELETABLE
 from localcloud.api.operation_table import OperationTable
-from localcloud.api.queued_resource_message import WantedNode, wanted_nodes, write
+from localcloud.api.queued_resource_message import WantedNode, run_end, stored, wanted_nodes
 from localcloud.api.queued_resource_table import (
     SERVICE,
     USER,
     QueuedResource,
     QueuedResourceTable,
 )
+from localcloud.api.versions import Version
 from localcloud.machines.seam import Machines
 
-TYPE = "type.googleapis.com/google.cloud.tpu.v2.QueuedResource"
+TYPE = Version.V2.type_url("QueuedResource")
 # Capacity also comes back without a change in the tables: when a fault runs out.
 PATIENCE_S = 1.0
 
@@ -84,8 +85,10 @@ class Queue:
                 waits += self._wait(now)
         return min(waits, default=None)
 
-    @staticmethod
-    def _wait(request: QueuedResource) -> list[float]:
+    def _wait(self, request: QueuedResource) -> list[float]:
+        if request.state == "ACTIVE":
+            nodes = self._nodes.of_queued_resource(request.uid)
+            return [max(0.0, end - time.time()) for end in _ends(nodes)]
         if request.state == "ACCEPTED" and request.valid_from:
             return [max(0.0, request.valid_from - time.time())]
         if request.state == "WAITING_FOR_RESOURCES":
@@ -146,6 +149,9 @@ class Queue:
             ),
             **({"multisliceNode": True} if wanted.multislice else {}),
         }
+        if (end := run_end(request.body, time.time())) is not None:
+            ends = {"terminationTimestamp": timestamp(end)}
+            body["schedulingConfig"] = {**body["schedulingConfig"], **ends}
         disks, workers = body.get("dataDisks", ()), wanted.request.accelerator.workers
         self._disks.check(disks, self._parent, request.zone, workers)
         node = self._nodes.add(
@@ -191,7 +197,7 @@ class Queue:
         states = {node.state for node in nodes}
         if "RESTARTING" not in states:
             self._end_well(request, "reset")
-        if "PREEMPTED" in states:
+        if "PREEMPTED" in states or _ended(nodes):
             return self._requests.move(request, "SUSPENDING", SERVICE)
         if states <= {"DELETING"}:
             return self._requests.move(request, "SUSPENDING", USER)
@@ -251,10 +257,20 @@ class Queue:
         operation = self._operations.of(request.uid, verb)
         now = self._requests.find(request.uid)
         if operation and now and not operation.end_time:
-            message = write(now, self._parent)
+            message = stored(now, self._parent)
             self._operations.succeed(operation, {"@type": TYPE, **message})
 
     def _end_badly(self, request: QueuedResource, verb: str, message: str) -> None:
         operation = self._operations.of(request.uid, verb)
         if operation and not operation.end_time:
             self._operations.fail(operation, RPC_INTERNAL, message)
+
+
+def _ends(nodes: Sequence[Node]) -> list[float]:
+    """Return when the nodes of a bounded run end, in seconds since 1970."""
+    said = [node.body["schedulingConfig"].get("terminationTimestamp") for node in nodes]
+    return [moment_of(text) for text in said if text]
+
+
+def _ended(nodes: Sequence[Node]) -> bool:
+    return any(end <= time.time() for end in _ends(nodes))

@@ -1,7 +1,8 @@
 """The QueuedResource message: what a caller may ask for, and how the cloud writes one.
 
-Fields and types are those of the schema ``QueuedResource`` in the discovery document of
-tpu.googleapis.com v2 (revision 20261001).
+Fields and types are those of the schema ``QueuedResource`` in the discovery documents of
+tpu.googleapis.com v2 and v2alpha1 (revision 20261001). A request is stored with the fields of both,
+by the names of v2; each version shows those that it has.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,18 +11,15 @@ from typing import Any
 
 from localcloud.api.clock import moment_of, seconds_of
 from localcloud.api.errors import invalid
-from localcloud.api.node_message import NODE, Message, Repeated, read
-from localcloud.api.node_request import NodeRequest, checked_node_id, requested
+from localcloud.api.message import Choice, Message, Repeated, StoredAs, read, shown
+from localcloud.api.node_message import NODES
+from localcloud.api.node_request import NodeRequest, checked, checked_node_id
 from localcloud.api.queued_resource_table import QueuedResource
+from localcloud.api.versions import Version
 
-_NODE_SPEC = Message(
-    {
-        "parent": str,
-        "nodeId": str,
-        "multisliceParams": Message({"nodeCount": int, "nodeIdPrefix": str}),
-        "node": NODE,
-    }
-)
+_SLICES = {"nodeCount": int, "nodeIdPrefix": str}
+_WORKLOADS = ("THROUGHPUT_OPTIMIZED", "AVAILABILITY_OPTIMIZED")
+_SPEC = {"parent": str, "nodeId": str}
 _POLICY = Message(
     {
         "validAfterDuration": str,
@@ -31,18 +29,53 @@ _POLICY = Message(
         "validUntilTime": str,
     }
 )
-QUEUED_RESOURCE = Message(
-    {
-        "createTime": None,
-        "guaranteed": Message({"minDuration": str}),
-        "name": None,
-        "queueingPolicy": _POLICY,
-        "reservationName": str,
-        "spot": Message({}),
-        "state": None,
-        "tpu": Message({"nodeSpec": Repeated(_NODE_SPEC)}),
-    }
-)
+_COMMON = {
+    "createTime": None,
+    "name": None,
+    "queueingPolicy": _POLICY,
+    "reservationName": str,
+    "spot": Message({}),
+    "state": None,
+}
+
+
+def _tpu(spec: Mapping[str, Any]) -> Message:
+    # SkyPilot sends one nodeSpec without a list around it, as Google takes it.
+    return Message({"nodeSpec": Repeated(Message({**_SPEC, **spec}), or_one=True)})
+
+
+_ALPHA_SLICES = {**_SLICES, "workloadType": Choice(_WORKLOADS, "WORKLOAD_TYPE_UNSPECIFIED")}
+QUEUED_RESOURCES: Mapping[Version, Message] = {
+    Version.V2: Message(
+        {
+            **_COMMON,
+            "guaranteed": Message({"minDuration": str}),
+            "tpu": _tpu({"node": NODES[Version.V2], "multisliceParams": Message(_SLICES)}),
+        }
+    ),
+    Version.V2ALPHA1: Message(
+        {
+            **_COMMON,
+            "bestEffort": Message({}),
+            "guaranteed": Message({"minDuration": str, "reserved": bool}),
+            "provisioningModel": Choice(
+                ("STANDARD", "SPOT", "RESERVATION_BOUND", "FLEX_START"),
+                "PROVISIONING_MODEL_UNSPECIFIED",
+            ),
+            "runDuration": Message({"maxRunDuration": str, "terminationTime": str}),
+            "tpu": _tpu(
+                {
+                    "node": NODES[Version.V2ALPHA1],
+                    "multiNodeParams": StoredAs("multisliceParams", Message(_ALPHA_SLICES)),
+                }
+            ),
+        }
+    ),
+}
+TIERS = ("spot", "guaranteed", "bestEffort")
+# How long Flex-start capacity is given at most
+# (https://cloud.google.com/tpu/docs/queued-resources).
+LONGEST_FLEX_START_S = 7 * 86400
 # The field of QueuedResourceState that says more of a state; WAITING_FOR_RESOURCES has none.
 _DATA = {
     "ACCEPTED": "acceptedData",
@@ -65,19 +98,53 @@ class WantedNode:
     multislice: bool
 
 
-def read_request(value: Any, parent: str, zone: str) -> dict[str, Any]:
-    """Check what a caller asked for and give it in canonical JSON; raise a 400 or 404."""
-    said = read(value, QUEUED_RESOURCE, "queuedResource")
-    if "spot" in said and "guaranteed" in said:
-        raise invalid("queuedResource.spot", "spot and guaranteed exclude each other")
+def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[str, Any]:
+    """Check what a caller asked for and return it as it is stored; raise a 400 or 404."""
+    said = read(value, QUEUED_RESOURCES[version], "queuedResource")
+    tiers = [tier for tier in TIERS if tier in said]
+    if len(tiers) > 1:
+        raise invalid(f"queuedResource.{tiers[0]}", f"{' and '.join(tiers)} exclude each other")
     if (duration := said.get("guaranteed", {}).get("minDuration")) is not None:
         _time("queuedResource.guaranteed.minDuration", duration, seconds_of)
+    _check_model(said)
+    run_end(said, 0.0)
     if not said.get("tpu", {}).get("nodeSpec"):
         raise invalid("queuedResource.tpu.nodeSpec", "tpu.nodeSpec must have an entry")
+    said["apiVersion"] = version.node_value
     ids = [node.node_id for node in wanted_nodes(said, parent, zone, "x")]
     if len(set(ids)) < len(ids):
         raise invalid("queuedResource.tpu.nodeSpec", f"two nodes have one name: {', '.join(ids)}")
     return said
+
+
+def _check_model(said: Mapping[str, Any]) -> None:
+    """Check what a provisioning model needs; raise a 400 that names the field."""
+    model = said.get("provisioningModel")
+    if model == "RESERVATION_BOUND" and "reservationName" not in said:
+        raise invalid("queuedResource.reservationName", f"{model} needs reservationName")
+    if model != "FLEX_START":
+        return
+    field = "queuedResource.runDuration.maxRunDuration"
+    duration = said.get("runDuration", {}).get("maxRunDuration")
+    if duration is None:
+        raise invalid(field, f"{model} needs {field}")
+    if not 0 < _time(field, duration, seconds_of) <= LONGEST_FLEX_START_S:
+        raise invalid(field, f"{field} is {duration}; {model} gives up to {LONGEST_FLEX_START_S}s")
+
+
+def run_end(body: Mapping[str, Any], created: float) -> float | None:
+    """Return when the nodes of a request end that were created at this time, None for never.
+
+    Times are seconds since 1970. Raises a 400 for a ``runDuration`` that is none.
+    """
+    said, path = body.get("runDuration", {}), "queuedResource.runDuration"
+    if len(said) > 1:
+        raise invalid(path, f"only one of {', '.join(sorted(said))} can be said")
+    if "terminationTime" in said:
+        return _time(f"{path}.terminationTime", said["terminationTime"], moment_of)
+    if "maxRunDuration" in said:
+        return created + _time(f"{path}.maxRunDuration", said["maxRunDuration"], seconds_of)
+    return None
 
 
 def wanted_nodes(
@@ -90,7 +157,7 @@ def wanted_nodes(
         location = f"{parent}/locations/{zone}"
         if spec.get("parent") != location:
             raise invalid(f"{path}.parent", f"{path}.parent must be {location}")
-        node = requested(_scheduled(spec.get("node", {}), body), parent, zone, f"{path}.node")
+        node = checked(_scheduled(spec.get("node", {}), body), parent, zone, f"{path}.node")
         multislice = "multisliceParams" in spec
         ids = _node_ids(spec, path, request_name)
         found += [WantedNode(node_id, node, multislice) for node_id in ids]
@@ -114,13 +181,16 @@ def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator
 
 
 def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the node that is asked for with its request's tier in its scheduling."""
+    """Return the node that is asked for with its request's tier in its scheduling."""
     scheduling = dict(node.get("schedulingConfig", {}))
-    if "spot" in body:
+    if "spot" in body or body.get("provisioningModel") == "SPOT":
         scheduling["spot"] = True
-    if "reservationName" in body:
+    if "bestEffort" in body:
+        scheduling["preemptible"] = True
+    if "reservationName" in body or body.get("guaranteed", {}).get("reserved"):
         scheduling["reserved"] = True
-    return {**node, "schedulingConfig": scheduling}
+    version = body.get("apiVersion", Version.V2.node_value)
+    return {**node, "schedulingConfig": scheduling, "apiVersion": version}
 
 
 def validity(body: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
@@ -150,8 +220,18 @@ def _time(path: str, text: str, reader: Callable[[str], float]) -> float:
         raise invalid(path, f"{path}: {error}") from None
 
 
-def write(request: QueuedResource, parent: str) -> dict[str, Any]:
-    """Write a stored request as the API does; ``parent`` is its project's name."""
+def write(request: QueuedResource, parent: str, version: Version) -> dict[str, Any]:
+    """Write a stored request as a version does; ``parent`` is its project's name."""
+    return in_version(stored(request, parent), version)
+
+
+def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
+    """Return what a version shows of a request that ``stored`` wrote."""
+    return shown(message, QUEUED_RESOURCES[version])
+
+
+def stored(request: QueuedResource, parent: str) -> dict[str, Any]:
+    """Write a request with the fields of all versions; ``parent`` is its project's name."""
     state: dict[str, Any] = {"state": request.state, "stateInitiator": request.initiator}
     if (data := _DATA.get(request.state)) is not None:
         state[data] = {}

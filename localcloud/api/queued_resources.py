@@ -73,12 +73,12 @@ class QueuedResources:
         found = self._requests.page(scope.zones, page.after, page.size + 1)
         shown, more = found[: page.size], found[page.size :]
         token = page.token((shown[-1].zone, shown[-1].request_name)) if more else ""
-        items = [write(request, self._project.parent) for request in shown]
+        items = [write(request, self._project.parent, call.version) for request in shown]
         return self._project.answer("queuedResources", items, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Give one request."""
-        return write(self._find(call), self._project.parent)
+        return write(self._find(call), self._project.parent, call.version)
 
     def create(self, call: Call) -> Mapping[str, Any]:
         """Put a request in the queue; answers the operation, which ends when it is there."""
@@ -86,14 +86,14 @@ class QueuedResources:
         request_name = checked_request_name(
             "queuedResourceId", call.query.get("queuedResourceId", "")
         )
-        body = read_request(call.json(), parent, zone)
+        body = read_request(call.json(), parent, zone, call.version)
         valid = validity(body, time.time())
         name = self._name(zone, request_name)
         request_id = call.query.get("requestId", "")
         with self._database.transaction():
             operation = self._ids.earlier("create", zone, request_id, name)
             if operation is not None:
-                return write_operation(operation, parent)
+                return write_operation(operation, parent, call.version)
             if self._requests.get(zone, request_name):
                 raise already_exists(name)
             wanted = wanted_nodes(body, parent, zone, request_name)
@@ -105,10 +105,12 @@ class QueuedResources:
                 self._disks.check(disks, parent, zone, node.request.accelerator.workers)
             self._quota.check(zone, [node.request for node in wanted])
             request = self._requests.add(name, zone, request_name, timestamp(), valid, body)
-            operation = self._operations.add(zone, request.uid, "create", name)
+            operation = self._operations.add(
+                zone, request.uid, "create", name, version=call.version
+            )
             self._ids.remember("create", request_id, operation)
         self._changed()
-        return write_operation(operation, parent)
+        return write_operation(operation, parent, call.version)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
         """Begin to remove a request, with ``force`` its living nodes too; answers the operation."""
@@ -118,7 +120,7 @@ class QueuedResources:
         with self._database.transaction():
             operation = self._ids.earlier("delete", zone, request_id, name)
             if operation is not None:
-                return write_operation(operation, self._project.parent)
+                return write_operation(operation, self._project.parent, call.version)
             request = self._find(call)
             if request.state == "DELETING":
                 raise failed_precondition(f"{name} is being deleted already")
@@ -129,10 +131,12 @@ class QueuedResources:
                     "delete those first, or use force"
                 )
             self._requests.move(request, "DELETING", USER)
-            operation = self._operations.add(zone, request.uid, "delete", name)
+            operation = self._operations.add(
+                zone, request.uid, "delete", name, version=call.version
+            )
             self._ids.remember("delete", request_id, operation)
         self._changed()
-        return write_operation(operation, self._project.parent)
+        return write_operation(operation, self._project.parent, call.version)
 
     def reset(self, call: Call) -> Mapping[str, Any]:
         """Begin to boot the machines of an ACTIVE request anew; answers the operation."""
@@ -149,10 +153,12 @@ class QueuedResources:
                 )
             for node in nodes:
                 self._nodes.move(node.uid, ["READY"], "RESTARTING")
-            operation = self._operations.add(request.zone, request.uid, "reset", name)
+            operation = self._operations.add(
+                request.zone, request.uid, "reset", name, version=call.version
+            )
         for node in nodes:
             self._lifecycle.restart(node)
-        return write_operation(operation, self._project.parent)
+        return write_operation(operation, self._project.parent, call.version)
 
     def _name(self, zone: str, request_name: str) -> str:
         return f"{self._project.parent}/locations/{zone}/queuedResources/{request_name}"

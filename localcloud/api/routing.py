@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from localcloud.api.errors import ApiError, invalid
+from localcloud.api.versions import Version
 
 # Every Google API knows these system parameters (https://cloud.google.com/apis/docs/system-parameters).
 SYSTEM_PARAMETERS = frozenset(
@@ -36,6 +37,8 @@ class Call:
     content: bytes
     #: By a fault: the error, by code and message, that the call's operation ends with.
     ends_with: Mapping[str, str] | None = None
+    #: The version of the Cloud TPU API whose path was called.
+    version: Version = Version.V2
 
     def json(self) -> dict[str, Any]:
         """Read the body as a JSON object; an empty body is an empty one. Raises a 400."""
@@ -77,6 +80,12 @@ class Route:
             for part in parts
         )
         object.__setattr__(self, "pattern", re.compile(regex))
+
+    @property
+    def version(self) -> Version:
+        """The version of the Cloud TPU API that it belongs to; v2 for one of another API."""
+        first = self.template.split("/")[1]
+        return Version(first) if first in Version else Version.V2
 
 
 class Router:

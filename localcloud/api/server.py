@@ -22,6 +22,7 @@ from localcloud.api.errors import ApiError
 from localcloud.api.faults import DROP_AFTER, DROP_BEFORE, Faults
 from localcloud.api.http_front import Answer, Front, Request
 from localcloud.api.jobs import Jobs
+from localcloud.api.legacy import v1_twins
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.locations import Locations
 from localcloud.api.metadata_server import Metadata, MetadataServer
@@ -186,7 +187,7 @@ class _ApiService:
             return Answer(0, {}, dropped=True)
         query = query_of(route, request.target)
         fails = self._faults.outcome(route.name, names.get("zone", "")) if route.begins else None
-        body = route.handler(Call(names, query, request.content, fails))
+        body = route.handler(Call(names, query, request.content, fails, route.version))
         return Answer(200, body, dropped=stroke.drop == DROP_AFTER)
 
 
@@ -258,6 +259,7 @@ def create_server(
         token_route(accounts, f"{endpoint}/token"),
         *tpu_routes,
         *alpha_twins(tpu_routes),
+        *v1_twins(tpu_routes),
         *Alpha(database, served, changes).routes(),
         *compute_routes(database, served, endpoint, machines, pulse.wake),
         *worker_faults.routes(),

@@ -23,13 +23,14 @@ _FORMATS = {
     "google-duration": r"-?\d+(\.\d{1,9})?s",
     "google-fieldmask": r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
 }
-# Every answer has these, though the documents cannot say so.
+# Every answer has those of these that its version knows, though the documents cannot say so.
 _ALWAYS = {
     "AcceleratorType": {"name", "type", "acceleratorConfigs"},
     "Location": {"name", "locationId"},
     "Node": {
         *("name", "state", "id", "createTime", "acceleratorType", "acceleratorConfig"),
         *("runtimeVersion", "schedulingConfig", "serviceAccount", "apiVersion"),
+        "tensorflowVersion",
     },
     "Operation": {"name", "metadata", "done"},
     "OperationMetadata": {"createTime", "target", "verb", "apiVersion"},
@@ -89,7 +90,7 @@ def _methods(resource: Mapping[str, Any], version: str) -> Iterator[Method]:
 def method_of(verb: str, target: str) -> Method | None:
     """Find the method that a request is for."""
     path = urlsplit(target).path
-    for version in ("v2", "v2alpha1"):
+    for version in ("v1", "v2", "v2alpha1"):
         for method in methods(version):
             if method.verb == verb and method.pattern.fullmatch(path):
                 return method
@@ -116,7 +117,8 @@ def check_message(
         raise SchemaError(f"{path} is {value!r}, not a {schema}")
     if unknown := set(value) - set(properties):
         raise SchemaError(f"{path}: {schema} has no {', '.join(sorted(unknown))}")
-    if not as_asked and (missing := _ALWAYS.get(schema, set()) - set(value)):
+    always = _ALWAYS.get(schema, set()) & set(properties)
+    if not as_asked and (missing := always - set(value)):
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
     if schema == "Operation" and value["done"] is not ("response" in value) ^ ("error" in value):
         raise SchemaError(f"{path}: an operation is done with a response or an error: {value}")
@@ -153,10 +155,11 @@ def _check_map(value: Any, kind: Mapping[str, Any], version: str, path: str) -> 
     where, _, full_name = value.get("@type", "").rpartition("/")
     _want(where == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
     package, _, name = full_name.rpartition(".")
-    if package in ("google.protobuf", "google.cloud.tpu.v2", "google.cloud.tpu.v2alpha1"):
+    if package in ("google.protobuf", f"google.cloud.tpu.{version}"):
         content = {key: item for key, item in value.items() if key != "@type"}
-        kind_of = package.rpartition(".")[2] if "tpu" in package else version
-        check_message(content, name, kind_of, path)
+        check_message(content, name, version, path)
+    else:
+        _want(not package.startswith("google.cloud.tpu."), path, full_name, f"of {version}")
 
 
 def _check_error(answer: Any, version: str) -> None:

@@ -130,11 +130,11 @@ class LocalApi:
         return self.get(f"locations/{zone}/nodes/{node_id}")
 
     def state_is(self, node_id: str, state: str) -> dict[str, Any]:
-        """Wait until a node is in a state; give it."""
+        """Wait until a node is there and in a state; return it."""
 
         def look() -> dict[str, Any] | None:
-            node = self.node(node_id)
-            return node if node["state"] == state else None
+            answer = self.call("GET", f"locations/{ZONE}/nodes/{node_id}")
+            return answer.json() if answer.json().get("state") == state else None
 
         return wait_for(look)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from localcloud.api.clock import timestamp
 from localcloud.api.database import Database
 from localcloud.api.node_table import NoCapacityError, NodeTable
-from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
+from tests.localcloud.api.local_api import NODE, ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 POOL = list(IPv4Network("10.77.0.0/28").hosts())
@@ -66,7 +66,6 @@ def queued(api):
     }
     path = f"locations/{ZONE}/queuedResources"
     api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="q")
-    wait_for(lambda: api.call("GET", f"locations/{ZONE}/nodes/queued").ok or None)
 
 
 def test_a_maintained_worker_s_former_outer_address_comes_again_last(small):

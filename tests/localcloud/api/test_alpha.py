@@ -1,9 +1,14 @@
 """The version v2alpha1: the methods of v2 by its paths, and those that it has more."""
 
 import re
+import time
 import uuid
 
+import pytest
+
+from localcloud.api.clock import moment_of
 from tests.localcloud.api import google_schema
+from tests.localcloud.api.compute_caller import Compute
 from tests.localcloud.api.local_api import NODE, PROJECT, ZONE, wait_for
 
 HERE = f"/v2alpha1/projects/{PROJECT}/locations/{ZONE}"
@@ -49,26 +54,242 @@ def test_a_node_is_made_listed_and_deleted_by_the_alpha_s_paths(local_api):
     assert local_api.get("locations/-/nodes") == {}
 
 
-def test_a_field_that_only_the_alpha_has_is_refused_unless_it_says_nothing(local_api):
-    def create(value):
-        body = {**NODE, "autocheckpointEnabled": value}
-        return local_api.call("POST", f"{HERE}/nodes", body, nodeId="one")
-
-    assert create(True).status_code == 400
-    assert "error" not in ended(local_api, create(False))
+ALPHA_FIELDS = {
+    "autocheckpointEnabled": True,
+    "bootDiskConfig": {"diskSizeGb": "200", "provisionedIops": "3000", "sourceImage": "mine"},
+    "schedulingConfig": {"provisioningModel": "STANDARD"},
+}
 
 
-def test_a_spot_tpu_may_be_asked_by_the_alpha_s_provisioning_model(local_api):
-    def create(name, model):
-        body = {**NODE, "schedulingConfig": {"provisioningModel": model}}
-        return local_api.call("POST", f"{HERE}/nodes", body, nodeId=name)
+def create(api, name="one", /, version="v2alpha1", **fields):
+    path = f"/{version}/projects/{PROJECT}/locations/{ZONE}/nodes"
+    return api.call("POST", path, {**NODE, **fields}, nodeId=name)
 
-    ended(local_api, create("one", "SPOT"))
-    ended(local_api, create("two", "STANDARD"))
 
-    assert local_api.node("one")["schedulingConfig"] == {"spot": True}
-    assert local_api.node("two")["schedulingConfig"] == {}
-    assert create("three", "RESERVATION_BOUND").status_code == 400
+def test_fields_that_only_the_alpha_has_are_stored_and_shown_by_the_alpha_alone(local_api):
+    ended(local_api, create(local_api, **ALPHA_FIELDS))
+
+    alpha = local_api.get(f"{HERE}/nodes/one")
+    stable = local_api.node("one")
+
+    assert {key: alpha[key] for key in ALPHA_FIELDS} == ALPHA_FIELDS
+    assert "autocheckpointEnabled" not in stable
+    assert (stable["bootDiskConfig"], stable["schedulingConfig"]) == ({}, {})
+
+
+@pytest.mark.parametrize("field", ["autocheckpointEnabled", "bootDiskConfig", "schedulingConfig"])
+def test_a_field_that_only_the_alpha_has_is_unknown_to_v2(local_api, field):
+    answer = create(local_api, version="v2", **{field: ALPHA_FIELDS[field]})
+
+    assert answer.status_code == 400
+    assert "Unknown name" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"autocheckpointEnabled": "yes"},
+        {"bootDiskConfig": {"diskSizeGb": "99"}},
+        {"bootDiskConfig": {"diskSizeGb": "many"}},
+        {"bootDiskConfig": {"enableConfidentialCompute": True}},
+        {"bootDiskConfig": {"colour": "red"}},
+        {"schedulingConfig": {"provisioningModel": "CHEAP"}},
+        {"schedulingConfig": {"provisioningModel": "RESERVATION_BOUND"}},
+    ],
+)
+def test_a_value_that_a_field_of_the_alpha_cannot_have_is_refused(local_api, fields):
+    assert create(local_api, **fields).status_code == 400
+    assert local_api.get("locations/-/nodes") == {}
+
+
+def test_numbers_of_the_alpha_may_be_sent_as_numbers_and_come_as_strings(local_api):
+    ended(local_api, create(local_api, bootDiskConfig={"diskSizeGb": 200}))
+
+    assert local_api.get(f"{HERE}/nodes/one")["bootDiskConfig"] == {"diskSizeGb": "200"}
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "implied"),
+    [
+        ({"provisioningModel": "SPOT"}, {"spot": True}),
+        ({"provisioningModel": "STANDARD"}, {}),
+        ({"provisioningModel": "PROVISIONING_MODEL_UNSPECIFIED"}, {}),
+        (
+            {"provisioningModel": "RESERVATION_BOUND", "reservationName": "mine"},
+            {"reserved": True},
+        ),
+    ],
+)
+def test_a_provisioning_model_of_the_alpha_is_seen_in_v2_as_what_it_implies(
+    local_api, scheduling, implied
+):
+    ended(local_api, create(local_api, schedulingConfig=scheduling))
+
+    assert local_api.node("one")["schedulingConfig"] == implied
+
+
+@pytest.mark.parametrize("version", ["v2", "v2alpha1"])
+def test_an_operation_names_the_version_that_began_it_in_the_words_of_the_one_that_asks(
+    local_api, version
+):
+    begun = create(local_api, version=version).json()
+    local_api.ended(begun)
+
+    for asked in ("v2", "v2alpha1"):
+        found = local_api.get(f"/{asked}/{begun['name']}")
+        package = f"type.googleapis.com/google.cloud.tpu.{asked}"
+        assert found["metadata"]["apiVersion"] == version
+        assert found["metadata"]["@type"] == f"{package}.OperationMetadata"
+        assert found["response"]["@type"] == f"{package}.Node"
+
+
+def test_a_node_says_which_version_created_it(local_api):
+    ended(local_api, create(local_api, "old", version="v2"))
+    ended(local_api, create(local_api, "new"))
+
+    assert local_api.node("old")["apiVersion"] == "V2"
+    assert local_api.node("new")["apiVersion"] == "V2_ALPHA1"
+
+
+def tiers(api, name="qr", **fields):
+    body = {"tpu": {"nodeSpec": [{**SPEC, "nodeId": "one"}]}, **fields}
+    return api.call("POST", f"{HERE}/queuedResources", body, queuedResourceId=name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "scheduling"),
+    [
+        ({"bestEffort": {}}, {"preemptible": True}),
+        ({"guaranteed": {"reserved": True}}, {"reserved": True}),
+        ({"spot": {}, "provisioningModel": "STANDARD"}, {"spot": True}),
+        ({"provisioningModel": "SPOT"}, {"spot": True}),
+    ],
+)
+def test_a_tier_of_the_alpha_is_seen_in_the_request_and_in_its_node(local_api, fields, scheduling):
+    assert tiers(local_api, **fields).status_code == 200
+    active(local_api)
+
+    request = local_api.get(f"{HERE}/queuedResources/qr")
+    assert {key: request[key] for key in fields} == fields
+    assert local_api.node("one")["schedulingConfig"] == scheduling
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bestEffort": {}, "spot": {}},
+        {"bestEffort": {}, "guaranteed": {}},
+        {"guaranteed": {"reserved": "yes"}},
+        {"provisioningModel": "FLEX_START"},
+        {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "0s"}},
+        {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "604801s"}},
+        {"provisioningModel": "RESERVATION_BOUND"},
+        {"runDuration": {"maxRunDuration": "soon"}},
+        {"runDuration": {"maxRunDuration": "9s", "terminationTime": "2099-01-01T00:00:00Z"}},
+    ],
+)
+def test_a_tier_that_cannot_be_is_refused(local_api, fields):
+    assert tiers(local_api, **fields).status_code == 400
+
+
+@pytest.mark.parametrize("fields", [{"bestEffort": {}}, {"guaranteed": {"reserved": True}}])
+def test_a_tier_that_only_the_alpha_has_is_unknown_to_v2(local_api, fields):
+    body = {"tpu": {"nodeSpec": [{**SPEC, "nodeId": "one"}]}, **fields}
+    path = f"locations/{ZONE}/queuedResources"
+    answer = local_api.call("POST", path, body, queuedResourceId="qr")
+
+    assert answer.status_code == 400
+    assert "Unknown name" in answer.json()["error"]["message"]
+
+
+def test_flex_start_tpus_say_when_they_end_and_are_taken_away_then(local_api):
+    start = {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "1s"}}
+    before = time.time()
+    assert tiers(local_api, **start).status_code == 200
+
+    def suspended():
+        request = local_api.get(f"{HERE}/queuedResources/qr")
+        return request if request["state"]["state"] == "SUSPENDED" else None
+
+    request = wait_for(suspended)
+    end = local_api.get(f"{HERE}/nodes/one")["schedulingConfig"]["terminationTimestamp"]
+
+    assert {key: request[key] for key in start} == start
+    assert request["state"]["stateInitiator"] == "SERVICE"
+    assert moment_of(end) >= before + 1
+    assert local_api.node("one")["state"] == "PREEMPTED"
+    assert "terminationTimestamp" not in local_api.node("one")["schedulingConfig"]
+    assert local_api.machines.specs == {}
+
+
+def test_one_node_spec_may_stand_without_a_list_around_it(local_api):
+    body = {"tpu": {"nodeSpec": {**SPEC, "nodeId": "one"}}}
+    path = f"locations/{ZONE}/queuedResources"
+
+    assert local_api.call("POST", path, body, queuedResourceId="qr").status_code == 200
+    assert len(local_api.get(f"{path}/qr")["tpu"]["nodeSpec"]) == 1
+
+
+def attach(api, disks, version="v2alpha1"):
+    path = f"/{version}/projects/{PROJECT}/locations/{ZONE}/nodes/one"
+    node = {**api.get(path), "dataDisks": disks}
+    return api.call("PATCH", path, node, updateMask="data_disks")
+
+
+@pytest.fixture
+def disks(local_api):
+    """Two disks of the zone, as a node has them."""
+    compute = Compute(local_api)
+    for name in ("a", "b"):
+        compute.done("POST", f"zones/{ZONE}/disks", {"name": name})
+    source = f"projects/{PROJECT}/zones/{ZONE}/disks"
+    return [{"sourceDisk": f"{source}/{name}", "mode": "READ_ONLY"} for name in ("a", "b")]
+
+
+def test_disks_are_attached_and_detached_by_the_alpha_and_are_there_after_the_next_boot(
+    local_api, disks
+):
+    local_api.ready("one", acceleratorType="v4-8", dataDisks=disks[:1])
+
+    ended(local_api, attach(local_api, disks))
+    attached = local_api.node("one")["dataDisks"]
+    path = f"locations/{ZONE}/nodes/one"
+    local_api.ended(local_api.call("POST", f"{path}:stop", {}).json())
+    local_api.ended(local_api.call("POST", f"{path}:start", {}).json())
+    (machine,) = local_api.machines.specs.values()
+    ended(local_api, attach(local_api, []))
+
+    assert attached == disks
+    assert sorted(disk.name for disk in machine.disks) == ["a", "b"]
+    assert "dataDisks" not in local_api.node("one")
+
+
+def test_a_disk_that_another_tpu_writes_to_cannot_be_attached(local_api, disks):
+    writer = [{**disks[0], "mode": "READ_WRITE"}]
+    local_api.ready("other", acceleratorType="v4-8", dataDisks=writer)
+    local_api.ready("one")
+
+    answer = attach(local_api, disks)
+
+    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert "dataDisks" not in local_api.node("one")
+
+
+def test_disks_cannot_be_attached_by_v2(local_api, disks):
+    local_api.ready("one")
+
+    assert attach(local_api, disks, version="v2").status_code == 400
+
+
+def test_a_disk_may_be_one_worker_s_alone(local_api, disks):
+    own = [{**disks[0], "mode": "READ_WRITE", "workerIds": ["1"]}]
+    wrong = [{**disks[0], "workerIds": ["2"]}]
+
+    assert create(local_api, "two", dataDisks=wrong).status_code == 400
+    ended(local_api, create(local_api, dataDisks=own))
+
+    specs = sorted(local_api.machines.specs.values(), key=lambda spec: spec.name)
+    assert [len(spec.disks) for spec in specs] == [0, 1]
 
 
 def test_a_node_is_made_once_and_deleted_once_by_a_request_id(local_api):

@@ -1,0 +1,164 @@
+"""Messages of Google's APIs as data: reading what a caller sends, writing what a version has.
+
+JSON follows proto3's rules (https://protobuf.dev/programming-guides/json): false and empty are left
+out, 64-bit integers are strings, names may be spelt in camel case or with underscores.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api.errors import invalid
+from localcloud.api.routing import camel_case
+
+MOST_LABELS = 64
+_LABEL_KEY, _LABEL_VALUE = re.compile(r"[^\W\d_][\w-]{0,62}"), re.compile(r"[\w-]{0,63}")
+_INT64 = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message: its fields' kinds by name; None stands for a field that only the cloud writes."""
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A list of one kind; with ``or_one`` a caller may send one item for a list of one."""
+
+    kind: Any
+    or_one: bool = False
+
+
+@dataclass(frozen=True)
+class StringMap:
+    """A map from strings to strings."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A map of labels, by the rules of https://cloud.google.com/resource-manager/docs/labels-overview."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An enum, written by its names; ``unset`` is the name that stands for no value."""
+
+    names: tuple[str, ...]
+    unset: str = ""
+
+
+@dataclass(frozen=True)
+class Int64:
+    """A 64-bit integer: a string of digits, or a number in a caller's JSON."""
+
+
+@dataclass(frozen=True)
+class StoredAs:
+    """A field that is stored by another name, which is that of another version."""
+
+    name: str
+    kind: Any
+
+
+def read(value: Any, kind: Any, path: str) -> Any:
+    """Check what a caller sent and return it as it is stored; raise a 400 naming the field."""
+    if isinstance(kind, Message):
+        return _read_message(value, kind, path)
+    if isinstance(kind, Repeated):
+        return _read_list(value, kind, path)
+    if isinstance(kind, StringMap):
+        return _read_map(value, path)
+    if isinstance(kind, Labels):
+        return _read_labels(value, path)
+    if isinstance(kind, Choice):
+        if value not in (*kind.names, kind.unset):
+            allowed = ", ".join(kind.names)
+            raise invalid(path, f"{path} is {_shown(value)}; it must be one of {allowed}")
+        return "" if value == kind.unset else value
+    if isinstance(kind, Int64):
+        text = str(value) if type(value) is int else value
+        if not isinstance(text, str) or not _INT64.fullmatch(text):
+            raise invalid(path, f"{path} is {_shown(value)}, not a whole number")
+        return "" if text == "0" else text
+    if type(value) is not kind:
+        raise invalid(path, f"{path} is {_shown(value)}, not of the type {kind.__name__}")
+    return value
+
+
+def shown(stored: Any, kind: Any) -> Any:
+    """Return what a version shows of a stored message: the fields that its kind has."""
+    if isinstance(kind, Repeated):
+        return [shown(item, kind.kind) for item in stored]
+    if not isinstance(kind, Message):
+        return stored
+    found = {}
+    for name, field in kind.fields.items():
+        key, inner = (field.name, field.kind) if isinstance(field, StoredAs) else (name, field)
+        if key in stored:
+            found[name] = shown(stored[key], inner)
+    return found
+
+
+def _read_message(value: Any, kind: Message, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise invalid(path, f"{path} is {_shown(value)}, not an object")
+    known = {}
+    for name, item in value.items():
+        camel = camel_case(name)
+        if camel not in kind.fields:
+            raise invalid(path, f'Unknown name "{name}" at {path}: there is no such field')
+        field = kind.fields[camel]
+        if field is None or item is None:
+            continue
+        key = camel
+        if isinstance(field, StoredAs):
+            key, field = field.name, field.kind
+        said = read(item, field, f"{path}.{camel}")
+        if isinstance(field, Message) or said:
+            known[key] = said
+    return known
+
+
+def _read_list(value: Any, kind: Repeated, path: str) -> list[Any]:
+    if kind.or_one and isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        raise invalid(path, f"{path} is {_shown(value)}, not a list")
+    return [read(item, kind.kind, f"{path}[{i}]") for i, item in enumerate(value)]
+
+
+def _read_map(value: Any, path: str) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise invalid(path, f"{path} is {_shown(value)}, not an object")
+    for key, item in value.items():
+        if not isinstance(item, str):
+            raise invalid(f"{path}.{key}", f"{path}.{key} is {_shown(item)}, not a string")
+    return dict(value)
+
+
+def _read_labels(value: Any, path: str) -> dict[str, str]:
+    labels = _read_map(value, path)
+    if len(labels) > MOST_LABELS:
+        raise invalid(path, f"{path} has {len(labels)} labels; {MOST_LABELS} are allowed")
+    for key, item in labels.items():
+        if not _LABEL_KEY.fullmatch(key) or key != key.lower():
+            raise invalid(
+                path,
+                f"{path} has the key {_shown(key)}: wanted are 1 to 63 lower-case letters, digits, "
+                "'_' and '-', a letter first",
+            )
+        if not _LABEL_VALUE.fullmatch(item) or item != item.lower():
+            raise invalid(
+                f"{path}.{key}",
+                f"{path}.{key} is {_shown(item)}: wanted are up to 63 lower-case letters, digits, "
+                "'_' and '-'",
+            )
+    return labels
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,72 @@
+"""The version v1, which ``gcloud compute tpus list`` and the commands beside it call."""
+
+import re
+
+import pytest
+
+from tests.localcloud.api import google_schema
+from tests.localcloud.api.local_api import PROJECT, ZONE
+
+HERE = f"/v1/projects/{PROJECT}/locations"
+
+
+def test_every_method_of_v1_that_reads_is_answered_with_its_path_and_parameters(local_api):
+    mine = {
+        re.sub(r"\{\w+\}", "x", it.template): it
+        for it in local_api.server.routes
+        if it.template.startswith("/v1/")
+    }
+    reading = [it for it in google_schema.methods("v1") if it.verb == "GET"]
+
+    found = {
+        method.name: [it for path, it in mine.items() if method.pattern.fullmatch(path)]
+        for method in reading
+    }
+
+    assert len(mine) == len(reading)
+    for method in reading:
+        assert [frozenset(it.query) for it in found[method.name]] == [method.query], method.name
+
+
+def test_a_tpu_is_listed_in_v1_with_its_network_address_and_version(local_api):
+    created = local_api.create("one", schedulingConfig={"spot": True})
+    local_api.ended(created)
+
+    (node,) = local_api.get(f"{HERE}/-/nodes")["nodes"]
+    operation = local_api.get(f"/v1/{created['name']}")
+
+    assert node == local_api.get(f"{HERE}/{ZONE}/nodes/one")
+    assert (node["state"], node["acceleratorType"]) == ("READY", "v4-16")
+    assert node["network"] == f"projects/{PROJECT}/global/networks/default"
+    assert (node["ipAddress"], node["port"]) == ("10.77.0.1", "8470")
+    assert [point["ipAddress"] for point in node["networkEndpoints"]] == ["10.77.0.1", "10.77.0.2"]
+    assert node["tensorflowVersion"] == "tpu-ubuntu2204-base"
+    assert node["schedulingConfig"] == {}
+    assert operation["metadata"]["apiVersion"] == "v2"
+    assert operation["response"]["state"] == "READY"
+
+
+@pytest.mark.parametrize(
+    ("collection", "field"), [("acceleratorTypes", "type"), ("tensorflowVersions", "version")]
+)
+def test_types_and_versions_are_listed_and_described_in_v1(local_api, collection, field):
+    listed = local_api.get(f"{HERE}/{ZONE}/{collection}")[collection]
+
+    first = local_api.get(f"/v1/{listed[0]['name']}")
+
+    assert first == listed[0]
+    assert set(first) == {"name", field}
+    assert f"/{collection}/" in first["name"]
+
+
+def test_locations_are_listed_and_described_in_v1(local_api):
+    listed = local_api.get(HERE)["locations"]
+
+    assert ZONE in [it["locationId"] for it in listed]
+    assert local_api.get(f"{HERE}/{ZONE}")["locationId"] == ZONE
+
+
+def test_nothing_is_created_in_v1(local_api):
+    body = {"acceleratorType": "v3-8", "tensorflowVersion": "2.18.0"}
+
+    assert local_api.call("POST", f"{HERE}/{ZONE}/nodes", body, nodeId="one").status_code == 404
