@@ -11,7 +11,7 @@ import logging
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import batched
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,45 @@ SUMMED_BYTES = 1 << 20
 AT_ONCE = 64
 """How many of those are asked for at once, and held."""
 
+DAMAGED = f"{MANIFEST} is damaged"
 UNFINISHED = "its save was cut short"
 NONE, NOT_SOUND = -1, -2
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint is of, and its files: the length in bytes and CRC-32 of each by its name.
+
+    A file that is too long to be summed has None for its CRC-32.
+    """
+
+    of: dict[str, Any]
+    files: dict[str, tuple[int, int | None]]
+
+    @classmethod
+    def parse(cls, text: str) -> "Manifest":
+        """Read manifest.json. Raises ValueError where it is not what a save writes."""
+        try:
+            found = json.loads(text)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        of, files = (found.get(key) for key in ("of", "files")) if _is_object(found) else (0, 0)
+        if not (_is_object(of) and _is_object(of.get("model", {})) and _is_object(files)):
+            raise ValueError("not the manifest of a checkpoint")
+        return cls(of, {name: _size_and_crc(name, entry) for name, entry in files.items()})
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _size_and_crc(name: str, entry: object) -> tuple[int, int | None]:
+    """Read what a manifest says of a file. Raises ValueError."""
+    inside = not name.startswith("/") and ".." not in name.split("/")
+    match entry:
+        case [int(size), int() | None as crc] if inside and size >= 0:
+            return size, crc
+    raise ValueError(f"what it says of {name!a} makes no sense")
 
 
 class Checkpoints:
@@ -106,7 +143,10 @@ class Checkpoints:
         Raises ConfigError, naming the first thing that differs, for a checkpoint of another model
         or corpus.
         """
-        found = json.loads(self._manifest(step))["of"]
+        try:
+            found = Manifest.parse(self._manifest(step)).of
+        except ValueError:
+            raise ConfigError(f"{self.directory}/{step}: {DAMAGED}; choose another step") from None
         # An option that a later release added is at its default in what was saved before.
         found["model"] = asdict(ModelConfig()) | found.get("model", {})
         if difference := _difference(found, self._identity):
@@ -156,11 +196,11 @@ class Checkpoints:
     def _fault(self, step: int) -> str:
         """Say what is wrong with a checkpoint, by its manifest; empty if nothing is."""
         try:
-            wanted = json.loads(self._manifest(step))["files"]
+            wanted = Manifest.parse(self._manifest(step)).files
         except FileNotFoundError:
             return UNFINISHED
-        except (ValueError, KeyError, TypeError):
-            return f"{MANIFEST} is damaged"
+        except ValueError:
+            return DAMAGED
         found = self._files(step)
         for name, (size, _) in wanted.items():
             if name not in found:

@@ -1,5 +1,6 @@
 """Checkpoints: which are kept, what damage does, and that a bucket serves as a directory does."""
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.train.bucket import NAME, emulated_bucket
 from tests.train.trainer_processes import Attempt, loss_log, read_metrics, train_here
 from train import contract
-from train.checkpoint import MANIFEST, Checkpoints, identity
+from train.checkpoint import DAMAGED, MANIFEST, Checkpoints, Manifest, identity
 from train.config import CheckpointConfig, Config, ConfigError
 from train.contract import Contract, check_writable
 from train.corpus import prepare
@@ -58,12 +61,39 @@ def spoil_the_manifest(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).write_text('{"of": {}, "fil')
 
 
+def list_the_files(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).write_text('{"of": {}, "files": ["state"]}')
+
+
+def give_a_length_as_text(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).write_text('{"of": {}, "files": {"state": ["12", 0]}}')
+
+
+def nest_the_manifest(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).write_text("[" * 100_000)
+
+
+def name_a_file_outside(checkpoint: Path) -> None:
+    (checkpoint / MANIFEST).write_text('{"of": {}, "files": {"../30/manifest.json": [1, 0]}}')
+
+
 DAMAGES = {
     cut_short: "bytes instead of",
     lose_a_file: "is missing",
     change_a_byte: "_METADATA is not what was written",
-    spoil_the_manifest: "manifest.json is damaged",
+    spoil_the_manifest: DAMAGED,
+    list_the_files: DAMAGED,
+    give_a_length_as_text: DAMAGED,
+    nest_the_manifest: DAMAGED,
+    name_a_file_outside: DAMAGED,
 }
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=12,
+)
+FILES = JSON | st.dictionaries(st.text(max_size=9), st.lists(JSON, max_size=3), max_size=3)
 
 
 def test_the_copy_is_sound(shelf: Path):
@@ -81,6 +111,22 @@ def test_a_damaged_one_is_set_aside_loudly_and_the_one_before_is_used(
     assert names(shelf) == {"30", "40.damaged"}
     assert DAMAGES[damage] in caplog.text
     assert "40: set aside as 40.damaged" in caplog.text
+
+
+@given(
+    st.text() | st.builds(json.dumps, JSON | st.fixed_dictionaries({"of": JSON, "files": FILES}))
+)
+def test_a_manifest_is_read_whole_or_refused_as_damaged(text: str):
+    try:
+        manifest = Manifest.parse(text)
+    except ValueError:
+        return
+    assert isinstance(manifest.of, dict)
+    for name, (size, crc) in manifest.files.items():
+        assert ".." not in name.split("/")
+        assert isinstance(size, int)
+        assert size >= 0
+        assert crc is None or isinstance(crc, int)
 
 
 def test_a_reader_goes_past_a_damaged_one_and_leaves_it_where_it_is(shelf: Path):

@@ -42,7 +42,7 @@ def fault_of(step: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) 
     try:
         wanted = json.loads(read(f"{step}/{MANIFEST}"))["files"]
         told = {str(name): (int(size), crc) for name, (size, crc) in wanted.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is damaged"
     for name, (size, crc) in told.items():
         whole = f"{step}/{name}"
