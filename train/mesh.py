@@ -44,6 +44,8 @@ def join(contract: Contract) -> None:
         _warn_of_loopback_name(host)
     if contract.process_id:
         listens(host, int(coordinator.rpartition(":")[2]), LISTENING_SECONDS)
+    # The fleet turns it off for trainers that do not ask for it.
+    jax.config.update("jax_enable_preemption_service", True)
     jax.distributed.initialize(
         coordinator,
         contract.num_processes,

@@ -87,6 +87,7 @@ class Attempt:
             clean_environment()
             | self.compiled.kept
             | {
+                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as the fleet has it for all trainers
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str((run_dir if apart else self.directory) / "checkpoints"),

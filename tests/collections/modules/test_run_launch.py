@@ -63,6 +63,14 @@ def test_the_environments_programs_come_first():
     assert path.startswith(f"/opt/tpufleet/envs/{'e' * 16}/bin:")
 
 
+def test_sigterm_is_the_trainers_unless_the_launch_says_that_it_asks_for_jaxs_notice():
+    name = "JAX_ENABLE_PREEMPTION_SERVICE"
+    asks = LAUNCH._replace(env=((name, "true"),))
+
+    assert environment(LAUNCH, PLACES, {})[name] == "false"
+    assert environment(asks, PLACES, {})[name] == "true"
+
+
 def test_nobody_can_set_what_the_contract_sets():
     forged = LAUNCH._replace(env=(("TPUFLEET_PROCESS_ID", "0"), ("MINE", "1")))
 

@@ -64,6 +64,7 @@ def test_each_worker_gets_the_process_of_its_own_run():
             "compile_cache": "",
             "chip": -1,
             "volatile_checkpoints": False,
+            "finished_attempt": 0,
         },
     }
 

@@ -80,8 +80,9 @@ def want(
 ) -> dict[str, Any]:
     """Record a run as wanted, with its next attempt, unless its workers have to be asked first.
 
-    Returns ``launch`` (whether it was recorded), ``was_wanted``, ``record`` with its attempt, and
-    the attempt's ``port``. Raises RunError, RecordError.
+    Returns ``launch`` (whether it was recorded), ``was_wanted``, ``record`` with its attempt, the
+    attempt's ``port``, and ``finished_attempt``, the recorded attempt of the same launch, which may
+    be done. Raises RunError, RecordError.
     """
     for attempt in range(TRIES):
         before = store.read(run)
@@ -90,7 +91,12 @@ def want(
         was_wanted = before is not None and before.wanted is DesiredState.RUNNING
         number = before.attempt if before else 0
         if look_first or (before and must_look(before, launch)):
-            return {"launch": False, "was_wanted": was_wanted, "record": {"attempt": number}}
+            return {
+                "launch": False,
+                "was_wanted": was_wanted,
+                "record": {"attempt": number},
+                "finished_attempt": number if before and is_same(before, launch) else 0,
+            }
         fields = {**launch, "wanted": str(DesiredState.RUNNING), "attempt": number + 1}
         try:
             if not check:
@@ -125,6 +131,11 @@ def elsewhere(before: RunRecord, launch: Mapping[str, Any]) -> str:
 
 def must_look(before: RunRecord, launch: Mapping[str, Any]) -> bool:
     """Tell whether a record alone does not allow a launch: the run may be running, or is done."""
-    known = {**before.launch.fields(), "nodes": launch["nodes"]}  # whichever TPU it is on
-    same = all(known.get(name) == value for name, value in launch.items())
-    return before.wanted is DesiredState.RUNNING or (before.wanted is DesiredState.DONE and same)
+    is_done = before.wanted is DesiredState.DONE and is_same(before, launch)
+    return before.wanted is DesiredState.RUNNING or is_done
+
+
+def is_same(before: RunRecord, launch: Mapping[str, Any]) -> bool:
+    """Tell whether a launch is the recorded one, whichever TPU it is on."""
+    known = {**before.launch.fields(), "nodes": launch["nodes"]}
+    return all(known.get(name) == value for name, value in launch.items())

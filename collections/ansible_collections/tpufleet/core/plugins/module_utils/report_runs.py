@@ -17,13 +17,13 @@ ENDS = (PREEMPTED, CRASH, RESTART, KILL, DONE)
 #: What an event's words begin with or hold, the first that fits counts.
 _KINDS = (
     (LAUNCH, r"^launched\b"),
-    (DONE, r"^done\b"),
+    (DONE, r"^done\b|^found done\b"),
     (KILL, r"^stopped\b|^stopped is wanted"),
     (PREEMPTED, r"^preempted\b|: recreate$"),
     (RESTART, r"^hung\b|^interrupted\b|^standing still\b|^half\b|^restart|^maintenance\b"),
     (
         CRASH,
-        r"^crashed\b|^not a number\b|^not started\b|^the launch failed\b|^found\b"
+        r"^crashed\b|^not a number\b|^not started\b|^the launch failed\b"
         r"|^half of it has ended|^gave? up|^given up|^failed\b|give up$",
     ),
 )

@@ -36,7 +36,7 @@ CRASHES = {
 
 OF_THE_ATTEMPT = (
     *("attempt", "peers", "token", "meet_seconds", "compile_cache", "secrets", "chip"),
-    "volatile_checkpoints",
+    *("volatile_checkpoints", "finished_attempt"),
 )
 
 
@@ -52,7 +52,8 @@ class Launch(NamedTuple):
     JAX keeps what it compiled, by default a directory of each worker's own. ``secrets`` are
     variables that reach the trainer as a systemd credential, not in the environment file. ``chip``
     is the one chip that the run has of its worker, -1 for all of them. ``volatile_checkpoints``
-    allows several workers a checkpoint directory that they do not share.
+    allows several workers a checkpoint directory that they do not share. ``finished_attempt`` is
+    the attempt whose marker beside the checkpoints shows that this launch is done, 0 for none.
     """
 
     run: str
@@ -73,6 +74,7 @@ class Launch(NamedTuple):
     secrets: tuple[tuple[str, str], ...] = ()
     chip: int = -1
     volatile_checkpoints: bool = False
+    finished_attempt: int = 0
 
     def variables(self) -> dict[str, str]:
         """Give what the trainer gets beside the contract: ``env``, and ``secrets`` over it."""
@@ -182,6 +184,8 @@ def environment(launch: Launch, places: Places, trust: dict[str, str]) -> dict[s
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        # Else JAX takes SIGTERM for a notice that few trainers ask for (docs/own_trainer.md).
+        "JAX_ENABLE_PREEMPTION_SERVICE": "false",
         "JAX_COMPILATION_CACHE_DIR": launch.compile_cache or str(places.state / "jax-cache"),
         **trust,
         **dict(launch.env),

@@ -17,6 +17,9 @@ USER = "tpufleet"
 GOOGLE = "https://storage.googleapis.com"
 TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
 SECONDS = 15
+HTTP_NOT_FOUND = 404
+HTTP_EMPTY = 416
+"""An object without bytes has no first one (RFC 9110, Range Not Satisfiable)."""
 OTHER = "-e checkpoints=PATH names another"
 
 
@@ -85,18 +88,40 @@ def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> N
     ``env`` is the trainer's: an emulator that it names (STORAGE_EMULATOR_HOST) is asked without a
     token. Raises OSError (urllib.error.HTTPError with the ``code`` for a refusal), ValueError.
     """
-    emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    address, headers = storage_api(env, token_address)
     bucket, _, prefix = url[len("gs://") :].partition("/")
     name = f"{prefix.strip('/')}/.tpufleet-{uuid.uuid4().hex}".lstrip("/")
-    address = emulator or GOOGLE
-    if "://" not in address:
-        address = f"http://{address}"
     place = f"{address}/upload/storage/v1/b/{quote(bucket, safe='')}/o"
-    headers = {} if emulator else {"Authorization": f"Bearer {own_token(token_address)}"}
     query = f"?uploadType=media&name={quote(name, safe='')}"
     ask("POST", place + query, {**headers, "Content-Type": "text/plain"}, b"a try\n")
     there = f"{address}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
     ask("DELETE", there, headers)
+
+
+def bucket_content(
+    url: str, env: Mapping[str, str], limit: int, token_address: str = TOKEN
+) -> bytes | None:
+    """Read at most ``limit`` bytes of the object at a ``gs://`` address; None if there is none.
+
+    ``env`` is the trainer's, as for ``try_write``. Raises OSError, ValueError.
+    """
+    address, headers = storage_api(env, token_address)
+    bucket, _, name = url[len("gs://") :].partition("/")
+    there = f"{address}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?alt=media"
+    try:
+        return ask("GET", there, {**headers, "Range": f"bytes=0-{limit - 1}"})[:limit]
+    except OSError as error:
+        if getattr(error, "code", None) in (HTTP_NOT_FOUND, HTTP_EMPTY):
+            return None
+        raise
+
+
+def storage_api(env: Mapping[str, str], token_address: str) -> tuple[str, dict[str, str]]:
+    """Return the address of the storage API and the headers of a request. Raises OSError."""
+    emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if emulator:
+        return (emulator if "://" in emulator else f"http://{emulator}"), {}
+    return GOOGLE, {"Authorization": f"Bearer {own_token(token_address)}"}
 
 
 def own_token(address: str) -> str:

@@ -21,6 +21,7 @@ _LAUNCH = {
     "compile_cache": {"type": "str", "default": ""},
     "chip": {"type": "int", "default": -1},
     "volatile_checkpoints": {"type": "bool", "default": False},
+    "finished_attempt": {"type": "int", "default": 0},
 }
 
 RUN = {

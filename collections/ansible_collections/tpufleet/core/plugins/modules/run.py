@@ -90,6 +90,11 @@ options:
         description: Whether several workers may have a checkpoint directory that they do not share.
         type: bool
         default: false
+      finished_attempt:
+        description: The attempt whose marker beside the checkpoints shows that this launch is done;
+          then nothing is started. 0 for none.
+        type: int
+        default: 0
   env:
     description: More environment variables for the trainer.
     type: dict
@@ -167,7 +172,7 @@ from pathlib import Path
 from ..module_utils.locks import RUNS, one_at_a_time
 from ..module_utils.python_env import EnvError, env_id, python_minor
 from ..module_utils.run import Launch, Places, RunError, check_name, chip_of, command_words
-from ..module_utils.run_checkpoints import dies_with_tpu
+from ..module_utils.run_checkpoints import dies_with_tpu, why
 from ..module_utils.run_unit import (
     free_device,
     look,
@@ -178,6 +183,7 @@ from ..module_utils.run_unit import (
     stop,
     unit_states,
 )
+from ..module_utils.worker.done_marker import read_marker
 from ..module_utils.worker_arguments import RUN
 from ..module_utils.worker_module import worker_module
 
@@ -209,6 +215,7 @@ def launch_of(params: dict, places: Places) -> Launch:
         compile_cache=asked["compile_cache"],
         chip=asked["chip"],
         volatile_checkpoints=asked["volatile_checkpoints"],
+        finished_attempt=asked["finished_attempt"],
     )
 
 
@@ -249,6 +256,14 @@ def ready(params: dict, places: Places) -> dict:
     units = unit_states([launch.run], others=True)
     seen = look(launch.run, places, unit=units[launch.run])
     found = standing(launch, seen)
+    if found == "absent" and launch.finished_attempt:
+        try:
+            marker = read_marker(launch.checkpoints, launch.run, launch.variables())
+        except (OSError, ValueError) as error:
+            what = why(error) if isinstance(error, OSError) else "the answers make no sense"
+            cannot_tell = f"{launch.checkpoints}: cannot read whether the run is done: {what}"
+            return {**answer, "standing": found, "info": seen, "obstacles": [cannot_tell]}
+        found = "done" if marker and marker.attempt == launch.finished_attempt else found
     if found not in ("running", "done"):
         in_the_way = obstacles(launch, places, params["device_glob"], units)
         answer["obstacles"] = in_the_way + mortal(params)

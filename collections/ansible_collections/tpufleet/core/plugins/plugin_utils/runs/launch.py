@@ -107,6 +107,7 @@ def starts(
                 "compile_cache": launch["compile_cache"],
                 "chip": part["chip"],
                 "volatile_checkpoints": launch["volatile_checkpoints"],
+                "finished_attempt": want.get("finished_attempt", 0),
             },
         }
     return found

@@ -1,0 +1,33 @@
+"""The done marker in a run's checkpoint bucket, as the controller reads it when its TPU is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...module_utils import tpu_errors as errors
+from ...module_utils.gcs import SCHEME, Objects
+from ...module_utils.worker.done_marker import MAX_BYTES, NAME, DoneMarker, parse_text
+
+__all__ = ["DoneMarker", "read_done_marker"]
+
+
+def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> DoneMarker | None:
+    """Return the marker that a run's last attempt left; None if there is none.
+
+    Args:
+        checkpoints: the run's own checkpoint address. A directory is not asked: the worker that
+            launches the run again reads the marker there.
+        run: a marker of another run does not count.
+        api: ``tpu_api`` of the inventory.
+
+    Raises TpuApiError where the bucket cannot be asked. A bucket that this controller may
+    not read has no marker for it.
+    """
+    if not checkpoints.startswith(SCHEME):
+        return None
+    try:
+        text = Objects.of(checkpoints, api).content(NAME, 0, MAX_BYTES + 1)
+    except (errors.NotFound, errors.Forbidden, errors.InvalidRequest):
+        return None
+    return parse_text(text, run)

@@ -1,0 +1,240 @@
+"""A run that is done stays done: the marker that its unit leaves beside the checkpoints."""
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.action import run_want
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.report_runs import kind_of
+from ansible_collections.tpufleet.core.plugins.module_utils.run import Launch, Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker import (
+    NAME,
+    parse_marker,
+    parse_text,
+    read_marker,
+)
+from ansible_collections.tpufleet.core.plugins.modules import run as run_module
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import (
+    read_done_marker,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import starts
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.collections.runs.valid_record import launch_fields, record_fields
+from tests.collections.test_inventory import ROOT
+from tests.train.bucket import NAME as BUCKET
+from tests.train.bucket import emulated_bucket
+
+ATTEMPT_END = ROOT / "roles/run/files/attempt_end"
+DONE = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[dict[str, str]]:
+    with emulated_bucket() as environment:
+        yield environment
+
+
+def end(tmp_path: Path, checkpoints: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """End attempt 3 of the run "mine" as its unit does."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir(exist_ok=True)
+    given = {
+        "PATH": "/nowhere",
+        "TPUFLEET_RUN_DIR": str(run_dir),
+        "TPUFLEET_ATTEMPT": "3",
+        "TPUFLEET_PROCESS_ID": "0",
+        "TPUFLEET_CHECKPOINTS": checkpoints,
+    }
+    ended = subprocess.run(
+        [ATTEMPT_END, "mine"],
+        env=given | DONE | environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads((run_dir / "exit.json").read_text())["attempt"] == 3
+    return ended
+
+
+def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_directory(tmp_path):
+    place = tmp_path / "not/made/yet"
+
+    end(tmp_path, str(place))
+
+    marker = read_marker(str(place), "mine", {})
+    assert (marker.run, marker.attempt) == ("mine", 3)
+    assert marker.time == pytest.approx(time.time(), abs=300)
+    assert [path.name for path in place.iterdir()] == [NAME]
+
+
+def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_bucket(tmp_path, emulator):
+    place = f"gs://{BUCKET}/checkpoints/mine"
+
+    end(tmp_path, place, **emulator)
+
+    api = {"project": "a-project", "storage_endpoint": emulator["STORAGE_EMULATOR_HOST"]}
+    assert read_done_marker(place, "mine", api).attempt == 3
+    assert read_marker(place, "mine", emulator).attempt == 3
+    assert read_done_marker(place, "other", api) is None
+    assert read_done_marker(f"gs://{BUCKET}/checkpoints/other", "other", api) is None
+    assert read_marker(f"gs://{BUCKET}/checkpoints/other", "other", emulator) is None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"EXIT_STATUS": "75"},
+        {"EXIT_STATUS": "1"},
+        {"EXIT_CODE": "killed", "EXIT_STATUS": "TERM"},
+        {"EXIT_CODE": "killed", "EXIT_STATUS": "0"},
+        {"TPUFLEET_PROCESS_ID": "1"},
+    ],
+    ids=lambda environ: " ".join(environ.values()),
+)
+def test_any_other_end_leaves_no_marker(tmp_path, environ):
+    end(tmp_path, str(tmp_path / "checkpoints"), **environ)
+
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_marker_is_written_behind_no_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
+
+    ended = end(tmp_path, str(tmp_path / "checkpoints"))
+
+    assert f"{tmp_path}/checkpoints/{NAME} cannot be written" in ended.stderr
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_link_in_the_markers_place_is_replaced_not_followed(tmp_path):
+    (tmp_path / "elsewhere").write_text("as before")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / NAME).symlink_to(tmp_path / "elsewhere")
+
+    end(tmp_path, str(tmp_path / "checkpoints"))
+
+    assert (tmp_path / "elsewhere").read_text() == "as before"
+    assert read_marker(str(tmp_path / "checkpoints"), "mine", {}).attempt == 3
+
+
+def test_a_bucket_that_does_not_answer_fails_no_run(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+    ended = end(tmp_path, "gs://b/mine", STORAGE_EMULATOR_HOST=address)
+
+    assert "gs://b/mine/tpufleet-done.json cannot be written" in ended.stderr
+
+
+def test_a_bucket_that_does_not_answer_is_no_proof_that_a_run_is_not_done(monkeypatch):
+    def content(*_):
+        raise errors.NoAnswer("no answer")
+
+    monkeypatch.setattr(
+        "ansible_collections.tpufleet.core.plugins.module_utils.gcs.Objects.content", content
+    )
+    with pytest.raises(errors.NoAnswer):
+        read_done_marker(
+            "gs://b/mine",
+            "mine",
+            {"project": "a-project", "storage_endpoint": "http://127.0.0.1:1"},
+        )
+
+
+@given(st.binary() | st.builds(json.dumps, st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner)
+    | st.fixed_dictionaries({"run": st.just("mine") | inner, "attempt": inner, "time": inner}),
+    max_leaves=6,
+)).map(str.encode))  # fmt: skip
+def test_what_is_no_marker_is_read_as_none(text):
+    marker = parse_text(text, "mine")
+
+    assert marker is None or (marker.attempt >= 1 and marker.run == "mine")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        {"run": "other", "attempt": 3, "time": 1},
+        {"run": "mine", "attempt": True, "time": 1},
+        {"run": "mine", "attempt": "3", "time": 1},
+        {"run": "mine", "attempt": 0, "time": 1},
+        {"run": "mine", "attempt": 3, "time": float("inf")},
+        {"run": "mine", "attempt": 3, "time": 10**400},
+        {"run": "mine", "attempt": 3},
+    ],
+)
+def test_a_marker_that_is_wrong_in_any_field_counts_for_nothing(value):
+    assert parse_marker(value, "mine") is None
+
+
+def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
+    """Let a new worker look at a launch whose record is at ``attempt``; return its standing."""
+    launch = Launch(
+        *("mine", attempt, "r" * 16, "e" * 16, None, ("x",), (), "10.0.0.2:8477", 1, 0),
+        str(tmp_path / "checkpoints"),
+        finished_attempt=attempt,
+    )
+    places = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    monkeypatch.setattr(run_module, "launch_of", lambda *_: launch)
+    monkeypatch.setattr(run_module, "unit_states", lambda *_, **__: {"mine": {}})
+    monkeypatch.setattr(run_module, "obstacles", lambda *_: [])
+    monkeypatch.setattr(run_module, "mortal", lambda *_: [])
+    monkeypatch.setattr(run_module, "release_trouble", lambda *_: "")
+    return run_module.ready({"device_glob": ""}, places)["standing"]
+
+
+@pytest.mark.parametrize(("recorded", "standing"), [(3, "done"), (4, "absent")])
+def test_a_new_worker_starts_nothing_where_the_recorded_attempt_is_done(
+    tmp_path, monkeypatch, recorded, standing
+):
+    end(tmp_path, str(tmp_path / "checkpoints"))
+
+    assert launched_again(tmp_path, monkeypatch, recorded) == standing
+
+
+def test_a_launch_says_so_where_the_bucket_does_not_tell_whether_the_run_is_done(
+    tmp_path, monkeypatch
+):
+    def unreadable(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(run_module, "read_marker", unreadable)
+    places = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    launched_again(tmp_path, monkeypatch, 3)
+
+    answer = run_module.ready({"device_glob": ""}, places)
+
+    assert answer["standing"] == "absent"
+    assert "cannot read whether the run is done: Input/output error" in answer["obstacles"][0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"), [({}, 3), ({"config": "steps: 20\n"}, 0), ({"release": "f" * 16}, 0)]
+)
+def test_only_the_launch_that_is_recorded_can_be_done_already(tmp_path, changes, expected):
+    store = RunStore.of(str(tmp_path), {})
+    store.change("mine", 0, record_fields(attempt=3), "launched")
+
+    answer = run_want.want(store, "mine", launch_fields(**changes), "launched")
+
+    assert answer["finished_attempt"] == expected
+    part = {"run": "mine", "process_id": 0, "num_processes": 1, "leader": "10.0.0.2", "chip": -1}
+    given = starts({"w0": part}, {"mine": launch_fields(**changes)}, {"mine": answer}, 120)
+    assert given["w0"]["launch"]["finished_attempt"] == expected
+
+
+def test_the_report_shows_a_run_that_was_found_done_as_done():
+    assert kind_of("found done") == "done"
+    assert kind_of("found running") == "other"
