@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
+    DEFAULT_FLEET_NAME,
+    LABEL,
+)
 
 from tests.collections.test_inventory import ROOT
 from tests.collections.test_killed_create import KeyedMachines
@@ -105,7 +109,7 @@ def cloud(tmp_path: Path):
 def furnish(api: LocalApi, key: str) -> None:
     """Make what the entry of the table begins with."""
     if "there" in str(TABLE[key][0]):
-        api.ready("there")
+        api.ready("there", labels={LABEL: DEFAULT_FLEET_NAME})
     if "single" in str(TABLE[key][0]):
         api.ready("single", acceleratorType="v4-8")
     if "asked" in str(TABLE[key][0]):

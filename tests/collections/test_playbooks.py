@@ -11,10 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
+    DEFAULT_FLEET_NAME,
+    LABEL,
+)
 
 from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_inventory import ROOT
 from tests.localcloud.api.local_api import LocalApi
+
+OURS = {LABEL: DEFAULT_FLEET_NAME}
 
 
 def node_task(state: str, kind: str = "v4-8") -> str:
@@ -105,7 +111,7 @@ def test_check_mode_of_create_foretells_and_changes_nothing(environment, local_a
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api):
-    local_api.ready("demo")
+    local_api.ready("demo", labels=OURS)
     result = play(environment, "playbooks/delete.yml")
     assert result.returncode != 0
     assert "say -e yes=true" in " ".join(result.stdout.split() + result.stderr.split())
@@ -148,13 +154,117 @@ def test_a_limit_that_leaves_out_the_controller_does_nothing_and_says_so(
 
 
 def test_yes_false_is_no_yes(environment, local_api):
-    local_api.ready("demo")
+    local_api.ready("demo", labels=OURS)
     assert play(environment, "playbooks/delete.yml", "-e", "yes=false").returncode != 0
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_a_wrong_word_at_the_terminal_deletes_nothing(environment, local_api):
+def test_all_of_the_fleet_means_only_what_this_fleet_created(environment, local_api):
     local_api.ready("demo")
+    done = play(environment, "playbooks/delete.yml", "-e", "yes=true")
+    assert done.returncode == 0, flat(done)
+    assert "TPU demo (us-central2-b) is left alone: this fleet did not create it" in flat(done)
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def delete_by_id(environment, node_id: str, zone: str = "us-central2-b"):
+    """Run delete.yml as a timer does."""
+    words = ("tpu=demo", f"zone={zone}", f"node_id={node_id}", "yes=true")
+    said = [word for each in words for word in ("-e", each)]
+    return play(environment, "playbooks/delete.yml", *said)
+
+
+def test_a_delete_by_id_takes_the_one_tpu_and_a_second_one_finds_it_gone(environment, local_api):
+    node = local_api.ready("demo", labels=OURS)
+    for _ in range(2):
+        done = delete_by_id(environment, node["id"])
+        assert done.returncode == 0, flat(done)
+        assert local_api.get("locations/-/nodes").get("nodes", []) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "node_id", "why"),
+    [
+        (OURS, "1234567890", "another TPU has this name now"),
+        ({}, "", "it does not belong to this fleet (no label tpufleet-fleet)"),
+        ({LABEL: "others"}, "", "it belongs to the fleet 'others'"),
+    ],
+)
+def test_a_delete_by_id_leaves_every_other_tpu_alone_and_says_so(
+    environment, local_api, labels, node_id, why
+):
+    node = local_api.ready("demo", labels=labels)
+    done = delete_by_id(environment, node_id or node["id"])
+    assert done.returncode != 0
+    assert why in flat(done)
+    assert "Nothing was deleted" in flat(done)
+    assert local_api.node("demo") == node
+
+
+def test_a_delete_by_id_of_a_tpu_in_another_zone_deletes_nothing(environment, local_api):
+    node = local_api.ready("demo", labels=OURS)
+    assert delete_by_id(environment, node["id"], "us-central1-a").returncode == 0
+    assert local_api.node("demo") == node
+
+
+def schedule_delete(environment, folder: Path, at: str = "2099-01-01 18:00"):
+    """Schedule a delete on a controller with cron, which can keep no time: it gets no further."""
+    crontab = folder / "crontab"
+    crontab.write_text("#!/bin/sh\n[ $1 != -l ] || { echo no crontab for me >&2; exit 1; }\n")
+    crontab.chmod(0o755)
+    environment = {**environment, "PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
+    words = ("-e", "delete=demo", "-e", json.dumps({"at": at}))
+    return flat(play(environment, "playbooks/schedule.yml", *words))
+
+
+@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
+def test_a_delete_is_scheduled_only_for_a_tpu_of_this_fleet_that_exists(
+    environment, local_api, tmp_path
+):
+    assert "nothing to delete: TPU demo does not exist" in schedule_delete(environment, tmp_path)
+    local_api.ready("demo")
+    foreign = schedule_delete(environment, tmp_path)
+    assert "TPU demo: this fleet did not create it" in foreign
+    local_api.ended(local_api.delete("demo"))
+    local_api.ready("demo", labels=OURS)
+    assert "a time (at=) needs systemd" in schedule_delete(environment, tmp_path)
+
+
+def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):
+    before = local_api.ready("demo", schedulingConfig={"spot": True}, labels={"owner": "ada"})
+    said = ("playbooks/create.yml", "-e", "tpu=demo", "--check")
+    refused = play(environment, *said)
+    assert refused.returncode != 0
+    assert "it exists, but this fleet did not create it (no label tpufleet-fleet)" in flat(refused)
+    assert "Adopt it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true" in flat(
+        refused
+    )
+    adopted = play(environment, *said, "-e", "adopt=true", "--diff")
+    assert adopted.returncode == 0, flat(adopted)
+    assert re.search(r"\+ +tpufleet-fleet: default", adopted.stdout)
+    assert not re.search(r"- +owner: ada", adopted.stdout)
+    assert local_api.node("demo") == before
+
+
+def test_a_preempted_tpu_of_somebody_else_is_not_replaced(environment, local_api):
+    local_api.ready("demo", schedulingConfig={"spot": True})
+    local_api.call("POST", "/_localcloud/nodes/demo:preempt")
+    local_api.state_is("demo", "PREEMPTED")
+    refused = play(environment, "playbooks/create.yml", "-e", "tpu=demo", "--check")
+    assert refused.returncode != 0
+    assert "this fleet did not create it" in flat(refused)
+
+
+def test_another_fleet_s_tpu_cannot_be_adopted(environment, local_api):
+    local_api.ready("demo", labels={LABEL: "others"})
+    words = ("-e", "tpu=demo", "-e", "adopt=true", "--check")
+    refused = play(environment, "playbooks/create.yml", *words)
+    assert refused.returncode != 0
+    assert "it belongs to the fleet 'others', not to default" in flat(refused)
+
+
+def test_a_wrong_word_at_the_terminal_deletes_nothing(environment, local_api):
+    local_api.ready("demo", labels=OURS)
     status, seen = typing(environment, "dmeo")
     assert status != 0
     assert "TPU demo (us-central2-b, v4-16, READY, 2 workers)" in seen
@@ -162,7 +272,7 @@ def test_a_wrong_word_at_the_terminal_deletes_nothing(environment, local_api):
 
 
 def test_the_name_at_the_terminal_deletes(environment, local_api):
-    local_api.ready("demo")
+    local_api.ready("demo", labels=OURS)
     status, seen = typing(environment, "demo")
     assert status == 0, seen
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
@@ -223,7 +333,7 @@ def test_an_empty_name_never_means_the_whole_fleet(environment, local_api):
 
 
 def test_recreating_a_living_tpu_has_to_be_confirmed(environment, local_api):
-    before = local_api.ready("demo", acceleratorType="v4-8")
+    before = local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     result = play(environment, "playbooks/create.yml", "-e", "recreate=true")
     assert result.returncode != 0
     assert "This deletes TPU demo (us-central2-b, v4-8" in flat(result)

@@ -1,5 +1,6 @@
-"""Timers of the controller, as systemd and cron read them."""
+"""Timers of the controller: the units and crontab lines that are written."""
 
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -9,6 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import 
     ScheduleError,
     Timer,
     check,
+    check_environment,
     cron_line,
     cron_times,
     playbook_words,
@@ -26,10 +28,10 @@ WATCH = Timer(
     "/home/me/tpu fleet",
     "/venv/bin/ansible-playbook",
     ("-i", "inventory/gcp", "playbooks/watch.yml"),
-    "/home/me/.cache/tpufleet.lock",
+    "/home/me/.cache/tpufleet/watch.lock",
     (("HOME", "/home/me"), ("ODD", 'a "b" 50% $c')),
 )
-KILL = Timer("kill", "mine", "2027-01-01 18:00", 0, "/p", "/a", ("playbooks/kill.yml",), "/lock")
+KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill.yml",), "/lock")
 
 
 @pytest.mark.parametrize(
@@ -42,43 +44,81 @@ def test_a_span_is_read_as_people_write_it(span, expected):
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (("watch", "", "", "1 minute"), "no span"),
-        (("watch", "", "", "0m"), "no span"),
-        (("watch", "", "", ""), "when"),
-        (("kill", "mine", "18:00", "1h"), "either"),
-        (("kill", "", "18:00", ""), "kill what"),
-        (("kill", "a b", "18:00", ""), "kill what"),
-        (("kill", "mine", "18:00\nExecStart=/bin/x", ""), "no time"),
-        (("reboot", "mine", "18:00", ""), "can't be scheduled"),
+        (("watch", "", "", "1 minute"), "not a span"),
+        (("watch", "", "", "0m"), "not a span"),
+        (("watch", "", "", ""), "say either"),
+        (("restart", "mine", "18:00", "1h"), "say either"),
+        (("kill", "", "18:00", ""), "not a valid name"),
+        (("kill", "a b", "18:00", ""), "not a valid name"),
+        (("kill", "mine", "18:00\nExecStart=/bin/x", ""), "not a time"),
+        (("kill", "mine", "$(reboot)", ""), "not a time"),
+        (("reboot", "mine", "18:00", ""), "cannot be scheduled"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(asked, why):
+def test_a_request_that_makes_no_sense_is_refused_in_one_line(asked, why):
     with pytest.raises(ScheduleError, match=why):
         check(*asked)
 
 
-def test_a_watch_gives_way_to_what_is_at_work_and_the_others_wait_for_it():
-    assert "--nonblock" in WATCH.command()
-    assert "--timeout=3600" in KILL.command()
+@pytest.mark.parametrize("verb", ["kill", "delete"])
+def test_a_destructive_verb_needs_a_time_and_so_never_gets_into_a_crontab(verb):
+    with pytest.raises(ScheduleError, match="needs a time, not an interval"):
+        check(verb, "mine", "", "6h")
+    with pytest.raises(ScheduleError, match="needs systemd"):
+        cron_line(replace(KILL, verb=verb))
 
 
-def test_a_time_that_passed_while_the_controller_was_off_is_made_up_for():
-    assert "OnCalendar=2027-01-01 18:00\nPersistent=true\n" in timer_unit(KILL)
+def test_nothing_is_made_up_for_after_its_time_has_passed():
+    texts = [timer_unit(each) + service(each) for each in (WATCH, KILL)]
+
+    assert not any("Persistent" in text for text in texts)
+    assert "ExecCondition=" in service(KILL)
+    assert "ExecCondition=" not in service(WATCH)
 
 
-def test_an_interval_counts_from_one_start_to_the_next():
-    assert "OnUnitActiveSec=60s" in timer_unit(WATCH)
+def test_only_the_watch_runs_at_once():
+    restart = replace(WATCH, verb="restart", target="mine", every=3600)
+
+    assert "OnActiveSec=1s\nOnUnitActiveSec=60s" in timer_unit(WATCH)
+    assert "OnActiveSec=3600s\nOnUnitActiveSec=3600s" in timer_unit(restart)
 
 
-def test_a_delete_by_timer_is_agreed_to_beforehand():
-    assert playbook_words("delete", "pod", ["inv"]) == (
-        "-i", "inv", "playbooks/delete.yml", "-e", "tpu=pod", "-e", "yes=true",
-    )  # fmt: skip
+def test_no_timer_waits_for_another_one():
+    assert "flock" not in service(KILL) + service(WATCH)
+
+
+def test_every_service_has_an_end():
+    assert "TimeoutStartSec=" in service(WATCH)
+    assert " timeout " in cron_line(WATCH)
+
+
+def test_a_scheduled_delete_names_one_tpu_for_good():
+    assert playbook_words("delete", "pod", ["inv"], "us-central2-b", "123") == (
+        *("-i", "inv", "playbooks/delete.yml", "-e", "tpu=pod", "-e", "zone=us-central2-b"),
+        *("-e", "node_id=123", "-e", "yes=true"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("zone", "node_id"),
+    [("", ""), ("us-central2-b", ""), ("", "123"), ("us-central2-b", "1 yes=true"), ("a b", "1")],
+)
+def test_a_delete_without_an_exact_tpu_is_not_scheduled(zone, node_id):
+    with pytest.raises(ScheduleError, match="the zone and the id"):
+        playbook_words("delete", "pod", [], zone, node_id)
+
+
+def test_a_value_with_a_line_break_gets_into_no_unit():
+    with pytest.raises(ScheduleError, match="'ODD'"):
+        check_environment([("ODD", "a\nExecStart=/bin/x")])
+    with pytest.raises(ScheduleError, match="environment variable"):
+        check_environment([("A=1\nB", "x")])
+    assert check_environment([("B", "2"), ("A", "1"), ("C", "")]) == (("A", "1"), ("B", "2"))
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
 @pytest.mark.parametrize("timer", [WATCH, KILL])
-def test_systemd_takes_the_units(tmp_path, timer):
+def test_systemd_accepts_the_units(tmp_path, timer):
     real = replace(timer, tool="/bin/true")
     for end, text in ((".service", service(real)), (".timer", timer_unit(real))):
         (tmp_path / f"{timer.name}{end}").write_text(text)
@@ -91,14 +131,31 @@ def test_systemd_takes_the_units(tmp_path, timer):
     assert f"{timer.name}." not in done.stdout + done.stderr
 
 
-def test_cron_does_it_where_there_is_no_systemd_and_a_time_once_is_refused():
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
+@pytest.mark.parametrize(
+    ("at", "is_due"),
+    [
+        ("*:*:0", True),
+        ("2099-01-01 18:00", False),
+        ("2001-01-01 18:00", False),
+        ("not a time", False),
+    ],
+)
+def test_a_timer_that_fires_at_another_time_than_its_own_is_skipped(at, is_due):
+    line = service(replace(KILL, at=at))
+    condition = line.partition("ExecCondition=:")[2].partition("\n")[0]
+
+    done = subprocess.run(shlex.split(condition), check=False)
+
+    assert (done.returncode == 0) == is_due
+
+
+def test_cron_runs_an_interval_where_there_is_no_systemd():
     line = cron_line(WATCH)
 
-    assert line.startswith("*/1 * * * * cd '/home/me/tpu fleet' && env HOME=/home/me ")
+    assert line.startswith("*/1 * * * * cd '/home/me/tpu fleet' && flock --nonblock ")
     assert line.endswith(" # tpufleet-do-watch")
     assert r"50\%" in line
-    with pytest.raises(ScheduleError, match="needs systemd"):
-        cron_line(KILL)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +168,12 @@ def test_cron_does_it_where_there_is_no_systemd_and_a_time_once_is_refused():
         (86400, "0 0 * * *"),
     ],
 )
-def test_cron_comes_as_often_as_was_said(every, fields):
+def test_an_interval_becomes_the_fields_of_a_crontab(every, fields):
     assert cron_times(every) == fields
 
 
 @pytest.mark.parametrize("every", [1, 30, 90, 7 * 60, 45 * 60, 90 * 60, 5 * 3600, 2 * 86400])
-def test_what_cron_would_do_unevenly_is_not_done(every):
+def test_an_interval_that_cron_would_keep_unevenly_is_refused(every):
     assert cron_times(every) == ""
 
 
@@ -124,14 +181,14 @@ def test_what_cron_would_do_unevenly_is_not_done(every):
     ("verb", "target", "like"),
     [("watch", "", "-e watch=1m"), ("restart", "mine", "-e restart=mine -e every=6h")],
 )
-def test_who_asks_cron_for_too_much_is_told_what_it_can_do_of_that(verb, target, like):
+def test_a_refused_interval_comes_with_one_that_cron_accepts(verb, target, like):
     timer = replace(WATCH, verb=verb, target=target, every=5400)
 
     with pytest.raises(ScheduleError, match=f"each 5400 s, .*schedule.yml {like}$"):
         cron_line(timer)
 
 
-def test_a_crontab_keeps_what_is_not_ours():
+def test_a_crontab_keeps_the_lines_of_others():
     table = "0 1 * * * mine\n* * * * * old # tpufleet-do-watch\n"
 
     assert with_line(table, "tpufleet-do-watch", "new # tpufleet-do-watch") == (

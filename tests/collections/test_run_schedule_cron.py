@@ -1,8 +1,9 @@
-"""Timers where there is no systemd, on a stand-in crontab, and the lock that all timers share."""
+"""Timers where there is no systemd, on a stand-in crontab."""
 
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import 
     ScheduleError,
     Timer,
 )
-from ansible_collections.tpufleet.core.plugins.modules.run_schedule import Cron
+from ansible_collections.tpufleet.core.plugins.module_utils.timers import Cron
 
 CRONTAB = """#!/bin/sh
 table={table}
@@ -91,23 +92,35 @@ def test_the_line_of_a_crontab_does_what_it_says(table, tmp_path):
     assert (tmp_path / "log").read_text() == "begin watch\nend watch\n"
 
 
-def beside_a_kill(verb: str, tmp_path: Path) -> str:
-    """Start a timer's work while that of a kill is under way; give what was done."""
+def test_a_timer_of_a_crontab_leaves_out_what_is_due_while_it_runs_and_delays_no_other(
+    table, tmp_path
+):
     log = tmp_path / "log"
     tool = script(tmp_path / "tool", WORKS, log=log)
-    first = subprocess.Popen(timer("kill", tmp_path, tool).command())
+    lines = {}
+    for verb in ("watch", "restart"):
+        Cron().put(replace(timer(verb, tmp_path, tool), lock=str(tmp_path / verb)), dry=False)
+        lines[verb] = table.read_text().splitlines()[-1].split(" * * * * ", 1)[1]
+    first = subprocess.Popen(["/bin/sh", "-c", lines["watch"]])
     while not log.exists():
         time.sleep(0.01)
-    second = subprocess.Popen(timer(verb, tmp_path, tool).command())
-    assert (first.wait(), second.wait()) == (0, 0)
-    return log.read_text()
+
+    for verb in ("watch", "restart"):
+        assert subprocess.run(["/bin/sh", "-c", lines[verb]], check=False).returncode == 0
+    assert first.wait() == 0
+
+    said = log.read_text().splitlines()
+    assert said.count("begin watch") == 1
+    assert said.count("begin restart") == 1
 
 
-def test_a_watch_that_is_due_while_another_timer_is_at_work_is_left_out(tmp_path):
-    assert beside_a_kill("watch", tmp_path) == "begin kill\nend kill\n"
+def test_dollars_percents_and_quotes_reach_the_playbook_by_cron(table, tmp_path):
+    odd = "$HOME `id` $(id) 50% \"q\" 'a' \\ ä"
+    seen = tmp_path / "seen"
+    tool = script(tmp_path / "tool", '#!/bin/sh\nprintf %s "$ODD" > {seen}\n', seen=seen)
+    Cron().put(replace(timer("watch", tmp_path, tool), environment=(("ODD", odd),)), dry=False)
 
+    line = table.read_text().split(" * * * * ", 1)[1].replace("\\%", "%")  # as cron reads it
+    subprocess.run(["/bin/sh", "-c", line], check=True)
 
-def test_a_restart_that_is_due_while_another_timer_is_at_work_comes_after_it(tmp_path):
-    assert beside_a_kill("restart", tmp_path) == (
-        "begin kill\nend kill\nbegin restart\nend restart\n"
-    )
+    assert seen.read_text() == odd

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.collections.runs.valid_record import record_fields
-from tests.collections.test_playbooks import environment_of
+from tests.collections.test_playbooks import OURS, environment_of
 from tests.docs.tried_blocks import ROOT, Block, blocks, given_by, gives, played, unsaid
 from tests.localcloud.api.local_api import LocalApi
 
@@ -78,7 +78,7 @@ def test_a_block_that_needs_only_the_api_does_what_the_page_says(
     block: Block, tmp_path: Path, local_api: LocalApi
 ):
     if block.by == EMULATOR:
-        local_api.ready("demo")
+        local_api.ready("demo", labels=OURS)
     elif block.by == PREEMPTED:
         lose_a_run(local_api)
     home = tmp_path / "home"

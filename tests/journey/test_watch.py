@@ -117,31 +117,3 @@ def test_a_trainer_that_was_killed_outright_is_launched_again(fleet, config):
         time.sleep(3)
     assert "run shot: crashed: demo-w1: killed" in history(fleet)
     fleet.must_play("playbooks/kill.yml", "-e", "run=shot")
-
-
-WORK = "#!/bin/sh\necho $* >> /var/log/timers\n"
-
-
-def test_a_controller_with_systemd_has_timers_that_work_are_listed_and_go(fleet):
-    def schedule(**options) -> dict:
-        tool = {"project": "/", "tool": "/usr/local/bin/work", "inventories": ["here"]}
-        return fleet.module("demo-w0", "tpufleet.core.run_schedule", {**tool, **options})
-
-    fleet.on(
-        "demo-w0", "sh", "-c", f"echo '{WORK}' > /usr/local/bin/work; chmod +x /usr/local/bin/work"
-    )
-    assert schedule(state="present", verb="watch", every="1s")["changed"]
-    assert not schedule(state="present", verb="watch", every="1s")["changed"]
-    schedule(state="present", verb="kill", target="mine", at="2099-01-01 18:00")
-    told = schedule(state="list")
-    fleet.on(
-        "demo-w0", "sh", "-c", "until test $(wc -l < /var/log/timers) -ge 2; do sleep 0.2; done"
-    )
-    for name in told["timers"]:
-        schedule(state="absent", name=name)
-
-    assert told["timers"] == ["tpufleet-do-kill-mine", "tpufleet-do-watch"]
-    assert any("2099-01-01 18:00" in line for line in told["lines"])
-    assert set(fleet.read(0, "/var/log/timers").splitlines()) == {"-i here playbooks/watch.yml"}
-    assert schedule(state="list")["timers"] == []
-    fleet.on("demo-w0", "sh", "-c", "! ls /etc/systemd/system/tpufleet-do-*")

@@ -33,6 +33,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import 
     Timer,
     check,
     cron_line,
+    playbook_words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.run_sweep import assigned, read_sweep
 from ansible_collections.tpufleet.core.plugins.modules.run import mortal
@@ -196,3 +197,13 @@ def schedule_that_cron_would_keep_unevenly(bad: Bad) -> str:
 @case("watch")
 def schedule_with_two_times(bad: Bad) -> str:
     return refused(check, "watch", "", "2026-12-31 18:00", "1m")
+
+
+@case("delete")
+def schedule_of_a_delete_at_an_interval(bad: Bad) -> str:
+    return refused(check, "delete", "pod", "", "1d")
+
+
+@case("pod")
+def schedule_of_a_delete_of_a_tpu_that_is_not_known(bad: Bad) -> str:
+    return refused(playbook_words, "delete", "pod", [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,16 @@ from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError
 from ..module_utils.tpu_nodes import Node, parse_node
 from ..module_utils.tpu_requests import parse_request
-from ..module_utils.tpu_wanted import KEYS_ENTRY, OS_LOGIN_ENTRY, Wanted
+from ..module_utils.tpu_wanted import KEYS_ENTRY, OS_LOGIN_ENTRY, Different, Wanted
+from ..plugin_utils.fleet.ownership import (
+    DEFAULT_FLEET_NAME,
+    LABEL,
+    NodeIdentity,
+    adoption_blocker,
+    deletion_blocker,
+    is_ours,
+    parse_fleet_name,
+)
 
 #: How long a state may go on before it is said again, seconds.
 SAY_AGAIN = 10.0
@@ -28,6 +37,9 @@ _SPEC: dict[str, Any] = {
     "fleet": {"type": "list", "elements": "raw", "required": True},
     "only": {"type": "str"},
     "zone": {"type": "str", "default": ""},
+    "node_id": {"type": "str", "default": ""},
+    "fleet_name": {"type": "str", "default": DEFAULT_FLEET_NAME},
+    "adopt": {"type": "bool", "default": False},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "ssh_user": {"type": "str", "default": ""},
     "ssh_public_key_file": {"type": "path", "default": ""},
@@ -63,6 +75,7 @@ class ActionModule(ActionBase):
             if given["only"]:
                 only, zone = name_and_zone(given["only"])
                 given |= {"only": only, "zone": zone or given["zone"]}
+            parse_fleet_name(given["fleet_name"])
             api = TpuApi(ApiSettings.of(given["api"]))
             work = self._absent if given["state"] == "absent" else self._present
             result |= work(api, given)
@@ -72,11 +85,14 @@ class ActionModule(ActionBase):
 
     def _present(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
         fleet = expand(given["fleet"])
-        seen = tpu_fleet.survey(api, fleet, _zones(given))
+        seen = tpu_fleet.survey(api, fleet, _zones(given), _is_own(given))
         chosen = tuple(
             _with_default(tpu, given["external_ip"])
             for tpu in choose(fleet, given["only"] or "")
             if given["zone"] in ("", *tpu.zones)
+        )
+        chosen = tuple(
+            _with_label(tpu, given["fleet_name"], seen.present.get(tpu.name)) for tpu in chosen
         )
         if given["tag"]:
             chosen = tuple(
@@ -89,12 +105,16 @@ class ActionModule(ActionBase):
             chosen = tuple(_with_key(tpu, entry) for tpu in chosen)
         done = tpu_fleet.create(api, chosen, seen.present, self._options(given), _Teller())
         return _result(done) | {
-            "unwanted": [tpu_fleet.described(node) for node in seen.unwanted],
+            "unwanted": [
+                tpu_fleet.described(node) for node in seen.unwanted if _is_own(given)(node)
+            ],
             "doomed": [tpu_fleet.described(each.replaced) for each in done if each.replaced],
         }
 
     def _absent(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
         listed = [parse_node(node) for node in api.list_nodes(_zones(given)).nodes]
+        if given["node_id"]:
+            return self._absent_by_id(api, given, listed)
         everything = expand(given["fleet"])
         fleet = () if given["only"] else everything
         waiting = tpu_queued.waiting(
@@ -105,8 +125,12 @@ class ActionModule(ActionBase):
             else {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued},
         )
         meant = [tpu for tpu in everything if given["only"] in (None, tpu.name)]
+        kept: list[Node] = []
         if not given["only"]:
-            nodes = list(tpu_fleet.sort_nodes(fleet, listed, _zones(given)).present.values())
+            own = _is_own(given)
+            seen = tpu_fleet.sort_nodes(fleet, listed, _zones(given), own)
+            nodes = [node for node in seen.present.values() if own(node)]
+            kept = [node for node in seen.present.values() if not own(node)]
         else:
             # One that the fleet or the queue knows by name is gone already; another is a slip.
             known = waiting or any(given["zone"] in ("", *tpu.zones) for tpu in meant)
@@ -119,8 +143,26 @@ class ActionModule(ActionBase):
         if not any(each.failed for each in done):
             done += tpu_fleet.delete_disks(api, disks, options)
         doomed = [tpu_queued.described(request) for request in waiting]
-        doomed += [tpu_fleet.described(node) for node in nodes]
-        return _result(done) | {"doomed": [*doomed, *(disk.described() for disk in disks)]}
+        doomed += [_described(node, given) for node in nodes]
+        result = _result(done) | {"doomed": [*doomed, *(disk.described() for disk in disks)]}
+        if kept:
+            result["warnings"] = [*result.get("warnings", []), *map(_kept_line, kept)]
+        return result
+
+    def _absent_by_id(
+        self, api: TpuApi, given: Mapping[str, Any], listed: Sequence[Node]
+    ) -> dict[str, Any]:
+        """Remove one TPU by its id, as nobody watches: it must belong to this fleet."""
+        wanted = NodeIdentity.parse(given["only"], given["zone"], given["node_id"])
+        nodes = [node for node in listed if (node.name, node.zone) == (wanted.name, wanted.zone)]
+        for node in nodes:
+            if blocker := deletion_blocker(node, wanted, given["fleet_name"]):
+                raise Different(f"{blocker}. Nothing was deleted")
+        done = tpu_fleet.delete(api, nodes, self._options(given), _Teller())
+        result = _result(done) | {"doomed": [_described(node, given) for node in nodes]}
+        if not nodes:
+            result["msg"] = f"TPU {wanted.name} ({wanted.zone}) is gone already"
+        return result
 
     def _options(self, given: Mapping[str, Any]) -> tpu_fleet.Options:
         return tpu_fleet.Options(
@@ -131,6 +173,7 @@ class ActionModule(ActionBase):
             wait_for_capacity=given["wait_for_capacity"],
             known_hosts_file=given["known_hosts_file"],
             agreed=None if given["agreed"] is None else frozenset(given["agreed"]),
+            check_owner=_owner_check(given),
         )
 
     def _public_key(self, path: str) -> str:
@@ -164,6 +207,42 @@ class _Teller:
 
 def _zones(given: Mapping[str, Any]) -> Sequence[str]:
     return [str(zone) for zone in given["api"].get("zones") or ["-"]]
+
+
+def _is_own(given: Mapping[str, Any]) -> Callable[[Node], bool]:
+    return lambda node: is_ours(node.labels, given["fleet_name"])
+
+
+def _owner_check(given: Mapping[str, Any]) -> Callable[[Node], None]:
+    def check(node: Node) -> None:
+        if blocker := adoption_blocker(node, given["fleet_name"], given["adopt"]):
+            raise Different(blocker)
+
+    return check
+
+
+def _described(node: Node, given: Mapping[str, Any]) -> dict[str, Any]:
+    return tpu_fleet.described(node) | {"is_ours": _is_own(given)(node)}
+
+
+def _kept_line(node: Node) -> str:
+    return (
+        f"TPU {node.where} is left alone: this fleet did not create it. To delete it, name it: "
+        f"ansible-playbook playbooks/delete.yml -e tpu={node.name} -e zone={node.zone}"
+    )
+
+
+def _with_label(tpu: FleetTpu, fleet_name: str, there: Node | None) -> FleetTpu:
+    """Add the label of the fleet to the labels that are given, else to those that the TPU has."""
+    had = there.labels if there else {}
+    choices = (
+        replace(
+            choice,
+            labels={**(had if choice.labels is None else choice.labels), LABEL: fleet_name},
+        )
+        for choice in tpu.choices
+    )
+    return replace(tpu, choices=tuple(choices))
 
 
 def _with_default(tpu: FleetTpu, external_ip: bool | None) -> FleetTpu:

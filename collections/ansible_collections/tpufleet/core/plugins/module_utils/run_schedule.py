@@ -1,6 +1,7 @@
-"""The controller's timers, as systemd units (systemd.timer(5)) or lines of a crontab.
+"""The controller's timers, written as systemd units (systemd.timer(5)) or lines of a crontab.
 
-Pure: texts in, texts out.
+Pure: values in, texts out. What is scheduled for a time happens at that time or not at all: a
+timer whose time passed while the controller was off or asleep is skipped, and never made up for.
 """
 
 from __future__ import annotations
@@ -12,10 +13,20 @@ from dataclasses import dataclass
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "kill", "restart", "delete")
+#: These run at a time only, so that no interval and no crontab can fire them late.
+DESTRUCTIVE = ("kill", "delete")
+#: How late a timer may fire, in minutes.
+GRACE_MINUTES = 5
+#: How long a verb may take, in seconds: more than any single action of the watch.
+LIMIT_SECONDS = 5400
 _SPAN = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AT = re.compile(r"[0-9A-Za-z*/:.,~ +_-]{1,100}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_ZONE = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
 LIKE = (
@@ -25,15 +36,15 @@ LIKE = (
 
 
 class ScheduleError(Exception):
-    """A schedule makes no sense; the text is one line for a person."""
+    """What was asked for cannot be scheduled; the text is one line for a person."""
 
 
 @dataclass(frozen=True)
 class Timer:
-    """One entry: a verb, on what, and either at a time (systemd.time(7)) or every so many seconds.
+    """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
-    ``words`` stand behind ansible-playbook, ``project`` is where it is called, ``lock`` a file that
-    only one of the controller's timers has at a time.
+    ``words`` are the arguments of ansible-playbook (``tool``), which runs in ``project``. ``lock``
+    keeps a crontab's timer from overlapping itself; systemd needs none.
     """
 
     verb: str
@@ -48,98 +59,143 @@ class Timer:
 
     @property
     def name(self) -> str:
-        """The unit's name; the same verb on the same target is the same timer."""
+        """Return the unit's name; a verb has one timer for each target."""
         return f"{PREFIX}{self.verb}" + (f"-{self.target}" if self.target else "")
-
-    def command(self) -> list[str]:
-        """Give the words to run: a watch gives way to what is at work, the others wait for it."""
-        wait = ["--nonblock", "--conflict-exit-code=0"]
-        if self.verb != "watch":
-            wait = ["--timeout=3600"]
-        return ["/usr/bin/flock", *wait, self.lock, self.tool, *self.words]
 
 
 def seconds(span: str) -> int:
-    """Read a span such as 90s, 1m, 6h or 1d. Raises ScheduleError."""
+    """Parse a span such as 90s, 1m, 6h or 1d. Raises ScheduleError."""
     found = _SPAN.fullmatch(span.strip())
     if not found:
-        raise ScheduleError(f"every={span!r} is no span: {LIKE}")
+        raise ScheduleError(f"every={span!r} is not a span. Say, for example: {LIKE}")
     return int(found[1]) * _SECONDS[found[2]]
 
 
 def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
-    """Check what is asked for; give the time, or the seconds. Raises ScheduleError."""
+    """Check a request; return its time and its interval in seconds. Raises ScheduleError."""
     if verb not in VERBS:
-        raise ScheduleError(f"{verb!r} can't be scheduled: {', '.join(VERBS)} can")
+        raise ScheduleError(f"{verb!r} cannot be scheduled. Say one of: {', '.join(VERBS)}")
     if verb != "watch" and not _NAME.fullmatch(target):
-        raise ScheduleError(f"{verb} what? not {target!r}: {LIKE}")
+        raise ScheduleError(f"{verb}: not a valid name ({target!r}). Say, for example: {LIKE}")
     if bool(at) == bool(every):
-        raise ScheduleError(f"{verb} when? Say either -e at=TIME or -e every=6h: {LIKE}")
+        raise ScheduleError(f"{verb}: say either -e at=TIME or -e every=6h, for example: {LIKE}")
+    if verb in DESTRUCTIVE and every:
+        raise ScheduleError(
+            f"{verb}: needs a time, not an interval (every={every!r:.20}). Say: "
+            f"ansible-playbook playbooks/schedule.yml -e {verb}={target} "
+            "-e at='\"2026-12-31 18:00\"'"
+        )
     if at and not _AT.fullmatch(at):
         raise ScheduleError(
-            f"at={at!r} is no time of systemd's, such as '2026-12-31 18:00': {LIKE}"
+            f"at={at!r:.120} is not a time as in systemd.time(7), such as '2026-12-31 18:00'. "
+            f"Say, for example: {LIKE}"
         )
     return at, seconds(every) if every else 0
 
 
-def playbook_words(verb: str, target: str, inventories: Sequence[str]) -> tuple[str, ...]:
-    """Give the words behind ansible-playbook."""
+def playbook_words(
+    verb: str, target: str, inventories: Sequence[str], zone: str = "", node_id: str = ""
+) -> tuple[str, ...]:
+    """Return the arguments of ansible-playbook.
+
+    A delete names one TPU for good, by its zone and the API's id. Raises ScheduleError without
+    them.
+    """
     where = [word for source in inventories for word in ("-i", source)]
-    variable = "tpu" if verb == "delete" else "run"
-    more = ["-e", f"{variable}={target}"] if target else []
-    agreed = ["-e", "yes=true"] if verb == "delete" else []
-    return (*where, f"playbooks/{verb}.yml", *more, *agreed)
+    variables = [f"{'tpu' if verb == 'delete' else 'run'}={target}"] if target else []
+    if verb == "delete":
+        if not _ZONE.fullmatch(zone) or not _NODE_ID.fullmatch(node_id):
+            raise ScheduleError(
+                f"delete: the zone and the id of TPU {target} are not known ({zone!r:.80}, "
+                f"{node_id!r:.80}). See: ansible-playbook playbooks/status.yml"
+            )
+        variables += [f"zone={zone}", f"node_id={node_id}", "yes=true"]
+    more = [word for variable in variables for word in ("-e", variable)]
+    return (*where, f"playbooks/{verb}.yml", *more)
+
+
+def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the variables sorted, the empty ones left out. Raises ScheduleError."""
+    for name, value in values:
+        if not _VARIABLE.fullmatch(name) or _CONTROL.search(value):
+            raise ScheduleError(
+                f"environment variable {name!r:.60}: the name or the value cannot be written into "
+                "a unit or a crontab. Remove line breaks and other control characters"
+            )
+    return tuple(sorted((name, value) for name, value in values if value))
 
 
 def service(timer: Timer) -> str:
-    """Write the service that the timer starts."""
+    """Return the text of the service that the timer starts."""
     environment = "".join(
         f"Environment={_quoted(f'{name}={value}')}\n" for name, value in timer.environment
     )
-    command = " ".join(_quoted(word) for word in timer.command())
-    return (
-        f"[Unit]\nDescription=tpufleet: {timer.verb} {timer.target}".rstrip()
-        + "\nAfter=network-online.target\n\n[Service]\nType=oneshot\n"
-        + f"WorkingDirectory={timer.project}\n{environment}ExecStart={command}\n"
-    )
+    lines = [
+        "[Unit]",
+        f"Description={_description(timer)}",
+        "After=network-online.target",
+        "",
+        "[Service]",
+        "Type=oneshot",
+        f"TimeoutStartSec={LIMIT_SECONDS}",
+        f"WorkingDirectory={_escaped_percent(timer.project)}",
+        *environment.splitlines(),
+        *([f"ExecCondition={_command(_is_due(timer.at))}"] if timer.at else []),
+        f"ExecStart={_command([timer.tool, *timer.words])}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def timer_unit(timer: Timer) -> str:
-    """Write the timer. A time that passed while the controller was off is made up for."""
-    when = f"OnCalendar={timer.at}\nPersistent=true\n"
+    """Return the text of the timer.
+
+    A watch begins at once, also after a boot; any other interval begins with a wait.
+    """
     if timer.every:
-        # From one start to the next, as cron has it; one that takes longer delays the next.
-        when = f"OnActiveSec=1s\nOnUnitActiveSec={timer.every}s\n"
+        first = 1 if timer.verb == "watch" else timer.every
+        # From one start to the next; a run that takes longer delays the next one.
+        when = f"OnActiveSec={first}s\nOnUnitActiveSec={timer.every}s\n"
+    else:
+        when = f"OnCalendar={timer.at}\n"
     return (
-        f"[Unit]\nDescription=tpufleet: {timer.verb} {timer.target}".rstrip()
-        + f"\n\n[Timer]\n{when}AccuracySec=1s\n\n[Install]\nWantedBy=timers.target\n"
+        f"[Unit]\nDescription={_description(timer)}\n\n[Timer]\n{when}AccuracySec=1s\n\n"
+        "[Install]\nWantedBy=timers.target\n"
     )
 
 
 def cron_line(timer: Timer) -> str:
-    """Write a crontab's line, for a controller without systemd. Raises ScheduleError."""
+    """Return a crontab's line, for a controller without systemd. Raises ScheduleError.
+
+    cron runs what it missed up to three hours late, so no destructive verb is given to it.
+    """
     if not timer.every:
         raise ScheduleError(
-            "a time (at=) needs systemd, and this controller has none: schedule it on one that "
-            f"has (docs/controller.md), or call ansible-playbook playbooks/{timer.verb}.yml then"
+            "a time (at=) needs systemd, which this controller does not have. Schedule it on one "
+            f"that has it (docs/controller.md), or run: ansible-playbook "
+            f"playbooks/{timer.verb}.yml"
         )
     times = cron_times(timer.every)
     if not times:
         what = "watch=1m" if timer.verb == "watch" else f"{timer.verb}={timer.target} -e every=6h"
         raise ScheduleError(
-            f"cron can't come each {timer.every} s, but in minutes that divide an hour, hours that "
-            "divide a day, or 1d, and there is no systemd here: "
+            f"cron cannot run something each {timer.every} s, only in minutes that divide an hour, "
+            "hours that divide a day, or 1d. Say: "
             f"ansible-playbook playbooks/schedule.yml -e {what}"
         )
     settings = [f"{name}={value}" for name, value in timer.environment]
-    words = shlex.join(["env", *settings, *timer.command()]).replace("%", r"\%")
-    return f"{times} cd {shlex.quote(timer.project)} && {words} >/dev/null 2>&1 # {timer.name}"
+    words = [
+        *("flock", "--nonblock", "--conflict-exit-code=0", timer.lock),
+        *("timeout", "--kill-after=60", str(LIMIT_SECONDS)),
+        *("env", *settings, timer.tool, *timer.words),
+    ]
+    command = f"cd {shlex.quote(timer.project)} && {shlex.join(words)}".replace("%", r"\%")
+    return f"{times} {command} >/dev/null 2>&1 # {timer.name}"
 
 
 def cron_times(every: int) -> str:
-    """Give the five fields of crontab(5) that come each so many seconds; none where none do.
+    """Return the five fields of crontab(5) for an interval in seconds; empty if there are none.
 
-    Minutes begin anew with each hour and hours with each day, so that others would come unevenly.
+    Minutes start over with each hour and hours with each day, so other intervals would be uneven.
     """
     minutes, rest = divmod(every, 60)
     if rest or not minutes:
@@ -153,19 +209,41 @@ def cron_times(every: int) -> str:
 
 
 def cron_listing(line: str) -> str:
-    """Say of a timer's line when it comes, and its name."""
+    """Return the times of a timer's line, and its name."""
     return f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}"
 
 
 def with_line(crontab: str, name: str, line: str) -> str:
-    """Put a timer's line into a crontab, in the old one's place; an empty line takes it away."""
+    """Return a crontab with a timer's line in place of its old one; an empty line removes it."""
     kept = [old for old in crontab.splitlines() if not old.endswith(f" # {name}")]
     return "".join(f"{each}\n" for each in [*kept, *([line] if line else [])])
 
 
+def _description(timer: Timer) -> str:
+    return f"tpufleet: {timer.verb} {timer.target}".rstrip()
+
+
+def _is_due(at: str) -> list[str]:
+    """Return a command that succeeds only if the time came within the last few minutes.
+
+    A timer also fires when a computer wakes up, or its clock is set, after the time has passed.
+    """
+    calendar = f"systemd-analyze calendar --base-time=-{GRACE_MINUTES}min {shlex.quote(at)}"
+    return ["/bin/sh", "-c", f"LC_ALL=C {calendar} | grep -q ' ago$'"]
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return words as a unit's command line; after ``:`` a ``$`` means itself."""
+    return ":" + " ".join(_quoted(word) for word in words)
+
+
 def _quoted(word: str) -> str:
-    """Quote a word for a unit's line (systemd.service(5), "COMMAND LINES")."""
+    """Quote a word for a unit's line (systemd.syntax(7), systemd.unit(5) "SPECIFIERS")."""
     if re.fullmatch(r"[A-Za-z0-9_./:=@,+-]+", word):
         return word
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"'
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_escaped_percent(escaped)}"'
+
+
+def _escaped_percent(text: str) -> str:
+    return text.replace("%", "%%")

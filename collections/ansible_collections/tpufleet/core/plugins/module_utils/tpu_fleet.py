@@ -13,7 +13,7 @@ from .fleet import FleetTpu
 from .host_keys import KnownHostsFile, remember_host_keys
 from .quota_holders import Explainer, Quota
 from .tpu_api import TpuApi
-from .tpu_lifecycle import ensure_absent, ensure_present
+from .tpu_lifecycle import OwnerCheck, ensure_absent, ensure_present
 from .tpu_nodes import DEAD_STATES, Node, parse_node
 from .tpu_queue import ensure_not_requested, request_of
 from .tpu_queued import have_queued
@@ -46,6 +46,8 @@ class Options:
     known_hosts_file: str = ""
     #: The living TPUs that may be deleted, by Node.key, as a person agreed to; None: any.
     agreed: frozenset[str] | None = None
+    #: Raises TpuApiError for an existing TPU that ``create`` must leave as it is.
+    check_owner: OwnerCheck = lambda _node: None
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,27 @@ class Done:
         return bool(self.reason)
 
 
-def survey(api: TpuApi, fleet: Sequence[FleetTpu], zones: Sequence[str]) -> Survey:
+def survey(
+    api: TpuApi,
+    fleet: Sequence[FleetTpu],
+    zones: Sequence[str],
+    is_own: Callable[[Node], bool] = lambda _node: True,
+) -> Survey:
     """List the zones whole and sort what is there. Raises PartialAnswer, NotConfigured."""
-    return sort_nodes(fleet, [parse_node(node) for node in api.list_nodes(zones).nodes], zones)
+    nodes = [parse_node(node) for node in api.list_nodes(zones).nodes]
+    return sort_nodes(fleet, nodes, zones, is_own)
 
 
-def sort_nodes(fleet: Sequence[FleetTpu], nodes: Iterable[Node], zones: Sequence[str]) -> Survey:
-    """Find each TPU of the fleet among the nodes, in a zone it may be in; a living one first."""
+def sort_nodes(
+    fleet: Sequence[FleetTpu],
+    nodes: Iterable[Node],
+    zones: Sequence[str],
+    is_own: Callable[[Node], bool] = lambda _node: True,
+) -> Survey:
+    """Find each TPU of the fleet among the nodes, in a zone it may be in.
+
+    Of several with its name, the fleet's own comes before another's, then a living one first.
+    """
     for tpu in fleet:
         unseen = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
         if unseen:
@@ -87,7 +103,13 @@ def sort_nodes(fleet: Sequence[FleetTpu], nodes: Iterable[Node], zones: Sequence
     present: dict[str, Node] = {}
     for tpu in fleet:
         candidates = [node for node in nodes if node.name == tpu.name and node.zone in tpu.zones]
-        candidates.sort(key=lambda node: (node.state in DEAD_STATES, tpu.zones.index(node.zone)))
+        candidates.sort(
+            key=lambda node: (
+                not is_own(node),
+                node.state in DEAD_STATES,
+                tpu.zones.index(node.zone),
+            )
+        )
         if candidates:
             present[tpu.name] = candidates[0]
     taken = {(node.zone, node.name) for node in present.values()}
@@ -262,6 +284,7 @@ class _Maker:
                 check=options.check,
                 replace_dead=options.replace_dead,
                 tell=self.tell,
+                check_owner=options.check_owner,
             )
         return ensure_present(
             self.api,
@@ -272,6 +295,7 @@ class _Maker:
             replace_dead=options.replace_dead,
             agreed=options.agreed,
             progress=self.tell,
+            check_owner=options.check_owner,
         )
 
 

@@ -14,6 +14,8 @@ from .tpu_nodes import DEAD_STATES, Node, parse_node
 from .tpu_wanted import Different, Outcome, Wanted, compare, different, facts_of, outcome_of
 
 Progress = Callable[[str], None]
+#: Raises TpuApiError for a TPU that must be left as it is.
+OwnerCheck = Callable[[Node], None]
 
 
 def ensure_present(
@@ -26,32 +28,35 @@ def ensure_present(
     replace_dead: bool = False,
     agreed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
+    check_owner: OwnerCheck = lambda _node: None,
 ) -> Outcome:
     """Make the TPU be there and READY, as wanted.
 
     ``recreate`` deletes one that differs in what can't be changed, ``replace_dead`` one that was
     preempted. ``agreed`` are the living TPUs that may be deleted, by Node.key; None: any.
     ``timeout`` in seconds for all of it. Raises TpuApiError; Different without ``recreate``.
+    Nothing is changed or deleted before ``check_owner`` has seen it.
     """
     wanted.check()
     deadline = api.deadline_in(timeout)
     node = _read(api, wanted.zone, wanted.name)
     if node is None or node.state == "DELETING":
-        return _make(api, wanted, node, deadline, check, progress)
+        return _make(api, wanted, node, deadline, check, progress, check_owner)
+    check_owner(node)
     if node.state in DEAD_STATES:
         if not (replace_dead or recreate):
             raise Different(
                 f"TPU {node.where} is {node.state} and can't start again: delete it "
                 f"(playbooks/delete.yml -e tpu={node.name}), or say replace_dead: true"
             )
-        return _make(api, wanted, node, deadline, check, progress)
+        return _make(api, wanted, node, deadline, check, progress, check_owner)
     differences = compare(wanted, node)
     if differences.immutable:
         if not recreate:
             raise different(node, differences)
         if agreed is not None and node.key not in agreed:
             raise not_agreed(node)
-        return _make(api, wanted, node, deadline, check, progress)
+        return _make(api, wanted, node, deadline, check, progress, check_owner)
     if node.state in ("STOPPED", "STOPPING"):
         raise Different(
             f"TPU {node.where} is {node.state}: start it with tpufleet.core.tpu_node and "
@@ -160,18 +165,21 @@ def _make(
     deadline: float,
     check: bool,
     progress: Progress,
+    check_owner: OwnerCheck,
 ) -> Outcome:
     alive = instead_of and instead_of.state not in (*DEAD_STATES, "DELETING")
     node = None
     if not check:
         if instead_of:
             _remove(api, instead_of, deadline, progress)
-        node = _create(api, wanted, deadline, progress)
+        node = _create(api, wanted, deadline, progress, check_owner)
     outcome = outcome_of(wanted, instead_of, True, node, created=True)
     return replace(outcome, replaced=instead_of if alive else None)
 
 
-def _create(api: TpuApi, wanted: Wanted, deadline: float, progress: Progress) -> Node:
+def _create(
+    api: TpuApi, wanted: Wanted, deadline: float, progress: Progress, check_owner: OwnerCheck
+) -> Node:
     what = f"create TPU {wanted.where}"
     have_disks(api, wanted, deadline=deadline, progress=progress)
     try:
@@ -181,6 +189,7 @@ def _create(api: TpuApi, wanted: Wanted, deadline: float, progress: Progress) ->
         if api.get_node(wanted.zone, wanted.name) is None:
             raise
         node = _wait_ready(api, wanted, deadline, progress)
+        check_owner(node)
         differences = compare(wanted, node)
         if differences.immutable:
             raise different(node, differences) from None

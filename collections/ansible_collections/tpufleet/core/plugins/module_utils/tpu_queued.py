@@ -8,7 +8,7 @@ from typing import Any
 
 from .fleet import FleetTpu
 from .tpu_api import TpuApi
-from .tpu_lifecycle import ensure_absent, ensure_present
+from .tpu_lifecycle import OwnerCheck, ensure_absent, ensure_present
 from .tpu_nodes import DEAD_STATES, Node
 from .tpu_queue import ensure_not_requested, ensure_requested
 from .tpu_requests import Request, WantedRequest
@@ -32,9 +32,12 @@ def have_queued(
     check: bool,
     replace_dead: bool,
     tell: Callable[[str], None],
+    check_owner: OwnerCheck = lambda _node: None,
 ) -> Outcome:
     """Have a TPU that is not there, or dead, come through the queue, and wait until it is READY."""
     wanted, choice = request_for(tpu), tpu.choices[0]
+    if present:
+        check_owner(present)
     if check:
         foretold = ensure_requested(
             api, wanted, timeout=timeout, check=True, replace_dead=replace_dead
@@ -58,7 +61,7 @@ def have_queued(
             agreed={done.request.key} if done.request else (),
             progress=tell,
         )
-    outcome = ensure_present(api, choice, timeout=timeout, progress=tell)
+    outcome = ensure_present(api, choice, timeout=timeout, progress=tell, check_owner=check_owner)
     return replace(outcome_of(choice, present, True, outcome.node, created=True), msg=done.msg)
 
 

@@ -1,18 +1,21 @@
 #!/usr/bin/python
-"""Let the controller's timers do a verb at a time or again and again."""
+"""Schedule a playbook on the controller."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_schedule
-short_description: Let the controller's timers run a playbook at a time, or again and again
+short_description: Schedule a playbook on the controller, at a time or at an interval
 description:
-  - Writes a systemd timer of the controller's (of root's, or of the user's own where it is not
-    root), or a line of the user's crontab where there is no systemd.
-  - All timers share one lock. A watch gives way to what is at work; the others wait for it.
+  - Writes a systemd timer (the system's for root, else the user's own), or a line of the user's
+    crontab where there is no systemd.
+  - A timer never overlaps itself and never waits for another one.
+  - A time that passed while the controller was off or asleep is skipped, not made up for.
+  - C(delete) is bound to the TPU that exists now, by O(zone) and O(node_id).
 options:
   state:
-    description: What to do; V(list) changes nothing.
+    description: V(present) creates or changes a timer, V(absent) removes one, V(list) changes
+      nothing.
     type: str
     choices: [present, absent, list]
     default: list
@@ -21,21 +24,29 @@ options:
     type: str
     default: watch
   target:
-    description: The run, or the TPU for C(delete). Empty for a watch of all.
+    description: The run, or the TPU for C(delete). Empty for C(watch).
+    type: str
+    default: ""
+  zone:
+    description: The zone of the TPU to delete.
+    type: str
+    default: ""
+  node_id:
+    description: The API's id of the TPU to delete. Another TPU of that name is left alone.
     type: str
     default: ""
   name:
-    description: A timer's name as RV(timers) gives it, to be taken away.
+    description: The name of the timer to remove, as in RV(timers).
     type: str
     default: ""
   at:
-    description: A time as systemd.time(7) has it.
+    description: A time as in systemd.time(7). Needs systemd.
     type: str
     default: ""
   every:
-    description: A span, such as V(1m) or V(6h), from one start to the next; one that takes longer
-      delays the next. cron keeps minutes that divide an hour, hours that divide a day, and V(1d);
-      another is refused where there is no systemd.
+    description: An interval such as V(1m) or V(6h), from one start to the next, for C(watch) and
+      C(restart). One that takes longer delays the next. cron accepts minutes that divide an hour,
+      hours that divide a day, and V(1d).
     type: str
     default: ""
   project:
@@ -43,7 +54,7 @@ options:
     type: path
     required: true
   tool:
-    description: Where ansible-playbook is.
+    description: The path of ansible-playbook.
     type: path
     required: true
   inventories:
@@ -52,8 +63,8 @@ options:
     elements: str
     default: []
   environment:
-    description: Environment variables that the playbook needs; empty ones are left out. Nothing
-      secret.
+    description: Environment variables that the playbook needs; empty ones are left out. They are
+      readable to every user of the controller, so put no secret in them.
     type: dict
     default: {}
 attributes:
@@ -65,7 +76,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Look at the runs every minute
+- name: Schedule a pass of the watch every minute
   tpufleet.core.run_schedule:
     state: present
     verb: watch
@@ -76,176 +87,62 @@ EXAMPLES = r"""
 
 RETURN = r"""
 timers:
-  description: The names of all timers as they are afterwards.
+  description: The names of all timers after the change.
   returned: success
   type: list
   elements: str
 lines:
-  description: What systemd says of them, or the crontab's times and their names.
+  description: When each timer is due, as systemd or the crontab says it.
   returned: success
   type: list
   elements: str
 """
 
-import os
-import shutil
-import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.run_schedule import (
-    PREFIX,
     ScheduleError,
     Timer,
     check,
-    cron_line,
-    cron_listing,
+    check_environment,
     playbook_words,
-    service,
-    timer_unit,
-    with_line,
 )
+from ..module_utils.timers import keeper
 
 
-def run(words: list[str], given: str | None = None) -> str:
-    """Run a program of the controller's. Raises ScheduleError with its first line."""
-    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise ScheduleError(f"{' '.join(words[:3])}: {said[0] if said else done.returncode}")
-    return done.stdout
-
-
-class Systemd:
-    """Timers as units."""
-
-    def __init__(self) -> None:
-        self.own = os.getuid() != 0
-        home = Path.home() / ".config/systemd/user"
-        self.folder = home if self.own else Path("/etc/systemd/system")
-        self.tool = ["systemctl", "--user"] if self.own else ["systemctl"]
-
-    def names(self) -> list[str]:
-        """Name the timers."""
-        return sorted(path.stem for path in self.folder.glob(f"{PREFIX}*.timer"))
-
-    def lines(self) -> list[str]:
-        """Say when each is due."""
-        if not self.names():
-            return []
-        asked = [*self.tool, "list-timers", "--all", "--full", "--no-pager", f"{PREFIX}*"]
-        return [line.rstrip() for line in run(asked).splitlines() if line.strip()][:-1]
-
-    def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
-        """Have a timer; give the units' texts before and after."""
-        if timer.at:
-            told = run(["systemd-analyze", "calendar", timer.at])
-            if "Next elapse: never" in told:
-                raise ScheduleError(f"at={timer.at!r} is over already")
-        texts = {".service": service(timer), ".timer": timer_unit(timer)}
-        before = "".join(self._text(timer.name + end) for end in texts)
-        after = "".join(texts.values())
-        if before != after and not dry:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for end, text in texts.items():
-                (self.folder / (timer.name + end)).write_text(text, encoding="utf-8")
-            run([*self.tool, "daemon-reload"])
-            run([*self.tool, "enable", "--now", f"{timer.name}.timer"])
-            run([*self.tool, "restart", f"{timer.name}.timer"])
-        return before, after
-
-    def drop(self, name: str, dry: bool) -> tuple[str, str]:
-        """Take a timer away; what it has started goes on."""
-        before = self._text(f"{name}.service") + self._text(f"{name}.timer")
-        if before and not dry:
-            run([*self.tool, "disable", "--now", f"{name}.timer"])
-            for end in (".timer", ".service"):
-                (self.folder / (name + end)).unlink(missing_ok=True)
-            run([*self.tool, "daemon-reload"])
-        return before, ""
-
-    def _text(self, name: str) -> str:
-        path = self.folder / name
-        return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-class Cron:
-    """Timers as lines of the user's crontab."""
-
-    def names(self) -> list[str]:
-        """Name the timers."""
-        ends = [line.rpartition(" # ")[2] for line in self._table().splitlines()]
-        return sorted(end for end in ends if end.startswith(PREFIX))
-
-    def lines(self) -> list[str]:
-        """Say when each comes."""
-        lines = [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
-        return [cron_listing(line) for line in lines]
-
-    def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
-        """Have a timer; give the crontab before and after."""
-        return self._change(timer.name, cron_line(timer), dry)
-
-    def drop(self, name: str, dry: bool) -> tuple[str, str]:
-        """Take a timer away."""
-        return self._change(name, "", dry)
-
-    def _change(self, name: str, line: str, dry: bool) -> tuple[str, str]:
-        before = self._table()
-        after = with_line(before, name, line)
-        if before != after and not dry:
-            run(["crontab", "-"], after)
-        return before, after
-
-    @staticmethod
-    def _table() -> str:
-        done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
-        # What can't be read must not be written over.
-        if done.returncode != 0 and "no crontab for" not in done.stderr:
-            raise ScheduleError(f"crontab -l: {done.stderr.strip() or done.returncode}")
-        return done.stdout if done.returncode == 0 else ""
-
-
-def clock() -> Systemd | Cron:
-    """Find what keeps the time here. Raises ScheduleError."""
-    if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
-        return Systemd()
-    if shutil.which("crontab"):
-        return Cron()
-    raise ScheduleError("there is neither systemd nor cron on this controller: install cron")
-
-
-def asked_timer(params: dict) -> Timer:
-    """Read the timer that is asked for."""
-    at, every = check(params["verb"], params["target"], params["at"], params["every"])
-    return Timer(
-        verb=params["verb"],
-        target=params["target"],
+def requested_timer(params: dict) -> Timer:
+    """Return the timer that is asked for. Raises ScheduleError."""
+    verb, target = params["verb"], params["target"]
+    at, every = check(verb, target, params["at"], params["every"])
+    timer = Timer(
+        verb=verb,
+        target=target,
         at=at,
         every=every,
         project=str(Path(params["project"]).resolve()),
         tool=params["tool"],
-        words=playbook_words(params["verb"], params["target"], params["inventories"]),
-        lock=str(Path.home() / ".cache/tpufleet.lock"),
-        environment=tuple(
-            sorted(
-                (str(name), str(value)) for name, value in params["environment"].items() if value
-            )
+        words=playbook_words(
+            verb, target, params["inventories"], params["zone"], params["node_id"]
+        ),
+        lock="",
+        environment=check_environment(
+            [(str(name), str(value)) for name, value in params["environment"].items()]
         ),
     )
+    return replace(timer, lock=str(Path.home() / f".cache/tpufleet/{timer.name}.lock"))
 
 
 def main() -> None:
-    """Do what the state asks for."""
+    """Create, remove or list timers."""
+    texts = ("target", "zone", "node_id", "name", "at", "every")
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent", "list"], "default": "list"},
             "verb": {"type": "str", "default": "watch"},
-            "target": {"type": "str", "default": ""},
-            "name": {"type": "str", "default": ""},
-            "at": {"type": "str", "default": ""},
-            "every": {"type": "str", "default": ""},
+            **{name: {"type": "str", "default": ""} for name in texts},
             "project": {"type": "path", "required": True},
             "tool": {"type": "path", "required": True},
             "inventories": {"type": "list", "elements": "str", "default": []},
@@ -256,17 +153,15 @@ def main() -> None:
     params = module.params
     before = after = ""
     try:
-        keeper = clock()
+        timers = keeper()
         if params["state"] == "present":
-            timer = asked_timer(params)
-            Path(timer.lock).parent.mkdir(parents=True, exist_ok=True)
-            before, after = keeper.put(timer, module.check_mode)
+            before, after = timers.put(requested_timer(params), module.check_mode)
         elif params["state"] == "absent":
-            if params["name"] not in keeper.names():
-                known = ", ".join(keeper.names()) or "none"
+            if params["name"] not in timers.names():
+                known = ", ".join(timers.names()) or "none"
                 raise ScheduleError(f"there is no timer {params['name']!r}; there are: {known}")
-            before, after = keeper.drop(params["name"], module.check_mode)
-        names, lines = keeper.names(), keeper.lines()
+            before, after = timers.drop(params["name"], module.check_mode)
+        names, lines = timers.names(), timers.lines()
     except ScheduleError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

@@ -48,6 +48,25 @@ options:
     description: Only a TPU in this zone, where one of the name is in several; for removing.
     type: str
     default: ""
+  node_id:
+    description:
+      - For removing without anybody watching, the API's id of the one TPU that O(only) and O(zone)
+        name. Another TPU of that name, or one without the label of this fleet, is left as it is,
+        and is an error.
+    type: str
+    default: ""
+  fleet_name:
+    description:
+      - The name of this fleet, the variable C(fleet_name). Every TPU that is made gets it as the
+        label C(tpufleet-fleet).
+    type: str
+    default: default
+  adopt:
+    description:
+      - Give the label to TPUs of O(fleet) that exist without one, so that they belong to this
+        fleet from now on. Without it they stay as they are, and are an error.
+    type: bool
+    default: false
   state:
     description: Whether the TPUs should be there (and READY) or not.
     type: str
@@ -137,7 +156,7 @@ tpus:
   elements: dict
   returned: success and failure
 unwanted:
-  description: TPUs that exist, but that the fleet doesn't name.
+  description: TPUs of this fleet, by their label, that O(fleet) does not name.
   type: list
   elements: dict
   returned: O(state=present)

@@ -83,6 +83,25 @@ def is_ours(labels: Mapping[str, str], fleet_name: str) -> bool:
     return owner_of(labels, fleet_name) is Owner.THIS_FLEET
 
 
+def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
+    """Say why ``create`` must leave an existing TPU as it is; empty if it need not.
+
+    ``adopt`` says that a person wants a TPU without an owner to belong to this fleet from now on.
+    """
+    owner = owner_of(node.labels, fleet_name)
+    if owner is Owner.OTHER_FLEET:
+        return (
+            f"TPU {node.where}: it belongs to the fleet {node.labels[LABEL]!r:.80}, not to "
+            f"{fleet_name}. Choose another name: $EDITOR inventory/*/group_vars/all/fleet.yml"
+        )
+    if owner is Owner.NOBODY and not adopt:
+        return (
+            f"TPU {node.where}: it exists, but this fleet did not create it (no label {LABEL}). "
+            f"Adopt it: ansible-playbook playbooks/create.yml -e tpu={node.name} -e adopt=true"
+        )
+    return ""
+
+
 def deletion_blocker(node: Node, expected: NodeIdentity, fleet_name: str) -> str:
     """Say why a TPU must not be deleted unattended; empty if it may be.
 

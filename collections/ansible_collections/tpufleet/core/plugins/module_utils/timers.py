@@ -1,0 +1,151 @@
+"""Where the controller's timers are kept: systemd's units, or the user's crontab."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from .run_schedule import (
+    PREFIX,
+    ScheduleError,
+    Timer,
+    cron_line,
+    cron_listing,
+    service,
+    timer_unit,
+    with_line,
+)
+
+
+def run(words: list[str], given: str | None = None) -> str:
+    """Run a program; return its output. Raises ScheduleError with its first line."""
+    try:
+        done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ScheduleError(f"{words[0]}: {error.strerror}") from None
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise ScheduleError(f"{' '.join(words[:3])}: {said[0] if said else done.returncode}")
+    return done.stdout
+
+
+class Systemd:
+    """Timers as units: the system's for root, else the user's own."""
+
+    def __init__(self) -> None:
+        is_user = os.getuid() != 0
+        home = Path.home() / ".config/systemd/user"
+        self.folder = home if is_user else Path("/etc/systemd/system")
+        self.tool = ["systemctl", "--user"] if is_user else ["systemctl"]
+
+    def names(self) -> list[str]:
+        """Return the names of the timers."""
+        return sorted(path.stem for path in self.folder.glob(f"{PREFIX}*.timer"))
+
+    def lines(self) -> list[str]:
+        """Return systemd's table of the timers, with when each is due."""
+        if not self.names():
+            return []
+        asked = [*self.tool, "list-timers", "--all", "--full", "--no-pager", f"{PREFIX}*"]
+        return [line.rstrip() for line in run(asked).splitlines() if line.strip()][:-1]
+
+    def logs(self, name: str) -> str:
+        """Return the command that shows what a timer's service did."""
+        journal = "journalctl" if self.tool == ["systemctl"] else "journalctl --user"
+        return f"{' '.join(self.tool)} status {name}.timer {name}.service; {journal} -u {name}"
+
+    def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
+        """Create or change a timer; return the units' texts before and after."""
+        if timer.at:
+            told = run(["systemd-analyze", "calendar", timer.at])
+            if "Next elapse: never" in told:
+                raise ScheduleError(f"at={timer.at!r} is over already")
+        texts = {".service": service(timer), ".timer": timer_unit(timer)}
+        before = "".join(self._text(timer.name + end) for end in texts)
+        after = "".join(texts.values())
+        if before != after and not dry:
+            self._stop(timer.name)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for end, text in texts.items():
+                (self.folder / (timer.name + end)).write_text(text, encoding="utf-8")
+            run([*self.tool, "daemon-reload"])
+            run([*self.tool, "enable", "--now", f"{timer.name}.timer"])
+        return before, after
+
+    def drop(self, name: str, dry: bool) -> tuple[str, str]:
+        """Remove a timer; what it has started runs to its end."""
+        before = self._text(f"{name}.service") + self._text(f"{name}.timer")
+        if before and not dry:
+            self._stop(name)
+            run([*self.tool, "disable", f"{name}.timer"])
+            for end in (".timer", ".service"):
+                (self.folder / (name + end)).unlink(missing_ok=True)
+            run([*self.tool, "daemon-reload"])
+        return before, ""
+
+    def _stop(self, name: str) -> None:
+        """Stop a timer, and clear the stamp of its last start that older versions kept."""
+        text = self._text(f"{name}.timer")
+        if not text:
+            return
+        run([*self.tool, "stop", f"{name}.timer"])
+        if "Persistent=true" in text:
+            run([*self.tool, "clean", "--what=state", f"{name}.timer"])
+
+    def _text(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+class Cron:
+    """Timers as lines of the user's crontab."""
+
+    def names(self) -> list[str]:
+        """Return the names of the timers."""
+        ends = [line.rpartition(" # ")[2] for line in self._table().splitlines()]
+        return sorted(end for end in ends if end.startswith(PREFIX))
+
+    def lines(self) -> list[str]:
+        """Return the times and the name of each timer."""
+        lines = [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
+        return [cron_listing(line) for line in lines]
+
+    def logs(self, name: str) -> str:
+        """Return the command that shows whether cron starts a timer."""
+        return f"crontab -l | grep {name}; systemctl status cron || service cron status"
+
+    def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
+        """Create or change a timer; return the crontab before and after."""
+        if not dry:
+            Path(timer.lock).parent.mkdir(parents=True, exist_ok=True)
+        return self._change(timer.name, cron_line(timer), dry)
+
+    def drop(self, name: str, dry: bool) -> tuple[str, str]:
+        """Remove a timer; return the crontab before and after."""
+        return self._change(name, "", dry)
+
+    def _change(self, name: str, line: str, dry: bool) -> tuple[str, str]:
+        before = self._table()
+        after = with_line(before, name, line)
+        if before != after and not dry:
+            run(["crontab", "-"], after)
+        return before, after
+
+    @staticmethod
+    def _table() -> str:
+        done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
+        # A crontab that cannot be read must not be overwritten.
+        if done.returncode != 0 and "no crontab for" not in done.stderr:
+            raise ScheduleError(f"crontab -l: {done.stderr.strip() or done.returncode}")
+        return done.stdout if done.returncode == 0 else ""
+
+
+def keeper() -> Systemd | Cron:
+    """Return what keeps the timers on this controller. Raises ScheduleError if there is nothing."""
+    if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
+        return Systemd()
+    if shutil.which("crontab"):
+        return Cron()
+    raise ScheduleError("there is neither systemd nor cron on this controller: install cron")

@@ -1,0 +1,157 @@
+"""Timers under a real systemd: what fires, what is skipped, and what reaches the playbook.
+
+TPUFLEET_TEST_CLOUD names a cloud that is up already, with a worker demo-w0, and stays.
+"""
+
+import os
+
+import pytest
+
+from localcloud import cloud
+from localcloud.place import Place
+from tests.journey.fleet import Fleet, beside
+
+pytestmark = pytest.mark.machines
+CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
+LOG = "/var/log/timers"
+WORK = f'#!/bin/sh\nprintf \'%s %s\\n\' "$*" "$ODD" >> {LOG}\n'
+DEMO = {
+    "name": "demo",
+    "zone": "us-central2-b",
+    "accelerator_type": "v4-8",
+    "runtime_version": "tpu-ubuntu2204-base",
+}
+ODD = "$HOME ${HOME} 50% \"q\" 'a' \\n ä"
+STAMPS = "/var/lib/systemd/timers"
+
+
+class Controller:
+    """A machine with systemd that plays the controller."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    def sh(self, line: str) -> str:
+        return self.fleet.on("demo-w0", "sh", "-c", line)
+
+    def schedule(self, **options) -> dict:
+        tool = {"project": "/", "tool": "/usr/local/bin/50% work", "inventories": ["here"]}
+        return self.fleet.module("demo-w0", "tpufleet.core.run_schedule", {**tool, **options})
+
+    def done(self) -> list[str]:
+        """Wait until the watch has run twice more, then return the other verbs that ran."""
+        seen = f"$(grep -c watch.yml {LOG} || true)"
+        self.sh(f"n={seen}; until test {seen} -ge $((n + 2)); do sleep 0.2; done")
+        return [line for line in self.fleet.read(0, LOG).splitlines() if "watch.yml" not in line]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    place = Place.of(CLOUD or f"test-timers-{os.getpid()}")
+    if not CLOUD:
+        cloud.up(place, port=None, subnet=None, say=print)
+    fleet = Fleet(place, beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[DEMO]))
+    fleet.must_play("playbooks/create.yml")
+    yield fleet
+    if not CLOUD:
+        cloud.down(place, say=print)
+
+
+@pytest.fixture
+def controller(fleet):
+    controller = Controller(fleet)
+    write = f"cat > '/usr/local/bin/50% work' <<'END'\n{WORK}END\n"
+    controller.sh(f"{write}chmod +x '/usr/local/bin/50% work'; : > {LOG}")
+    controller.schedule(state="present", verb="watch", every="1s", environment={"ODD": ODD})
+    yield controller
+    for name in controller.schedule(state="list")["timers"]:
+        controller.schedule(state="absent", name=name)
+
+
+def test_timers_run_are_listed_and_are_removed(controller):
+    again = controller.schedule(state="present", verb="watch", every="1s", environment={"ODD": ODD})
+    assert not again["changed"]
+    assert controller.schedule(state="present", verb="kill", target="mine", at="2099-01-01 18:00")[
+        "changed"
+    ]
+    told = controller.schedule(state="list")
+    assert told["timers"] == ["tpufleet-do-kill-mine", "tpufleet-do-watch"]
+    assert any("2099-01-01 18:00" in line for line in told["lines"])
+
+    assert controller.done() == []
+    for name in told["timers"]:
+        controller.schedule(state="absent", name=name)
+
+    assert controller.schedule(state="list")["timers"] == []
+    controller.sh("! ls /etc/systemd/system/tpufleet-do-*")
+
+
+def test_dollars_percents_and_quotes_reach_the_playbook(controller):
+    controller.done()
+    first = controller.fleet.read(0, LOG).splitlines()[0]
+    assert first == f"-i here playbooks/watch.yml {ODD}"
+
+
+def test_a_timer_runs_at_its_time(controller):
+    controller.schedule(
+        state="present",
+        verb="delete",
+        target="demo",
+        zone="us-central2-b",
+        node_id="123",
+        at="*:*:0/1",
+    )
+    controller.sh(f"until grep -q delete.yml {LOG}; do sleep 0.2; done")
+    assert set(controller.done()) == {
+        "-i here playbooks/delete.yml -e tpu=demo -e zone=us-central2-b -e node_id=123 -e yes=true "
+    }
+
+
+def test_a_time_that_passed_is_not_made_up_for(controller):
+    """As after a night in which the controller was off: the stamp is old, the time has passed."""
+    name = "tpufleet-do-kill-mine"
+    hour_ago = controller.sh("date -d '1 hour ago' +%H:%M").strip()
+    backdate = f"touch -d '2 days ago' {STAMPS}/stamp-{name}.timer"
+    kill = {"state": "present", "verb": "kill", "target": "mine"}
+    controller.sh(f"mkdir -p {STAMPS}; {backdate}")
+
+    controller.schedule(**kill, at=f"*-*-* {hour_ago}")
+    controller.schedule(state="absent", name=name)
+    controller.sh(backdate)
+    controller.schedule(**kill, at=f"*-*-* {hour_ago}")
+    controller.schedule(**kill, at=f"*-*-* {hour_ago}:01")
+    controller.sh(f"{backdate}; systemctl stop {name}.timer; systemctl start {name}.timer")
+
+    assert controller.done() == []
+
+
+def test_the_stamp_of_an_older_version_goes_with_its_timer(controller):
+    name = "tpufleet-do-kill-mine"
+    kill = {"state": "present", "verb": "kill", "target": "mine", "at": "2099-01-01 18:00"}
+    unit = f"/etc/systemd/system/{name}.timer"
+    older = (
+        f"sed -i 's/^OnCalendar=.*/&\\nPersistent=true/' {unit}; systemctl daemon-reload; "
+        f"systemctl restart {name}.timer; test -e {STAMPS}/stamp-{name}.timer"
+    )
+    for change in (
+        {**kill, "at": "2099-01-01 19:00"},
+        {"state": "absent", "name": name},
+    ):
+        controller.schedule(**kill)
+        controller.sh(older)
+        controller.schedule(**change)
+        controller.sh(f"! test -e {STAMPS}/stamp-{name}.timer")
+
+
+def test_a_service_that_starts_late_is_skipped(controller):
+    """As on a computer that slept: systemd starts the service when it wakes up."""
+    kill = {"state": "present", "verb": "kill", "target": "mine"}
+    hour_ago = controller.sh("date -d '1 hour ago' +%H:%M").strip()
+    controller.schedule(**kill, at=f"*-*-* {hour_ago}")
+    controller.sh("systemctl start tpufleet-do-kill-mine.service")
+    assert controller.done() == []
+
+    minute_ago = controller.sh("date -d '1 minute ago' +%H:%M:%S").strip()
+    controller.schedule(**kill, at=f"*-*-* {minute_ago}")
+    controller.sh("systemctl start tpufleet-do-kill-mine.service")
+    assert controller.done() == ["-i here playbooks/kill.yml -e run=mine "]
