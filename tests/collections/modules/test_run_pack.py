@@ -1,14 +1,17 @@
 """What fetch brings of a run, and what it never brings."""
 
 import io
+import json
 import tarfile
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.runs import workers_of, workers_pattern
-from ansible_collections.tpufleet.core.plugins.module_utils.run import Places, RunError
+from ansible_collections.tpufleet.core.plugins.module_utils.run import TRAINER, Places, RunError
+from ansible_collections.tpufleet.core.plugins.modules import run_pack
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 
-ASKED = {"run": "mine", "bundle": False, "checkpoints": "none"}
+ASKED = {"run": "mine", "bundle": False, "checkpoints": "none", "checkpoint_pattern": ""}
+OWN = [*TRAINER, "steps=20"]
 
 
 @pytest.fixture
@@ -22,14 +25,24 @@ def places(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     (checkpoints / "3").mkdir(parents=True)
     (checkpoints / "3/arrays").write_text("numbers")
-    launch = f'{{"checkpoints": "{checkpoints}"}}'
-    (found.unit_dir("mine") / "launch.json").write_text(launch)
+    launched(found, OWN)
     return found
 
 
+def launched(places, command):
+    launch = {"checkpoints": str(places.state.parent / "checkpoints"), "command": command}
+    (places.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
+
+
 def packed(places, **more):
+    """Pack; return the names in the pack."""
+    return packed_and_told(places, **more)[0]
+
+
+def packed_and_told(places, **more):
     with tarfile.open(fileobj=io.BytesIO(), mode="w:gz") as archive:
-        return pack(ASKED | more, places, archive)
+        told = pack(ASKED | more, places, archive)
+        return archive.getnames(), told
 
 
 def test_what_the_run_has_written_is_brought(places):
@@ -77,6 +90,48 @@ def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(places, tmp
     assert not any("checkpoints/5" in name for name in names)
 
 
-def test_checkpoints_without_a_sound_one_are_named(places):
-    with pytest.raises(RunError, match="no sound checkpoint"):
-        packed(places, checkpoints="newest")
+@pytest.mark.parametrize("pattern", ["", "ckpt_*"])
+def test_the_log_is_brought_even_if_there_is_no_finished_checkpoint(places, pattern):
+    names, told = packed_and_told(places, checkpoints="newest", checkpoint_pattern=pattern)
+
+    assert "mine/log" in names
+    assert "no finished checkpoint" in told["missing"]
+
+
+def test_the_newest_checkpoint_of_another_trainer_is_brought_by_orbax_s_layout(places, tmp_path):
+    launched(places, ["python", "my_trainer.py"])
+    for step in ("3", "20", "100.orbax-checkpoint-tmp-17"):
+        (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
+        (tmp_path / "checkpoints" / step / "arrays").write_text("numbers")
+
+    names, told = packed_and_told(places, checkpoints="newest")
+
+    assert [name for name in names if "checkpoints" in name] == ["mine/checkpoints/20/arrays"]
+    assert told == {"passed_over": [], "unreadable": [], "missing": ""}
+
+
+def test_the_newest_checkpoint_of_another_trainer_is_brought_by_a_pattern(places, tmp_path):
+    for name in ("gpt/step-9/model", "gpt/step-10/model"):
+        (tmp_path / "checkpoints" / name).parent.mkdir(parents=True)
+        (tmp_path / "checkpoints" / name).write_text("numbers")
+
+    names = packed(places, checkpoints="newest", checkpoint_pattern="*/step-*")
+
+    brought = [name for name in names if "checkpoints" in name]
+    assert brought == ["mine/checkpoints/gpt/step-10/model"]
+
+
+def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(places, monkeypatch):
+    (places.state.parent / "checkpoints/3/more").write_text("numbers")
+    opened = run_pack.open_file
+
+    def open_file(path):
+        if path.name == "arrays":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path)
+
+    monkeypatch.setattr(run_pack, "open_file", open_file)
+    names, told = packed_and_told(places, checkpoints="all")
+
+    assert "mine/checkpoints/3/more" in names
+    assert told["unreadable"] == ["3/arrays: Permission denied"]

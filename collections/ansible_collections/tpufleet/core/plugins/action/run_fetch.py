@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.checkpoint_sound import files_of, newest_sound
-from ..module_utils.gcs import SCHEME, Objects
-from ..module_utils.run import RunError, check_name
+from ..module_utils.checkpoint_sound import Layout, files_of, none_finished
+from ..module_utils.cloud.download import download_all, missing
+from ..module_utils.gcs import SCHEME, Objects, StoredObject
+from ..module_utils.run import TRAINER, RunError, check_name
 from ..module_utils.run_record import RecordError
-from ..module_utils.tpu_errors import TpuApiError
+from ..module_utils.tpu_errors import Forbidden, NotFound, TpuApiError
 from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
 
-AT_ONCE = 8
-PIECE = 8 << 20
+Result = dict[str, Any]
 TRAINERS_OWN = ("compiled/", "corpus/")
 """What lies beside checkpoints and is of no use but to the next attempt."""
 
@@ -39,60 +38,100 @@ class ActionModule(ActionBase):
                 "fleet_state": {"type": "str", "required": True},
                 "to": {"type": "path", "required": True},
                 "which": {"type": "str", "choices": ["newest", "all"], "default": "all"},
+                "pattern": {"type": "str", "default": ""},
             }
         )
-        told = (task_vars or {}).get("tpu_api")
-        api = plain(self._templar.template(told)) if told else {}
+        tpu_api = (task_vars or {}).get("tpu_api")
+        api = plain(self._templar.template(tpu_api)) if tpu_api else {}
         try:
             run = check_name(options["run"])
             record = RunStore.of(options["fleet_state"], api).read(run)
             place = record.launch.checkpoints if record else ""
-            if not place.startswith(SCHEME):
+            if record is None or not place.startswith(SCHEME):
                 return {"changed": False, "place": "", "files": [], "passed_over": []}
-            bucket, folder = Objects.of(place, api), Path(options["to"]) / "checkpoints"
-            newest = options["which"] == "newest"
-            return {"place": place} | fetch(bucket, folder, newest, self._task.check_mode)
+            is_own = record.launch.command[: len(TRAINER)] == TRAINER
+            layout = Layout(is_own, in_bucket=True, pattern=options["pattern"])
+            folder, newest = Path(options["to"]) / "checkpoints", options["which"] == "newest"
+            told: Result = {"changed": False, "place": place, "files": []}
+            try:
+                bucket = Objects.of(place, api)
+                return told | fetch(bucket, folder, layout, newest, self._task.check_mode)
+            except TpuApiError as error:  # the workers' logs can still be copied
+                return told | {"passed_over": [], "unreadable": [], "missing": str(error)}
         except (RunError, RecordError, TpuApiError) as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
 
 
-def fetch(bucket: Objects, folder: Path, newest: bool, check: bool) -> dict[str, Any]:
-    """Bring what is below a bucket's address here. Raises RunError, TpuApiError, OSError."""
-    sizes = {name: n for name, n in bucket.sizes().items() if not name.startswith(TRAINERS_OWN)}
-    names, wrong = sorted(sizes), []
+def fetch(bucket: Objects, folder: Path, layout: Layout, newest: bool, check: bool) -> Result:
+    """Download checkpoints to ``folder``, all or the newest that is finished and can be read.
+
+    Returns what was downloaded (``files``), ``passed_over`` (newer checkpoints and why not),
+    ``unreadable`` (objects that can't be downloaded and why) and ``missing`` (empty, or that there
+    is no such checkpoint). Raises TpuApiError, OSError.
+    """
+    objects = {
+        stored.name: stored
+        for stored in bucket.listed()
+        if stored.name and not stored.name.startswith(TRAINERS_OWN)
+        # Placeholders of directories, which consoles and gcsfuse make.
+        if not (stored.name.endswith("/") and not stored.size)
+    }
     if newest:
-        step, wrong = newest_sound(sizes, bucket.content)
-        if step is None:
-            why = "; ".join(wrong) or "there is none"
-            raise RunError(f"no sound checkpoint in {bucket.url}: {why}")
-        names = files_of(step, sizes)
-    elif not names:
-        raise RunError(f"there are no checkpoints in {bucket.url}")
-    for name in names:
-        if name.endswith("/") or ".." in Path(name).parts or Path(name).is_absolute():
-            raise RunError(f"{bucket.url}/{name} is no name for a file here: fetch it by hand")
-    missing = [name for name in names if size_of(folder / name) != sizes[name]]
-    if not check:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda name: bring(bucket, name, sizes[name], folder / name), missing))
-    return {"changed": bool(missing), "files": missing, "passed_over": wrong}
+        return _fetch_newest(bucket, folder, layout, objects, check)
+    wanted, unsafe = missing(folder, objects.values())
+    outcome = {} if check else download_all(bucket, wanted)
+    failed = unsafe | {wanted[path].name: error for path, error in outcome.items() if error}
+    files = sorted(stored.name for stored in wanted.values() if stored.name not in failed)
+    return {
+        "changed": bool(files),
+        "files": files,
+        "passed_over": [],
+        "unreadable": [f"{name}: {error}" for name, error in sorted(failed.items())],
+        "missing": "" if objects else f"{bucket.url}: there are no checkpoints",
+    }
 
 
-def bring(bucket: Objects, name: str, size: int, target: Path) -> None:
-    """Write one object to a file, which is there whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.part")
-    with partial.open("wb") as stream:
-        for start in range(0, size, PIECE):
-            stream.write(bucket.content(name, start, min(PIECE, size - start)))
-        length = stream.tell()
-    if length != size:
-        raise RunError(f"{bucket.url}/{name} gave {length} bytes instead of {size}: fetch it again")
-    partial.replace(target)
+def _fetch_newest(
+    bucket: Objects,
+    folder: Path,
+    layout: Layout,
+    objects: Mapping[str, StoredObject],
+    check: bool,
+) -> Result:
+    def read(name: str) -> bytes:
+        try:
+            return bucket.content(name, generation=objects[name].generation)
+        except (Forbidden, NotFound) as error:
+            raise OSError(str(error)) from None
 
-
-def size_of(path: Path) -> int:
-    """Give a file's length, -1 where there is none."""
-    return path.stat().st_size if path.is_file() else -1
+    sizes = {name: stored.size for name, stored in objects.items()}
+    passed_over: list[str] = []
+    for path in layout.checkpoints(sizes):
+        fault = layout.fault(path, sizes, read)
+        if not fault:
+            wanted, unsafe = missing(folder, [objects[name] for name in files_of(path, sizes)])
+            outcome = {} if check or unsafe else download_all(bucket, wanted)
+            failed = unsafe | {wanted[at].name: error for at, error in outcome.items() if error}
+            if not failed:
+                files = sorted(stored.name for stored in wanted.values())
+                return {
+                    "changed": bool(files),
+                    "files": files,
+                    "passed_over": passed_over,
+                    "unreadable": [],
+                    "missing": "",
+                }
+            for at in outcome:  # a part of a checkpoint must not be taken for one
+                at.unlink(missing_ok=True)
+            name, error = next(iter(failed.items()))
+            fault = f"{name.removeprefix(f'{path}/')}: {error}"
+        passed_over.append(f"{path}: {fault}")
+    return {
+        "changed": False,
+        "files": [],
+        "passed_over": passed_over,
+        "unreadable": [],
+        "missing": none_finished(bucket.url, layout, passed_over, sizes),
+    }

@@ -1,51 +1,134 @@
-"""Which checkpoint of a run is the newest that is sound, by its manifest. Python 3.9.
+"""Which of a run's checkpoints are finished, for this project's trainer and others. Python 3.9.
 
-The layout is that of docs/checkpoints.md: ``<step>/`` with ``manifest.json``, which says of each
-file how long it is and, of small ones, its CRC-32.
+This project's trainer: ``<step>/`` with ``manifest.json``, which has the length of each file and
+the CRC-32 of small ones (docs/checkpoints.md). Orbax, which most JAX trainers use: ``<step>/`` or
+``<name>_<step>/``; a save is finished when its directory has lost the suffix
+``.orbax-checkpoint-tmp``, in a bucket when it has a ``commit_success.txt``
+(https://orbax.readthedocs.io/en/latest/api_reference/checkpoint.path.html). Any other trainer:
+whatever a pattern names.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 MANIFEST = "manifest.json"
+ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
+ORBAX_COMMITTED = "commit_success.txt"
+ORBAX_METADATA = "_CHECKPOINT_METADATA"
+_OWN_STEP = re.compile(r"[0-9]{1,18}")
+_ORBAX_STEP = re.compile(r"(?:.*_)?[0-9]{1,18}")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-def newest_sound(
-    sizes: Mapping[str, int], read: Callable[[str], bytes]
-) -> tuple[int | None, list[str]]:
-    """Give the newest sound step, None if there is none, and what is wrong with the newer ones.
+@dataclass(frozen=True)
+class Layout:
+    """How a trainer lays out its checkpoints below the run's location.
 
-    ``sizes`` are the lengths in bytes of all files by their names below the run's place, ``read``
-    gives one's content and may raise OSError.
+    Args:
+        is_own: this project's trainer wrote them.
+        in_bucket: they are objects, so that a finished save is not a renamed directory.
+        pattern: what a checkpoint is called, relative to the location, such as ``*/step-*``: a
+            directory or a file. Empty: by the trainer.
     """
-    steps = {
-        int(top)
-        for top, slash, _ in (name.partition("/") for name in sizes)
-        if slash and top.isdecimal()
-    }
+
+    is_own: bool
+    in_bucket: bool = False
+    pattern: str = ""
+
+    def checkpoints(self, names: Iterable[str]) -> list[str]:
+        """Return the checkpoints that the files belong to, newest first, finished or not.
+
+        The newest is the one with the highest numbers in the last part of its name.
+        """
+        depth = len(self._patterns) if self.pattern else 1
+        found = set()
+        for name in names:
+            parts = name.split("/")
+            is_file = len(parts) == depth and bool(self.pattern)
+            if (len(parts) > depth or is_file) and self._is_checkpoint(parts[:depth]):
+                found.add("/".join(parts[:depth]))
+        return sorted(found, key=_age, reverse=True)
+
+    def fault(self, path: str, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> str:
+        """Return what is wrong with a checkpoint, empty if it is finished and whole.
+
+        ``sizes`` are the lengths in bytes of all files by name, ``read`` returns a file's content
+        and may raise OSError.
+        """
+        if self.is_own and not self.pattern:
+            return _manifest_fault(path, sizes, read)
+        uses_orbax = not self.pattern or f"{path}/{ORBAX_METADATA}" in sizes
+        if self.in_bucket and uses_orbax and f"{path}/{ORBAX_COMMITTED}" not in sizes:
+            return f"it has no {ORBAX_COMMITTED}, so its save was cut short"
+        return ""
+
+    @property
+    def _patterns(self) -> list[str]:
+        return self.pattern.strip("/").split("/")
+
+    def _is_checkpoint(self, parts: list[str]) -> bool:
+        if any(ORBAX_TEMPORARY in part for part in parts):
+            return False
+        if self.pattern:
+            return all(map(fnmatchcase, parts, self._patterns))
+        return bool((_OWN_STEP if self.is_own else _ORBAX_STEP).fullmatch(parts[0]))
+
+
+def newest_finished(
+    layout: Layout, sizes: Mapping[str, int], read: Callable[[str], bytes]
+) -> tuple[str, list[str]]:
+    """Return the newest finished checkpoint, empty if there is none, and the faults of newer ones.
+
+    Args as for Layout.fault.
+    """
     wrong = []
-    for step in sorted(steps, reverse=True):
-        fault = fault_of(step, sizes, read)
+    for path in layout.checkpoints(sizes):
+        fault = layout.fault(path, sizes, read)
         if not fault:
-            return step, wrong
-        wrong.append(f"{step}: {fault}")
-    return None, wrong
+            return path, wrong
+        wrong.append(f"{path}: {fault}")
+    return "", wrong
 
 
-def fault_of(step: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> str:
-    """Say what is wrong with a checkpoint; nothing if it is sound."""
-    if f"{step}/{MANIFEST}" not in sizes:
+def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterable[str]) -> str:
+    """Say that there is no finished checkpoint, and how to name those of another trainer."""
+    if wrong:
+        return f"{location}: no finished checkpoint ({'; '.join(wrong)})"
+    there = sorted({name.partition("/")[0] for name in names})
+    seen = f"there is {', '.join(there[:5])}" if there else "there are no files"
+    if layout.is_own and not layout.pattern:
+        return f"{location}: no finished checkpoint ({seen})"
+    return (
+        f"{location}: no finished checkpoint ({seen}). If your trainer's checkpoints have other "
+        "names than STEP or NAME_STEP, name them: -e checkpoint_pattern='*/step-*'"
+    )
+
+
+def files_of(path: str, names: Iterable[str]) -> list[str]:
+    """Return the files of a checkpoint, which may be a file itself."""
+    return sorted(name for name in names if name == path or name.startswith(f"{path}/"))
+
+
+def _age(path: str) -> tuple[list[int], str]:
+    return [int(number) for number in _NUMBER.findall(path.rpartition("/")[2])], path
+
+
+def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> str:
+    if f"{path}/{MANIFEST}" not in sizes:
         return f"it has no {MANIFEST}, so its save was cut short"
     try:
-        wanted = json.loads(read(f"{step}/{MANIFEST}"))["files"]
+        wanted = json.loads(read(f"{path}/{MANIFEST}"))["files"]
         told = {str(name): (int(size), crc) for name, (size, crc) in wanted.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is damaged"
     for name, (size, crc) in told.items():
-        whole = f"{step}/{name}"
+        whole = f"{path}/{name}"
         if whole not in sizes:
             return f"{name} is missing"
         if sizes[whole] != size:
@@ -56,8 +139,3 @@ def fault_of(step: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) 
         except OSError:
             return f"{name} can't be read"
     return ""
-
-
-def files_of(step: int, sizes: Mapping[str, int]) -> list[str]:
-    """Name the files of a checkpoint."""
-    return sorted(name for name in sizes if name.startswith(f"{step}/"))

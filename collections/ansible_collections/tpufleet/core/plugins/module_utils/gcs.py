@@ -55,6 +55,29 @@ class Location:
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
+@dataclass(frozen=True)
+class StoredObject:
+    """An object as a list names it; ``name`` is relative to the address, ``size`` in bytes.
+
+    ``md5`` and ``crc32c`` are base64, empty if the API gave none.
+    """
+
+    name: str
+    size: int
+    generation: int
+    md5: str = ""
+    crc32c: str = ""
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any], prefix: str, what: str) -> StoredObject:
+        """Read an item of a list. Raises BadAnswer."""
+        name, size = item.get("name"), str(item.get("size", "0"))
+        if not isinstance(name, str) or not name.startswith(prefix) or not size.isdecimal():
+            raise errors.BadAnswer(f"can't {what}: an item has no proper name or size")
+        md5, crc32c = (str(item.get(field) or "") for field in ("md5Hash", "crc32c"))
+        return cls(name[len(prefix) :], int(size), _generation(item, what), md5, crc32c)
+
+
 class Objects(GoogleHttp):
     """The JSON objects below one gs:// address. Safe for several threads.
 
@@ -136,28 +159,40 @@ class Objects(GoogleHttp):
             raise ConflictError(f"can't {what}: someone else has changed it meanwhile") from None
 
     def names(self) -> list[str]:
-        """Name the objects below the address, relative to it."""
-        return sorted(self.sizes())
+        """Return the names of the objects below the address, relative to it."""
+        return sorted(stored.name for stored in self.listed())
 
-    def sizes(self) -> dict[str, int]:
-        """Give the length in bytes of each object below the address, by its name relative to it."""
+    def listed(self) -> list[StoredObject]:
+        """List the objects below the address. Raises TpuApiError."""
         what = f"list {self.url}"
         prefix = f"{self.place.prefix}/" if self.place.prefix else ""
-        return {
-            str(item["name"])[len(prefix) :]: int(item.get("size") or 0)
-            for page in self.pages(
-                self._objects_path, what, size="maxResults", params={"prefix": prefix}
-            )
-            for item in list_of(page, "items", dict, what)
-        }
+        pages = self.pages(self._objects_path, what, size="maxResults", params={"prefix": prefix})
+        return [
+            StoredObject.of(item, prefix, what)
+            for page in pages
+            for item in list_of(page, "items", Mapping, what)
+        ]
 
-    def content(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Give an object's bytes, all of them or a part. Raises TpuApiError."""
+    def content(
+        self,
+        name: str,
+        start: int = 0,
+        length: int | None = None,
+        *,
+        generation: int | None = None,
+    ) -> bytes:
+        """Return an object's bytes, all of them or a part.
+
+        With ``generation`` it is this one or NotFound. Raises TpuApiError.
+        """
         what = f"read {self.url}/{name}"
         last = "" if length is None else str(start + length - 1)
         headers = {"Range": f"bytes={start}-{last}"} if start or last else {}
+        params = {"alt": "media"}
+        if generation is not None:
+            params["generation"] = str(generation)
         body = {DOWNLOAD: headers}
-        return self.ask("GET", self._path(name), what, params={"alt": "media"}, body=body)[DOWNLOAD]
+        return self.ask("GET", self._path(name), what, params=params, body=body)[DOWNLOAD]
 
     def _is_listed(self, name: str, what: str) -> bool:
         """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.

@@ -18,6 +18,9 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
+TRAINER = ("python", "-m", "train", "run", "{config}")
+"""The command of this project's own trainer."""
+
 DONE = 0
 BAD_CONFIG = 2
 NOT_A_NUMBER = 3

@@ -12,10 +12,9 @@ from typing import Any
 
 import yaml
 
-from .run import RunError, check_name, command_words
+from .run import TRAINER, RunError, check_name, command_words
 from .run_sweep import Trial, assigned
 
-TRAINER = ("python", "-m", "train", "run", "{config}")
 BASE_PORT = 8476
 PORTS = 1000
 MEGASCALE_PORT = 8081

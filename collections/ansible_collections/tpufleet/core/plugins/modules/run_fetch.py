@@ -7,19 +7,29 @@ DOCUMENTATION = r"""
 module: run_fetch
 short_description: Bring a run's checkpoints from a bucket to this controller
 description:
-  - Where they are stands in the run's record, so it works when no TPU is left. Does nothing for a
-    run whose checkpoints are in a directory. Works on the controller alone.
-  - What is here already in its whole length is not brought again.
+  - Works when no TPU is left, for the run's record says where the checkpoints are. Does nothing for
+    a run whose checkpoints are in a directory. Works on the controller alone.
+  - Downloads exactly the objects that the bucket listed, by generation, and verifies their
+    checksums. A file that is here already with the same checksum is not downloaded again.
 options:
   to:
     description: The directory that gets C(checkpoints/STEP/...).
     type: path
     required: true
   which:
-    description: All checkpoints, or the newest that is sound by its manifest.
+    description: All checkpoints, or the newest that is finished and can be read.
     type: str
     choices: [newest, all]
     default: all
+  pattern:
+    description:
+      - What the checkpoints of the run's trainer are called, relative to their place, such as
+        V(*/step-*); a part for each directory. The newest is the one with the highest number in
+        the last part.
+      - Without a pattern, those of this project's trainer are known by their manifests, those of
+        other trainers by Orbax's layout, C(STEP) or C(NAME_STEP) with a C(commit_success.txt).
+    type: str
+    default: ""
 extends_documentation_fragment:
   - tpufleet.core.run_name
   - tpufleet.core.fleet_state
@@ -46,13 +56,22 @@ place:
   returned: success
   type: str
 files:
-  description: What was brought, relative to the run's place.
+  description: What was downloaded, relative to the run's place.
   returned: success
   type: list
   elements: str
 passed_over:
-  description: Which checkpoints newer than the newest sound one are not sound, and why.
+  description: Which newer checkpoints are not finished or can't be read, and why.
   returned: success
   type: list
   elements: str
+unreadable:
+  description: Which objects could not be downloaded, and why; the others are here.
+  returned: when there is a bucket
+  type: list
+  elements: str
+missing:
+  description: That there is no such checkpoint, and why; empty if there is.
+  returned: when there is a bucket
+  type: str
 """

@@ -16,11 +16,15 @@ options:
     type: bool
     default: false
   checkpoints:
-    description: Also the run's checkpoints, or the newest sound one alone, if they are in a
+    description: Also the run's checkpoints, or the newest finished one alone, if they are in a
       directory. Those in a bucket are brought by M(tpufleet.core.run_fetch).
     type: str
     choices: [none, newest, all]
     default: none
+  checkpoint_pattern:
+    description: As in M(tpufleet.core.run_fetch).
+    type: str
+    default: ""
 extends_documentation_fragment:
   - tpufleet.core.run_name
   - tpufleet.core.run_places
@@ -49,6 +53,20 @@ files:
   returned: success
   type: list
   elements: str
+passed_over:
+  description: Which newer checkpoints are not finished or not whole, and why.
+  returned: success
+  type: list
+  elements: str
+unreadable:
+  description: Which files of checkpoints could not be read, and why.
+  returned: success
+  type: list
+  elements: str
+missing:
+  description: That there is no such checkpoint, and why; empty if there is, or none was asked for.
+  returned: success
+  type: str
 """
 
 import io
@@ -59,12 +77,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.checkpoint_sound import files_of, newest_sound
-from ..module_utils.run import Places, RunError, check_name
+from ..module_utils.checkpoint_sound import Layout, files_of, newest_finished, none_finished
+from ..module_utils.run import TRAINER, Places, RunError, check_name
 from ..module_utils.run_unit import UNIT
 from ..module_utils.worker.safe_files import open_file, read_json
 
@@ -88,8 +106,8 @@ def look(words: list[str], unit: str) -> bytes:
         return f"{error}\n".encode()
 
 
-def pack(params: dict, places: Places, archive: tarfile.TarFile) -> list[str]:
-    """Fill the archive; name what is in it. Raises RunError if there is no such run."""
+def pack(params: dict, places: Places, archive: tarfile.TarFile) -> dict[str, Any]:
+    """Fill the archive; return what is said about checkpoints. Raises RunError for no run."""
     run = check_name(params["run"])
     folder, launch = places.run_dir(run), places.unit_dir(run) / "launch.json"
     if not folder.is_dir() or folder.is_symlink():
@@ -109,12 +127,17 @@ def pack(params: dict, places: Places, archive: tarfile.TarFile) -> list[str]:
             entry = tarfile.TarInfo(f"{run}/{name}")
             entry.size = len(said)
             archive.addfile(entry, io.BytesIO(said))
-    place = str((read_json(launch) or {}).get("checkpoints", ""))
-    if params["checkpoints"] != "none" and "://" not in place:
-        # As the trainer's user, so that no link of its can lead to what it may not read.
-        with effective_user(folder.lstat().st_uid):
-            pack_checkpoints(run, Path(place), params["checkpoints"] == "newest", archive)
-    return archive.getnames()
+    told = read_json(launch) or {}
+    place = str(told.get("checkpoints", ""))
+    if params["checkpoints"] == "none" or "://" in place:
+        return {"passed_over": [], "unreadable": [], "missing": ""}
+    command = told.get("command")
+    is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
+    layout = Layout(is_own, pattern=params["checkpoint_pattern"])
+    # As the trainer's user, so that no link of its can lead to what it may not read.
+    with effective_user(folder.lstat().st_uid):
+        newest = params["checkpoints"] == "newest"
+        return pack_checkpoints(run, Path(place), layout, newest, archive)
 
 
 @contextmanager
@@ -140,22 +163,33 @@ def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> None:
         archive.addfile(archive.gettarinfo(arcname=name, fileobj=stream), stream)
 
 
-def pack_checkpoints(run: str, place: Path, newest: bool, archive: tarfile.TarFile) -> None:
-    """Add all checkpoints or the newest sound one. Raises RunError if there is none."""
+def pack_checkpoints(
+    run: str, place: Path, layout: Layout, newest: bool, archive: tarfile.TarFile
+) -> dict[str, Any]:
+    """Add all checkpoints or the newest finished one; return what was left out and why."""
+    told: dict[str, Any] = {"passed_over": [], "unreadable": [], "missing": ""}
     if not place.is_dir():
-        raise RunError(f"there are no checkpoints of {run} in {place}")
+        return told | {"missing": f"{place}: there are no checkpoints of {run}"}
     sizes = {
         str(path.relative_to(place)): path.stat().st_size
         for path in place.rglob("*")
         if path.is_file() and not path.is_symlink()
     }
+    names = sorted(sizes)
     if newest:
-        step, wrong = newest_sound(sizes, lambda name: read_file(place / name))
-        if step is None:
-            raise RunError(f"there is no sound checkpoint in {place}: {'; '.join(wrong) or 'none'}")
-        sizes = dict.fromkeys(files_of(step, sizes))
-    for name in sorted(sizes):
-        add_file(archive, open_file(place / name), f"{run}/checkpoints/{name}")
+        path, wrong = newest_finished(layout, sizes, lambda name: read_file(place / name))
+        told["passed_over"] = wrong
+        if not path:
+            return told | {"missing": none_finished(str(place), layout, wrong, sizes)}
+        names = files_of(path, sizes)
+    for name in names:
+        try:
+            stream = open_file(place / name)
+        except OSError as error:
+            told["unreadable"].append(f"{name}: {error.strerror}")
+            continue
+        add_file(archive, stream, f"{run}/checkpoints/{name}")
+    return told
 
 
 def read_file(path: Path) -> bytes:
@@ -175,6 +209,7 @@ def main() -> None:
                 "choices": ["none", "newest", "all"],
                 "default": "none",
             },
+            "checkpoint_pattern": {"type": "str", "default": ""},
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
             "etc": {"type": "path", "default": "/etc/tpufleet"},
         },
@@ -188,7 +223,8 @@ def main() -> None:
             os.fdopen(handle, "wb") as stream,
             tarfile.open(fileobj=stream, mode="w:gz") as archive,
         ):
-            files = pack(params, places, archive)
+            told = pack(params, places, archive)
+            files = archive.getnames()
         if module.check_mode:
             Path(name).unlink()
     except RunError as error:
@@ -197,7 +233,7 @@ def main() -> None:
     except OSError as error:
         Path(name).unlink()
         module.fail_json(msg=f"{error.filename}: {error.strerror}")
-    module.exit_json(changed=False, path=name, files=files)
+    module.exit_json(changed=False, path=name, files=files, **told)
 
 
 if __name__ == "__main__":

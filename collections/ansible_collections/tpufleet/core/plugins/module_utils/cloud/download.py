@@ -1,0 +1,143 @@
+"""Verified downloads from a bucket: the very objects of a list, by generation and checksum.
+
+Checksums: https://cloud.google.com/storage/docs/data-validation. Every object has a CRC-32C, an
+object in one piece (not composite) has an MD5, too. Controller only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from .. import tpu_errors as errors
+from ..gcs import Objects, StoredObject
+
+AT_ONCE = 8
+#: How much of an object one request reads, bytes.
+PIECE = 8 << 20
+
+
+class DownloadError(Exception):
+    """One object can't be downloaded, others may be; the text is one line without its name."""
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """Return the file below ``folder`` for an object. Raises DownloadError for an unsafe name."""
+    parts = name.split("/")
+    if not all(parts) or {".", ".."} & set(parts) or "\0" in name:
+        raise DownloadError("its name is not a file name here")
+    return folder.joinpath(PurePosixPath(name))
+
+
+def is_same(path: Path, stored: StoredObject) -> bool:
+    """Tell whether a file has the content of an object, by length and checksum."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != stored.size:
+        return False
+    checksum = _hash_for(stored)
+    with path.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            checksum.update(piece)
+    return _matches(checksum, stored)
+
+
+def download(bucket: Objects, stored: StoredObject, target: Path) -> None:
+    """Write one object to a file, which is there whole and verified or not at all.
+
+    Raises DownloadError for this object alone, other TpuApiErrors and OSError for all.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DownloadError("another object has the name of its directory") from None
+    partial = target.with_name(f".{target.name}.part")
+    checksum = _hash_for(stored)
+    try:
+        with partial.open("wb") as stream:
+            for start in range(0, stored.size, PIECE):
+                piece = _piece(bucket, stored, start)
+                checksum.update(piece)
+                stream.write(piece)
+            length = stream.tell()
+        if length != stored.size or not _matches(checksum, stored):
+            raise DownloadError(
+                f"its content does not match its checksum ({length} of {stored.size} bytes)"
+            )
+        partial.replace(target)
+    except IsADirectoryError:
+        raise DownloadError("another object has its name for a directory") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def download_all(
+    bucket: Objects, wanted: Mapping[Path, StoredObject]
+) -> dict[Path, DownloadError | None]:
+    """Download objects side by side; return what became of each. Raises as download."""
+
+    def one(path: Path, stored: StoredObject) -> DownloadError | None:
+        try:
+            download(bucket, stored, path)
+        except DownloadError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(wanted, pool.map(one, wanted, wanted.values()), strict=True))
+
+
+def missing(
+    folder: Path, objects: Iterable[StoredObject]
+) -> tuple[dict[Path, StoredObject], dict[str, DownloadError]]:
+    """Return the objects whose files are not here as they are there, and those that can't be."""
+    wanted: dict[Path, StoredObject] = {}
+    unsafe: dict[str, DownloadError] = {}
+    for stored in objects:
+        try:
+            path = path_of(folder, stored.name)
+            if not is_same(path, stored):
+                wanted[path] = stored
+        except DownloadError as error:
+            unsafe[stored.name] = error
+    return wanted, unsafe
+
+
+def _piece(bucket: Objects, stored: StoredObject, start: int) -> bytes:
+    length = min(PIECE, stored.size - start)
+    try:
+        return bucket.content(stored.name, start, length, generation=stored.generation)
+    except errors.NotFound:
+        raise DownloadError("it was replaced or deleted meanwhile") from None
+    except (
+        errors.BadAnswer,
+        errors.Forbidden,
+        errors.InvalidRequest,
+        errors.Unavailable,
+    ) as error:
+        raise DownloadError(f"it can't be read ({error})") from None
+
+
+def _hash_for(stored: StoredObject) -> _Hash:
+    if stored.md5:
+        return hashlib.md5(usedforsecurity=False)
+    if stored.crc32c:
+        try:
+            import google_crc32c
+        except ImportError:
+            raise DownloadError("its checksum needs google-crc32c. Run: make env") from None
+        return google_crc32c.Checksum()
+    raise DownloadError("the bucket has no checksum of it")
+
+
+def _matches(checksum: _Hash, stored: StoredObject) -> bool:
+    expected = stored.md5 or stored.crc32c
+    return base64.b64encode(checksum.digest()).decode() == expected
