@@ -241,6 +241,35 @@ def test_a_trainer_that_writes_no_heartbeat_is_never_hung():
     assert decide(RECORD, pod(Part("w0", True)), NOW).action == NOTHING
 
 
+@pytest.mark.parametrize(
+    ("limit", "ages", "action"),
+    [
+        (0, (10_000.0, 10_000.0), NOTHING),
+        (900, (901.0, 10_000.0), RESTART),
+        (900, (10_000.0, 3.0), NOTHING),
+        (900, (10_000.0, None), NOTHING),
+    ],
+    ids=["off", "all are silent", "one writes", "one is unknown"],
+)
+def test_silence_of_a_trainer_without_heartbeat_is_a_hang_only_if_a_limit_says_so(
+    limit, ages, action
+):
+    parts = [Part(f"w{n}", True, output_age=age) for n, age in enumerate(ages)]
+
+    decision = decide(RECORD, pod(*parts), NOW, replace(LIMITS, output=limit))
+
+    assert decision.action == action
+    if action == RESTART:
+        assert decision.state == "hung"
+        assert decision.why == "no worker has written to its log for 901 s"
+
+
+def test_a_trainer_with_a_heartbeat_may_be_silent():
+    writes = Part("w0", True, step=3, has_heartbeat=True, heartbeat_age=1.0, output_age=10_000.0)
+
+    assert decide(RECORD, pod(writes), NOW, replace(LIMITS, output=900)).action == NOTHING
+
+
 def test_a_run_that_has_just_ended_on_one_worker_is_given_time_to_end_on_the_others():
     just = replace(ended("1"), ended_at=NOW - 1)
     first = decide(RECORD, pod(just, RUNNING), NOW)

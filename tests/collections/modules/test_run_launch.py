@@ -180,6 +180,21 @@ def test_a_runs_state_is_said_in_words(active, heartbeat, end, words):
     assert state_in_words({"ActiveState": active}, heartbeat, end) == words
 
 
+@pytest.mark.parametrize(
+    ("command", "met", "state"),
+    [
+        (["python", "-m", "train", "run", "{config}", "steps=3"], None, "starting"),
+        (["python", "theirs.py"], {"waiting_for": ["pod-w1"]}, "waiting for pod-w1"),
+        (["python", "theirs.py"], {"waiting_for": []}, "running"),
+        (["python", "theirs.py"], None, "running"),
+    ],
+)
+def test_a_trainer_that_may_write_no_heartbeat_is_running_once_its_process_runs(
+    command, met, state
+):
+    assert state_in_words({"ActiveState": "active"}, None, None, met, command) == state
+
+
 def test_what_was_compiled_is_kept_by_each_worker_unless_a_shared_place_is_named():
     own = environment(LAUNCH, PLACES, {})["JAX_COMPILATION_CACHE_DIR"]
     shared = LAUNCH._replace(compile_cache="/mnt/shared/jax-cache")

@@ -58,6 +58,21 @@ def test_the_worker_that_crashed_gives_the_run_its_state_not_those_that_ended_wi
     assert lines[2:] == [f"mine, w0: {other}"]
 
 
+def test_a_trainer_without_a_heartbeat_is_running_and_its_last_output_is_shown():
+    silent, writes = info("running", output_age=90.0), info("running", output_age=3.2)
+
+    _, line, *rest = screen(on(w0=silent, w1=writes))
+
+    assert " ".join(line.split()) == "mine 1 running - - - - output 3 s ago w[0-1]"
+    assert rest == []
+
+
+def test_the_exception_of_a_crash_is_shown_once_for_all_workers():
+    crash = info("crashed (exit 1)", active=False, error="ValueError: no such layer: 7")
+
+    assert screen(on(w0=crash, w1=crash))[2:] == ["mine, w[0-1]: ValueError: no such layer: 7"]
+
+
 def test_a_run_without_a_heartbeat_for_long_is_hung():
     lines = screen(on(w0=info(heartbeat={"step": 3}, heartbeat_age=700.0)))
 

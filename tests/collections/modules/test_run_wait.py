@@ -36,13 +36,37 @@ def waited(step=None, *, active=True, state="training", outcome="settled"):
         ({}, 1, ""),
         ({}, 901, "time is up"),
         ({"until": "done"}, 901, "goes on"),
-        ({"heartbeat": False}, 29, ""),
-        ({"heartbeat": False}, 31, "settled"),
-        ({"heartbeat": False, "until": "done"}, 31, ""),
+        ({"until": "done"}, 31, ""),
     ],
 )
-def test_the_waiting_ends_when_it_should(more, spent, outcome):
-    assert run_wait.outcome_of(answer(), OPTIONS | more, spent) == outcome
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_the_waiting_ends_when_it_should(more, spent, outcome, heartbeat):
+    options = OPTIONS | {"heartbeat": heartbeat} | more
+    assert run_wait.outcome_of(answer(), options, spent) == outcome
+
+
+@pytest.mark.parametrize(
+    ("more", "runs_for", "step", "outcome"),
+    [
+        ({"heartbeat": False}, 0.0, None, ""),
+        ({"heartbeat": False}, 4.0, None, "settled"),
+        ({"heartbeat": False}, 4.0, 0, ""),
+        ({"heartbeat": False, "until": "done"}, 4.0, None, ""),
+        ({"heartbeat": True}, 4.0, None, ""),
+    ],
+    ids=["has just begun", "runs", "writes a heartbeat after all", "until it is done", "ours"],
+)
+def test_a_trainer_without_a_heartbeat_has_started_when_its_process_runs(
+    more, runs_for, step, outcome
+):
+    assert run_wait.outcome_of(answer(step), OPTIONS | more, 10, runs_for) == outcome
+
+
+def test_a_trainer_without_a_heartbeat_says_when_it_wrote_something_last():
+    [seen] = answer(state="running")["runs"]
+
+    assert run_wait.progress(seen | {"output_age": 3.2}) == "running, last output 3 s ago"
+    assert run_wait.progress(seen) == "running"
 
 
 def action(answers, monkeypatch):

@@ -13,7 +13,9 @@ from ansible.utils.display import Display
 from ..plugin_utils.kept_modules import KeptModules
 
 POLL_SECONDS = 6
-QUIET_SECONDS = 30
+POLL_PROCESS_SECONDS = 2
+PROCESS_SECONDS = 4
+"""How long a trainer that writes no heartbeat must run to count as started."""
 LOST_SECONDS = 120
 GOOD_ENDS = ("done", "interrupted, saved")
 
@@ -49,6 +51,7 @@ class ActionModule(KeptModules):
         mark = f"run-wait-{self._task._uuid}-{options['run']}"
         failed = Path(constants.DEFAULT_LOCAL_TMP) / mark
         began = time.monotonic()
+        running_since: float | None = None
         while True:
             try:
                 answer = self._ask(options, task_vars)
@@ -65,7 +68,12 @@ class ActionModule(KeptModules):
                     f"  {self._task_host(task_vars)}: {progress(seen)} ({spent:.0f} s)",
                     screen_only=True,
                 )
-            outcome = outcome_of(answer, options, spent)
+            if seen["state"] != "running":
+                running_since = None
+            elif running_since is None:
+                running_since = spent
+            runs_for = 0.0 if running_since is None else spent - running_since
+            outcome = outcome_of(answer, options, spent, runs_for)
             if outcome == "settled" and not seen["active"] and seen["state"] not in GOOD_ENDS:
                 failed.touch()
             if not outcome and failed.exists():
@@ -76,12 +84,13 @@ class ActionModule(KeptModules):
     def _ask(self, options: dict, task_vars: dict | None) -> dict:
         """Ask the worker once; a connection that breaks is tried again for a while."""
         arguments = {key: options[key] for key in ("run", "until", "lines")}
+        poll = POLL_SECONDS if options["heartbeat"] else POLL_PROCESS_SECONDS
         last = time.monotonic() + LOST_SECONDS
         while True:
             try:
                 return self._execute_module(
                     module_name="tpufleet.core.run_info",
-                    module_args=arguments | {"wait": POLL_SECONDS},
+                    module_args=arguments | {"wait": poll},
                     task_vars=task_vars,
                 )
             except AnsibleConnectionFailure:
@@ -94,13 +103,17 @@ class ActionModule(KeptModules):
         return str((task_vars or {}).get("inventory_hostname", ""))
 
 
-def outcome_of(answer: dict, options: dict, spent: float) -> str:
-    """Say in words whether the waiting is over; nothing while it isn't."""
+def outcome_of(answer: dict, options: dict, spent: float, runs_for: float = 0.0) -> str:
+    """Return how the waiting ended, or nothing while it goes on.
+
+    ``spent`` is for how long it has waited, ``runs_for`` for how long the trainer has run, seconds.
+    """
     seen = answer["runs"][0]
     if answer["settled"]:
         return "settled"
     first_step = options["until"] == "first_step"
-    if first_step and not options["heartbeat"] and not seen["heartbeat"] and spent > QUIET_SECONDS:
+    is_silent = not options["heartbeat"] and not seen["heartbeat"]
+    if first_step and is_silent and runs_for >= PROCESS_SECONDS:
         return "settled"
     if spent > options["seconds"]:
         return "time is up" if first_step else "goes on"
@@ -111,7 +124,8 @@ def progress(seen: dict) -> str:
     """Say how far a run is."""
     beat = seen["heartbeat"] or {}
     if not isinstance(beat.get("step"), int):
-        return str(seen["state"])
+        age = None if beat else seen.get("output_age")
+        return f"{seen['state']}, last output {age:.0f} s ago" if age is not None else seen["state"]
     steps = f" of {beat['steps']}" if isinstance(beat.get("steps"), int) else ""
     loss = f", loss {beat['loss']:.3f}" if isinstance(beat.get("loss"), float) else ""
     return f"{seen['state']}: step {beat['step']}{steps}{loss}"

@@ -29,7 +29,7 @@ HEAD = (
     "WORKERS",
 )
 
-CALM = ("done", "interrupted, saved", "idle", "starting", "training", "stopping")
+CALM = ("done", "interrupted, saved", "idle", "starting", "running", "training", "stopping")
 
 
 def status_rows(
@@ -71,6 +71,8 @@ def row(host: str, seen: Answer) -> dict[str, Any]:
         "active": seen["active"],
         **values,
         "heartbeat_age": quiet,
+        "output_age": None if beat else seen.get("output_age"),
+        "error": str(seen.get("error") or ""),
         "ended": (seen["exit"] or {}).get("time"),
         "progress": seen.get("progress"),
     }
@@ -138,6 +140,7 @@ def status_runs(
                 **blank,
                 "step": best or None,
                 "heartbeat_age": None,
+                "output_age": None,
                 "wanted": "running",
                 "tpu": tpu,
                 "workers": [],
@@ -164,6 +167,7 @@ def one_run(
     """Give how one run stands; step, loss and speed are those of its first worker that tells."""
     lead = next((each for each in parts if each.get("step") is not None), parts[0])
     ages = [each["heartbeat_age"] for each in parts if is_number(each.get("heartbeat_age"))]
+    outputs = [each["output_age"] for each in parts if is_number(each.get("output_age"))]
     state = run_state(parts, record)
     ends = [each["ended"] for each in parts if is_number(each.get("ended"))]
     told = next((each["progress"] for each in parts if each.get("progress")), None)
@@ -174,6 +178,7 @@ def one_run(
         **{key: lead.get(key) for key in ("step", "steps", "loss", "tokens_per_second")},
         "goodput": goodput(told, record, max(ends) if state == "done" and ends else now),
         "heartbeat_age": max(ages, default=None),
+        "output_age": None if ages else min(outputs, default=None),
         "wanted": record.get("wanted"),
         "tpu": record.get("tpu"),
         "workers": [each["worker"] for each in parts],
@@ -199,6 +204,7 @@ def status_screen(
         cells.append(run_cells(run))
         mine = [each for each in rows if each.get("run") == run["run"]]
         below += differing(run["run"], run["state"], mine)
+        below += errors(run["run"], mine)
     for (state, reason), workers in rest.items():
         cells.append(["-", "-", state, *["-"] * (len(HEAD) - 4), folded(workers)])
         if reason:
@@ -222,9 +228,16 @@ def run_cells(run: Mapping[str, Any]) -> list[str]:
         number(run["loss"], "{:.3f}"),
         number(run["tokens_per_second"], "{:,.0f}"),
         number(run["goodput"], "{:.0%}"),
-        number(run["heartbeat_age"], "{:.0f} s ago"),
+        last_sign(run),
         folded(run["workers"]) if run["workers"] else text(run["tpu"]),
     ]
+
+
+def last_sign(run: Mapping[str, Any]) -> str:
+    """Say when a run was heard of last: its heartbeat, or without one the last output."""
+    if run["heartbeat_age"] is None and is_number(run.get("output_age")):
+        return f"output {run['output_age']:.0f} s ago"
+    return number(run["heartbeat_age"], "{:.0f} s ago")
 
 
 def differing(name: str, state: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -238,6 +251,15 @@ def differing(name: str, state: str, parts: Sequence[Mapping[str, Any]]) -> list
             older = f", attempt {each['attempt']}" if (each["attempt"] or 0) != attempt else ""
             found.setdefault(f"{each['state']}{older}", []).append(each["worker"])
     return [f"{name}, {folded(workers)}: {what}" for what, workers in found.items()]
+
+
+def errors(name: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say why the workers of a run crashed, those alike together."""
+    found: dict[str, list[str]] = {}
+    for each in parts:
+        if each.get("error"):
+            found.setdefault(each["error"], []).append(each["worker"])
+    return [f"{name}, {folded(workers)}: {error}" for error, workers in found.items()]
 
 
 def log_lines(answer: Answer) -> list[str]:

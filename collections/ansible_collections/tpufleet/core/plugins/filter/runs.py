@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from ..module_utils.worker.error_line import error_line, last_attempt
 from ..plugin_utils.folded_names import folded
 
 ENV_FORMS = (
@@ -283,15 +284,14 @@ def attempt_words(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answ
 
 
 def bad_ends(answers: Mapping[str, Answer]) -> list[str]:
-    """Name the workers whose part of a run ended badly or did not come in time, with the log's
-    last line.
+    """Name the workers whose part of a run ended badly or did not come in time, and why: by the
+    line of the log that says it.
 
     The one that failed first stands first: the others often fail because it did. A worker that was
     left because another one failed says nothing of its own.
     """
     return [
-        f"{host}: {'; '.join([trouble, *said(answer)[-1:]])}"
-        for host, trouble, answer in bad(answers)
+        f"{host}: {'; '.join([trouble, *reason(answer)])}" for host, trouble, answer in bad(answers)
     ]
 
 
@@ -314,13 +314,20 @@ def ended_at(answer: Answer) -> float:
 
 
 def said(answer: Answer) -> list[str]:
-    """Give what the last attempt wrote to the log, of the lines that were brought; empty lines say
-    nothing."""
-    lines = (answer.get("info") or {}).get("log", [])
-    starts = [
-        index for index, line in enumerate(lines) if line.startswith("--- ") and " attempt " in line
-    ]
-    return [line for line in lines[starts[-1] + 1 if starts else 0 :] if line.strip()]
+    """Return what the last attempt wrote to the log, of the lines that were brought."""
+    lines = last_attempt((answer.get("info") or {}).get("log", []))
+    return [line for line in lines if line.strip()]
+
+
+def reason(answer: Answer) -> list[str]:
+    """Return the line of the log that says why a worker's part ended, if that says more."""
+    info = answer.get("info") or {}
+    if str(info.get("state", "")).startswith(
+        "not started"
+    ):  # the unit's own words, not a trainer's
+        return []
+    line = str(info.get("error") or "") or error_line(said(answer))
+    return [line] if line else []
 
 
 def trouble_of(answer: Answer) -> str:

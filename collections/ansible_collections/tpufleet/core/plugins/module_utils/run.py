@@ -19,7 +19,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 TRAINER = ("python", "-m", "train", "run", "{config}")
-"""The command of this project's own trainer."""
+"""The command of the project's own trainer, which writes a heartbeat."""
 
 DONE = 0
 BAD_CONFIG = 2
@@ -272,12 +272,17 @@ def latest(runs: Sequence[Mapping]) -> list:
 
 
 def state_in_words(
-    unit: dict | None, heartbeat: dict | None, ended: dict | None, met: dict | None = None
+    unit: dict | None,
+    heartbeat: dict | None,
+    ended: dict | None,
+    met: dict | None = None,
+    command: Sequence[str] = TRAINER,
 ) -> str:
     """Say how a run stands on a worker.
 
     ``unit`` holds systemd's ActiveState; ``ended`` is exit.json of the last attempt, if it has
-    ended; ``met`` is meeting.json, in which the unit says whom it waits for.
+    ended; ``met`` is meeting.json, in which the unit says whom it waits for. ``command`` is the
+    launch's: a trainer other than ours may never write a heartbeat, so its process is all there is.
     """
     active = (unit or {}).get("ActiveState", "inactive")
     if active == "deactivating":
@@ -286,7 +291,9 @@ def state_in_words(
         waits = (met or {}).get("waiting_for")
         if waits and not heartbeat:
             return f"waiting for {', '.join(map(str, waits))}"
-        told = str((heartbeat or {}).get("state") or "starting")
+        if not heartbeat:
+            return "starting" if tuple(command[: len(TRAINER)]) == TRAINER else "running"
+        told = str(heartbeat.get("state") or "starting")
         return "training" if told == "running" else told
     if ended is None:
         return "lost"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pwd
 import signal
 import subprocess
@@ -16,6 +17,11 @@ from .devices import groups, holders
 from .python_env import is_complete, network_environment
 from .release import proven, summary
 from .run import (
+    DONE,
+    NOT_SHARED,
+    NOT_TOGETHER,
+    PEER_ENDED,
+    SAVED,
     Launch,
     Places,
     RunError,
@@ -28,6 +34,7 @@ from .run import (
     state_in_words,
 )
 from .run_log import tail
+from .worker.error_line import error_line, last_attempt
 from .worker.run_files import (
     Exit,
     Heartbeat,
@@ -36,7 +43,14 @@ from .worker.run_files import (
     read_heartbeat,
     read_rendezvous,
 )
-from .worker.safe_files import is_directory, make_directory, read_json, remove_file, write_file
+from .worker.safe_files import (
+    is_directory,
+    make_directory,
+    open_file,
+    read_json,
+    remove_file,
+    write_file,
+)
 
 USER = "tpufleet"
 UNIT = "tpufleet-run@{}.service"
@@ -48,6 +62,9 @@ SHOWN = (
     *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
 )
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED and so on, waitid(2)
+CALM_ENDS = ("TERM", "KILL", *map(str, (DONE, SAVED, NOT_TOGETHER, PEER_ENDED, NOT_SHARED)))
+"""Exit codes and signals that the log says nothing more about."""
+ERROR_LINES = 200
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
 
 
@@ -138,16 +155,20 @@ def look(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None =
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
     if ended and met and met["why"] and met["attempt"] == ended["attempt"]:
         ended = {**ended, "why": met["why"]}
+    is_active = unit.get("ActiveState") in ACTIVE
+    has_crashed = bool(ended) and not is_active and str(ended["status"]) not in CALM_ENDS
     return {
         "run": run,
-        "state": state_in_words(unit, heartbeat, ended, met),
-        "active": unit.get("ActiveState") in ACTIVE,
+        "state": state_in_words(unit, heartbeat, ended, met, launched.get("command") or ()),
+        "active": is_active,
         "attempt": launched.get("attempt"),
         "release": launched.get("release"),
         "launched": launched,
         "heartbeat": heartbeat,
         "heartbeat_age": age(heartbeat),
+        "output_age": output_age(folder / "log") if is_active else None,
         "exit": ended,
+        "error": error_line(last_attempt(tail(folder / "log", ERROR_LINES))) if has_crashed else "",
         "log": tail(folder / "log", lines),
     }
 
@@ -162,6 +183,15 @@ def age(heartbeat: dict | None) -> float | None:
     try:
         return round(max(0.0, time.time() - float(heartbeat["time"])), 1)
     except (TypeError, KeyError, ValueError):
+        return None
+
+
+def output_age(log: Path) -> float | None:
+    """Return the seconds since something was written to a log; None if there is none."""
+    try:
+        with open_file(log) as stream:
+            return round(max(0.0, time.time() - os.fstat(stream.fileno()).st_mtime), 1)
+    except OSError:
         return None
 
 

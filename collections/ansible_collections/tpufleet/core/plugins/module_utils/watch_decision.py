@@ -38,10 +38,15 @@ ACTIONS = (NOTHING, RECREATE, REPLACE, LAUNCH, RESTART, STOP, RECORD_DONE, GIVE_
 
 @dataclass(frozen=True)
 class Limits:
-    """When enough is enough; times in seconds, 0 of a budget means no limit."""
+    """When enough is enough; times in seconds, 0 of a budget means no limit.
+
+    ``output`` is how old the last line of a log may be where a trainer writes no heartbeat, 0 for
+    any age.
+    """
 
     heartbeat: float = 600
     first_heartbeat: float = 1800
+    output: float = 0
     unreachable: float = 600
     settle: float = 45
     crashes: int = 5
@@ -74,6 +79,7 @@ class Part:
     words: str = ""
     attempt: int = 0
     other: str = ""
+    output_age: float | None = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +278,10 @@ def _running(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision
         worst = max(late, key=lambda part: part.heartbeat_age or 0)
         why = f"{worst.host} has written no heartbeat for {worst.heartbeat_age:.0f} s"
         return _after_crash("hung", why, seen, memory, now, limits, RESTART)
+    silent = _silent(seen.parts, limits)
+    if silent is not None:
+        why = f"no worker has written to its log for {silent:.0f} s"
+        return _after_crash("hung", why, seen, memory, now, limits, RESTART)
     if seen.health.startswith("UNHEALTHY"):
         return _stay("running", f"its TPU is {seen.health}", memory, now)
     return _stay("running", "", memory, now)
@@ -286,6 +296,18 @@ def _late(parts: Sequence[Part], limits: Limits) -> list[Part]:
         if part.heartbeat_age > (limits.heartbeat if part.step else limits.first_heartbeat)
     ]
     return late if len(late) == len(ages) else []
+
+
+def _silent(parts: Sequence[Part], limits: Limits) -> float | None:
+    """Return for how long no part has written output, if that is too long; None if it is not.
+
+    Many trainers let one process alone write, so the newest output of all counts.
+    """
+    ages = [part.output_age for part in parts]
+    if not limits.output or any(part.has_heartbeat for part in parts) or None in ages or not ages:
+        return None
+    newest = min(age for age in ages if age is not None)
+    return newest if newest > limits.output else None
 
 
 def _standing(

@@ -102,7 +102,8 @@ def part(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> Part
         code="" if seen["active"] else str(ended.get("status", "")),
         ended_at=float(ended.get("time") or 0),
         blames=str(ended.get("why", "")),
-        words=str(seen.get("state", "")),
+        words=": ".join(str(seen[key]) for key in ("state", "error") if seen.get(key)),
+        output_age=seen.get("output_age"),
         attempt=int(seen.get("attempt") or 0),
         other=other,
     )

@@ -39,8 +39,9 @@ options:
   limits:
     description:
       - What to have patience with. Seconds are C(heartbeat), C(first_heartbeat), C(unreachable),
-        C(settle), C(first_backoff), C(longest_backoff); counts are C(crashes), C(preemptions) (0
-        is no limit), C(replacements), C(nans), C(same_worker).
+        C(settle), C(output) (how old the last line of a log may be where a trainer writes no
+        heartbeat; 0, the default, is any age), C(first_backoff), C(longest_backoff); counts are
+        C(crashes), C(preemptions) (0 is no limit), C(replacements), C(nans), C(same_worker).
     type: dict
     default: {}
 extends_documentation_fragment: tpufleet.core.fleet_state

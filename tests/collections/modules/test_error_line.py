@@ -1,0 +1,130 @@
+"""Why a trainer crashed, read out of what Python itself, JAX and others write."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.filter.runs import bad_ends
+from ansible_collections.tpufleet.core.plugins.module_utils.run import Places
+from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import look
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import part
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line import error_line
+from hypothesis import given
+from hypothesis import strategies as st
+
+PLAIN = "def f():\n    raise ValueError('no such layer: 7')\nf()"
+FROM = "try:\n    {}['a']\nexcept KeyError as e:\n    raise RuntimeError('bad config') from e"
+DURING = "try:\n    {}['a']\nexcept KeyError:\n    raise RuntimeError('bad config')"
+NOTES = "e = ValueError('no such layer: 7')\ne.add_note('a note\\nof two lines')\nraise e"
+LINES = "raise ValueError('no such layer: 7\\nthere are 6')"
+NO_TEXT = "raise KeyboardInterrupt"
+GROUP = (
+    "def one():\n    raise ValueError('no such layer: 7')\n"
+    "try:\n    one()\nexcept ValueError as e:\n    raise ExceptionGroup('two', [e])"
+)
+SYNTAX = "exec('x = = 1')"
+LATER = "import atexit\natexit.register(print, 'wandb: run finished')\n" + PLAIN
+IGNORED = (
+    "class Late:\n    def __del__(self):\n        raise OSError('cannot close')\n"
+    "late = Late()\n" + PLAIN
+)
+CAUGHT = "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+FATAL = "import faulthandler, os, signal\nfaulthandler.enable()\nos.kill(os.getpid(), 11)"
+JAX = (
+    "import jax\n@jax.jit\ndef step(x):\n    return x + jax.numpy.ones(3)\nstep(jax.numpy.ones(2))"
+)
+
+
+def written(program: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", program],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (PLAIN, "ValueError: no such layer: 7"),
+        (FROM, "RuntimeError: bad config"),
+        (DURING, "RuntimeError: bad config"),
+        (NOTES, "ValueError: no such layer: 7"),
+        (LINES, "ValueError: no such layer: 7"),
+        (NO_TEXT, "KeyboardInterrupt"),
+        (GROUP, "ValueError: no such layer: 7"),
+        (SYNTAX, "SyntaxError: invalid syntax"),
+        (LATER, "ValueError: no such layer: 7"),
+        (IGNORED, "ValueError: no such layer: 7"),
+        (CAUGHT + PLAIN, "ValueError: no such layer: 7"),
+        (FATAL, "Fatal Python error: Segmentation fault"),
+        ("import sys\nsys.exit('config.yml is missing')", "config.yml is missing"),
+    ],
+    ids=[
+        *("plain", "raised from", "raised during", "notes", "several lines", "no text", "group"),
+        *("syntax", "output after it", "ignored in __del__", "an earlier one", "fatal", "exit"),
+    ],
+)
+def test_the_line_of_the_exception_is_found_in_what_python_writes(program, expected):
+    assert error_line(written(program)) == expected
+
+
+def test_the_line_of_the_exception_is_found_before_jaxs_note_on_its_frames():
+    lines = written(JAX)
+
+    assert any("For simplicity, JAX has removed its internal frames" in line for line in lines)
+    assert error_line(lines).startswith("TypeError: add got incompatible shapes")
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_traceback_whose_beginning_is_missing_is_read_too(cut):
+    assert error_line(written(PLAIN)[cut:]) == "ValueError: no such layer: 7"
+
+
+def test_the_prefix_of_torchrun_is_left_out():
+    lines = [f"[rank0]: {line}" for line in written(PLAIN)]
+
+    assert error_line([*lines, "[rank0]:W1123 process group was not destroyed"]) == (
+        "ValueError: no such layer: 7"
+    )
+
+
+@given(st.lists(st.text(max_size=30) | st.just('  File "x.py", line 3, in f')))
+def test_any_log_gives_one_short_line_without_control_characters(lines):
+    found = error_line(lines)
+
+    assert len(found) <= 300
+    assert found.isprintable() or not any(ord(sign) < 32 for sign in found)
+
+
+@pytest.fixture
+def crashed(tmp_path):
+    """A worker whose JAX trainer has crashed."""
+    places = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    folder = places.run_dir("mine")
+    folder.mkdir(parents=True)
+    text = "\n".join(["--- 2026-11-23T06:00:00Z attempt 3", *written(JAX)]) + "\n"
+    (folder / "log").write_text(text)
+    (folder / "exit.json").write_text('{"attempt": 3, "code": "exited", "status": "1", "time": 1}')
+    return places
+
+
+def test_train_and_watch_show_the_exception_of_a_jax_trainer(crashed):
+    seen = look("mine", crashed, lines=20, unit={"ActiveState": "failed"})
+
+    [told] = bad_ends({"pod-w0": {"info": seen}})
+    assert told.startswith("pod-w0: crashed (exit 1); TypeError: add got incompatible shapes")
+    words = part("pod-w0", "mine", {"runs": [seen]}).words
+    assert words.startswith("crashed (exit 1): TypeError: add got incompatible shapes")
+
+
+def test_an_end_that_the_log_does_not_explain_has_no_error(crashed):
+    (crashed.run_dir("mine") / "exit.json").write_text('{"code": "exited", "status": "75"}')
+
+    assert look("mine", crashed, unit={"ActiveState": "inactive"})["error"] == ""

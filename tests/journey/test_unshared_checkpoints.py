@@ -1,0 +1,126 @@
+"""Runs on a TPU whose workers share no directory, as on a TPU VM without NFS and bucket.
+
+TPUFLEET_TEST_CLOUD names a cloud that is up already (`up --mnt-shared local`) and stays.
+"""
+
+import json
+import os
+import shlex
+
+import pytest
+
+from localcloud import cloud
+from localcloud.place import Place
+from tests.journey.fleet import Fleet, Played, beside
+
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
+CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
+WORKERS = ("demo-w0", "demo-w1")
+RUNS = "/var/lib/tpufleet/runs"
+ON_DEMAND = {
+    "name": "demo",
+    "zone": "us-central2-b",
+    "accelerator_type": "v4-16",
+    "runtime_version": "tpu-ubuntu2204-base",
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    place = Place.of(CLOUD or f"test-unshared-{os.getpid()}")
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[ON_DEMAND])
+    if not CLOUD:
+        cloud.up(place, port=None, subnet=None, say=print, mnt_shared="local")
+    fleet = Fleet(place, inventory)
+    fleet.must_play("playbooks/create.yml")
+    fleet.must_play("setup.yml")
+    yield fleet
+    if not CLOUD:
+        cloud.down(place, say=print)
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("code")
+    touch = 'import os, pathlib\npathlib.Path(os.environ["TPUFLEET_RUN_DIR"], "began").touch()\n'
+    (folder / "trainer.py").write_text(touch)
+    return folder
+
+
+def train(fleet: Fleet, code, run: str, *words: str) -> Played:
+    command = shlex.quote("python3 trainer.py")
+    launch = ("-e", f"run={run}", "-e", f"code={code}", "-e", f"command={command}")
+    return fleet.play("train.yml", *launch, "-e", "wait=done", *words)
+
+
+def began(fleet: Fleet, run: str) -> list[str]:
+    look = f"test -e {RUNS}/{run}/began && echo yes || echo no"
+    return [worker for worker in WORKERS if "yes" in fleet.on(worker, "sh", "-c", look)]
+
+
+def test_a_run_of_several_workers_is_refused_before_any_trainer_starts(fleet, code):
+    played = train(fleet, code, "apart")
+
+    assert played.code == 2, played.said[-3000:]
+    said = " ".join(played.said.split())
+    assert (
+        "/mnt/shared/checkpoints/apart is not the same directory on demo-w1 as on demo-w0" in said
+    )
+    assert "-e bucket=gs://BUCKET" in said
+    assert "-e volatile_checkpoints=true" in said
+    assert began(fleet, "apart") == []
+    ended = json.loads(fleet.on("demo-w1", "cat", f"{RUNS}/apart/exit.json"))
+    assert ended["status"] == "78"
+
+
+def test_the_doctor_names_the_directory_that_is_not_shared(fleet):
+    played = fleet.play("playbooks/doctor.yml", "-e", "tpu=demo")
+
+    said = " ".join(played.said.split())
+    assert "demo-w1: checkpoints: /mnt/shared/checkpoints is on this worker's own disk" in said
+
+
+def test_a_run_whose_checkpoints_may_be_lost_starts(fleet, code):
+    assert train(fleet, code, "volatile", "-e", "volatile_checkpoints=true").code == 0
+    assert began(fleet, "volatile") == list(WORKERS)
+
+
+def test_a_run_of_one_worker_starts(fleet, code):
+    played = train(fleet, code, "alone", "--limit", "localhost,demo-w0")
+
+    assert played.code == 0, played.said[-3000:]
+    assert began(fleet, "alone") == ["demo-w0"]
+    marker = json.loads(
+        fleet.on("demo-w0", "cat", "/mnt/shared/checkpoints/alone/tpufleet-done.json")
+    )
+    assert (marker["run"], marker["attempt"]) == ("alone", 1)
+
+
+def test_a_run_with_a_bucket_starts_and_leaves_there_that_it_is_done(fleet, code):
+    place = "gs://local-fleet/checkpoints"
+
+    assert train(fleet, code, "bucketed", "-e", f"checkpoints={place}").code == 0
+    assert began(fleet, "bucketed") == list(WORKERS)
+    [marker] = (fleet.place.directory / "bucket").rglob("bucketed/tpufleet-done.json")
+    assert json.loads(marker.read_bytes())["attempt"] == 1
+
+
+def test_the_tree_of_runs_is_roots_and_cutting_logs_follows_no_link_of_the_trainer(fleet):
+    """A worker that was set up when the tree was the trainer's is given back by setup."""
+    fleet.on("demo-w0", "chown", "tpufleet:", "/var/lib/tpufleet", RUNS)
+    fleet.on("demo-w0", "install", "-d", "-o", "tpufleet", f"{RUNS}/linked")
+    fleet.on("demo-w0", "sh", "-c", "echo roots > /run/target; chmod 600 /run/target")
+    fleet.on(
+        "demo-w0", "su", "-s", "/bin/sh", "tpufleet", "-c", f"ln -s /run/target {RUNS}/linked/log"
+    )
+
+    fleet.must_play("setup.yml", "-e", "renew=true", "--limit", "localhost,demo-w0")
+    rotate = "logrotate --force --state /run/logs /etc/logrotate.d/tpufleet; cat /run/target"
+    assert "roots" in fleet.on("demo-w0", "sh", "-c", rotate)
+    owners = fleet.on("demo-w0", "stat", "-c", "%U", "/var/lib/tpufleet", RUNS, f"{RUNS}/linked")
+    assert owners.split() == ["root", "root", "tpufleet"]
+    mode = fleet.on("demo-w0", "stat", "-c", "%U %a", "/run/target")
+    assert mode.split() == ["root", "600"]
