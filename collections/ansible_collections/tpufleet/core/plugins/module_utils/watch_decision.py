@@ -14,8 +14,8 @@ from typing import Any
 from .run import BAD_CONFIG, DONE, NOT_A_NUMBER, NOT_TOGETHER, PEER_ENDED, SAVED
 
 NOT_OURS = (
-    "one queued resource made its slices together, which create.yml does not do: make that anew, "
-    "and the run goes on"
+    "one queued resource created its slices together, and watch cannot recreate that. Create it "
+    "again, and the run resumes"
 )
 GONE = "gone"
 """The node's state where the API has no such node."""
@@ -249,7 +249,10 @@ def _replace(
 ) -> Decision:
     """Make a TPU anew that is there but no good; its disks go with it, so only checkpoints in a
     bucket allow that."""
-    by_hand = "playbooks/delete.yml deletes the TPU, then it is made anew"
+    by_hand = (
+        f"ansible-playbook playbooks/delete.yml -e tpu={record.get('tpu', 'NAME')} deletes the "
+        "TPU, and watch recreates it"
+    )
     if not str(record.get("checkpoints", "")).startswith("gs://"):
         text = f"{why}; its checkpoints are in no bucket, so look at it, or: {by_hand}"
         return _stay(state, text, memory, now)
