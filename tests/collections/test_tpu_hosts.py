@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import KnownHost
@@ -212,6 +214,36 @@ def test_what_is_no_node_is_one_line_that_names_the_field(fields, what):
     with pytest.raises(BadNode, match=re.escape(what)) as caught:
         parse_node(node() | fields)
     assert "\n" not in str(caught.value)
+
+
+HOSTILE = ["p;touch${IFS}x", "p$(id)", "p`id`", "-p", "p%h", "p'q", 'p"q', "p|q", "p&q", "p\\q"]
+
+
+@pytest.mark.parametrize("project", HOSTILE)
+def test_a_project_that_a_shell_would_read_otherwise_is_refused(project):
+    name = node()["name"].replace("local-fleet", project)
+
+    with pytest.raises(BadNode, match="a TPU's name reads"):
+        parse_node(node() | {"name": name})
+
+
+@pytest.mark.parametrize("project", ["local-fleet", "example.com:fleet", "123456789012"])
+def test_projects_of_every_kind_are_read(project):
+    assert parse_node(node() | {"name": node()["name"].replace("local-fleet", project)})
+
+
+@given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
+def test_every_name_is_one_word_of_the_command_that_ssh_gives_a_shell(project, zone, host):
+    found = replace(parse_node(node()), project=project, zone=zone)
+    options = HostOptions(address="iap", known_hosts_file="/known")
+    known = {f"4711-w{w}": KnownHost(f"4711-w{w}", {}, host) for w in (0, 1)}
+
+    (worker, _) = build_hosts([found], options, known).hosts
+
+    proxy = shlex.split(worker.variables["ansible_ssh_common_args"])[-1]
+    words = shlex.split(proxy.removeprefix("ProxyCommand="))
+    assert words[3] == host
+    assert words[6:8] == [f"--project={project}", f"--zone={zone}"]
 
 
 @pytest.mark.parametrize(

@@ -244,9 +244,11 @@ def _worker_host(
         else ""
     )
     if options.address == "iap":
+        # ssh hands this to a shell; it puts the port in place of %p before.
+        host, project, zone = map(shlex.quote, (known[alias].host_name, node.project, node.zone))
         tunnel = (
-            f"gcloud compute start-iap-tunnel {known[alias].host_name} %p --listen-on-stdin "
-            f"--project={node.project} --zone={node.zone} --verbosity=warning"
+            f"gcloud compute start-iap-tunnel {host} %p --listen-on-stdin "
+            f"--project={project} --zone={zone} --verbosity=warning"
         )
         ssh = f"{ssh} -o {shlex.quote('ProxyCommand=' + tunnel)}".strip()
     if ssh:
