@@ -180,9 +180,16 @@ def test_accept_new_is_the_loud_fallback_for_missing_keys():
     assert "accept-new" in built.hosts[0].variables["ansible_ssh_common_args"]
 
 
-def test_one_name_in_two_zones_says_how_to_set_hostnames():
-    built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2"))
-    with pytest.raises(NameClash, match=r"demo \(us-central2-b\).*demo \(us-east1-d\).*hostnames"):
+def test_a_name_in_two_zones_is_hosts_with_the_zone_in_their_names():
+    built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2", state="PREEMPTED"))
+    assert [host.name for host in built.hosts] == [
+        *("demo-us-central2-b-w0", "demo-us-central2-b-w1", "demo-us-east1-d")
+    ]
+
+
+def test_two_hosts_of_one_name_are_refused_with_how_to_set_hostnames():
+    built = hosts_of(node("demo"), node("demo-w0", id="2", state="PREEMPTED"))
+    with pytest.raises(NameClash, match=r"demo \(us-central2-b\).*demo-w0 \(.*hostnames"):
         refuse_clashes([(host.name, host) for host in built.hosts])
 
 
