@@ -316,7 +316,7 @@ class Rendezvous:
             raise NotSharedError(
                 f"{self.checkpoints} is not the same directory on {', '.join(apart[:3])}{more} "
                 f"as on {self.names[0]}, so a resumed run would lose its checkpoints. Use a bucket "
-                "(-e bucket=gs://BUCKET), NFS (nfs_server) or one worker (--limit); "
+                "(-e bucket=gs://BUCKET), NFS (nfs_server) or a TPU of one worker; "
                 "-e volatile_checkpoints=true if losing them is fine"
             )
 
