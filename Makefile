@@ -74,6 +74,11 @@ test-long: env-dev ## what takes too long for every change: setup interrupted, o
 chaos: env-dev ## all that can happen to a run of 4 workers, alone and in random order: WHAT=order SEED=2
 	@$(AS_ROOT) env TPUFLEET_CHAOS="$(or $(WHAT),all)" TPUFLEET_CHAOS_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -v -m machines tests/chaos
 
+.PHONY: mutants
+mutants: env-dev ## change records, leases, watch and schedules bit by bit, show what no test notices: WHAT=record JOBS=1
+	@requirements/install-venv mutants
+	@$(PYTHON) -m tests.mutation_check $(WHAT:%=--module=%) $(JOBS:%=--jobs=%)
+
 .PHONY: lint
 lint: env-dev ## ruff, ansible-lint (profile production), yamllint
 	@ruff format --check --quiet . || { echo 'mend it: make format'; exit 1; }

@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.localcloud.api.local_api import LocalApi
 
 # A deadline is a time, and a busy machine misses it.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+# make mutants needs to know that a test fails, not the smallest example.
+settings.register_profile(
+    "mutants", deadline=None, database=None, phases=[Phase.generate], max_examples=10
+)
 
 
 @pytest.fixture

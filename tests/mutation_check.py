@@ -1,0 +1,98 @@
+"""Mutation check: change one detail of the code at a time and look which change no test notices.
+
+Run by ``make mutants``. mutmut, configured in pyproject.toml, works on a copy of the tree in
+dist/mutants; the report is dist/mutants.txt. It shows each surviving change as a diff: either a
+test is missing, or the code is more than any behaviour needs, or both variants do the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "dist/mutants"
+REPORT = ROOT / "dist/mutants.txt"
+KILLED = ("killed", "timeout")
+RESULT = re.compile(r"\s*(?P<mutant>(?P<module>\S+)\.x\S+__mutmut_\d+): (?P<status>.+)")
+
+
+def copy_tree() -> None:
+    """Copy the work tree's files to where mutmut works, with the layout that it expects.
+
+    mutmut names a module by its path below ``src``, and tests import ours below ``collections``.
+    """
+    shutil.rmtree(WORK, ignore_errors=True)
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            target = WORK / "mutants" / re.sub("^collections/", "src/", name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+    (WORK / "mutants/collections").symlink_to("src")
+    (WORK / "src").symlink_to(ROOT / "collections")
+    shutil.copy2(ROOT / "pyproject.toml", WORK)
+
+
+def mutmut(*words: str) -> str:
+    """Return what a command of mutmut's prints."""
+    command = [sys.executable, "-m", "mutmut", *words]
+    return subprocess.run(command, cwd=WORK, capture_output=True, text=True, check=True).stdout
+
+
+def report(statuses: Mapping[str, str], modules: Mapping[str, str]) -> str:
+    """Return the table of all modules and the diff of each mutant that no test noticed."""
+    total = Counter(modules[mutant] for mutant in statuses)
+    killed = Counter(modules[mutant] for mutant, status in statuses.items() if status in KILLED)
+    lines = [f"{'mutants':>8} {'killed':>8} {'survived':>8} {'score':>7}  module"]
+    for module in [*sorted(total), ""]:
+        made = total[module] if module else total.total()
+        dead = killed[module] if module else killed.total()
+        name = module.partition(".plugins.")[2] or "all"
+        lines.append(f"{made:8} {dead:8} {made - dead:8} {dead / made:7.1%}  {name}")
+    for mutant, status in statuses.items():
+        if status not in KILLED:
+            diff = [line for line in mutmut("show", mutant).splitlines() if line[:1] in "+-@"]
+            lines += ["", f"{status}: {mutant}", *diff[2:]]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the check; the exit code is 1 where mutmut could not run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--module", default="", help="only the modules of this name, as record")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at once")
+    options = parser.parse_args()
+    copy_tree()
+    chosen = [f"*.{options.module}.x*"] if options.module else []
+    command = [sys.executable, "-m", "mutmut", "run", f"--max-children={options.jobs}", *chosen]
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (fsync costs nothing)
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir=memory) as temporary:
+        quick = {"PYTEST_DEBUG_TEMPROOT": temporary, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        done = subprocess.run(command, cwd=WORK, env=os.environ | quick, check=False)
+    if done.returncode != 0:
+        return 1
+    found = [
+        match
+        for line in mutmut("results", "--all=true").splitlines()
+        if (match := RESULT.fullmatch(line))
+    ]
+    statuses = {
+        match["mutant"]: match["status"] for match in found if match["status"] != "not checked"
+    }
+    REPORT.write_text(report(statuses, {match["mutant"]: match["module"] for match in found}))
+    sys.stdout.write(REPORT.read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
