@@ -9,6 +9,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
     LABEL,
     NodeIdentity,
     Owner,
+    adoption_blocker,
     deletion_blocker,
     is_ours,
     owner_of,
@@ -82,3 +83,37 @@ def test_an_identity_without_name_zone_or_id_is_refused(identity):
 def test_a_fleet_name_that_cannot_be_a_label_is_refused(name):
     with pytest.raises(NotConfigured, match="fleet_name"):
         parse_fleet_name(name)
+
+
+def test_a_fleet_name_that_can_be_a_label_is_accepted():
+    assert parse_fleet_name("a" * 63) == "a" * 63
+    assert parse_fleet_name("my-lab_2") == "my-lab_2"
+
+
+def test_an_identity_with_name_zone_and_id_is_accepted():
+    assert NodeIdentity.parse("demo", "us-central2-b", "123") == DEMO
+
+
+def test_create_leaves_the_tpu_of_another_fleet_alone_even_if_it_is_to_adopt():
+    other = replace(NODE, labels={LABEL: "other"})
+
+    for adopt in (False, True):
+        assert "belongs to the fleet 'other', not to lab" in adoption_blocker(other, "lab", adopt)
+
+
+def test_create_takes_a_tpu_without_an_owner_only_if_it_is_to_adopt():
+    made_by_hand = replace(NODE, labels={})
+
+    assert "-e tpu=demo -e adopt=true" in adoption_blocker(made_by_hand, "lab", False)
+    assert adoption_blocker(made_by_hand, "lab", True) == ""
+
+
+def test_create_may_change_the_fleets_own_tpu():
+    assert adoption_blocker(NODE, "lab", False) == ""
+
+
+def test_a_label_of_any_length_is_shown_cut():
+    other = replace(NODE, labels={LABEL: "a" * 5000})
+
+    assert len(adoption_blocker(other, "lab", False)) < 300
+    assert len(deletion_blocker(other, DEMO, "lab")) < 300

@@ -12,6 +12,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import 
     check,
     check_environment,
     cron_line,
+    cron_listing,
     cron_times,
     playbook_words,
     seconds,
@@ -195,3 +196,99 @@ def test_a_crontab_keeps_the_lines_of_others():
         "0 1 * * * mine\nnew # tpufleet-do-watch\n"
     )
     assert with_line(table, "tpufleet-do-watch", "") == "0 1 * * * mine\n"
+
+
+def test_the_units_of_a_watch():
+    assert service(WATCH) == (
+        "[Unit]\n"
+        "Description=tpufleet: watch\n"
+        "After=network-online.target\n"
+        "\n"
+        "[Service]\n"
+        "Type=oneshot\n"
+        "TimeoutStartSec=5400\n"
+        "WorkingDirectory=/home/me/tpu fleet\n"
+        "Environment=HOME=/home/me\n"
+        'Environment="ODD=a \\"b\\" 50%% $c"\n'
+        "ExecStart=:/venv/bin/ansible-playbook -i inventory/gcp playbooks/watch.yml\n"
+    )
+    assert timer_unit(WATCH) == (
+        "[Unit]\n"
+        "Description=tpufleet: watch\n"
+        "\n"
+        "[Timer]\n"
+        "OnActiveSec=1s\n"
+        "OnUnitActiveSec=60s\n"
+        "AccuracySec=1s\n"
+        "\n"
+        "[Install]\n"
+        "WantedBy=timers.target\n"
+    )
+
+
+def test_the_units_of_a_kill_at_a_time():
+    assert "Description=tpufleet: kill mine\n" in service(KILL)
+    assert "\n[Timer]\nOnCalendar=2099-01-01 18:00\nAccuracySec=1s\n" in timer_unit(KILL)
+    assert KILL.name == "tpufleet-do-kill-mine"
+
+
+@pytest.mark.parametrize(("project", "written"), [("/a b", "/a b"), ("/50%", "/50%%")])
+def test_the_folder_of_a_project_is_written_as_systemd_reads_it(project, written):
+    assert f"\nWorkingDirectory={written}\n" in service(replace(WATCH, project=project))
+
+
+@pytest.mark.parametrize(
+    ("word", "written"),
+    [
+        ("a-Z_0.9/:=@,+", "a-Z_0.9/:=@,+"),
+        ("a b", '"a b"'),
+        ("", '""'),
+        ("50%", '"50%%"'),
+        ("$HOME", '"$HOME"'),
+        ("back\\slash", '"back\\\\slash"'),
+        ("'q'", "\"'q'\""),
+    ],
+)
+def test_a_word_of_a_command_is_written_as_systemd_reads_it(word, written):
+    text = service(replace(WATCH, words=("first", word)))
+
+    assert text.endswith(f"\nExecStart=:/venv/bin/ansible-playbook first {written}\n")
+
+
+def test_the_line_of_a_crontab_is_listed_by_its_times_and_its_name():
+    assert cron_listing(cron_line(WATCH)) == "*/1 * * * *  tpufleet-do-watch"
+
+
+def test_the_line_of_a_crontab_never_overlaps_itself_and_ends():
+    assert cron_line(WATCH) == (
+        "*/1 * * * * cd '/home/me/tpu fleet' && "
+        "flock --nonblock --conflict-exit-code=0 /home/me/.cache/tpufleet/watch.lock "
+        "timeout --kill-after=60 5400 "
+        "env HOME=/home/me 'ODD=a \"b\" 50\\% $c' "
+        "/venv/bin/ansible-playbook -i inventory/gcp playbooks/watch.yml "
+        ">/dev/null 2>&1 # tpufleet-do-watch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("watch", "", ["a", "b"]), ("-i", "a", "-i", "b", "playbooks/watch.yml")),
+        (("kill", "mine", []), ("playbooks/kill.yml", "-e", "run=mine")),
+    ],
+)
+def test_a_verb_other_than_delete_names_the_run(words, expected):
+    assert playbook_words(*words) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("watch", "", "", " 90s "), ("", 90)),
+        (("watch", "", "Mon *-*-* 08:00", ""), ("Mon *-*-* 08:00", 0)),
+        (("restart", "mine", "", "6h"), ("", 21600)),
+        (("delete", "pod", "18:00", ""), ("18:00", 0)),
+    ],
+)
+def test_a_request_that_makes_sense_gives_a_time_or_an_interval(asked, expected):
+    assert check(*asked) == expected

@@ -13,9 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.release import relea
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import (
     keep_lock,
-    kept_lock,
     kept_release,
-    missing_here,
     relaunch_variables,
 )
 
@@ -160,25 +158,3 @@ def test_a_damaged_copy_of_the_code_is_not_launched(controller):
 
     assert code != 0
     assert "the cached release is damaged (main.py differs)" in output
-
-
-def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(controller):
-    launch = parse_record("mine", controller.record()).launch
-    fleet = controller.folder / "fleet"
-    lock = kept_lock(fleet, launch.requirements)
-
-    assert missing_here(launch, fleet) == ""
-    lock.write_bytes(b"jax==0.2")
-    assert missing_here(launch, fleet) == str(lock)
-    shutil.rmtree(kept_release(fleet, launch.release))
-    assert missing_here(launch, fleet) == str(kept_release(fleet, launch.release))
-
-
-def test_a_lock_file_that_is_damaged_is_written_again_by_the_next_launch(controller):
-    fleet = str(controller.folder / "fleet")
-    lock = kept_lock(fleet, hashlib.sha256(LOCK).hexdigest())
-    lock.write_bytes(b"jax==0.2")
-
-    keep_lock(fleet, LOCK)
-
-    assert lock.read_bytes().strip() == LOCK

@@ -1,10 +1,13 @@
 """The heartbeat of the watch: written at the end of a pass, checked when it is read."""
 
+import contextlib
 import json
 import os
+from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.gcs import ConflictError, Objects
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import watch_heartbeat
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     Heartbeat,
     HeartbeatError,
@@ -138,7 +141,132 @@ def test_the_line_says_how_old_the_last_pass_is_and_why_it_failed():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-5, "0 s"), (40, "40 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200000, "2 days")],
+    [
+        (-5, "0 s"),
+        (0.4, "0 s"),
+        (40, "40 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "120 min"),
+        (7200, "2 h"),
+        (172799, "48 h"),
+        (172800, "2 days"),
+        (864000, "10 days"),
+    ],
 )
 def test_an_age_is_told_in_its_largest_unit(seconds, text):
     assert age_text(seconds) == text
+
+
+def test_a_field_is_read_up_to_its_limits():
+    whole = {"controller": "a" * 100, "ended_at": 1e10, "duration_s": 0, "outcome": "ok"}
+
+    assert parse_heartbeat(whole) == Heartbeat("a" * 100, 1e10, 0.0, Outcome.OK, "")
+    for beyond in ({"controller": "a" * 101}, {"ended_at": 1e10 + 1}, {"duration_s": -1}):
+        with pytest.raises(HeartbeatError, match=next(iter(beyond))):
+            parse_heartbeat(whole | beyond)
+
+
+@pytest.mark.parametrize("value", [None, [], "heartbeat", 1])
+def test_what_is_not_an_object_is_no_heartbeat(value):
+    with pytest.raises(HeartbeatError, match="not a JSON object"):
+        parse_heartbeat(value)
+
+
+def test_the_error_of_a_pass_is_one_line_of_at_most_500_characters():
+    whole = {"controller": "a", "ended_at": 1, "duration_s": 1, "outcome": "failed"}
+
+    assert parse_heartbeat(whole | {"error": " a\n\x1b[31mb\u202e  c "}).error == "a [31mb c"
+    assert parse_heartbeat(whole | {"error": "a" * 600}).error == "a" * 500
+
+
+@pytest.mark.parametrize(
+    ("hostname", "name"),
+    [
+        ("tpu-host_1.example", "tpu-host_1.example"),
+        ("my host{{ x }}", "my-host---x---"),
+        ("_.-host_.-", "host_.-"),
+        ("ä", "controller"),
+        ("", "controller"),
+        ("a" * 200, "a" * 100),
+    ],
+)
+def test_a_host_name_becomes_a_name_without_other_characters(hostname, name):
+    assert controller_name(hostname) == name
+
+
+def test_a_failed_pass_without_a_reason_is_told_as_failed():
+    failed = Heartbeat("laptop", NOW - 40, 1.0, Outcome.FAILED)
+
+    assert heartbeat_line([failed], NOW) == "watch: last pass 40 s ago on laptop, failed"
+
+
+def test_heartbeats_are_the_owners_alone_and_leave_no_other_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for _ in range(2):
+        write_heartbeat("~/new/state", SERVER, {})
+
+    folder = tmp_path / "new/state/watch/passes"
+    assert [path.name for path in folder.iterdir()] == ["server.example.json"]
+    assert (folder.stat().st_mode & 0o777, next(folder.iterdir()).stat().st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
+    assert read_heartbeats("~/new/state", {}) == (SERVER,)
+
+
+def test_a_directory_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path):
+    (tmp_path / "watch").write_text("a file")
+    with pytest.raises(HeartbeatError, match=f"{tmp_path}: .* not written"):
+        write_heartbeat(str(tmp_path), SERVER, {})
+
+    other = tmp_path / "other"
+    (other / "watch/passes/server.example.json").mkdir(parents=True)
+    with pytest.raises(HeartbeatError, match="not written"):
+        write_heartbeat(str(other), SERVER, {})
+    assert [path.name for path in (other / "watch/passes").iterdir()] == ["server.example.json"]
+
+
+def test_a_heartbeat_that_could_not_be_read_back_is_not_written(tmp_path):
+    with pytest.raises(HeartbeatError, match="invalid controller"):
+        write_heartbeat(str(tmp_path), replace(SERVER, controller="../server"), {})
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_no_heartbeats_are_not_read(tmp_path):
+    write_heartbeat(str(tmp_path), SERVER, {})
+    folder = tmp_path / "watch/passes"
+    text = (folder / "server.example.json").read_text()
+    for name in (".server.example.json", "server.example.json.bak"):
+        (folder / name).write_text(text)
+
+    assert read_heartbeats(str(tmp_path), {}) == (SERVER,)
+
+
+class ContendedBucket:
+    """A bucket in which others are faster ``conflicts`` times."""
+
+    def __init__(self, conflicts: int) -> None:
+        self.conflicts, self.written = conflicts, []
+
+    def read(self, name):
+        return {}, self.conflicts
+
+    def write(self, name, value, generation):
+        if self.conflicts:
+            self.conflicts -= 1
+            raise ConflictError("somebody else was faster")
+        self.written.append((name, value["controller"], generation))
+
+
+def test_a_heartbeat_is_written_again_after_a_conflict_but_not_for_ever(monkeypatch):
+    for conflicts, written in ((4, [("server.example.json", SERVER.controller, 0)]), (5, [])):
+        bucket = ContendedBucket(conflicts)
+        monkeypatch.setattr(watch_heartbeat, "_bucket", lambda *_, found=bucket: found)
+        with contextlib.ExitStack() as stack:
+            if not written:
+                stack.enter_context(pytest.raises(HeartbeatError, match="somebody else"))
+            write_heartbeat("gs://fleet", SERVER, {})
+
+        assert bucket.written == written

@@ -8,7 +8,6 @@ from typing import Any
 
 from .gcs import ConflictError, Objects
 from .run_record import RecordConflictError, RecordError, after_change
-from .tpu_api import ApiSettings
 from .tpu_errors import TpuApiError
 
 
@@ -22,20 +21,9 @@ class RecordBucket:
     def of(cls, fleet_state: str, api: Mapping[str, Any]) -> RecordBucket:
         """Open the bucket with the API's key, at its storage endpoint. Raises RecordError."""
         try:
-            settings = ApiSettings.of(api)
-            if not settings.storage_address:
-                raise RecordError(
-                    f"fleet_state {fleet_state}: this cloud has no bucket: give a directory"
-                )
-            return cls(
-                Objects(
-                    f"{fleet_state.rstrip('/')}/runs",
-                    address=settings.storage_address,
-                    credentials_file=settings.credentials_file,
-                )
-            )
+            return cls(Objects.of(f"{fleet_state.rstrip('/')}/runs", api))
         except TpuApiError as error:
-            raise RecordError(str(error)) from None
+            raise RecordError(f"fleet_state: {error}") from None
 
     def read(self, run: str) -> dict[str, Any]:
         """Give a run's record, empty if there is none. Raises RecordError."""

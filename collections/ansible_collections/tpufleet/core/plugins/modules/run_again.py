@@ -13,14 +13,10 @@ options:
     description: The project's root, whose playbooks are used.
     type: path
     required: true
-  kept:
-    description: The controller's state directory, with the releases and lock files of launches.
+  releases:
+    description: Where the controller keeps the releases that were launched.
     type: path
     required: true
-  fleet_name:
-    description: The name of this fleet, which its TPUs have as the label C(tpufleet-fleet).
-    type: str
-    default: default
   log:
     description: The file in which every action stands.
     type: path
@@ -48,7 +44,7 @@ EXAMPLES = r"""
     run: shakespeare
     fleet_state: "{{ fleet_state }}"
     project: "{{ playbook_dir }}/.."
-    kept: "{{ fleet_state }}"
+    releases: "{{ fleet_state }}/releases"
     log: "{{ fleet_state }}/watch.log"
 """
 

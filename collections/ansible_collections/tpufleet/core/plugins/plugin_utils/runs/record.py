@@ -227,7 +227,7 @@ class _Reader:
 
     def path(self, name: str, default: str | None = None) -> str:
         value = self.text(name, PATH, default)
-        if ".." in PurePosixPath(value.removeprefix("gs:/")).parts:
+        if ".." in PurePosixPath(value).parts:
             raise self.wrong(name, "leads through '..'")
         return value
 

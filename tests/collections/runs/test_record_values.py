@@ -1,0 +1,174 @@
+"""Which values the fields of a record may have, up to their limits, and what is kept of them."""
+
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
+    Event,
+    InvalidRecordError,
+    RunRecord,
+    parse_record,
+)
+
+from tests.collections.runs.valid_record import record_fields
+
+
+def read(**fields: Any) -> RunRecord:
+    return parse_record("mine", record_fields(**fields))
+
+
+LIMITS = [
+    ("attempt", 0, 1 << 31),
+    ("generation", 0, 1 << 53),
+    ("fence", 0, 1 << 53),
+    ("workers", 1, 1 << 16),
+    ("chip", -1, 1 << 10),
+    ("wanted_seconds", 0.0, 1e12),
+    ("wanted_since", 0.0, 1e12),
+    ("wanted_until", 0.0, 1e12),
+]
+
+
+@pytest.mark.parametrize(("field", "least", "most"), LIMITS)
+def test_a_number_is_read_up_to_its_limits(field: str, least: float, most: float) -> None:
+    assert [read(**{field: value}).fields()[field] for value in (least, most)] == [least, most]
+
+
+@pytest.mark.parametrize(("field", "least", "most"), LIMITS)
+def test_a_number_beyond_its_limits_is_refused(field: str, least: float, most: float) -> None:
+    for value in (least - 1, most + 1):
+        with pytest.raises(InvalidRecordError, match=field):
+            read(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "longest"),
+    [
+        ("command", ["a" * (1 << 16)]),
+        ("command", ["a"] * 1000),
+        ("config", "a" * (1 << 20)),
+        ("env", {"A": "a" * (1 << 16)}),
+        ("nodes", [{"name": "pod", "zone": "us-east1-d", "id": "1"}] * 1024),
+    ],
+)
+def test_a_text_or_list_is_read_up_to_its_longest(field: str, longest: Any) -> None:
+    longer = longest + longest[:1] if isinstance(longest, str | list) else {"A": "a" * 65537}
+    if field == "command" and len(longest) == 1:
+        longer = ["a" * 65537]
+
+    assert read(**{field: longest}).fields()[field] == longest
+    with pytest.raises(InvalidRecordError, match=field):
+        read(**{field: longer})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("config", "steps: 1\0"),
+        ("config", "\x1b[2J"),
+        ("env", {"A": "\0"}),
+        ("command", ["python", 1]),
+        ("command", [["python"]]),
+        ("nodes", {"name": "pod"}),
+        ("history", [{"time": 1}]),
+        ("history", [{"time": "now", "what": "launched"}]),
+        ("history", [[1, "launched"]]),
+        ("watch", {"since": 1e13}),
+        ("watch", {"since": -1e13}),
+        ("watch", {"since": float("nan")}),
+        ("given_up", 1),
+        ("config_path", 1),
+    ],
+)
+def test_a_value_that_a_field_cannot_have_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRecordError, match=f"run 'mine': invalid record: ({field}|time) "):
+        read(**{field: value})
+
+
+def test_a_record_that_has_only_what_every_launch_needs_gets_defaults_for_the_rest() -> None:
+    needed = ("run", "wanted", "release", "requirements", "command", "checkpoints", "tpu")
+    whole = record_fields(attempt=0)
+
+    record = parse_record("mine", {name: whole[name] for name in needed})
+
+    assert record.fields() == {name: whole[name] for name in needed} | {
+        "attempt": 0,
+        "generation": 0,
+        "fence": 0,
+        "history": [],
+        "watch": {},
+        "workers": 1,
+        "chip": -1,
+        "config": None,
+        "config_name": "config.yml",
+        "env": {},
+        "jax_requirements": "",
+        "compile_cache": "",
+        "volatile_checkpoints": False,
+        "nodes": [],
+    }
+
+
+@pytest.mark.parametrize("place", ["/a", "gs://bucket", "gs://bucket/with.dots-and_more/a b"])
+def test_checkpoints_are_a_directory_or_an_address_that_ends_with_the_run(place: str) -> None:
+    assert read(checkpoints=f"{place}/mine").launch.checkpoints == f"{place}/mine"
+
+
+@pytest.mark.parametrize(
+    "place", ["/mine", "mine", "/a/yours", "/a/mine/", "gs://bucket-of-ours/not-mine"]
+)
+def test_checkpoints_that_are_not_the_runs_own_directory_are_refused(place: str) -> None:
+    with pytest.raises(InvalidRecordError, match="checkpoints"):
+        read(checkpoints=place)
+
+
+@pytest.mark.parametrize("place", ["/mnt/../etc/mine", "gs://bucket-of-ours/../other/mine"])
+@pytest.mark.parametrize("field", ["checkpoints", "compile_cache"])
+def test_a_path_that_leads_upwards_is_refused(field: str, place: str) -> None:
+    with pytest.raises(InvalidRecordError, match=field):
+        read(**{field: place})
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"config_name": None, "config_path": "/home/me/configs/big.yml"}, "big.yml"),
+        ({"config_name": None, "config_path": "big.yml"}, "big.yml"),
+        ({"config_name": None, "config_path": "/home/me/a b.yml"}, "config.yml"),
+        ({"config_name": None, "config_path": ""}, "config.yml"),
+        ({"config_name": "new.yml", "config_path": "/home/me/old.yml"}, "new.yml"),
+    ],
+)
+def test_records_of_older_versions_name_the_config_by_its_path(fields: dict, name: str) -> None:
+    assert read(**fields).launch.config_name == name
+
+
+def test_the_reason_for_giving_up_is_kept_in_one_line() -> None:
+    record = read(given_up=" lost\nits \x1b[31mTPU\x7f  5 times ")
+
+    assert record.given_up == "lost its [31mTPU 5 times"
+    assert record.fields()["given_up"] == record.given_up
+    assert "given_up" not in read().fields()
+
+
+def test_text_for_people_is_cut_to_2000_characters() -> None:
+    assert read(given_up="a" * 3000).given_up == "a" * 2000
+
+
+def test_the_last_50_events_of_the_history_are_kept() -> None:
+    events = [{"time": float(number), "what": f"event\n{number}"} for number in range(60)]
+
+    assert read(history=events).history == tuple(
+        Event(float(number), f"event {number}") for number in range(10, 60)
+    )
+
+
+def test_an_event_without_a_time_has_happened_at_0() -> None:
+    assert read(history=[{"what": "launched"}]).history == (Event(0.0, "launched"),)
+
+
+def test_the_memory_of_the_watch_keeps_numbers_and_texts_under_plain_names() -> None:
+    kept = {"state": "a b", "since": 1e12, "crashes": -1_000_000_000_000}
+    others = {"a b": 1, "{{ x }}": "text", "flag": True, "list": [1], "none": None, "a-b": "text"}
+
+    assert read(watch=kept | others | {"state": "a\nb"}).watch == kept

@@ -1,0 +1,136 @@
+"""What a relaunch needs on this controller, and the variables by which playbooks relaunch a run."""
+
+import hashlib
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import stage
+from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
+    LaunchSpec,
+    RunRecord,
+    parse_record,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import (
+    keep_lock,
+    kept_lock,
+    kept_release,
+    missing_here,
+    relaunch_variables,
+)
+
+from tests.collections.runs.valid_record import record_fields
+
+LOCK = b"jax==0.1 --hash=sha256:00"
+DIGEST = hashlib.sha256(LOCK).hexdigest()
+KEPT = Path("/home/me/.tpufleet")
+
+
+def record(**fields: Any) -> RunRecord:
+    return parse_record("mine", record_fields(requirements=DIGEST, **fields))
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> LaunchSpec:
+    """A launch whose code and lock file this controller has in tmp_path."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "main.py").write_text("print('here')\n")
+    release = release_id(stage(code, (), tmp_path / "staged"))
+    shutil.copytree(tmp_path / "staged", kept_release(tmp_path, release))
+    keep_lock(str(tmp_path), LOCK)
+    return record(release=release).launch
+
+
+def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(launch, tmp_path):
+    lock = kept_lock(tmp_path, launch.requirements)
+
+    assert missing_here(launch, tmp_path) == ""
+    lock.write_bytes(b"jax==0.2")
+    assert missing_here(launch, tmp_path) == str(lock)
+    shutil.rmtree(kept_release(tmp_path, launch.release))
+    assert missing_here(launch, tmp_path) == str(kept_release(tmp_path, launch.release))
+
+
+def test_a_lock_file_that_is_lost_is_missing(launch, tmp_path):
+    lock = kept_lock(tmp_path, launch.requirements)
+    lock.unlink()
+
+    assert missing_here(launch, tmp_path) == str(lock)
+
+
+@pytest.mark.parametrize("text", [LOCK, LOCK + b"\n", b"\n" + LOCK + b"\n\n"])
+def test_a_lock_file_counts_without_the_white_space_around_it(launch, tmp_path, text):
+    kept_lock(tmp_path, launch.requirements).write_bytes(text)
+
+    assert missing_here(launch, tmp_path) == ""
+
+
+def test_a_lock_file_that_is_damaged_is_written_again_by_the_next_launch(tmp_path):
+    keep_lock(str(tmp_path), LOCK)
+    lock = kept_lock(tmp_path, DIGEST)
+    lock.write_bytes(b"jax==0.2")
+
+    keep_lock(str(tmp_path), LOCK)
+
+    assert lock.read_bytes() == LOCK + b"\n"
+
+
+def test_a_lock_file_that_is_whole_is_left_alone(tmp_path):
+    keep_lock(str(tmp_path), LOCK)
+    first = kept_lock(tmp_path, DIGEST).stat()
+
+    keep_lock(str(tmp_path), LOCK)
+
+    assert kept_lock(tmp_path, DIGEST).stat().st_ino == first.st_ino
+
+
+def test_lock_files_are_kept_below_the_state_directory_for_the_owner_alone(tmp_path):
+    state = tmp_path / "new/state"
+
+    keep_lock(str(state), LOCK)
+
+    assert [path.name for path in (state / "locks").iterdir()] == [f"{DIGEST}.lock"]
+    assert stat.S_IMODE((state / "locks").stat().st_mode) == 0o700
+
+
+def test_the_state_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert kept_release("~/state", "0123456789abcdef") == (
+        tmp_path / "state/releases/0123456789abcdef"
+    )
+    assert kept_lock("~/state", DIGEST) == tmp_path / f"state/locks/{DIGEST}.lock"
+
+
+def test_playbooks_are_told_names_and_paths_and_nothing_else():
+    assert relaunch_variables(record(), KEPT, "gs://bucket/fleet") == {
+        "run": "mine",
+        "tpu": "pod",
+        "relaunch": True,
+        "code": "/home/me/.tpufleet/releases/0123456789abcdef",
+        "jax_lock": f"/home/me/.tpufleet/locks/{DIGEST}.lock",
+        "jax_requirements": "worker-tpu",
+        "fleet_state": "gs://bucket/fleet",
+        "wait": "started",
+    }
+
+
+def test_a_record_without_the_name_of_its_requirements_tells_none():
+    old = record(jax_requirements=None)
+
+    assert "jax_requirements" not in relaunch_variables(old, KEPT, "/fleet")
+
+
+@pytest.mark.parametrize("chip", [0, 3])
+def test_a_run_on_one_chip_is_relaunched_on_that_chip(chip):
+    told = relaunch_variables(record(chip=chip), KEPT, "/fleet")
+
+    assert (told["per_chip"], told["chip"]) == (True, chip)
+
+
+def test_a_run_is_relaunched_by_the_word_that_addresses_its_tpu_now():
+    assert relaunch_variables(record(), KEPT, "/fleet", "pod-1,pod-2")["tpu"] == "pod-1,pod-2"

@@ -1,0 +1,145 @@
+"""The module run_schedule: what it is asked, on a controller with a stand-in crontab."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.tpufleet.core.plugins.module_utils.timers import Cron
+from ansible_collections.tpufleet.core.plugins.modules import run_schedule
+
+from tests.collections.test_run_schedule_cron import CRONTAB, script
+
+WATCH = {"state": "present", "verb": "watch", "every": "1m"}
+RESTART = {"state": "present", "verb": "restart", "target": "mine", "every": "6h"}
+
+
+class Controller:
+    """A controller whose timers cron keeps; ``table`` is its crontab."""
+
+    def __init__(self, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.table, self._capsys = table, capsys
+
+    def ask(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
+        """Call the module; return its answer."""
+        needed = {"project": "/project", "tool": "/tool", "_ansible_check_mode": check}
+        given = {name: each for name, each in (needed | options).items() if each is not None}
+        with patch_module_args(given), pytest.raises(SystemExit):
+            run_schedule.main()
+        return json.loads(self._capsys.readouterr().out)
+
+
+@pytest.fixture
+def controller(capsys, monkeypatch, tmp_path):
+    table = tmp_path / "table"
+    script(tmp_path / "crontab", CRONTAB, table=table)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(run_schedule, "keeper", Cron)
+    return Controller(table, capsys)
+
+
+def test_a_timer_is_created_once_and_removed_again(controller):
+    created, again = controller.ask(**WATCH), controller.ask(**WATCH)
+
+    assert (created["changed"], again["changed"]) == (True, False)
+    assert created["timers"] == again["timers"] == ["tpufleet-do-watch"]
+    assert created["lines"] == ["*/1 * * * *  tpufleet-do-watch"]
+    assert created["diff"] == {"before": "", "after": controller.table.read_text()}
+    removed = controller.ask(state="absent", name="tpufleet-do-watch")
+    assert (removed["changed"], removed["timers"], removed["lines"]) == (True, [], [])
+    assert removed["diff"] == {"before": created["diff"]["after"], "after": ""}
+    assert controller.table.read_text() == ""
+
+
+def test_in_check_mode_nothing_is_created_or_removed(controller):
+    foretold = controller.ask(check=True, **WATCH)
+
+    assert (foretold["changed"], foretold["timers"]) == (True, [])
+    assert not controller.table.exists()
+    controller.ask(**WATCH)
+    assert controller.ask(check=True, state="absent", name="tpufleet-do-watch")["changed"]
+    assert controller.ask()["timers"] == ["tpufleet-do-watch"]
+
+
+def test_the_timers_are_listed_and_none_is_changed(controller):
+    controller.ask(**WATCH)
+    controller.ask(**RESTART)
+
+    told = controller.ask()
+
+    assert not told["changed"]
+    assert told["timers"] == ["tpufleet-do-restart-mine", "tpufleet-do-watch"]
+    assert told["diff"] == {"before": "", "after": ""}
+
+
+def test_a_timer_runs_the_playbook_in_the_project_with_what_it_needs(controller, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    controller.ask(
+        **RESTART,
+        project=str(tmp_path / "link"),
+        inventories=["inventory/gcp"],
+        environment={"B": 2, "A": "1", "EMPTY": ""},
+    )
+
+    line = controller.table.read_text()
+    lock = tmp_path / ".cache/tpufleet/tpufleet-do-restart-mine.lock"
+    assert f" cd {tmp_path} && " in line
+    assert f" {lock} timeout " in line
+    assert " env A=1 B=2 /tool -i inventory/gcp playbooks/restart.yml -e run=mine >" in line
+    assert lock.parent.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"state": "absent", "name": "tpufleet-do-other"}, "there are: tpufleet-do-watch"),
+        ({**WATCH, "verb": "reboot"}, "cannot be scheduled"),
+        ({**WATCH, "at": "18:00"}, "say either"),
+        ({**WATCH, "every": ""}, "say either"),
+        ({**WATCH, "environment": {"A B": "c"}}, "environment variable"),
+        ({"state": "present", "verb": "kill", "target": "a b", "at": "18:00"}, "a valid name"),
+        (
+            {"state": "present", "verb": "delete", "target": "pod", "at": "18:00", "zone": "us-a"},
+            "the zone and the id of TPU pod",
+        ),
+        (
+            {"state": "present", "verb": "delete", "target": "pod", "at": "18:00", "node_id": "1"},
+            "the zone and the id of TPU pod",
+        ),
+        (
+            {
+                **{"state": "present", "verb": "delete", "target": "pod", "at": "18:00"},
+                **{"zone": "us-a", "node_id": "1"},
+            },
+            "needs systemd",
+        ),
+        ({"state": "there"}, "value of state must be one of"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused_and_changes_nothing(controller, options, why):
+    controller.ask(**WATCH)
+    before = controller.table.read_text()
+
+    told = controller.ask(**options)
+
+    assert told["failed"]
+    assert why in told["msg"]
+    assert controller.table.read_text() == before
+
+
+def test_a_removal_where_there_are_no_timers_says_so(controller):
+    assert "there are: none" in controller.ask(state="absent", name="other")["msg"]
+
+
+@pytest.mark.parametrize("missing", ["project", "tool"])
+def test_the_project_and_the_tool_are_needed(controller, missing):
+    assert f"missing required arguments: {missing}" in controller.ask(**{missing: None})["msg"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(controller, tmp_path):
+    (tmp_path / ".cache").write_text("a file")
+
+    assert f"{tmp_path}/.cache/tpufleet: Not a directory" in controller.ask(**WATCH)["msg"]

@@ -1,0 +1,248 @@
+"""Timers as systemd units: which files are written, and what systemctl is asked, in which order."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
+    ScheduleError,
+    Timer,
+    service,
+    timer_unit,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.timers import Cron, Systemd, keeper, run
+
+WATCH = Timer("watch", "", "", 60, "/project", "/tool", ("playbooks/watch.yml",), "/lock")
+KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill.yml",), "/lock")
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >> "{log}"
+[ "$1" = list-timers ] || exit 0
+printf 'NEXT UNIT  \\n\\nsoon tpufleet-do-watch.timer\\n1 listed.\\n'
+"""
+ANALYZE = """#!/bin/sh
+[ "$1" = calendar ] || exit 1
+case "$2" in 20*) ;; *) echo "cannot parse" >&2; echo "second line" >&2; exit 1;; esac
+case "$2" in 2001*) echo "    Next elapse: never";; *) echo "    Next elapse: Thu 2099-01-01";; esac
+"""
+
+
+class Controller:
+    """systemd's tools, and what systemctl was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "log"
+        self.units = folder / "etc/systemd"
+        for name, text in (("systemctl", SYSTEMCTL), ("systemd-analyze", ANALYZE)):
+            tool = folder / "bin" / name
+            tool.parent.mkdir(exist_ok=True)
+            tool.write_text(text.replace("{log}", str(self.log)))
+            tool.chmod(0o755)
+
+    def systemd(self) -> Systemd:
+        kept = Systemd()
+        kept.folder, kept.tool = self.units, ["systemctl"]
+        return kept
+
+    def asked(self) -> list[str]:
+        """Return what systemctl was asked since the last time."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    found = Controller(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    return found
+
+
+def test_a_new_timer_is_written_and_enabled(controller):
+    before, after = controller.systemd().put(WATCH, dry=False)
+
+    assert (before, after) == ("", service(WATCH) + timer_unit(WATCH))
+    units = {path.name: path.read_text() for path in controller.units.iterdir()}
+    assert units == {
+        "tpufleet-do-watch.service": service(WATCH),
+        "tpufleet-do-watch.timer": timer_unit(WATCH),
+    }
+    assert controller.asked() == ["daemon-reload", "enable --now tpufleet-do-watch.timer"]
+
+
+def test_a_changed_timer_is_stopped_before_its_units_are_written(controller):
+    controller.systemd().put(WATCH, dry=False)
+    controller.asked()
+
+    before, after = controller.systemd().put(replace(WATCH, every=120), dry=False)
+
+    assert "=60s" in before
+    assert "=120s" in after
+    assert controller.asked() == [
+        "stop tpufleet-do-watch.timer",
+        "daemon-reload",
+        "enable --now tpufleet-do-watch.timer",
+    ]
+
+
+def test_the_stamp_that_an_older_version_kept_goes_with_its_timer(controller):
+    controller.systemd().put(KILL, dry=False)
+    unit = controller.units / "tpufleet-do-kill-mine.timer"
+    unit.write_text(unit.read_text().replace("AccuracySec", "Persistent=true\nAccuracySec"))
+    controller.asked()
+
+    controller.systemd().put(KILL, dry=False)
+
+    assert controller.asked()[:2] == [
+        "stop tpufleet-do-kill-mine.timer",
+        "clean --what=state tpufleet-do-kill-mine.timer",
+    ]
+
+
+def test_a_timer_that_is_the_same_is_left_alone(controller):
+    controller.systemd().put(KILL, dry=False)
+    controller.asked()
+
+    before, after = controller.systemd().put(KILL, dry=False)
+
+    assert before == after
+    assert controller.asked() == []
+
+
+def test_a_dry_run_writes_and_asks_nothing(controller):
+    before, after = controller.systemd().put(WATCH, dry=True)
+
+    assert (before, after) == ("", service(WATCH) + timer_unit(WATCH))
+    assert not controller.units.exists()
+    controller.systemd().put(WATCH, dry=False)
+    controller.asked()
+    assert controller.systemd().drop("tpufleet-do-watch", dry=True) == (after, "")
+    assert controller.asked() == []
+    assert len(list(controller.units.iterdir())) == 2
+
+
+def test_a_time_that_has_passed_is_refused(controller):
+    with pytest.raises(ScheduleError, match="at='2001-01-01' is over already"):
+        controller.systemd().put(replace(KILL, at="2001-01-01"), dry=False)
+
+    assert not controller.units.exists()
+
+
+def test_a_time_that_systemd_cannot_read_is_refused_with_its_first_line(controller):
+    with pytest.raises(ScheduleError, match=r"calendar tomorrow-ish: cannot parse$"):
+        controller.systemd().put(replace(KILL, at="tomorrow-ish"), dry=False)
+
+
+def test_a_removed_timer_leaves_no_unit(controller):
+    controller.systemd().put(WATCH, dry=False)
+    controller.systemd().put(KILL, dry=False)
+    controller.asked()
+
+    before, after = controller.systemd().drop("tpufleet-do-watch", dry=False)
+
+    assert (before, after) == (service(WATCH) + timer_unit(WATCH), "")
+    assert controller.asked() == [
+        "stop tpufleet-do-watch.timer",
+        "disable tpufleet-do-watch.timer",
+        "daemon-reload",
+    ]
+    assert controller.systemd().names() == ["tpufleet-do-kill-mine"]
+    assert sorted(path.name for path in controller.units.iterdir()) == [
+        "tpufleet-do-kill-mine.service",
+        "tpufleet-do-kill-mine.timer",
+    ]
+
+
+def test_a_timer_that_is_not_there_is_removed_without_asking(controller):
+    assert controller.systemd().drop("tpufleet-do-watch", dry=False) == ("", "")
+    assert controller.asked() == []
+
+
+def test_only_the_fleets_own_timers_are_listed_sorted(controller):
+    for timer in (WATCH, KILL):
+        controller.systemd().put(timer, dry=False)
+    (controller.units / "backup.timer").write_text("")
+    controller.asked()
+
+    assert controller.systemd().names() == ["tpufleet-do-kill-mine", "tpufleet-do-watch"]
+    assert controller.systemd().lines() == ["NEXT UNIT", "soon tpufleet-do-watch.timer"]
+    assert controller.asked() == ["list-timers --all --full --no-pager tpufleet-do-*"]
+
+
+def test_where_there_are_no_timers_systemd_is_not_asked(controller):
+    controller.units.mkdir(parents=True)
+
+    assert controller.systemd().lines() == []
+    assert controller.asked() == []
+
+
+def test_root_has_the_systems_timers_and_a_user_their_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    root = Systemd()
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    user = Systemd()
+
+    assert (root.folder, root.tool) == (Path("/etc/systemd/system"), ["systemctl"])
+    assert user.folder == tmp_path / ".config/systemd/user"
+    assert user.tool == ["systemctl", "--user"]
+    assert root.logs("t") == "systemctl status t.timer t.service; journalctl -u t"
+    assert user.logs("t") == "systemctl --user status t.timer t.service; journalctl --user -u t"
+
+
+def test_a_program_that_is_missing_or_fails_is_named(tmp_path):
+    with pytest.raises(ScheduleError, match=r"^/no/such: No such file"):
+        run(["/no/such"])
+    for script, reason in (
+        ("print('  one\\ntwo  '); exit(1)", "one"),
+        ("import sys; sys.stderr.write('worse\\n'); print('one'); exit(1)", "worse"),
+        ("exit(7)", "7"),
+    ):
+        with pytest.raises(ScheduleError) as caught:
+            run([sys.executable, "-c", script, "not shown"])
+        assert str(caught.value) == f"{sys.executable} -c {script}: {reason}"
+
+
+def test_a_programs_output_is_returned_and_its_input_given():
+    assert run([sys.executable, "-c", "print(input() + '!')"], "ä\n") == "ä!\n"
+
+
+@pytest.mark.parametrize(
+    ("is_booted", "programs", "expected"),
+    [
+        (True, {"systemctl", "crontab"}, Systemd),
+        (True, {"crontab"}, Cron),
+        (False, {"systemctl", "crontab"}, Cron),
+    ],
+)
+def test_systemd_keeps_the_timers_where_it_runs_else_cron(
+    monkeypatch, tmp_path, is_booted, programs, expected
+):
+    booted(monkeypatch, is_booted, programs, tmp_path)
+
+    assert isinstance(keeper(), expected)
+
+
+@pytest.mark.parametrize(("is_booted", "programs"), [(True, set()), (False, {"systemctl"})])
+def test_a_controller_without_systemd_and_cron_is_told_so(
+    monkeypatch, tmp_path, is_booted, programs
+):
+    booted(monkeypatch, is_booted, programs, tmp_path)
+
+    with pytest.raises(ScheduleError, match="neither systemd nor cron"):
+        keeper()
+
+
+def booted(monkeypatch, is_booted: bool, programs: set[str], folder: Path) -> None:
+    """Have a controller with these programs, which systemd has booted or not."""
+    for name in programs:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    is_dir = Path.is_dir
+    monkeypatch.setattr(
+        Path,
+        "is_dir",
+        lambda path: is_booted if str(path) == "/run/systemd/system" else is_dir(path),
+    )
