@@ -1,5 +1,6 @@
 """Google's own gcloud as a caller of the local cloud, with a home and configuration apart."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -98,6 +99,102 @@ def test_it_makes_and_deletes_what_belongs_to_compute(gcloud):
     assert listed.split() == ["mine", "203.0.113.7/32"]
     assert "'key': 'a', 'value': 'b'" in told
     assert networks.split() == ["default"]
+
+
+def test_it_lists_tpus_and_what_a_zone_offers_by_the_first_version(gcloud, local_api):
+    local_api.ready("one")
+
+    listed = gcloud(*TPUS, "list", ZONE, "--format=value(name.basename(),state)")
+    locations = gcloud(*TPUS, "locations", "list", "--format=value(locationId)")
+    types = gcloud(*TPUS, "accelerator-types", "list", ZONE, "--format=value(type)")
+    versions = gcloud(*TPUS, "versions", "list", ZONE, "--format=value(version)")
+    described = gcloud(*TPUS, "describe", "one", ZONE, "--format=value(acceleratorType)")
+
+    assert listed.split() == ["one", "READY"]
+    assert "us-central2-b" in locations.split()
+    assert "v4-8" in types.split()
+    assert "tpu-ubuntu2204-base" in versions.split()
+    assert described.strip() == "v4-16"
+
+
+@pytest.mark.parametrize(
+    ("tier", "shown"),
+    [
+        ("--best-effort", {"bestEffort": {}}),
+        ("--reserved", {"guaranteed": {"reserved": True}}),
+        ("--provisioning-model=flex-start", {"runDuration": {"maxRunDuration": "3600s"}}),
+    ],
+)
+def test_it_queues_by_the_tiers_of_the_alpha(gcloud, local_api, tier, shown):
+    queue = ("alpha", *TPUS, "queued-resources")
+    kind = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
+    more = ("--max-run-duration=1h",) if "flex" in tier else ()
+
+    gcloud(*queue, "create", "qr", "--node-id=one", *kind, tier, *more, ZONE)
+    local_api.state_is("one", "READY")
+
+    fields = ",".join(shown)
+    assert json.loads(gcloud(*queue, "describe", "qr", ZONE, f"--format=json({fields})")) == shown
+
+
+def test_it_attaches_and_detaches_a_disk_by_the_alpha(gcloud, local_api):
+    local_api.ready("one", acceleratorType="v4-8")
+    gcloud("compute", "disks", "create", "data", ZONE, "--size=10GB")
+    tpu = ("alpha", *TPUS, "tpu-vm")
+
+    gcloud(*tpu, "attach-disk", "one", ZONE, "--disk=data", "--mode=read-only")
+    attached = local_api.node("one")["dataDisks"]
+    gcloud(*tpu, "detach-disk", "one", ZONE, "--disk=data")
+
+    source = "projects/local-fleet/zones/us-central2-b/disks/data"
+    assert attached == [{"sourceDisk": source, "mode": "READ_ONLY"}]
+    assert "dataDisks" not in local_api.node("one")
+
+
+def test_it_labels_disks_and_lists_subnetworks_and_machine_types(gcloud):
+    gcloud("compute", "disks", "create", "data", ZONE, "--size=10GB", "--labels=team=a")
+    gcloud("compute", "disks", "add-labels", "data", ZONE, "--labels=cost=1")
+    labels = gcloud("compute", "disks", "describe", "data", ZONE, "--format=json(labels)")
+    subnets = gcloud("compute", "networks", "subnets", "list", "--format=value(name,region)")
+    types = gcloud(
+        "compute", "machine-types", "list", "--zones=us-central2-b", "--format=value(name)"
+    )
+
+    assert json.loads(labels) == {"labels": {"team": "a", "cost": "1"}}
+    assert ["default", "us-central2"] in [line.split() for line in subnets.splitlines()]
+    assert "ct6e-standard-4t" in types.split()
+
+
+def test_it_does_what_maxtext_s_multihost_job_and_runner_ask_of_it(gcloud, local_api, tmp_path):
+    """MaxText has no client of its own: its scripts call gcloud, with these words."""
+    script = tmp_path / "startup_script.txt"
+    script.write_text("#!/bin/bash\necho here\n")
+    where = ("--project=local-fleet", ZONE)
+    queue = ("alpha", *TPUS, "queued-resources")
+    kind = ("--accelerator-type=v4-16", "--runtime-version=tpu-ubuntu2204-base")
+    slices = ("--node-prefix=job", "--node-count=2", "--autocheckpoint-enabled")
+
+    gcloud(
+        *(*queue, "create", "job", *kind, *where, *slices),
+        f"--metadata-from-file=startup-script={script}",
+    )
+    for name in ("job-0", "job-1"):
+        local_api.state_is(name, "READY")
+    listed = gcloud(
+        *("alpha", *TPUS, "tpu-vm", "list", "--filter=name~job"),
+        *("--format=csv(name,accelerator_type)", *where),
+    )
+    workers = gcloud(
+        *(*TPUS, "tpu-vm", "describe", "job-0", "--flatten=networkEndpoints[]"),
+        *("--format=csv[no-heading](networkEndpoints.ipAddress)", *where),
+    )
+    specs = list(local_api.machines.specs.values())
+    gcloud(*queue, "delete", "job", "--force", "--quiet", *where)
+
+    assert sorted(listed.split()[1:]) == ["job-0,v4-16", "job-1,v4-16"]
+    assert len(workers.split()) == 2
+    assert [spec.metadata["startup-script"] for spec in specs] == [script.read_text()] * 4
+    assert local_api.get("locations/-/nodes") == {}
 
 
 def test_a_refusal_is_told_in_the_cloud_s_own_words(gcloud):
