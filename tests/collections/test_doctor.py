@@ -261,7 +261,7 @@ def test_ports_are_tried_and_workers_that_answer_alike_are_one_line():
         )
     )
     assert found[0] == "ok   ssh: pod-w[0-2] (external address), the port is open"
-    assert found[1].startswith("MEND ssh: pod-w3: no answer (198.51.100.3 port 22): fleet_firewall")
+    assert found[1].startswith("MEND ssh: pod-w3: no answer (198.51.100.3 port 22): allow")
     assert found[2].startswith("MEND host keys: pod-w2: ssh knows no key")
 
 

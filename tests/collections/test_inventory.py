@@ -286,8 +286,8 @@ def test_an_api_that_is_down_is_one_line_with_its_address_and_the_hint(listed, s
     assert line.endswith("start it")
 
 
-def test_one_name_in_two_zones_is_one_line(listed, scripted):
-    scripted.answerer = answering(node(id="1"), node(zone="us-east1-d", id="2"))
+def test_two_hosts_of_one_name_are_one_line(listed, scripted):
+    scripted.answerer = answering(node(id="1"), node("demo-w0", id="2", state="PREEMPTED"))
     assert "set hostnames" in the_line(listed())
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import KnownHost
@@ -178,9 +180,16 @@ def test_accept_new_is_the_loud_fallback_for_missing_keys():
     assert "accept-new" in built.hosts[0].variables["ansible_ssh_common_args"]
 
 
-def test_one_name_in_two_zones_says_how_to_set_hostnames():
-    built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2"))
-    with pytest.raises(NameClash, match=r"demo \(us-central2-b\).*demo \(us-east1-d\).*hostnames"):
+def test_a_name_in_two_zones_is_hosts_with_the_zone_in_their_names():
+    built = hosts_of(node(id="1"), node(zone="us-east1-d", id="2", state="PREEMPTED"))
+    assert [host.name for host in built.hosts] == [
+        *("demo-us-central2-b-w0", "demo-us-central2-b-w1", "demo-us-east1-d")
+    ]
+
+
+def test_two_hosts_of_one_name_are_refused_with_how_to_set_hostnames():
+    built = hosts_of(node("demo"), node("demo-w0", id="2", state="PREEMPTED"))
+    with pytest.raises(NameClash, match=r"demo \(us-central2-b\).*demo-w0 \(.*hostnames"):
         refuse_clashes([(host.name, host) for host in built.hosts])
 
 
@@ -212,6 +221,36 @@ def test_what_is_no_node_is_one_line_that_names_the_field(fields, what):
     with pytest.raises(BadNode, match=re.escape(what)) as caught:
         parse_node(node() | fields)
     assert "\n" not in str(caught.value)
+
+
+HOSTILE = ["p;touch${IFS}x", "p$(id)", "p`id`", "-p", "p%h", "p'q", 'p"q', "p|q", "p&q", "p\\q"]
+
+
+@pytest.mark.parametrize("project", HOSTILE)
+def test_a_project_that_a_shell_would_read_otherwise_is_refused(project):
+    name = node()["name"].replace("local-fleet", project)
+
+    with pytest.raises(BadNode, match="a TPU's name reads"):
+        parse_node(node() | {"name": name})
+
+
+@pytest.mark.parametrize("project", ["local-fleet", "example.com:fleet", "123456789012"])
+def test_projects_of_every_kind_are_read(project):
+    assert parse_node(node() | {"name": node()["name"].replace("local-fleet", project)})
+
+
+@given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
+def test_every_name_is_one_word_of_the_command_that_ssh_gives_a_shell(project, zone, host):
+    found = replace(parse_node(node()), project=project, zone=zone)
+    options = HostOptions(address="iap", known_hosts_file="/known")
+    known = {f"4711-w{w}": KnownHost(f"4711-w{w}", {}, host) for w in (0, 1)}
+
+    (worker, _) = build_hosts([found], options, known).hosts
+
+    proxy = shlex.split(worker.variables["ansible_ssh_common_args"])[-1]
+    words = shlex.split(proxy.removeprefix("ProxyCommand="))
+    assert words[3] == host
+    assert words[6:8] == [f"--project={project}", f"--zone={zone}"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import (
     ACTIONS,
+    FOREIGN,
     GIVE_UP,
     GONE,
     LAUNCH,
@@ -20,11 +21,17 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision impor
     Seen,
     decide,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
+    RunRecord,
+    parse_record,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.collections.runs.records import run_record
+
 NOW = 1_000_000.0
-RECORD = {"wanted": "running", "attempt": 3}
+RECORD = run_record(attempt=3, checkpoints="/mnt/shared/checkpoints/mine")
 LIMITS = Limits()
 RUNNING = Part("w0", True, step=7, has_heartbeat=True, heartbeat_age=1.0, attempt=3)
 IDLE = Part("w0", False, attempt=3)
@@ -39,8 +46,12 @@ def ended(code: str, **more) -> Part:
     return replace(IDLE, code=code, ended_at=NOW - 100, words=f"exit {code}", **more)
 
 
-def remember(record: dict, decision) -> dict:
-    return {**record, "watch": decision.kept()}
+def changed(record: RunRecord, **fields) -> RunRecord:
+    return parse_record(record.run, record.fields() | fields)
+
+
+def remember(record: RunRecord, decision) -> RunRecord:
+    return changed(record, watch=decision.kept())
 
 
 def test_a_run_that_runs_is_left_alone():
@@ -105,12 +116,12 @@ def test_a_new_worker_without_the_run_is_launched_on():
 
 
 GONE_AWAY = replace(IDLE, active=None)
-IN_A_BUCKET = {**RECORD, "checkpoints": "gs://bucket/run"}
+IN_A_BUCKET = run_record(attempt=3)
 FOR_LONG = {"watch": {"state": "unreachable", "since": NOW - LIMITS.unreachable - 1}}
 
 
 def test_a_tpu_with_a_worker_that_stays_away_is_replaced_when_the_api_was_asked_twice():
-    record = {**IN_A_BUCKET, **FOR_LONG}
+    record = changed(IN_A_BUCKET, **FOR_LONG)
 
     assert decide(IN_A_BUCKET, pod(ended("77"), GONE_AWAY, asked_twice=True), NOW).action == NOTHING
     assert decide(record, pod(ended("77"), GONE_AWAY), NOW).action == NOTHING
@@ -120,17 +131,17 @@ def test_a_tpu_with_a_worker_that_stays_away_is_replaced_when_the_api_was_asked_
 def test_nothing_is_replaced_while_its_run_goes_on():
     seen = pod(RUNNING, GONE_AWAY, asked_twice=True)
 
-    assert decide({**IN_A_BUCKET, **FOR_LONG}, seen, NOW).action == NOTHING
+    assert decide(changed(IN_A_BUCKET, **FOR_LONG), seen, NOW).action == NOTHING
 
 
 def test_nothing_is_replaced_by_a_controller_that_reaches_no_worker_at_all():
     seen = pod(GONE_AWAY, GONE_AWAY, asked_twice=True, others_answer=False)
 
-    assert decide({**IN_A_BUCKET, **FOR_LONG}, seen, NOW).action == NOTHING
+    assert decide(changed(IN_A_BUCKET, **FOR_LONG), seen, NOW).action == NOTHING
 
 
 def test_nothing_is_replaced_whose_checkpoints_may_be_on_its_disks():
-    record = {**RECORD, **FOR_LONG, "checkpoints": "/mnt/shared/checkpoints/run"}
+    record = changed(RECORD, **FOR_LONG)
     decision = decide(record, pod(ended("77"), GONE_AWAY, asked_twice=True), NOW)
 
     assert decision.action == NOTHING
@@ -151,7 +162,7 @@ def test_a_tpu_that_is_replaced_again_and_again_without_a_step_is_given_up():
 
 
 def test_a_worker_that_fails_again_and_again_has_its_tpu_replaced_if_checkpoints_allow_it():
-    record = {**IN_A_BUCKET, "watch": {"bad_worker": "w1", "bad_times": 3}}
+    record = changed(IN_A_BUCKET, watch={"bad_worker": "w1", "bad_times": 3})
     decision = decide(record, pod(ended("77"), ended("1")), NOW)
 
     assert decision.action == REPLACE
@@ -174,7 +185,7 @@ def test_what_was_interrupted_goes_on_at_once_and_costs_no_crash(code):
 def test_the_first_crash_is_launched_at_once_and_the_next_ones_wait_longer():
     record, waits = RECORD, []
     for attempt in range(3, 7):
-        record = {**record, "attempt": attempt}
+        record = changed(record, attempt=attempt)
         crash = pod(replace(ended("1"), attempt=attempt))
         decision = decide(record, crash, NOW)
         waits.append(max(0.0, decision.memory.not_before - NOW))
@@ -190,7 +201,7 @@ def test_a_crash_is_counted_once_an_attempt():
 
 
 def test_a_run_that_never_gets_on_is_given_up_with_a_last_word():
-    record = {**RECORD, "watch": {"crashes": LIMITS.crashes}}
+    record = changed(RECORD, watch={"crashes": LIMITS.crashes})
     decision = decide(record, pod(ended("1")), NOW)
 
     assert decision.action == GIVE_UP
@@ -198,7 +209,7 @@ def test_a_run_that_never_gets_on_is_given_up_with_a_last_word():
 
 
 def test_a_step_further_than_ever_forgives_the_crashes():
-    record = {**RECORD, "watch": {"crashes": LIMITS.crashes, "best_step": 10}}
+    record = changed(RECORD, watch={"crashes": LIMITS.crashes, "best_step": 10})
 
     decision = decide(record, pod(ended("1", step=11)), NOW)
 
@@ -211,14 +222,14 @@ def test_a_bad_config_is_given_up_at_once():
 
 def test_a_loss_that_is_no_number_is_tried_once_more_and_then_given_up():
     first = decide(RECORD, pod(ended("3")), NOW)
-    record = remember({**RECORD, "attempt": 4}, first)
+    record = remember(changed(RECORD, attempt=4), first)
     second = decide(record, pod(replace(ended("3"), attempt=4)), NOW)
 
     assert (first.action, second.action) == (LAUNCH, GIVE_UP)
 
 
 def test_a_worker_that_is_first_to_fail_again_and_again_is_named():
-    record = {**RECORD, "watch": {"bad_worker": "w1", "bad_times": 3}}
+    record = changed(RECORD, watch={"bad_worker": "w1", "bad_times": 3})
     decision = decide(record, pod(ended("77"), ended("1")), NOW)
 
     assert decision.action == GIVE_UP
@@ -279,7 +290,7 @@ def test_a_run_that_has_just_ended_on_one_worker_is_given_time_to_end_on_the_oth
 
 
 def test_what_was_stopped_is_stopped_where_it_still_runs_and_never_started():
-    stopped = {**RECORD, "wanted": "stopped"}
+    stopped = changed(RECORD, wanted="stopped")
 
     assert decide(stopped, pod(RUNNING), NOW).action == STOP
     assert decide(stopped, pod(ended("75")), NOW).action == NOTHING
@@ -300,18 +311,21 @@ PARTS = st.builds(
 )
 VIEWS = st.builds(
     Seen,
-    node=st.sampled_from(["READY", "PREEMPTED", "TERMINATED", GONE, "CREATING", "STOPPED"]),
+    node=st.sampled_from(
+        ["READY", "PREEMPTED", "TERMINATED", GONE, FOREIGN, "CREATING", "STOPPED"]
+    ),
     parts=st.lists(PARTS, max_size=3).map(tuple),
     workers=st.integers(1, 3),
     health=st.sampled_from(["", "HEALTHY", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_TENSORFLOW"]),
     asked_twice=st.booleans(),
+    is_identified=st.booleans(),
+    is_deletable=st.booleans(),
 )
-RECORDS = st.fixed_dictionaries(
-    {
-        "wanted": st.sampled_from(["running", "stopped", "done", "given up"]),
-        "attempt": st.integers(0, 5),
-        "watch": st.none() | st.just({}) | st.just({"crashes": "many", "tries": 3, "odd": 1}),
-    }
+RECORDS = st.builds(
+    run_record,
+    wanted=st.sampled_from(["running", "stopped", "done"]),
+    attempt=st.integers(0, 5),
+    watch=st.none() | st.just({}) | st.just({"crashes": "many", "tries": 3, "odd": 1}),
 )
 
 
@@ -324,8 +338,12 @@ def test_whatever_is_seen_what_is_not_wanted_is_never_started_and_no_loss_is_tak
 
     assert decision.action in ACTIONS
     assert decision == decide(record, seen, NOW)
-    if record["wanted"] != "running":
+    if record.wanted != "running":
         assert decision.action in (NOTHING, STOP)
+    elif not seen.is_identified or seen.node == FOREIGN:
+        assert decision.action == NOTHING
+    if decision.action == REPLACE:
+        assert seen.is_deletable
     if decision.action in (RECREATE, REPLACE):
         assert seen.asked_twice
     if decision.action == RECREATE:
@@ -340,16 +358,16 @@ def test_whatever_is_seen_what_is_not_wanted_is_never_started_and_no_loss_is_tak
 @settings(deadline=None, max_examples=100)
 @given(code=st.sampled_from(["1", "3", "76", "127", "SEGV", "KILL"]), workers=st.integers(1, 3))
 def test_a_run_that_fails_forever_is_given_up_after_a_bounded_number_of_launches(code, workers):
-    record, now, launches = dict(RECORD), NOW, 0
+    record, now, launches = RECORD, NOW, 0
     for _ in range(200):
-        parts = [replace(ended(code), attempt=record["attempt"], ended_at=now)] * workers
+        parts = [replace(ended(code), attempt=record.attempt, ended_at=now)] * workers
         decision = decide(record, pod(*parts), now)
         record = remember(record, decision)
         if decision.action == GIVE_UP:
             break
         if decision.action == LAUNCH:
             launches += 1
-            record["attempt"] += 1
+            record = changed(record, attempt=record.attempt + 1)
         now += 60
 
     assert decision.action == GIVE_UP
@@ -357,5 +375,4 @@ def test_a_run_that_fails_forever_is_given_up_after_a_bounded_number_of_launches
 
 
 def test_a_memory_of_another_kind_begins_anew():
-    assert Memory.of({"watch": "broken"}) == Memory()
-    assert Memory.of({"watch": {"crashes": "x", "tries": 2}}) == Memory(tries=2)
+    assert Memory.of({"crashes": "x", "tries": 2}) == Memory(tries=2)

@@ -2,71 +2,158 @@
 
 import os
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
-from ansible_collections.tpufleet.core.plugins.plugin_utils.run_actor import Actor, Diary
-from ansible_collections.tpufleet.core.plugins.plugin_utils.watch_upkeep import delete_idle, prune
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
+    Records,
+    UnusableRecord,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import Upkeep, prune
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import LOOK_HOLDS_S
 
-HOSTS = {"pod-w0": {"tpu_name": "pod", "tpu_id": "7", "tpu_worker_count": 1}}
-QUIET = {"pod-w0": {"runs": []}}
+from tests.collections.runs.passes import POD, Controller
+from tests.collections.runs.records import ZONE, run_record
 
-
-class Playbooks(Actor):
-    """An actor that writes down what it would run."""
-
-    def __init__(self) -> None:
-        self.deleted: list[str] = []
-
-    def delete(self, tpu: str) -> str:
-        self.deleted.append(tpu)
-        return ""
+ELSEWHERE = "europe-west4-b"
+TWO = replace(POD, workers=2)
+HOLDER = "python3 (pid 8) holds /dev/accel0"
 
 
 @pytest.fixture
-def upkeep(tmp_path: Path):
-    def once(idle_since: float, allowed: str | None = "1h", check: bool = False) -> list[str]:
-        entry = {
-            "name": "pod",
-            "zone": "us-central2-b",
-            "accelerator_type": "v4-8",
-            "runtime_version": "tpu-ubuntu2204-base",
-        } | ({"idle_delete_after": allowed} if allowed else {})
-        memory, actor = RecordFolder(str(tmp_path / "idle")), Playbooks()
-        kept = memory.read("pod")
-        memory.change("pod", int(kept.get("generation", 0)), {"id": "7", "since": idle_since}, "")
-        runs, diary = RecordFolder(str(tmp_path)), Diary(tmp_path / "watch.log", quiet=check)
-        delete_idle([entry], HOSTS, QUIET, runs, memory, actor, diary, check)
-        return actor.deleted
-
-    return once
+def controller(tmp_path) -> Controller:
+    return Controller(tmp_path / "fleet", tmp_path / "kept", [TWO])
 
 
-def test_a_tpu_is_deleted_when_it_was_idle_for_long_enough(upkeep):
-    assert upkeep(time.time() - 3700) == ["pod"]
-    assert upkeep(time.time() - 3500) == []
+def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=4000, **more):
+    """Look twice, so many seconds apart; give the TPUs that were deleted."""
+    entry = {
+        "name": "pod",
+        "zones": [ZONE, ELSEWHERE],
+        "accelerator_type": "v4-16",
+        "runtime_version": "tpu-ubuntu2204-base",
+    } | ({"idle_delete_after": allowed} if allowed else {})
+    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    for _ in range(2):
+        watch = controller.watch(**more)
+        look = controller.look()
+        look = replace(
+            look,
+            answers={
+                host: look.answers[host] | (answers or {}).get(host, {}) for host in look.answers
+            },
+        )
+        gone = Upkeep(watch, idle).delete_idle([entry], look, watch.store.read_all().usable)
+        controller.now += seconds
+    return gone
 
 
-def test_a_tpu_of_which_the_fleet_says_nothing_stays(upkeep):
-    assert upkeep(time.time() - 1e6, allowed=None) == []
+def deleted(controller):
+    return [dict(play.variables) for play in controller.actor.played]
 
 
-def test_a_dry_run_deletes_nothing(upkeep):
-    assert upkeep(time.time() - 1e6, check=True) == []
+def test_a_tpu_that_was_idle_for_long_enough_is_deleted_by_zone_and_id(controller):
+    assert delete_idle(controller, seconds=3500) == []
+    controller.now -= 3500
+    assert delete_idle(controller, seconds=3700) == ["pod"]
+    assert deleted(controller) == [{"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}]
 
 
-def test_a_run_that_is_wanted_keeps_its_tpu(upkeep, tmp_path):
-    RecordFolder(str(tmp_path)).change("mine", 0, {"wanted": "running", "tpu": "pod"}, "")
-
-    assert upkeep(time.time() - 1e6) == []
+def test_a_tpu_of_which_the_fleet_says_nothing_stays(controller):
+    assert delete_idle(controller, allowed=None) == []
 
 
-def test_releases_that_no_run_needs_go_from_the_controller(tmp_path):
-    for index in range(8):
-        (tmp_path / f"r{index}").mkdir()
+def test_a_dry_run_deletes_nothing(controller):
+    delete_idle(controller)
+    controller.actor.played.clear()
+
+    delete_idle(controller, check=True)
+
+    assert deleted(controller) == []
+
+
+def test_a_wanted_run_keeps_its_tpu(controller):
+    controller.wants()
+
+    assert delete_idle(controller) == []
+
+
+@pytest.mark.parametrize("worker", ["pod-w0", "pod-w1"])
+@pytest.mark.parametrize(
+    "answer", [{"holders": [HOLDER]}, {"runs": [{"run": "x", "active": True}]}, {"holders": None}]
+)
+def test_a_tpu_that_is_used_on_any_of_its_workers_stays(controller, worker, answer):
+    assert delete_idle(controller, {worker: answer}) == []
+
+
+@pytest.mark.parametrize("change", [{"is_ours": False}, {"id": ""}, {"zone": "us-east1-d"}])
+def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
+    controller.listing = [replace(TWO, **change)]
+
+    assert delete_idle(controller) == []
+
+
+def test_of_two_tpus_of_one_name_just_the_fleets_own_is_deleted(controller):
+    foreign = replace(TWO, zone=ELSEWHERE, id="9", is_ours=False)
+    controller.listing = [foreign, TWO]
+    look = controller.look
+    controller.look = lambda: replace(
+        look(),
+        hosts={
+            f"{tpu.zone}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
+            for tpu in controller.listing
+            for worker in range(2)
+        },
+        answers={f"{ZONE}-w{worker}": {"runs": [], "holders": []} for worker in range(2)},
+    )
+
+    assert delete_idle(controller) == ["pod"]
+    assert deleted(controller)[0]["zone"] == ZONE
+
+
+def test_of_two_tpus_of_the_fleet_with_one_name_none_is_deleted(controller):
+    controller.listing = [TWO, replace(TWO, zone=ELSEWHERE, id="9")]
+
+    assert delete_idle(controller) == []
+
+
+def test_a_tpu_that_a_run_was_launched_on_meanwhile_stays(controller):
+    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    watch = controller.watch()
+    controller.wants()
+
+    gone = Upkeep(watch, idle)._delete(TWO, controller.look())
+
+    assert (gone, deleted(controller)) == (False, [])
+
+
+def test_a_tpu_stays_while_a_record_cannot_be_used(controller):
+    controller.wants("hostile", tpu="{{ x }}")
+
+    gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, controller.look())
+
+    assert (gone, deleted(controller)) == (False, [])
+
+
+def test_a_tpu_stays_where_the_look_at_its_workers_is_outdated(controller):
+    look = controller.look()
+    controller.now += LOOK_HOLDS_S + 1
+
+    gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, look)
+
+    assert (gone, deleted(controller)) == (False, [])
+
+
+def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path):
+    names = [f"{index:016x}" for index in range(8)]
+    for index, name in enumerate(names):
+        (tmp_path / name).mkdir()
         old = time.time() - 1e6 + index
-        os.utime(tmp_path / f"r{index}", (old, old))
+        os.utime(tmp_path / name, (old, old))
+    records = {"mine": run_record(release=names[0])}
+    broken = Records(records, (UnusableRecord("x", "not a JSON object"),))
 
-    assert prune(tmp_path, [{"release": "r0", "wanted": "running"}]) == ["r1", "r2"]
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["r0", "r3", "r4", "r5", "r6", "r7"]
+    assert prune(tmp_path, broken, time.time()) == []
+    assert prune(tmp_path, Records(records), time.time()) == names[1:3]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [names[0], *names[3:]]

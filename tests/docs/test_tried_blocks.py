@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.collections.runs.valid_record import record_fields
+from tests.collections.runs.records import ZONE, keep_release, record_fields
 from tests.collections.test_playbooks import OURS, environment_of
 from tests.docs.tried_blocks import ROOT, Block, blocks, given_by, gives, played, unsaid
 from tests.localcloud.api.local_api import LocalApi
@@ -67,8 +67,10 @@ def lose_a_run(local_api: LocalApi) -> None:
     """Take the TPU away on which the run of the record was at its step 70."""
     records = local_api.state / "fleet/runs"
     records.mkdir(parents=True)
-    (records / "shakespeare.json").write_text(json.dumps(RECORD))
-    local_api.ready("demo", schedulingConfig={"spot": True})
+    node = local_api.ready("demo", schedulingConfig={"spot": True}, labels=OURS)
+    nodes = [{"name": "demo", "zone": ZONE, "id": node["id"]}]
+    (records / "shakespeare.json").write_text(json.dumps(RECORD | {"nodes": nodes}))
+    keep_release(local_api.state / "fleet")
     local_api.call("POST", "/_localcloud/nodes/demo:preempt")
     local_api.state_is("demo", "PREEMPTED")
 

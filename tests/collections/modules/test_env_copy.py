@@ -165,7 +165,7 @@ def test_a_full_disk_is_said_in_one_line_and_what_was_begun_is_gone(tmp_path, le
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", small], check=True)
     try:
-        with pytest.raises(EnvError, match="no space left on the disk: make room, then"):
+        with pytest.raises(EnvError, match="no space left on the disk: free space, then"):
             take_env(small / NAME, PYTHON, tmp_path)
         assert list(small.iterdir()) == []
     finally:

@@ -12,6 +12,8 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils import kept_run, worker_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
 from ansible_collections.tpufleet.core.plugins.plugin_utils.sends_wheels import SendsWheels
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 PLUGINS = "ansible_collections.tpufleet.core.plugins"
 MODULES = f"{PLUGINS}.modules"
@@ -218,17 +220,44 @@ def test_a_module_that_has_no_rules_here_reads_its_arguments_itself():
         ("died of pass-word, to-ken", "died of ********, ********"),
         ({"log": ["a to-ken b", None, True, 7]}, {"log": ["a ******** b", None, True, 7]}),
         (["pass-word-more"], ["********"]),
-        (1234567, "********7"),
+        ("key: first-line-of-it", "key: ********"),
+        ("second-line, and more", "********, and more"),
+        ("turned on, one step", "turned ********, one step"),
     ],
 )
 def test_a_secret_of_the_arguments_is_hidden_wherever_it_stands(monkeypatch, told, shown):
-    words = {"A": "pass-word", "B": "pass-word-more", "C": 123456}
+    words = {
+        "A": "pass-word",
+        "B": "pass-word-more",
+        "C": "first-line-of-it\nsecond-line",
+        "D": "on",
+    }
     given = {"run": "pod", "state": "stopped", "secrets": words, "token": "to-ken"}
     monkeypatch.setattr(
         worker_module, "secrets", kept_modules.check_arguments("run", given)[1], raising=True
     )
 
     assert worker_module.hidden(told) == shown
+
+
+ANSWER = {"step": 1200, "loss": 1.25, "time": 1700000000.5, "done": True, "exit": None}
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False) | st.booleans()))
+@example(ANSWER)
+def test_no_secret_changes_a_number_of_an_answer(numbers):
+    secrets = tuple(str(number) for number in numbers.values())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(worker_module, "secrets", (*secrets, "1", "0", "12", "None", "True"))
+        assert worker_module.hidden(numbers) == numbers
+
+
+@pytest.mark.parametrize("secret", ["1", "12", "0.5", "on", "", " "])
+def test_a_short_secret_leaves_the_words_and_numbers_around_it_whole(monkeypatch, secret):
+    monkeypatch.setattr(worker_module, "secrets", (secret,))
+    text = "step 1200 of 12000, loss 10.55, second 1"
+
+    assert worker_module.hidden(text) == text
 
 
 @pytest.mark.parametrize(("no_log", "lines"), [(False, 1), (True, 0)])

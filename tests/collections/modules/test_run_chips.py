@@ -6,18 +6,27 @@ from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.tpufleet.core.plugins.action.watch import by_tpu, lease_name, taken
 from ansible_collections.tpufleet.core.plugins.filter.run_chips import chip_hosts
 from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict
 from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
 from ansible_collections.tpufleet.core.plugins.module_utils.devices import device_files, holders
 from ansible_collections.tpufleet.core.plugins.module_utils.run import Launch, Places, overlap
 from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import Worker, parts, port
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import LAUNCH, Part, Seen
 from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
     part,
-    train_variables,
+    tpus_of_inventory,
     view,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
+    Outcome,
+    by_tpu,
+    lease_name,
+    waits_for,
+)
+
+from tests.collections.runs.records import ZONE, run_record
 
 FACTS = {
     "pod-w0": {
@@ -170,26 +179,31 @@ def test_the_watch_sees_a_run_of_another_chip_as_none_of_its_business():
 
 
 def test_the_watch_launches_the_chip_again_that_the_record_names():
-    record = {"tpu": "pod", "chip": 2, "command": ["x"], "checkpoints": "gs://b/p/mine"}
+    seen = Seen("READY", (Part("pod-w0", False),), address="pod")
 
-    told = train_variables("mine", record, Path("/r"), None, "gs://b")
+    def variables(chip):
+        record = run_record(chip=chip)
+        (train,) = plays_of(LAUNCH, record, seen, Path("/kept"), "gs://b", fence=1)
+        return train.variables
 
-    assert (told["per_chip"], told["chip"]) == (True, 2)
-    assert "per_chip" not in train_variables("mine", record | {"chip": -1}, Path("/r"), None, "x")
+    assert (variables(2)["per_chip"], variables(2)["chip"]) == (True, 2)
+    assert "per_chip" not in variables(-1)
 
 
 RUNS = {
-    "a-c0": {"tpu": "a", "chip": 0, "wanted_since": 5},
-    "a-c1": {"tpu": "a", "chip": 1, "wanted_since": 5, "wanted": "running"},
-    "b": {"tpu": "b"},
-    "old": {"tpu": "a", "chip": -1, "wanted_since": 3, "wanted": "running"},
-    "over": {"tpu": "a", "chip": -1, "wanted_since": 2, "wanted": "stopped"},
+    "a-c0": run_record("a-c0", tpu="a", chip=0, wanted_since=5, wanted="stopped"),
+    "a-c1": run_record("a-c1", tpu="a", chip=1, wanted_since=5),
+    "b": run_record("b", tpu="b", wanted="stopped"),
+    "old": run_record("old", tpu="a", wanted_since=3),
+    "over": run_record("over", tpu="a", wanted_since=2, wanted="stopped"),
 }
 
 
-def test_runs_of_one_tpu_are_seen_to_one_after_the_other_the_latest_first():
-    assert by_tpu(RUNS) == [["a-c0", "a-c1", "old", "over"], ["b"]]
-    assert lease_name("a-c0", RUNS["a-c0"]) == lease_name("old", RUNS["old"])
+def test_runs_of_one_tpu_are_acted_on_one_after_the_other_the_latest_first():
+    groups = [[record.run for record in group] for group in by_tpu(RUNS.values())]
+
+    assert groups == [["a-c0", "a-c1", "old", "over"], ["b"]]
+    assert lease_name(RUNS["a-c0"]) == lease_name(RUNS["old"]) != lease_name(RUNS["b"])
 
 
 @pytest.mark.parametrize(
@@ -198,17 +212,19 @@ def test_runs_of_one_tpu_are_seen_to_one_after_the_other_the_latest_first():
         ("a-c1", "launch", ""),
         ("old", "launch", "run a-c0 is launched there"),
         ("old", "restart", "run a-c0 is launched there"),
-        ("a-c1", "recreate", "its TPU is made anew for run a-c0"),
+        ("a-c1", "recreate", "its TPU is recreated for run a-c0"),
         ("old", "nothing", ""),
         ("over", "recreate", ""),
     ],
 )
 def test_what_a_pass_did_for_one_run_is_not_done_to_it_by_another_of_its_tpu(run, action, why):
-    assert taken(run, [{"run": "a-c0", "action": action}], RUNS) == why
+    assert waits_for(RUNS[run], [Outcome("a-c0", "", action=action)], RUNS) == why
 
 
 def test_a_run_of_one_chip_is_whole_with_its_one_worker():
-    hosts = {"pod-w0": {"tpu_name": "pod", "tpu_state": "READY", "tpu_worker_count": 1}}
-    seen = view("a", {"tpu": "pod", "chip": 0}, hosts, {"pod-w0": {"runs": []}})
+    facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7", "tpu_state": "READY"}
+    hosts = {"pod-w0": facts | {"tpu_worker_count": 1}}
+    listed = tpus_of_inventory(hosts, lambda labels: True)
+    seen = view(run_record(chip=0), hosts, {"pod-w0": {"runs": []}}, [listed])
 
     assert (seen.workers, len(seen.parts), seen.parts[0].known) == (1, 1, False)

@@ -7,13 +7,15 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
     Part,
     Worker,
+    command_of,
     find_config,
     one_for_all,
+    overrides,
     parts,
     port,
     read_config,
     run_name,
-    words,
+    with_overrides,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.run_sweep import read_sweep
 
@@ -93,15 +95,34 @@ def test_a_foreign_trainers_config_may_be_anything(tmp_path):
     assert read_config(path, strict=False) == "[a]\n"
 
 
-def test_overrides_stand_behind_the_trainers_words():
-    assert words(None, "steps=10 'name=a b'")[-3:] == ["{config}", "steps=10", "name=a b"]
-    assert words("python x.py", ["a=1"]) == ["python", "x.py", "a=1"]
+def test_overrides_come_last_in_the_command_of_the_project_s_trainer():
+    found = with_overrides(command_of(None), overrides("steps=10 'name=a b'"))
+    assert found[-3:] == ("{config}", "steps=10", "name=a b")
+    assert with_overrides(command_of(None), ())[-1] == "{config}"
 
 
-@pytest.mark.parametrize("overrides", ["steps", "'open"])
-def test_an_override_that_is_none_is_named(overrides):
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python x.py {set} --end", ("python", "x.py", "a=1", "b=x y", "--end")),
+        ("python x.py --{set}", ("python", "x.py", "--a=1", "--b=x y")),
+    ],
+)
+def test_overrides_replace_their_placeholder_in_a_command(command, expected):
+    assert with_overrides(command_of(command), ("a=1", "b=x y")) == expected
+
+
+def test_overrides_of_a_command_without_a_placeholder_are_refused_and_never_lost():
+    command = command_of("python x.py {config}")
+    with pytest.raises(RunError, match=r"does not say where overrides belong \(set: a=1\)"):
+        with_overrides(command, ("a=1",))
+    assert with_overrides(command, ()) == command
+
+
+@pytest.mark.parametrize("given", ["steps", "'open"])
+def test_an_override_that_is_none_is_named(given):
     with pytest.raises(RunError, match="set"):
-        words(None, overrides)
+        overrides(given)
 
 
 def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):

@@ -5,21 +5,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.action import run_record, run_want, watch
-from ansible_collections.tpufleet.core.plugins.module_utils import watch_decision
+from ansible_collections.tpufleet.core.plugins.action import run_record, run_want
 from ansible_collections.tpufleet.core.plugins.module_utils.devices import holders
 from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Part, Seen
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from tests.collections.runs.valid_record import launch_fields, record_fields
 from tests.collections.test_inventory import ROOT
-
-STILL = Seen("READY", (Part("pod-w0", False, code="TERM", attempt=1),))
 
 
 @pytest.fixture
@@ -33,44 +28,6 @@ def store(tmp_path):
 def killed(store):
     generation = store.read("mine")["generation"]
     store.change("mine", generation, {"wanted": "stopped"}, "stopped by kill.yml")
-
-
-def a_pass(store, tmp_path, record):
-    """One run in a pass of the watch that has read ``record``; gives what it told and did."""
-    done = []
-    action = watch.ActionModule.__new__(watch.ActionModule)
-    action._check, action._looked = False, time.time()
-    action._limits = watch_decision.Limits()
-    action._diary = lambda line: None
-    action._actor = SimpleNamespace(
-        lacks=lambda run, record, what: "",
-        act=lambda run, record, seen, what: done.append(what) or "",
-    )
-    leases = RecordFolder(str(tmp_path / "watch"))
-    return action._one("mine", store, leases, record, STILL), done
-
-
-def test_a_watch_launches_what_stands_still_and_is_wanted(store, tmp_path):
-    _, done = a_pass(store, tmp_path, store.read("mine"))
-
-    assert done == [watch_decision.LAUNCH]
-
-
-def test_a_watch_leaves_what_was_killed(store, tmp_path):
-    killed(store)
-    _, done = a_pass(store, tmp_path, store.read("mine"))
-
-    assert done == []
-
-
-def test_a_watch_that_looked_before_the_kill_does_not_act_on_what_it_saw(store, tmp_path):
-    seen_before = store.read("mine")
-    killed(store)
-    told, done = a_pass(store, tmp_path, seen_before)
-
-    assert done == []
-    assert told["why"] == "its record has just changed"
-    assert store.read("mine")["wanted"] == "stopped"
 
 
 def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp_path):

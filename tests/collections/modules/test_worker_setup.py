@@ -135,7 +135,7 @@ def test_the_proof_on_a_slice_is_bounded_to_one_worker():
 def test_a_full_disk_is_said_plainly_whatever_the_tool_wrote():
     complaint = "error: failed to write\n  cause: No space left on device (os error 28)\n"
 
-    assert reason(complaint).startswith("no space left on the disk: make room, then ")
+    assert reason(complaint).startswith("no space left on the disk: free space, then ")
 
 
 def test_a_process_that_holds_a_device_is_named(tmp_path):

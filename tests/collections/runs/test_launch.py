@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
 from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import Part
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import (
     LaunchOptions,
@@ -22,7 +24,7 @@ OPTIONS = LaunchOptions(
     release="0123456789abcdef",
     requirements="ab" * 32,
     jax_requirements="worker-cpu",
-    command=("python", "-m", "train"),
+    command=("python", "-m", "train", "{set}"),
     checkpoints="gs://bucket/c",
     config="steps: 1\n",
     env={"A": "1"},
@@ -165,3 +167,12 @@ def test_a_relaunch_is_the_recorded_launch_on_the_tpu_that_the_run_has_now():
     assert (again.nodes, again.workers) == ((A,), 2)
     unchanged = {**again.fields(), "nodes": 0, "workers": 0}
     assert unchanged == {**recorded.fields(), "nodes": 0, "workers": 0}
+
+
+def test_a_sweep_s_overrides_reach_a_foreign_command_or_the_launch_is_refused():
+    foreign = replace(OPTIONS, command=("sh", "x.sh", "--{set}"), overrides=("lr=1",))
+    assert new_launches(foreign, PARTS, NODES)["mine-b"].command == (
+        *("sh", "x.sh", "--lr=1", "--seed=2"),
+    )
+    with pytest.raises(RunError, match="where overrides belong"):
+        new_launches(replace(OPTIONS, command=("sh", "x.sh")), PARTS, NODES)

@@ -1,17 +1,29 @@
-"""The whole of tpufleet.core.run_again: kill.yml, then train.yml with what the record says."""
+"""The controller's side of tpufleet.core.run_again: kill.yml, then train.yml by the record."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.run import RunError, check_name
 from ..module_utils.run_record import RecordError, record_store
-from ..module_utils.watch_decision import READY, RESTART, Seen
-from ..plugin_utils.run_actor import Actor, Diary
+from ..module_utils.watch_decision import FOREIGN, READY, RESTART, TAKEN
+from ..module_utils.watch_view import tpus_of_inventory
+from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours
+from ..plugin_utils.runs.actor import ACTION_S, Actor, Claim
+from ..plugin_utils.runs.lease import Lease, Leases
+from ..plugin_utils.runs.record import DesiredState, RunRecord
+from ..plugin_utils.runs.relaunch import missing_here
+from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.watch_log import WatchLog
+from ..plugin_utils.runs.watch_pass import Look, changed_since, lease_name
 from .run_record import plain
+from .watch import host_facts
 
 
 class ActionModule(ActionBase):
@@ -21,51 +33,88 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Read the record, then act."""
+        """Restart under the lease that the watch takes too."""
         result = super().run(tmp, task_vars)
         names = {"run": "str", "fleet_state": "str"}
-        names |= {"project": "path", "releases": "path", "log": "path"}
+        names |= {"project": "path", "kept": "path", "log": "path"}
         spec = {name: {"type": kind, "required": True} for name, kind in names.items()}
+        spec["fleet_name"] = {"type": "str", "default": DEFAULT_FLEET_NAME}
         spec["even_if_stopped"] = {"type": "bool", "default": False}
-        _, options = self.validate_argument_spec(argument_spec=spec)
-        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
+        _, given = self.validate_argument_spec(argument_spec=spec)
+        variables = task_vars or {}
+        api = plain(self._templar.template(variables.get("tpu_api") or {}))
         try:
-            run = check_name(options["run"])
-            record = record_store(options["fleet_state"], api).read(run)
+            run, store = check_name(given["run"]), RunStore.of(given["fleet_state"], api)
+            record = self._record(run, store, given["even_if_stopped"])
+            kept = Path(given["kept"]).expanduser()
+            if missing := missing_here(record.launch, kept):
+                raise RunError(
+                    f"run {run}: not restarted, this controller does not have {missing}. Restart "
+                    "it on the controller that launched it, or launch it from its code: "
+                    f"ansible-playbook train.yml -e run={run} -e config=FILE"
+                )
+            if self._task.check_mode:
+                return result | {"changed": True, "msg": f"run {run} would be stopped and launched"}
+            leases = Leases(record_store(f"{given['fleet_state'].rstrip('/')}/watch", api))
+            with leases.held(lease_name(record)) as lease:
+                failure = self._restart(given, variables, store, record, lease)
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
-        if not record.get("tpu"):
-            raise AnsibleActionFail(
-                f"there is no record of a run {run}: ansible-playbook train.yml starts one"
-            )
-        if blocker := restart_blocker(run, str(record.get("wanted")), options["even_if_stopped"]):
-            raise AnsibleActionFail(blocker)
-        if self._task.check_mode:
-            return result | {"changed": True, "msg": f"run {run} would be stopped and launched"}
-        diary = Diary(Path(options["log"]), quiet=False)
-        project, releases = Path(options["project"]), Path(options["releases"])
-        actor = Actor(project, releases, options["fleet_state"], diary)
-        diary(f"run {run}: restart by hand")
-        # Who stops the run meanwhile is obeyed, unless a stopped run was meant.
-        failure = actor.act(
-            run, record, Seen(READY), RESTART, only_if_wanted=not options["even_if_stopped"]
-        )
         if failure:
             raise AnsibleActionFail(f"run {run}: {failure}")
         return result | {"changed": True, "msg": f"run {run} was stopped and launched again"}
 
+    def _record(self, run: str, store: RunStore, even_if_stopped: bool) -> RunRecord:
+        record = store.read(run)
+        if record is None:
+            raise RunError(
+                f"run {run}: no record. Start it: ansible-playbook train.yml -e run={run} "
+                "-e config=FILE"
+            )
+        if blocker := restart_blocker(run, record.wanted, even_if_stopped):
+            raise RunError(blocker)
+        return record
 
-def restart_blocker(run: str, wanted: str, even_if_stopped: bool) -> str:
-    """Say why a run must not be restarted, by what its record wants; empty if it may be.
+    def _restart(
+        self,
+        given: Mapping[str, Any],
+        variables: Mapping[str, Any],
+        store: RunStore,
+        record: RunRecord,
+        lease: Lease,
+    ) -> str:
+        """Stop and launch the run. Returns why that failed; empty if it did not."""
+        hosts = host_facts(variables)
+        fleet_name = given["fleet_name"]
+        listed = tpus_of_inventory(hosts, lambda labels: is_ours(labels, fleet_name))
+        seen = Look(hosts, {}, (listed,), time.time()).seen(record)
+        if seen.is_identified and seen.node != READY:
+            why = TAKEN if seen.node == FOREIGN else f"its TPU is {seen.node}"
+            return f"{why}. See what there is: ansible-playbook playbooks/status.yml"
+        log = WatchLog(Path(given["log"]), quiet=False)
+        fence = max(lease.fence, record.fence + 1)
+        # A stopped run that is to be resumed is wanted from now on, whatever becomes of this try.
+        fields = {"fence": fence, "wanted": str(DesiredState.RUNNING)}
+        record = store.change(record.run, record.generation, fields, "restarted")
+        log(f"run {record.run}: restarted by restart.yml")
+        ends_at = time.monotonic() + 2 * ACTION_S
+        kept = Path(given["kept"]).expanduser()
+        actor = Actor(Path(given["project"]), kept, given["fleet_state"], log, ends_at)
+        claim = Claim(lease.lost, lambda: changed_since(store, record, fence))
+        return actor.act(record, seen, RESTART, fence, claim)
+
+
+def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> str:
+    """Say why a run must not be restarted, by its desired state; empty if it may be.
 
     A timer must not bring back a run that somebody stopped, and a run that is done stays done.
     """
-    if wanted == "done":
+    if wanted == DesiredState.DONE:
         return (
             f"run {run}: not restarted, it is done. Start another: "
             "ansible-playbook train.yml -e run=NAME"
         )
-    if wanted == "running" or even_if_stopped:
+    if wanted == DesiredState.RUNNING or even_if_stopped:
         return ""
     return (
         f"run {run}: not restarted, somebody stopped it. Resume it as it was: "

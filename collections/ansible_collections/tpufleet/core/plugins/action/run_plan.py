@@ -18,12 +18,13 @@ from ..module_utils.run_plan import (
     TRAINER,
     Part,
     Worker,
+    command_of,
     find_config,
     one_for_all,
+    overrides,
     parts,
     read_config,
     run_name,
-    words,
 )
 from ..module_utils.run_record import RecordError
 from ..module_utils.run_sweep import read_sweep
@@ -97,7 +98,7 @@ class ActionModule(ActionBase):
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
     ) -> tuple[dict[str, Part], dict[str, LaunchSpec]]:
         """Plan what was asked for on the command line."""
-        command = words(options["command"], options["set"])
+        command = command_of(options["command"])
         path, text = None, None
         places = [Path.cwd(), Path(options["project"]).resolve()]
         if options["config"]:
@@ -119,7 +120,8 @@ class ActionModule(ActionBase):
             release=self._release(options, lock),
             requirements=hashlib.sha256(lock).hexdigest(),
             jax_requirements=options["jax_requirements"],
-            command=tuple(command),
+            command=command,
+            overrides=overrides(options["set"]),
             checkpoints=options["checkpoints"],
             config=text,
             config_name=path.name if path else "config.yml",

@@ -52,6 +52,7 @@ from ..plugin_utils.full_log import FullLog
 from ..plugin_utils.light_forks import lighten
 from ..plugin_utils.screen import Screen
 from ..plugin_utils.task_tally import TaskTally
+from ..plugin_utils.view.suggested_commands import completed, fleet_options
 
 _COLORS = {tally.CHANGED: constants.COLOR_CHANGED, tally.IGNORED: constants.COLOR_WARN}
 _SHORT = 140
@@ -68,6 +69,7 @@ class CallbackModule(Default):
         super().__init__()
         self._began = time.monotonic()
         self._check = bool(context.CLIARGS.get("check"))
+        self._fleet_options = fleet_options(context.CLIARGS, constants.DEFAULT_HOST_LIST)
         self._tally: TaskTally | None = None
         self._play_name = ""
         self._play_said = True
@@ -290,6 +292,7 @@ class CallbackModule(Default):
         text = tally.failure_text(result.result)
         if outcome == tally.UNREACHABLE:
             text = tally.unreachable_text(text, str(result.host.vars.get("tpu_name", "")))
+        text = completed(text, self._fleet_options)
         host, task = self.host_label(result), result.task.get_name().strip()
         self._failures.append(tally.Failure(task, host, outcome, text))
         if not self._as_default:
@@ -316,6 +319,7 @@ class CallbackModule(Default):
             self._clean_results(result.result, result.task.action)
             words = self._dump_results(result.result)
         text = "\n".join(map(str, words)) if isinstance(words, list) else str(words)
+        text = completed(text, self._fleet_options)
         self._messages.setdefault(text, []).append(result.host.get_name())
 
     def _say_change(self, outcome: str, word: str, what: str, hosts: str) -> None:

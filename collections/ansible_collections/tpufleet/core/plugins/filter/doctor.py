@@ -48,9 +48,11 @@ def _unreached(host: str, answer: Answer) -> Finding:
     if not answer.get("unreachable"):
         return mend(host, said, f"ansible-playbook setup.yml --limit {host}")
     reason = said[max(said.rfind("ssh: "), 0) :]
+    tpu = host.rpartition("-w")[0]
     by = (
-        "wait a minute if it boots, or delete its TPU (playbooks/delete.yml -e tpu=NAME) and make "
-        "it anew: ansible-playbook playbooks/create.yml"
+        "wait a minute if it boots, else recreate its TPU: "
+        f"ansible-playbook playbooks/delete.yml -e tpu={tpu} && "
+        f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
     )
     return mend(host, f"can't be reached: {reason}", by)
 

@@ -278,8 +278,8 @@ def attempt_words(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answ
         )
     return (
         f"run {run} was stopped on all workers: {what}: "
-        f"ansible-playbook playbooks/logs.yml -e run={run} shows more; mended, it goes on by "
-        "train.yml"
+        f"ansible-playbook playbooks/logs.yml -e run={run} shows more. After fixing it, run the "
+        "command that launched it again"
     )
 
 

@@ -89,12 +89,13 @@ def way_findings(
 def _opening(address: str, answer: str) -> str:
     if "refused" in answer:
         return (
-            "no sshd answers there: wait a minute if it boots, or make the TPU anew, "
-            "ansible-playbook playbooks/delete.yml -e tpu=NAME, then playbooks/create.yml"
+            "no sshd answers there: wait a minute if it boots, else recreate the TPU: "
+            "ansible-playbook playbooks/delete.yml -e tpu=NAME && "
+            "ansible-playbook playbooks/create.yml -e tpu=NAME"
         )
     if address == "external":
         return (
-            "fleet_firewall in fleet.yml lets your address in, with ansible-playbook "
-            "playbooks/create.yml; or address: iap in tpu.yml"
+            "allow your address by fleet_firewall in fleet.yml, then run: "
+            "ansible-playbook playbooks/create.yml; or set address: iap in tpu.yml"
         )
     return "is this computer in the fleet's network? else address: external or iap in tpu.yml"

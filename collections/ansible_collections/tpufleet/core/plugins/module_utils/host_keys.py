@@ -101,9 +101,8 @@ class KnownHostsFile:
             if alias.startswith(("#", "@", "|")) or not key:
                 continue
             earlier = hosts.get(alias, KnownHost(alias, {}))
-            hosts[alias] = KnownHost(
-                alias, {**earlier.keys, kind: key}, comment[0] or earlier.host_name
-            )
+            name = comment[0] if _HOST_NAME.fullmatch(comment[0]) else ""
+            hosts[alias] = KnownHost(alias, {**earlier.keys, kind: key}, name or earlier.host_name)
         return hosts
 
     def add(self, new: Iterable[KnownHost]) -> None:

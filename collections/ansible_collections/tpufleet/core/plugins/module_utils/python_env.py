@@ -181,7 +181,7 @@ def check_room(folder: Path, needed_mb: int) -> None:
     if free_mb < needed_mb:
         raise EnvError(
             f"no space left on {folder}: needs {needed_mb} MB, {free_mb} MB are free: "
-            "make room, then ansible-playbook setup.yml"
+            "free space, then run: ansible-playbook setup.yml"
         )
 
 
@@ -216,7 +216,7 @@ def reason(complaint: str) -> str:
     """Fold a tool's complaint to one line: its last lines hold the cause."""
     lines = [line.strip(UV_DRAWING) for line in complaint.splitlines() if line.strip()]
     if any("No space left on device" in line for line in lines):
-        return "no space left on the disk: make room, then ansible-playbook setup.yml"
+        return "no space left on the disk: free space, then run: ansible-playbook setup.yml"
     return "; ".join(lines[-3:]) if lines else "no word of why"
 
 

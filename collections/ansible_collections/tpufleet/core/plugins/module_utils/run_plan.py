@@ -15,6 +15,8 @@ import yaml
 from .run import TRAINER, RunError, check_name, command_words
 from .run_sweep import Trial, assigned
 
+OVERRIDES = "{set}"
+"""Where the overrides of a launch belong in a command."""
 BASE_PORT = 8476
 PORTS = 1000
 MEGASCALE_PORT = 8081
@@ -235,21 +237,43 @@ def where(error: yaml.YAMLError) -> str:
 SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
 
 
-def words(command: str | None, overrides: Any) -> list[str]:
-    """Give the words to run: the command given or the project's trainer, with overrides behind
-    it."""
-    if isinstance(overrides, str):
+def command_of(command: str | None) -> tuple[str, ...]:
+    """Return the words of a command or of the project's trainer, with ``{set}`` still in it."""
+    return command_words(command) if command else (*TRAINER, OVERRIDES)
+
+
+def overrides(given: str | Sequence[Any] | None) -> tuple[str, ...]:
+    """Parse overrides: words key=value, or one text of them. Raises RunError."""
+    words = given or []
+    if isinstance(words, str):
         try:
-            overrides = shlex.split(overrides)
+            words = shlex.split(words)
         except ValueError as error:
-            raise RunError(
-                f"set={overrides!r} can't be split into words: {error}: {SET}"
-            ) from error
-    extra = [str(word) for word in overrides or []]
-    for word in extra:
-        if "=" not in word:
+            raise RunError(f"set={given!r} can't be split into words: {error}: {SET}") from error
+    for word in words:
+        if "=" not in str(word):
             raise RunError(f"{word!r} in set= is no key=value: {SET}")
-    return [*(command_words(command) if command else TRAINER), *extra]
+    return tuple(str(word) for word in words)
+
+
+def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command with overrides in place of ``{set}``.
+
+    A word that holds ``{set}`` is repeated for each override, so ``--{set}`` becomes
+    ``--key=value``; without overrides it is left out. Raises RunError for a command that has no
+    ``{set}``: appended words could go unnoticed.
+    """
+    if words and not any(OVERRIDES in word for word in command):
+        raise RunError(
+            f"the command does not say where overrides belong (set: {shlex.join(words):.100}). Put "
+            f"{OVERRIDES} there, or --{OVERRIDES} for flags: ansible-playbook train.yml "
+            "-e command='\"PROGRAM ARGUMENT {set}\"'"
+        )
+    found: list[str] = []
+    for word in command:
+        in_place = [word.replace(OVERRIDES, each) for each in words]
+        found += in_place if OVERRIDES in word else [word]
+    return tuple(found)
 
 
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:

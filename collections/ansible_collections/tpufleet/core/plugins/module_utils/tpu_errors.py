@@ -22,12 +22,9 @@ _SECRETS = re.compile(
 )
 
 
-def one_line(text: object, *secrets: str) -> str:
-    """Give the text on one line, without control characters, tokens, keys and the given secrets."""
+def one_line(text: object) -> str:
+    """Return the text on one line, without control characters, tokens and keys."""
     clean = _SECRETS.sub("(hidden)", str(text))
-    for secret in secrets:
-        if secret:
-            clean = clean.replace(secret, "(hidden)")
     return " ".join("".join(c if c.isprintable() else " " for c in clean).split())
 
 

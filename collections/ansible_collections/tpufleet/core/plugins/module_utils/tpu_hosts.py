@@ -106,7 +106,8 @@ def build_hosts(
 ) -> Hosts:
     """Make the hosts of the TPUs; ``known`` are the entries of the known_hosts file, by alias.
 
-    ``slices`` (slices_of) are of all TPUs that exist, where ``nodes`` are but a choice of them.
+    Where several zones have a TPU of one name, its hosts are named by the zone too. ``slices``
+    (slices_of) are of all TPUs that exist, where ``nodes`` are only some of them.
     """
     nodes = list(nodes)
     slices = slices_of(nodes) if slices is None else slices
@@ -119,18 +120,20 @@ def build_hosts(
             warnings.append(
                 f"TPU {node.where} is READY but {lack}; until then it is not in the group tpu"
             )
+        is_alone = named[node.name] == 1
+        name = node.name if is_alone else f"{node.name}-{node.zone}"
         if lack or not is_reachable(node):
-            hosts.append(_node_host(node, slices[node.key]))
+            hosts.append(_node_host(node, name, slices[node.key]))
             continue
         warnings += _doubts(node, options, known)
-        group = f"tpu_{node.name}" if named[node.name] == 1 else f"tpu_{node.name}_{node.zone}"
-        if group != f"tpu_{node.name}":
+        group = f"tpu_{node.name}" if is_alone else f"tpu_{node.name}_{node.zone}"
+        if not is_alone:
             warnings.append(
                 f"there is a TPU {node.name} in several zones: -e tpu={node.name} means none of "
                 f"them, -e tpu={node.name}_{node.zone} the one in {node.zone}"
             )
         hosts += [
-            _worker_host(node, worker, group, slices[node.key], options, known)
+            _worker_host(node, f"{name}-w{worker}", worker, group, slices[node.key], options, known)
             for worker in range(len(node.endpoints))
         ]
     return Hosts(tuple(hosts), tuple(warnings))
@@ -207,15 +210,16 @@ def node_variables(node: Node, place: Slice) -> dict[str, Any]:
     }
 
 
-def _node_host(node: Node, place: Slice) -> Host:
+def _node_host(node: Node, name: str, place: Slice) -> Host:
     shape = shape_of(node.accelerator_type)
-    name = f"{node.name}-{node.zone}" if node.name in _GROUP_NAMES else node.name
+    name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
     variables = node_variables(node, place) | {"tpu_chips": shape.chips if shape else 0}
     return Host(name, node, (f"state_{node.state}",), variables)
 
 
 def _worker_host(
     node: Node,
+    name: str,
     worker: int,
     group: str,
     place: Slice,
@@ -244,9 +248,11 @@ def _worker_host(
         else ""
     )
     if options.address == "iap":
+        # ssh hands this to a shell; it puts the port in place of %p before.
+        host, project, zone = map(shlex.quote, (known[alias].host_name, node.project, node.zone))
         tunnel = (
-            f"gcloud compute start-iap-tunnel {known[alias].host_name} %p --listen-on-stdin "
-            f"--project={node.project} --zone={node.zone} --verbosity=warning"
+            f"gcloud compute start-iap-tunnel {host} %p --listen-on-stdin "
+            f"--project={project} --zone={zone} --verbosity=warning"
         )
         ssh = f"{ssh} -o {shlex.quote('ProxyCommand=' + tunnel)}".strip()
     if ssh:
@@ -260,4 +266,4 @@ def _worker_host(
         f"state_{node.state}",
         *((place.group,) if place.group else ()),
     )
-    return Host(f"{node.name}-w{worker}", node, groups, variables)
+    return Host(name, node, groups, variables)

@@ -46,8 +46,9 @@ def ensure_present(
     if node.state in DEAD_STATES:
         if not (replace_dead or recreate):
             raise Different(
-                f"TPU {node.where} is {node.state} and can't start again: delete it "
-                f"(playbooks/delete.yml -e tpu={node.name}), or say replace_dead: true"
+                f"TPU {node.where} is {node.state} and can't start again. Delete it: "
+                f"ansible-playbook playbooks/delete.yml -e tpu={node.name} -e zone={node.zone}, "
+                "or set replace_dead: true"
             )
         return _make(api, wanted, node, deadline, check, progress, check_owner)
     differences = compare(wanted, node)

@@ -19,8 +19,10 @@ from .tpu_shapes import type_of_config
 #: States that a TPU does not come back from; a spot TPU can only be made anew.
 DEAD_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 
+#: A project's id, with its domain where it has one, or its number. It ends up on command lines.
+_PROJECT = r"(?:[a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]{0,62}"
 _NODE_NAME = re.compile(
-    r"projects/([^/\s]+)/locations/([a-z0-9-]+)/nodes/([a-z0-9]([a-z0-9-]*[a-z0-9])?)"
+    rf"projects/({_PROJECT})/locations/([a-z0-9][a-z0-9-]*)/nodes/([a-z0-9]([a-z0-9-]*[a-z0-9])?)"
 )
 _WORD = re.compile(r"[A-Za-z0-9_.-]*")
 

@@ -1,38 +1,51 @@
-"""What a pass of the watch does for one run: from what is wanted and what is seen to one action.
+"""What a pass of the watch does for one run: from its desired and its observed state to one action.
 
 Pure: no clock, no network. Times are unix seconds. Everything that must be remembered from pass to
 pass is in the record's ``watch`` (Memory), so a pass may be killed at any point and the next one,
-on whichever controller, goes on from what is.
+on any controller, continues from the state that it finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .run import BAD_CONFIG, DONE, NOT_A_NUMBER, NOT_TOGETHER, PEER_ENDED, SAVED
 
-NOT_OURS = (
-    "one queued resource made its slices together, which create.yml does not do: make that anew, "
-    "and the run goes on"
+if TYPE_CHECKING:
+    from ..plugin_utils.runs.record import RunRecord
+    from .watch_view import SeenTpu
+
+MADE_TOGETHER = (
+    "one queued resource created its slices together, and watch cannot recreate that. Create it "
+    "again, and the run resumes"
 )
 GONE = "gone"
-"""The node's state where the API has no such node."""
+"""The state of a TPU that the API does not list."""
+FOREIGN = "somebody else's"
+"""The state of a TPU whose name another TPU has now, which this fleet did not create."""
+TAKEN = "its name is taken by a TPU of somebody else"
+NO_IDENTITY = (
+    "its record does not name its TPU by id, because an older version wrote it. Launch it again: "
+    "ansible-playbook playbooks/restart.yml"
+)
 DEAD = frozenset({"PREEMPTED", "TERMINATED", GONE})
 READY = "READY"
 
 NOTHING = "nothing"
 RECREATE = "recreate"
 REPLACE = "replace"
-"""Delete the TPU, though the API says that it is READY, and make it anew."""
+"""Delete a TPU that the API reports as READY, and create it again."""
 LAUNCH = "launch"
 RESTART = "restart"
 STOP = "stop"
 RECORD_DONE = "record done"
 GIVE_UP = "give up"
-TAKES_AWAY = (REPLACE, RESTART, STOP)
-"""Actions that end or delete what may be fine by now."""
+DESTRUCTIVE = (REPLACE, RESTART, STOP)
+"""Actions that end or delete something that may have recovered since it was observed."""
+LAUNCHES = (RECREATE, REPLACE, LAUNCH, RESTART)
+"""Actions at whose end the run is launched."""
 ACTIONS = (NOTHING, RECREATE, REPLACE, LAUNCH, RESTART, STOP, RECORD_DONE, GIVE_UP)
 
 
@@ -84,9 +97,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Seen:
-    """A run as a pass sees it. ``node`` is the API's state of its TPU, ``asked_twice`` whether a
-    second question, to the API itself, had the same answer. ``others_answer`` says whether any
-    worker at all could be reached from here, ``ours`` whether create.yml can make the TPU anew."""
+    """A run as a pass sees it.
+
+    Args:
+        node: the state of its TPU: the API's, GONE or FOREIGN.
+        parts: its processes, one for each worker.
+        workers: how many workers its TPU has.
+        health: the API's health of its TPU.
+        asked_twice: whether a second answer, of the API itself, had the same state.
+        others_answer: whether any worker at all could be reached from this controller.
+        is_identified: whether the record names the TPUs by id.
+        is_deletable: whether all TPUs that were found have an id and this fleet's label.
+        can_be_created: whether create.yml can create the TPU again.
+        tpus: the TPUs as they are now, recreated ones included.
+        address: what ``-e tpu=`` must be for them.
+    """
 
     node: str
     parts: tuple[Part, ...] = ()
@@ -94,7 +119,15 @@ class Seen:
     health: str = ""
     asked_twice: bool = False
     others_answer: bool = True
-    ours: bool = True
+    is_identified: bool = True
+    is_deletable: bool = True
+    can_be_created: bool = True
+    tpus: tuple[SeenTpu, ...] = ()
+    address: str = ""
+
+    def with_workers(self, parts: tuple[Part, ...], workers: int, health: str) -> Seen:
+        """Return the same with what its workers and their number say."""
+        return replace(self, parts=parts, workers=workers, health=health)
 
 
 @dataclass(frozen=True)
@@ -115,10 +148,8 @@ class Memory:
     bad_times: int = 0
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Memory:
-        """Read it out of a record; what is missing or of another kind begins anew."""
-        kept = record.get("watch")
-        kept = kept if isinstance(kept, Mapping) else {}
+    def of(cls, kept: Mapping[str, Any]) -> Memory:
+        """Read a record's ``watch``; what is missing or of another type has its default."""
         values = {
             field.name: kept[field.name]
             for field in fields(cls)
@@ -145,12 +176,10 @@ class Decision:
         return asdict(self.memory)
 
 
-def decide(
-    record: Mapping[str, Any], seen: Seen, now: float, limits: Limits | None = None
-) -> Decision:
+def decide(record: RunRecord, seen: Seen, now: float, limits: Limits | None = None) -> Decision:
     """Decide what to do next for a run. The same record and view give the same decision."""
     limits = limits or Limits()
-    memory = Memory.of(record)
+    memory = Memory.of(record.watch)
     best = max([memory.best_step, *(part.step for part in seen.parts)])
     if best > memory.best_step:
         # It gets on: what went wrong before is forgiven, the preemptions' count only goes up.
@@ -158,7 +187,7 @@ def decide(
         memory = replace(memory, best_step=best, **forgiven)
         if any(part.active for part in seen.parts):
             memory = replace(memory, tries=0, not_before=0.0)
-    wanted = record.get("wanted")
+    wanted = record.wanted
     if wanted != "running":
         active = [part.host for part in seen.parts if part.active]
         if wanted == "stopped" and active:
@@ -169,10 +198,17 @@ def decide(
 
 
 def _wanted_running(
-    record: Mapping[str, Any], seen: Seen, memory: Memory, now: float, limits: Limits
+    record: RunRecord, seen: Seen, memory: Memory, now: float, limits: Limits
 ) -> Decision:
+    if not seen.is_identified:
+        return _stay("not watched", f"{NO_IDENTITY} -e run={record.run}", memory, now)
+    if seen.node == FOREIGN:
+        return _stay(TAKEN, _taken_by(seen), memory, now)
     if seen.node in DEAD:
         return _lost(seen, memory, now, limits)
+    if memory.state == "preempted":
+        # The waits between attempts to create the TPU do not delay the launch on it.
+        memory = replace(memory, tries=0, not_before=0.0)
     if seen.node != READY:
         why = f"its TPU is {seen.node}"
         return _stay("waiting for its TPU", why, memory, now)
@@ -196,18 +232,40 @@ def _wanted_running(
     return _standing(record, seen, memory, now, limits)
 
 
+def _taken_by(seen: Seen) -> str:
+    tpu = next((tpu for tpu in seen.tpus if not tpu.is_ours), None)
+    where = f"TPU {tpu.name} ({tpu.zone})" if tpu else "a TPU of its name"
+    return f"{where} has another id, and not the label of this fleet. Nothing is done with it"
+
+
+def _unlabelled(seen: Seen) -> str:
+    return (
+        "it does not have this fleet's label, so it is not deleted unattended. Delete it: "
+        f"{_delete_command(seen)}"
+    )
+
+
+def _delete_command(seen: Seen) -> str:
+    tpu = seen.tpus[0] if seen.tpus else None
+    return "ansible-playbook playbooks/delete.yml" + (
+        f" -e tpu={tpu.name} -e zone={tpu.zone}" if tpu else ""
+    )
+
+
 def _lost(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision:
     why = "its TPU is gone" if seen.node == GONE else f"its TPU is {seen.node}"
     if not seen.asked_twice:
-        return _stay("preempted?", f"{why}; to be asked once more", memory, now)
-    if not seen.ours:
-        return _stay("preempted", f"{why}; {NOT_OURS}", memory, now)
+        return _stay("preempted?", f"{why}; suspected preemption, confirming", memory, now)
+    if not seen.can_be_created:
+        return _stay("preempted", f"{why}; {MADE_TOGETHER}", memory, now)
+    if seen.tpus and not seen.is_deletable:
+        return _stay("preempted", f"{why}; {_unlabelled(seen)}", memory, now)
     counted = memory.state == "preempted"
     spent = memory if counted else replace(memory, preemptions=memory.preemptions + 1, tries=0)
     if limits.preemptions and spent.preemptions > limits.preemptions:
         return _end(f"{why}, the {_nth(spent.preemptions)} time", spent, now)
     if counted and now < memory.not_before:
-        left = f"{why}; it is made anew in {memory.not_before - now:.0f} s"
+        left = f"{why}; it is recreated in {memory.not_before - now:.0f} s"
         return _stay("preempted", left, memory, now)
     wait = _backoff(spent.tries, limits)
     spent = replace(spent, tries=spent.tries + 1, not_before=now + wait)
@@ -215,7 +273,7 @@ def _lost(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision:
 
 
 def _unreachable(
-    record: Mapping[str, Any],
+    record: RunRecord,
     seen: Seen,
     away: list[Part],
     memory: Memory,
@@ -234,12 +292,12 @@ def _unreachable(
         # What can't reach anything may have lost its own network: the run may be fine.
         return _stay("unreachable", f"{why}, nor any other worker from here", memory, now)
     if not seen.asked_twice:
-        return _stay("unreachable", f"{why}; to be asked once more", memory, now)
+        return _stay("unreachable", f"{why}; confirming", memory, now)
     return _replace(record, seen, "unreachable", why, memory, now, limits)
 
 
 def _replace(
-    record: Mapping[str, Any],
+    record: RunRecord,
     seen: Seen,
     state: str,
     why: str,
@@ -247,18 +305,22 @@ def _replace(
     now: float,
     limits: Limits,
 ) -> Decision:
-    """Make a TPU anew that is there but no good; its disks go with it, so only checkpoints in a
-    bucket allow that."""
-    by_hand = "playbooks/delete.yml deletes the TPU, then it is made anew"
-    if not str(record.get("checkpoints", "")).startswith("gs://"):
+    """Delete a TPU that is READY but not usable, and create it again.
+
+    Its disks are lost with it, so only checkpoints in a bucket allow that.
+    """
+    by_hand = f"{_delete_command(seen)} deletes the TPU, and watch recreates it"
+    if not record.launch.checkpoints.startswith("gs://"):
         text = f"{why}; its checkpoints are in no bucket, so look at it, or: {by_hand}"
         return _stay(state, text, memory, now)
-    if not seen.ours:
-        return _stay(state, f"{why}; {NOT_OURS}", memory, now)
+    if not seen.can_be_created:
+        return _stay(state, f"{why}; {MADE_TOGETHER}", memory, now)
+    if not seen.is_deletable:
+        return _stay(state, f"{why}; {_unlabelled(seen)}", memory, now)
     if memory.replacements >= limits.replacements:
-        return _end(f"{why}; it was made anew {memory.replacements} times", memory, now)
+        return _end(f"{why}; it was recreated {memory.replacements} times", memory, now)
     if now < memory.not_before:
-        left = f"{why}; it is made anew in {memory.not_before - now:.0f} s"
+        left = f"{why}; it is recreated in {memory.not_before - now:.0f} s"
         return _stay(state, left, memory, now)
     spent = replace(
         memory,
@@ -267,7 +329,7 @@ def _replace(
         bad_worker="",
         bad_times=0,
     )
-    # What comes of it is watched anew: a worker of the new TPU has its own time to be reached.
+    # The workers of the new TPU get the whole time again to become reachable.
     decision = _act(REPLACE, state, why, spent, now)
     return replace(decision, memory=replace(decision.memory, state="replaced", since=now))
 
@@ -311,7 +373,7 @@ def _silent(parts: Sequence[Part], limits: Limits) -> float | None:
 
 
 def _standing(
-    record: Mapping[str, Any], seen: Seen, memory: Memory, now: float, limits: Limits
+    record: RunRecord, seen: Seen, memory: Memory, now: float, limits: Limits
 ) -> Decision:
     if seen.health == "UNHEALTHY_MAINTENANCE":
         return _stay("maintenance", "its TPU is in maintenance", memory, now)
@@ -319,7 +381,7 @@ def _standing(
     if busy:
         why = f"run {busy.other} is on {busy.host}"
         return _stay("waiting for its workers", why, memory, now)
-    attempt = int(record.get("attempt", 0))
+    attempt = record.attempt
     ended = [part for part in seen.parts if part.known and part.code and part.attempt == attempt]
     codes = {part.code for part in ended}
     if len(ended) == len(seen.parts) and codes == {str(DONE)}:
@@ -392,7 +454,7 @@ def _after_crash(
     alone = len(seen.parts) > 1 and memory.bad_worker
     if alone and limits.same_worker and memory.bad_times > limits.same_worker:
         text = f"{memory.bad_worker} was the first to fail {memory.bad_times} times running: {why}"
-        return _end(f"{text}: make that TPU anew, or leave it out", memory, now)
+        return _end(f"{text}: replace that TPU, or launch without it", memory, now)
     if now < memory.not_before:
         left = f"{why}; the next launch is in {memory.not_before - now:.0f} s"
         return _stay(state, left, memory, now)

@@ -1,49 +1,66 @@
-"""Which TPUs have had no run for so long that the fleet wants them deleted, and which kept releases
-no run needs. Pure; times are unix seconds."""
+"""Which TPUs have been idle for so long that the fleet wants them deleted, and which cached
+releases no run needs. Pure; times are unix seconds; controller only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .watch_decision import READY
+
+if TYPE_CHECKING:
+    from ..plugin_utils.runs.record import RunRecord
+    from .watch_view import SeenTpu
 
 KEPT_RELEASES = 5
 """How many releases that no record names stay on the controller, the newest ones."""
 YOUNG_SECONDS = 86400
-"""A release this young may be of a launch that has not written its record yet."""
+"""A release this young may belong to a launch that has not written its record yet."""
 
 
 def in_use(
-    tpu: str,
+    tpu: SeenTpu,
     hosts: Mapping[str, Mapping[str, Any]],
     answers: Mapping[str, Mapping[str, Any]],
-    records: Iterable[Mapping[str, Any]],
+    records: Iterable[RunRecord],
 ) -> bool:
-    """Tell whether a TPU has a run, is to have one, or may have one.
+    """Return whether a TPU is used, is to be used, or may be used.
 
-    A worker that gives no answer may; so may a TPU of which not every worker is listed.
+    It is used by a run, and by any other process that has its device open. A worker that does not
+    say both may be used, and so may a TPU of which not every worker is listed.
     """
-    mine = {host: found for host, found in hosts.items() if found.get("tpu_name") == tpu}
-    if any(each.get("tpu") == tpu and each.get("wanted") == "running" for each in records):
+    if any(each.wanted == "running" and is_on(each, tpu) for each in records):
         return True
-    if any(found.get("tpu_state", READY) != READY for found in mine.values()):
+    mine = [
+        host
+        for host, facts in hosts.items()
+        if (facts.get("tpu_zone"), facts.get("tpu_id")) == (tpu.zone, tpu.id)
+    ]
+    if tpu.state != READY or len(mine) < max(tpu.workers, 1):
         return True
-    wanted = max((int(found.get("tpu_worker_count", 1)) for found in mine.values()), default=1)
-    if len(mine) < wanted:
+    return any(is_busy(answers.get(host) or {}) for host in mine)
+
+
+def is_on(record: RunRecord, tpu: SeenTpu) -> bool:
+    """Return whether a run may be on a TPU: by its identity, or by its name."""
+    names = {record.launch.tpu, *(node.name for node in record.launch.nodes)}
+    return tpu.name in names or any(
+        (node.zone, node.id) == (tpu.zone, tpu.id) for node in record.launch.nodes
+    )
+
+
+def is_busy(answer: Mapping[str, Any]) -> bool:
+    """Return whether a worker is used, by its answer, or does not say."""
+    runs, holders = answer.get("runs"), answer.get("holders")
+    if not isinstance(runs, list) or not isinstance(holders, list):
         return True
-    for host in mine:
-        if "runs" not in answers.get(host, {}):
-            return True
-        if any(each["active"] for each in answers[host]["runs"]):
-            return True
-    return False
+    return bool(holders) or any(each["active"] for each in runs)
 
 
 def idle_since(memory: Mapping[str, Any], node_id: str, used: bool, now: float) -> float:
-    """Give since when a TPU is idle, 0 while it is in use. ``memory`` is of the pass before.
+    """Return since when a TPU is idle, 0 while it is in use. ``memory`` is of the pass before.
 
-    A TPU of another id under the same name begins anew.
+    For a TPU with another id under the same name the time begins again.
     """
     if used:
         return 0.0
@@ -52,13 +69,11 @@ def idle_since(memory: Mapping[str, Any], node_id: str, used: bool, now: float) 
     return float(since) if same and since <= now else now
 
 
-def superfluous(
-    kept: Mapping[str, float], records: Iterable[Mapping[str, Any]], now: float
-) -> list[str]:
-    """Name the kept releases that may go; ``kept`` has the time of each.
+def superfluous(kept: Mapping[str, float], records: Iterable[RunRecord], now: float) -> list[str]:
+    """Name the cached releases that may go; ``kept`` has the time of each.
 
-    A release that a record names stays, as long as its run is not done.
+    A release that a record names stays until its run is done.
     """
-    needed = {str(each.get("release")) for each in records if each.get("wanted") != "done"}
+    needed = {each.launch.release for each in records if each.wanted != "done"}
     free = sorted((name for name in kept if name not in needed), key=lambda name: -kept[name])
     return sorted(name for name in free[KEPT_RELEASES:] if now - kept[name] > YOUNG_SECONDS)

@@ -1,83 +1,163 @@
-"""What a pass of the watch sees, read out of the inventory and the workers' answers, and the
-commands of an action. Pure; controller only."""
+"""What a pass of the watch sees of a run: the TPUs that it was launched on, and their workers.
+
+A TPU is found by zone and id. Its name alone may be another person's TPU, in this zone or another.
+Pure; controller only.
+"""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from .run import chip_of, overlap
-from .run_plan import TRAINER
-from .tpu_slices import run_places
-from .watch_decision import DEAD, GONE, LAUNCH, READY, RECREATE, REPLACE, RESTART, STOP, Part, Seen
+from .tpu_nodes import Node
+from .watch_decision import DEAD, FOREIGN, GONE, READY, Part, Seen
 
-CREATE, SETUP = "playbooks/create.yml", "setup.yml"
-DELETE = "playbooks/delete.yml"
-TOGETHER = "multislice_"
-"""How a record names what one queued resource made together: as the inventory's group."""
-BAD = ("FAILED", "UNREACHABLE")
-"""How the terminal view begins what it says of a worker's failure."""
-PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
+if TYPE_CHECKING:
+    from ..plugin_utils.fleet.ownership import NodeIdentity
+    from ..plugin_utils.runs.record import RunRecord
+
+MULTISLICE = "multislice_"
+"""How a record names TPUs that one queued resource made together: as the inventory's group does."""
+CHANGING = "changing"
+"""The state of a TPU whose workers are listed with different states."""
+IsOurs = Callable[[Mapping[str, str]], bool]
+
+
+@dataclass(frozen=True)
+class SeenTpu:
+    """One TPU in one listing of the cloud. ``is_ours``: it has this fleet's ownership label."""
+
+    name: str
+    zone: str
+    id: str
+    state: str
+    is_ours: bool
+    workers: int = 1
+    health: str = ""
+
+
+def tpus_of_inventory(
+    hosts: Mapping[str, Mapping[str, Any]], is_ours: IsOurs
+) -> tuple[SeenTpu, ...]:
+    """Return the TPUs of the inventory's hosts; ``hosts`` are the hosts' variables."""
+    found: dict[tuple[str, str, str], SeenTpu] = {}
+    for host in hosts.values():
+        key = (str(host.get("tpu_zone")), str(host.get("tpu_name")), str(host.get("tpu_id")))
+        state = str(host.get("tpu_state", READY))
+        before = found.get(key)
+        found[key] = SeenTpu(
+            zone=key[0],
+            name=key[1],
+            id=key[2],
+            state=state if before is None or before.state == state else CHANGING,
+            is_ours=is_ours(host.get("tpu_labels") or {}),
+            workers=int(host.get("tpu_worker_count") or 1),
+            health=str(host.get("tpu_health") or ""),
+        )
+    return tuple(found.values())
+
+
+def tpus_of_nodes(nodes: Iterable[Node], is_ours: IsOurs) -> tuple[SeenTpu, ...]:
+    """Return the TPUs of a listing of the API."""
+    return tuple(
+        SeenTpu(
+            name=node.name,
+            zone=node.zone,
+            id=node.id,
+            state=node.state,
+            is_ours=is_ours(node.labels),
+            workers=len(node.endpoints) or 1,
+            health=node.health,
+        )
+        for node in nodes
+    )
+
+
+def find_tpu(node: NodeIdentity, listed: Iterable[SeenTpu]) -> tuple[str, SeenTpu | None]:
+    """Find the TPU of a launch in a listing. Returns its state, and the TPU unless it is GONE.
+
+    A TPU with another id is the same one recreated if it has the same name and this fleet's label,
+    and, in another zone, if there is just one such TPU. FOREIGN: somebody else's TPU has its name.
+    """
+    namesakes = [tpu for tpu in listed if tpu.name == node.name]
+    here = [tpu for tpu in namesakes if tpu.zone == node.zone]
+    same = next((tpu for tpu in here if tpu.id == node.id), None)
+    if same:
+        return same.state, same
+    if here:
+        return (here[0].state, here[0]) if here[0].is_ours else (FOREIGN, here[0])
+    elsewhere = [tpu for tpu in namesakes if tpu.is_ours]
+    return (elsewhere[0].state, elsewhere[0]) if len(elsewhere) == 1 else (GONE, None)
+
+
+def address_of(tpu: SeenTpu, listed: Iterable[SeenTpu]) -> str:
+    """Return what ``-e tpu=`` must be for this TPU: its name, or ``NAME_ZONE`` if several zones
+    have one of that name (module_utils/tpu_hosts.py makes the groups)."""
+    several = sum(other.name == tpu.name for other in listed) > 1
+    return f"{tpu.name}_{tpu.zone}" if several else tpu.name
 
 
 def view(
-    run: str,
-    record: Mapping[str, Any],
+    record: RunRecord,
     hosts: Mapping[str, Mapping[str, Any]],
     answers: Mapping[str, Mapping[str, Any]],
-    listed: Sequence[Mapping[str, str]] = (),
+    listings: Sequence[Sequence[SeenTpu]],
 ) -> Seen:
-    """See one run: ``hosts`` are the inventory's variables, ``answers`` what run_info said.
+    """Return what is seen of one run.
 
-    ``listed`` holds the states that the API gave, by TPU, each time it was asked behind the
-    inventory. Its last word counts, and is confirmed where the one before was the same.
+    Args:
+        record: the run.
+        hosts: the inventory's variables of each host.
+        answers: run_info's answer of each host.
+        listings: the TPUs in the inventory, then in each later answer of the API. The last one
+            counts, and is confirmed if the one before has the same state.
     """
-    tpu = str(record.get("tpu", ""))
-    together = tpu.startswith(TOGETHER)
-    mine = {host: found for host, found in hosts.items() if tpu in run_places(found)}
-    slices = {str(found.get("tpu_name")): found for found in mine.values()}
-    count = max([1, *(int(found.get("tpu_slice_count") or 1) for found in slices.values())])
-    names = list(slices) or [tpu]
-    said = [state_of(names, count, told) for told in (inventory_states(mine), *listed)]
-    node, asked_twice = said[-1], said[-1] in said[-2:-1]
-    if node != READY:
-        return Seen(node, asked_twice=asked_twice, ours=not together)
-    chip = chip_of(record)
-    parts = tuple(part(host, run, answers.get(host) or {}, chip) for host in sorted(mine))
-    return Seen(
-        node,
-        parts,
-        workers=sum(int(found.get("tpu_worker_count", 1)) for found in slices.values()),
-        health=next((str(found.get("tpu_health") or "") for found in mine.values()), ""),
-        asked_twice=asked_twice,
+    nodes = record.launch.nodes
+    states = [_worst([find_tpu(node, listed)[0] for node in nodes]) for listed in listings]
+    found = [find_tpu(node, listings[-1])[1] for node in nodes]
+    tpus = tuple(tpu for tpu in found if tpu)
+    is_multislice = record.launch.tpu.startswith(MULTISLICE)
+    seen = Seen(
+        states[-1],
+        asked_twice=states[-1] in states[-2:-1],
         others_answer=any("runs" in answer for answer in answers.values()),
-        ours=not together,
+        is_identified=bool(nodes),
+        is_deletable=bool(tpus) and all(tpu.is_ours and tpu.id for tpu in tpus),
+        can_be_created=not is_multislice,
+        tpus=tpus,
+        address=record.launch.tpu
+        if is_multislice or not tpus
+        else address_of(tpus[0], listings[-1]),
+    )
+    if seen.node != READY:
+        return seen
+    places = {(tpu.zone, tpu.id) for tpu in tpus}
+    mine = sorted(
+        host
+        for host, facts in hosts.items()
+        if (facts.get("tpu_zone"), facts.get("tpu_id")) in places
+    )
+    return seen.with_workers(
+        tuple(part(host, record.run, answers.get(host) or {}, record.launch.chip) for host in mine),
+        workers=sum(tpu.workers for tpu in tpus),
+        health=next((tpu.health for tpu in tpus if tpu.health), ""),
     )
 
 
-def inventory_states(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Give the state of each TPU of these hosts; where they differ, it is just changing."""
-    found: dict[str, set[str]] = {}
-    for host in hosts.values():
-        found.setdefault(str(host.get("tpu_name")), set()).add(str(host.get("tpu_state", READY)))
-    return {name: min(told) if len(told) == 1 else "changing" for name, told in found.items()}
-
-
-def state_of(names: Sequence[str], count: int, told: Mapping[str, str]) -> str:
-    """Give the state of a TPU, or the worst of ``count`` that were made together."""
-    states = [told.get(name, GONE) for name in names]
-    states += [GONE] * (len(states) < count)
-    return next(
-        (state for state in sorted(states, key=lambda each: each not in DEAD) if state != READY),
-        READY,
-    )
+def _worst(states: Sequence[str]) -> str:
+    """Return the state that decides for TPUs that are one run's."""
+    order = (lambda state: state == FOREIGN, lambda state: state in DEAD, lambda s: s != READY)
+    for is_bad in order:
+        bad = next((state for state in states if is_bad(state)), None)
+        if bad is not None:
+            return bad
+    return READY if states else GONE
 
 
 def part(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> Part:
-    """See a run on one worker; runs of other chips than its own are none of its business."""
+    """Return a run's process on one worker. Runs on other chips than its own do not count."""
     if "runs" not in answer:
         return Part(host, None)
     seen = next((each for each in answer["runs"] if each["run"] == run), None)
@@ -107,67 +187,3 @@ def part(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> Part
         attempt=int(seen.get("attempt") or 0),
         other=other,
     )
-
-
-def commands(
-    action: str, run: str, record: Mapping[str, Any], seen: Seen, variables: str
-) -> list[list[str]]:
-    """Give the playbooks of an action, in order, each as the words behind ansible-playbook.
-
-    They are what a person would type. ``variables`` is the file with what the run is. To new
-    workers the release is pushed before a launch asks all of them for it in vain.
-    """
-    tpu = f"tpu={record['tpu']}"
-    what = ["-e", tpu, "-e", f"@{variables}"]
-    train = [TRAIN, *what]
-    kill = [KILL, "-e", tpu, "-e", f"run={run}", "-e", "record=false"]
-    made_ready = [[SETUP, "-e", tpu], [PUSH, TRAIN, *what]]
-    if action == RECREATE:
-        return [[CREATE, "-e", tpu], *made_ready]
-    if action == REPLACE:
-        return [[DELETE, "-e", tpu, "-e", "yes=true"], [CREATE, "-e", tpu], *made_ready]
-    if action == LAUNCH:
-        return [train] if all(each.known for each in seen.parts) else made_ready
-    if action == RESTART:
-        return [kill, train]
-    return [kill] if action == STOP else []
-
-
-def train_variables(
-    run: str, record: Mapping[str, Any], code: Path, config: Path | None, fleet_state: str
-) -> dict[str, Any]:
-    """Give what train.yml has to be told to launch the run again as it was."""
-    words = [str(word) for word in record.get("command", [])]
-    found: dict[str, Any] = {
-        "run": run,
-        "code": str(code),
-        "fleet_state": fleet_state,
-        "checkpoints": str(record.get("checkpoints", "")).rpartition("/")[0],
-        "env": dict(record.get("env") or {}),
-        "wait": "started",
-        "only_if_wanted": True,
-    }
-    if chip_of(record) >= 0:
-        found |= {"per_chip": True, "chip": chip_of(record)}
-    if config:
-        found["config"] = str(config)
-    if tuple(words[: len(TRAINER)]) == TRAINER:
-        found["set"] = words[len(TRAINER) :]
-    else:
-        found["command"] = shlex.join(words)
-    return found
-
-
-def last_words(output: str) -> str:
-    """Give the line of a playbook's output that says why it failed.
-
-    Of the terminal view's that is the one below the first failed worker and its task; another
-    callback's is Ansible's error, or whatever came last.
-    """
-    lines = [line.strip() for line in output.splitlines()]
-    for line, why in pairwise(lines):
-        if line.split("  ")[0] in BAD:
-            return f"{line.split()[1]}: {why}"
-    errors = [line for line in lines if line.startswith("[ERROR]:")]
-    telling: Sequence[str] = errors or [line for line in lines if line]
-    return telling[-1].removeprefix("[ERROR]: ").removeprefix("Task failed: ") if telling else ""

@@ -53,6 +53,7 @@ RUN_INFO = {
         "wait": {"type": "int", "default": 8},
         "since": {"type": "int"},
         "progress": {"type": "bool", "default": False},
+        "device_glob": {"type": "str", "default": ""},
         "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
         "etc": {"type": "path", "default": "/etc/tpufleet"},
     },

@@ -12,30 +12,52 @@ import re
 import sys
 import syslog
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn
 
 HIDDEN = "********"
+LONG = 8
+"""From this length on a secret is no word or number that a sentence has by chance."""
+_NUMBER = re.compile(r"[+-]?[0-9.,]*")
 _IN_A_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
 """A password, as in the address of an index of one's own."""
 
 arguments: dict[str, Any] | None = None
 """What the controller has checked, ``_ansible_…`` among it; set by ``kept_run``."""
 secrets: Sequence[str] = ()
-"""What of it no answer may show, and no log."""
+"""The secrets in it, which no answer and no log may show."""
 
 
 def hidden(value: Any) -> Any:
-    """Give a value without the secrets that stand in it, as AnsibleModule does."""
+    """Return a value with the secrets in its texts replaced.
+
+    Only text is changed: a count or a time that happens to contain the digits of a secret stays
+    what it is, for the controller computes with it.
+    """
     if isinstance(value, Mapping):
         return {key: hidden(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [hidden(inner) for inner in value]
-    if value is None or isinstance(value, bool):
-        return value
-    text = str(value)
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    return value if text == str(value) else text
+    pattern = _pattern(tuple(secrets)) if isinstance(value, str) else None
+    return pattern.sub(HIDDEN, value) if pattern else value
+
+
+@lru_cache(maxsize=1)
+def _pattern(words: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Return what finds the secrets in a text, None if there is nothing to find.
+
+    A long secret is found anywhere, and each long line of one of several lines. A short one, such
+    as ``on``, is found as a word of its own, so that it leaves other words whole; a short number is
+    not, since any number of a sentence may be the same.
+    """
+    parts = {line for word in words for line in (word, *word.splitlines())}
+    found = []
+    for part in sorted(parts, key=len, reverse=True):
+        if len(part) >= LONG:
+            found.append(re.escape(part))
+        elif part in words and part.strip() and not _NUMBER.fullmatch(part):
+            found.append(rf"(?<!\w){re.escape(part)}(?!\w)")
+    return re.compile("|".join(found)) if found else None
 
 
 class CheckedModule:

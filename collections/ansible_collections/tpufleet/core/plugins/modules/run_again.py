@@ -13,10 +13,14 @@ options:
     description: The project's root, whose playbooks are used.
     type: path
     required: true
-  releases:
-    description: Where the controller keeps the releases that were launched.
+  kept:
+    description: The controller's state directory, with the releases and lock files of launches.
     type: path
     required: true
+  fleet_name:
+    description: The name of this fleet, which its TPUs have as the label C(tpufleet-fleet).
+    type: str
+    default: default
   log:
     description: The file in which every action stands.
     type: path
@@ -44,7 +48,7 @@ EXAMPLES = r"""
     run: shakespeare
     fleet_state: "{{ fleet_state }}"
     project: "{{ playbook_dir }}/.."
-    releases: "{{ fleet_state }}/releases"
+    kept: "{{ fleet_state }}"
     log: "{{ fleet_state }}/watch.log"
 """
 

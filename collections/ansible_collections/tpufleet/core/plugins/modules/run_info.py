@@ -38,6 +38,10 @@ options:
       steps that counted.
     type: bool
     default: false
+  device_glob:
+    description: Also name the processes that have one of these device files open.
+    type: str
+    default: ""
 extends_documentation_fragment: tpufleet.core.run_places
 attributes:
   check_mode:
@@ -62,6 +66,15 @@ runs:
   returned: success
   type: list
   elements: dict
+holders:
+  description: The processes that have a device open, one line each.
+  returned: success
+  type: list
+  elements: str
+asked_at:
+  description: When the worker was asked, by the controller's clock, in unix seconds.
+  returned: success
+  type: float
 settled:
   description: Whether what was waited for has come.
   returned: success
@@ -71,6 +84,7 @@ settled:
 import time
 from pathlib import Path
 
+from ..module_utils.devices import holders
 from ..module_utils.run import Places, RunError, check_name, latest
 from ..module_utils.run_log import log_since, log_start
 from ..module_utils.run_progress import progress
@@ -121,7 +135,8 @@ def main() -> None:
         module.fail_json(msg=str(error))
     for seen in latest(runs) if params["progress"] else []:
         seen["progress"] = progress(places.run_dir(seen["run"]))
-    module.exit_json(changed=False, runs=runs, settled=come)
+    held = holders(params["device_glob"])
+    module.exit_json(changed=False, runs=runs, holders=held, settled=come)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ options:
     description: What to run. By default the project's trainer.
     type: str
   set:
-    description: Overrides C(key=value), a list or one line, added to the command.
+    description:
+      - Overrides C(key=value), a list or one line, which replace C({set}) in O(command). The
+        project's trainer takes them last. A command without C({set}) refuses them.
     type: raw
     default: []
   project:

@@ -95,7 +95,7 @@ def main() -> None:
     if held:
         module.fail_json(
             msg=f"the slice can't be proven now: {held[0]}: "
-            "wait for its run, or playbooks/kill.yml -e run=NAME"
+            "wait for its run, or stop it: ansible-playbook playbooks/kill.yml -e run=NAME"
         )
     try:
         name = env_id(lock_digest(options["lock"]), python_minor(root / "bin/python"))

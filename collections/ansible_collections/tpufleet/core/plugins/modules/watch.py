@@ -4,31 +4,43 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: watch
-short_description: Compare what runs are wanted with what is, once, and do the next thing for each
+short_description: Compare the desired with the observed state of each run once, and act
 description:
   - Reads the records in O(fleet_state), the inventory and the workers' O(answers), and decides for
-    each run whether to do nothing, to make its lost TPU anew, to replace one
-      with a worker that stays away or fails again and again, to launch what stands still, to
-    restart what hangs, to stop what was stopped, or to give up.
-  - A TPU counts as lost only if the API says so when it is asked once more.
-  - Acts by ansible-playbook, with the playbooks that a person would type. A lease in O(fleet_state)
-    keeps a second controller from acting on the same run; it ends by itself if this one dies.
-  - In check mode it only says what it would do.
+    each run whether to do nothing, to recreate its lost TPU, to replace one with a worker that
+    cannot be reached or fails repeatedly, to launch or restart the run, to stop it, or to give up.
+  - A run's TPU is the one with the zone and the id that its record names, or one that has taken its
+    name since and has this fleet's label. No other TPU is touched.
+  - A TPU counts as lost only if the API confirms it.
+  - Acts by C(ansible-playbook), with the playbooks that a person would type. A lease in
+    O(fleet_state) keeps a second controller from acting on the same TPU; it runs out if this one
+    dies.
+  - A record that is not valid is reported as failed and skipped. As long as there is one, no idle
+    TPU and no cached release is deleted.
+  - In check mode it only shows what it would do.
 options:
   answers:
     description: What M(tpufleet.core.run_info) said, by host.
     type: dict
     required: true
+  looked_at:
+    description: When the first worker was asked, in unix seconds.
+    type: float
+    required: true
   project:
     description: The project's root, whose playbooks are used.
     type: path
     required: true
-  releases:
-    description: Where the controller keeps the releases that were launched.
+  kept:
+    description: The controller's state directory, with the releases and lock files of launches.
     type: path
     required: true
+  fleet_name:
+    description: The name of this fleet, which its TPUs have as the label C(tpufleet-fleet).
+    type: str
+    default: default
   log:
-    description: The file in which every action stands; what the playbooks said is beside it, in a
+    description: The file with a line for every action. The playbooks' output is beside it, in a
       directory of its name with C(.d).
     type: path
     required: true
@@ -38,10 +50,11 @@ options:
     default: ""
   limits:
     description:
-      - What to have patience with. Seconds are C(heartbeat), C(first_heartbeat), C(unreachable),
-        C(settle), C(output) (how old the last line of a log may be where a trainer writes no
-        heartbeat; 0, the default, is any age), C(first_backoff), C(longest_backoff); counts are
-        C(crashes), C(preemptions) (0 is no limit), C(replacements), C(nans), C(same_worker).
+      - When to act and when to give up. Seconds are C(heartbeat), C(first_heartbeat),
+        C(unreachable), C(settle), C(output) (how old the last line of a log may be where a trainer
+        writes no heartbeat; 0, the default, is any age), C(first_backoff), C(longest_backoff);
+        counts are C(crashes), C(preemptions) (0 is no limit), C(replacements), C(nans),
+        C(same_worker).
     type: dict
     default: {}
 extends_documentation_fragment: tpufleet.core.fleet_state
@@ -59,13 +72,14 @@ EXAMPLES = r"""
     fleet_state: "{{ fleet_state }}"
     answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_look') }}"
     project: "{{ playbook_dir }}/.."
-    releases: "{{ fleet_state }}/releases"
+    looked_at: "{{ watch_looked_at }}"
+    kept: "{{ fleet_state }}"
     log: "{{ fleet_state }}/watch.log"
 """
 
 RETURN = r"""
 runs:
-  description: One dictionary a run, with run, state, why and action.
+  description: A dictionary for each run, with run, state, why, action and failed.
   returned: always
   type: list
   elements: dict

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...module_utils.run_plan import Part
+from ...module_utils.run_plan import Part, with_overrides
 from .record import LaunchSpec, NodeIdentity
 
 Parts = Mapping[str, Part]
@@ -20,7 +20,8 @@ class LaunchOptions:
     """What all runs of one play have in common.
 
     ``requirements`` is the digest of the lock file; each run's checkpoints go to a directory of its
-    own in ``checkpoints``; ``env`` holds nothing secret.
+    own in ``checkpoints``; ``env`` holds nothing secret. ``overrides`` (key=value) come before
+    those of a sweep, in place of ``{set}`` in the command.
     """
 
     release: str
@@ -28,6 +29,7 @@ class LaunchOptions:
     jax_requirements: str
     command: tuple[str, ...]
     checkpoints: str
+    overrides: tuple[str, ...] = ()
     config: str | None = None
     config_name: str = "config.yml"
     compile_cache: str = ""
@@ -36,13 +38,13 @@ class LaunchOptions:
 
 
 def new_launches(options: LaunchOptions, parts: Parts, nodes: Nodes) -> dict[str, LaunchSpec]:
-    """Return the launch of each run of the play, by the run's name."""
+    """Return the launch of each run of the play, by the run's name. Raises RunError."""
     return {
         part.run: LaunchSpec(
             release=options.release,
             requirements=options.requirements,
             jax_requirements=options.jax_requirements,
-            command=(*options.command, *part.extra),
+            command=with_overrides(options.command, (*options.overrides, *part.extra)),
             config=options.config,
             config_name=options.config_name,
             env={**options.env, **part.env},

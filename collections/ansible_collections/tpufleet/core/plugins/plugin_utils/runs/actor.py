@@ -1,0 +1,176 @@
+"""How the watch and restart act on a run: by the playbooks that a person would type."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+
+from ...module_utils.watch_decision import LAUNCH, RECREATE, REPLACE, RESTART, STOP, Seen
+from ..fleet.ownership import NodeIdentity
+from .playbook_process import run_process
+from .record import RunRecord
+from .relaunch import relaunch_variables
+from .watch_log import WatchLog
+
+CREATE, DELETE, SETUP = "playbooks/create.yml", "playbooks/delete.yml", "setup.yml"
+PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
+ACTION_S = 1200.0
+"""The longest that one playbook may take."""
+CREATE_S = 60
+"""How long create.yml waits for a TPU. Later passes see what became of it."""
+FAILED = ("FAILED", "UNREACHABLE")
+"""How the terminal view begins a line about a worker's failure."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to act on a run or a TPU. Each function returns why it is lost; empty if it is not.
+
+    Args:
+        lost: asked twice a second while a playbook runs, so it asks nobody else.
+        blocker: asked immediately before each playbook: whether the run is still to be acted on.
+    """
+
+    lost: Callable[[], str]
+    blocker: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Play:
+    """One call of ansible-playbook: the playbooks, and their extra variables."""
+
+    playbooks: tuple[str, ...]
+    variables: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Runs playbooks.
+
+    Args:
+        project: the project's root.
+        kept: this controller's state directory, with its releases and lock files.
+        fleet_state: where the run records are.
+        log: the watch's log.
+        ends_at: until when playbooks may run, of the clock ``time.monotonic``.
+    """
+
+    project: Path
+    kept: Path
+    fleet_state: str
+    log: WatchLog
+    ends_at: float
+
+    def act(self, record: RunRecord, seen: Seen, action: str, fence: int, claim: Claim) -> str:
+        """Run the action's playbooks until one fails. Returns why; empty if none did."""
+        for play in plays_of(action, record, seen, self.kept, self.fleet_state, fence):
+            if why := self._play(f"run {record.run}", record.run, play, claim):
+                return why
+        return ""
+
+    def delete(self, node: NodeIdentity, claim: Claim) -> str:
+        """Delete just this TPU. Returns why it was not deleted; empty if it was."""
+        play = Play((DELETE,), delete_variables(node))
+        return self._play(f"TPU {node.name} ({node.zone})", node.name, play, claim)
+
+    def _play(self, who: str, name: str, play: Play, claim: Claim) -> str:
+        """Run one call; its output goes to the run's own file beside the log."""
+        played = " ".join(play.playbooks)
+        if why := claim.lost() or claim.blocker():
+            self.log(f"{who}: {played} was not started: {why}")
+            return why
+        left = min(ACTION_S, self.ends_at - time.monotonic())
+        if left <= 0:
+            return f"{played} was not started: the time of this pass is up, the next one continues"
+        words = [*play.playbooks, "-e", json.dumps(dict(play.variables))]
+        self.log(f"{who}: $ ansible-playbook {played} -e '{words[-1]}'")
+        began = time.monotonic()
+
+        def why_stop() -> str:
+            return claim.lost() or (f"no end after {left:.0f} s" if spent() > left else "")
+
+        def spent() -> float:
+            return time.monotonic() - began
+
+        output = self.log.output_of(name)
+        with output.open("a+", encoding="utf-8") as stream:
+            start = stream.seek(0, os.SEEK_END)
+            env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
+            code, ended = run_process(
+                [*ansible_playbook(), *words], self.project, env, stream, why_stop
+            )
+            stream.seek(start)
+            told = stream.read()
+        if code == 0 and not ended:
+            self.log(f"{who}: {played} succeeded, {spent():.0f} s")
+            return ""
+        why = f"{played} failed after {spent():.0f} s: {ended or error_summary(told)}"
+        self.log(f"{who}: {why} (its output: {output})")
+        return why
+
+
+def plays_of(
+    action: str, record: RunRecord, seen: Seen, kept: Path, fleet_state: str, fence: int
+) -> list[Play]:
+    """Return the playbooks of an action, in order.
+
+    Workers that never had the run are set up and get its release first. A TPU that is recreated is
+    launched on by a LAUNCH of its own, once it is READY.
+    """
+    again = relaunch_variables(record, kept, fleet_state, seen.address) | {"fence": fence}
+    kill = Play((KILL,), {"tpu": seen.address, "run": record.run, "record": False})
+    train = Play((TRAIN,), again)
+    if action in (RECREATE, REPLACE):
+        return _recreation(action, record, seen)
+    if action == LAUNCH:
+        is_set_up = seen.parts and all(part.known for part in seen.parts)
+        return [train] if is_set_up else [Play((SETUP,), again), Play((PUSH, TRAIN), again)]
+    if action == RESTART:
+        return [kill, train]
+    return [kill] if action == STOP else []
+
+
+def _recreation(action: str, record: RunRecord, seen: Seen) -> list[Play]:
+    """Return what creates the run's TPU again; only the one that was seen may be deleted."""
+    there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in seen.tpus]
+    plays = [Play((DELETE,), delete_variables(node)) for node in there if action == REPLACE]
+    (node,) = there or record.launch.nodes[:1]
+    create = {"tpu": node.name, "node_id": node.id, "zone": node.zone, "create_seconds": CREATE_S}
+    return [*plays, Play((CREATE,), create)]
+
+
+def delete_variables(node: NodeIdentity) -> dict[str, Any]:
+    """Return the extra variables by which delete.yml deletes one TPU and no later one."""
+    return {"tpu": node.name, "zone": node.zone, "node_id": node.id, "yes": True}
+
+
+def ansible_playbook() -> list[str]:
+    """Return the command with the inventories of this playbook."""
+    tool = Path(sys.executable).with_name("ansible-playbook")
+    sources: Sequence[str] = context.CLIARGS.get("inventory") or ()
+    inventories = [word for source in sources for word in ("-i", str(source))]
+    return [str(tool if tool.exists() else "ansible-playbook"), *inventories]
+
+
+def error_summary(output: str) -> str:
+    """Return the line of a playbook's output that says why it failed.
+
+    In the terminal view that is the line below the first failed worker and its task; in other
+    callbacks' output it is Ansible's error, or the last line.
+    """
+    lines = [line.strip() for line in output.splitlines()]
+    for line, why in pairwise(lines):
+        if line.split("  ")[0] in FAILED:
+            return f"{line.split()[1]}: {why}"
+    errors = [line for line in lines if line.startswith("[ERROR]:")]
+    telling = errors or [line for line in lines if line]
+    return telling[-1].removeprefix("[ERROR]: ").removeprefix("Task failed: ") if telling else ""

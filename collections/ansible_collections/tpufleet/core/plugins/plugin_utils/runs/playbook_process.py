@@ -1,0 +1,81 @@
+"""A playbook as a process of its own, which can be ended with everything that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+CHECK_EVERY_S = 0.5
+TERM_S = 15.0
+"""How long processes have to end after TERM, before KILL."""
+
+
+def run_process(
+    command: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    output: IO[str],
+    why_stop: Callable[[], str],
+) -> tuple[int, str]:
+    """Run a command until it ends or ``why_stop`` returns a reason, asked twice a second.
+
+    Then all its processes get TERM, and KILL after TERM_S. Returns the exit code and the reason,
+    which is empty if the command ended by itself.
+    """
+    with subprocess.Popen(
+        list(command),
+        cwd=folder,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(CHECK_EVERY_S), ""
+            if reason := why_stop():
+                return end_tree(process), reason
+
+
+def end_tree(process: subprocess.Popen[str]) -> int:
+    """End a process that leads a session, and all processes below it. Returns its exit code.
+
+    Ansible's workers have process groups of their own, which end with their parent only if it
+    forwards the signal, so their groups are listed while their parent still is.
+    """
+    groups = groups_below(process.pid) | {process.pid}
+    _signal(groups, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(TERM_S)
+    _signal(groups, signal.SIGKILL)
+    return process.wait()
+
+
+def groups_below(pid: int) -> set[int]:
+    """Return the process groups of a process's descendants, except this process's own group."""
+    told = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,pgid="], capture_output=True, text=True, check=True
+    )
+    children: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for line in told.stdout.splitlines():
+        child, parent, group = map(int, line.split())
+        children[parent].append((child, group))
+    found, left = set(), [pid]
+    while left:
+        for child, group in children[left.pop()]:
+            found.add(group)
+            left.append(child)
+    return found - {os.getpgrp()}
+
+
+def _signal(groups: set[int], number: signal.Signals) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)

@@ -1,0 +1,112 @@
+"""What a pass of the watch does besides runs: delete idle TPUs and old cached releases."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...module_utils.fleet import FleetTpu, expand
+from ...module_utils.run_record import RecordConflictError, RecordError, RecordStore
+from ...module_utils.watch_idle import idle_since, in_use, superfluous
+from ...module_utils.watch_view import SeenTpu
+from ..fleet.ownership import NodeIdentity
+from .actor import Claim
+from .lease import LeaseHeldError
+from .record import RunRecord
+from .store import Records
+from .watch_pass import LOOK_HOLDS_S, Look, WatchPass, lease_of_tpu
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """Deletes what nobody uses.
+
+    Args:
+        watch: the pass that this belongs to.
+        idle: since when each TPU is idle, a document for each.
+    """
+
+    watch: WatchPass
+    idle: RecordStore
+
+    def delete_idle(self, fleet: object, look: Look, records: Mapping[str, RunRecord]) -> list[str]:
+        """Delete the fleet's TPUs that were idle for their ``idle_delete_after``. Name them.
+
+        Only a TPU with an id and this fleet's label is deleted. Raises TpuApiError for a bad
+        fleet, RecordError.
+        """
+        gone = []
+        for tpu in expand(fleet or []):
+            seen = owned_tpu(tpu, look)
+            if tpu.idle_delete_after is None or seen is None:
+                continue
+            used = in_use(seen, look.hosts, look.answers, records.values())
+            if self._is_idle(seen, tpu.idle_delete_after, used) and (
+                self.watch.check or self._delete(seen, look)
+            ):
+                gone.append(seen.name)
+        return gone
+
+    def _is_idle(self, tpu: SeenTpu, allowed: int, used: bool) -> bool:
+        key = f"{tpu.name}_{tpu.zone}"
+        kept, now = self.idle.read(key), self.watch.clock()
+        since = idle_since(kept, tpu.id, used, now)
+        if not self.watch.check and (kept.get("id"), kept.get("since")) != (tpu.id, since):
+            with contextlib.suppress(RecordConflictError):
+                fields = {"id": tpu.id, "since": since}
+                self.idle.change(key, int(kept.get("generation", 0)), fields, "")
+        if not since or now - since < allowed:
+            return False
+        where, idle = f"TPU {tpu.name} ({tpu.zone})", f"{now - since:.0f} s"
+        self.watch.log(f"{where}: idle for {idle}, {allowed} s are allowed: delete")
+        return True
+
+    def _delete(self, tpu: SeenTpu, look: Look) -> bool:
+        node = NodeIdentity(tpu.name, tpu.zone, tpu.id)
+        try:
+            with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
+                claim = Claim(lease.lost, lambda: self._blocker(tpu, look))
+                return not self.watch.actor.delete(node, claim)
+        except LeaseHeldError as held:
+            self.watch.log(f"TPU {tpu.name} ({tpu.zone}): {held}")
+            return False
+
+    def _blocker(self, tpu: SeenTpu, look: Look) -> str:
+        """Say why a TPU is not to be deleted after all; empty if it is."""
+        age = self.watch.clock() - look.looked_at
+        if age > LOOK_HOLDS_S:
+            return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
+        try:
+            records = self.watch.store.read_all()  # a launch may have been recorded meanwhile
+        except RecordError as error:
+            return str(error)
+        if records.unusable or in_use(tpu, look.hosts, look.answers, records.usable.values()):
+            return "a run has been launched on it meanwhile"
+        return ""
+
+
+def owned_tpu(tpu: FleetTpu, look: Look) -> SeenTpu | None:
+    """Return the one TPU that this entry of the fleet is; None if there is none, or several."""
+    (inventory, *_) = look.listings
+    found = [
+        seen
+        for seen in inventory
+        if seen.name == tpu.name and seen.zone in tpu.zones and seen.is_ours and seen.id
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def prune(releases: Path, records: Records, now: float) -> list[str]:
+    """Delete cached releases that no run needs, none while a record cannot be used. Name them."""
+    if records.unusable:
+        return []
+    found: dict[str, float] = {}
+    if releases.is_dir():
+        found = {each.name: each.stat().st_mtime for each in releases.iterdir() if each.is_dir()}
+    gone = superfluous(found, records.usable.values(), now)
+    for name in gone:
+        shutil.rmtree(releases / name, ignore_errors=True)
+    return gone

@@ -1,0 +1,57 @@
+"""Commands that messages suggest, completed by the options that this invocation was given.
+
+A module or a role does not know which inventory it was called with. Typed as it is written, its
+``ansible-playbook setup.yml`` would act on the default inventory: on another fleet.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible.parsing.splitter import parse_kv
+
+#: Extra variables that say which fleet is meant; all others are a suggestion's own to name.
+OF_THE_FLEET = ("fleet_state",)
+_PLAYBOOK = re.compile(r"\bansible-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)")
+
+
+def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]) -> str:
+    """Return the options that say which fleet this invocation is about, as typed in a shell.
+
+    ``arguments`` are Ansible's ``context.CLIARGS``, ``default_inventory`` is what it takes where
+    nobody says ``-i``.
+    """
+    words: list[str] = []
+    inventories = [str(source) for source in arguments.get("inventory") or ()]
+    if inventories != [str(source) for source in default_inventory]:
+        for source in inventories:
+            words += ["-i", _short(source)]
+    for given in map(str, arguments.get("extra_vars") or ()):
+        if given.startswith("@"):
+            words += ["-e", given]
+        elif not given.startswith(("{", "[")):
+            named = parse_kv(given)
+            words += [
+                word
+                for name in OF_THE_FLEET
+                if name in named
+                for word in ("-e", f"{name}={shlex.quote(str(named[name]))}")
+            ]
+    return shlex.join(words)
+
+
+def completed(text: str, options: str) -> str:
+    """Return ``text`` with ``options`` in each ``ansible-playbook NAME.yml`` that it suggests."""
+    if not options:
+        return text
+    return _PLAYBOOK.sub(lambda found: f"{found[0]}{options} ", text)
+
+
+def _short(source: str) -> str:
+    """Return an inventory's path as seen from the working directory, where it is below that."""
+    path, here = Path(source), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else source

@@ -1,0 +1,119 @@
+"""Passes of the watch for tests: real records and leases in a directory, playbooks written down."""
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Limits
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import SeenTpu
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import Actor, Claim, Play
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
+    Look,
+    Outcome,
+    WatchPass,
+)
+
+from tests.collections.runs.records import ZONE, record_fields
+
+POD = SeenTpu("pod", ZONE, "7", "READY", is_ours=True)
+
+
+@dataclass(frozen=True)
+class Rehearsal(Actor):
+    """An actor that writes down what it would run. ``meanwhile`` happens before each playbook."""
+
+    played: list[Play] = field(default_factory=list)
+    meanwhile: list[Any] = field(default_factory=list)
+
+    def _play(self, who: str, name: str, play: Play, claim: Claim) -> str:
+        if why := claim.lost() or claim.blocker():
+            return why
+        self.played.append(play)
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        return ""
+
+    @property
+    def playbooks(self) -> list[str]:
+        return [name for play in self.played for name in play.playbooks]
+
+
+@dataclass
+class Controller:
+    """A controller with its own state directory, and a ``fleet_state`` that others may share."""
+
+    fleet_state: Path
+    kept: Path
+    listing: list[SeenTpu] = field(default_factory=lambda: [POD])
+    now: float = field(default_factory=time.time)
+    limits: Limits = field(default_factory=Limits)
+    records: RecordFolder = field(init=False)
+    actor: Rehearsal = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.records = RecordFolder(str(self.fleet_state))
+        log = WatchLog(self.kept / "watch.log", quiet=False)
+        ends_at = time.monotonic() + 600
+        self.actor = Rehearsal(self.kept, self.kept, str(self.fleet_state), log, ends_at)
+
+    def wants(self, run: str = "mine", **fields: Any) -> None:
+        """Write a run's record as a launch does."""
+        there = self.records.read(run).get("generation", 0)
+        told = record_fields(run, **fields)
+        told.pop("generation")
+        self.records.change(run, there, told, "launched")
+
+    def watch(self, **more: Any) -> WatchPass:
+        """Return a pass over the records."""
+        parts = {
+            "store": RunStore(self.records),
+            "leases": Leases(RecordFolder(str(self.fleet_state / "watch"))),
+            "actor": self.actor,
+            "log": self.actor.log,
+            "limits": self.limits,
+            "kept": self.kept,
+            "list_tpus": lambda: self.listing,
+            "clock": lambda: self.now,
+            "sleep": lambda seconds: None,
+        }
+        return WatchPass(**(parts | more))
+
+    def look(self, answers: dict[str, Any] | None = None, **more: Any) -> Look:
+        """Return what the inventory and the workers say now."""
+        hosts = {
+            f"{tpu.name}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
+            for tpu in self.listing
+            for worker in range(tpu.workers)
+        }
+        asked = {host: {"runs": [], "holders": [], "asked_at": self.now} for host in hosts}
+        answers = asked if answers is None else answers
+        return replace(Look(hosts, answers, (tuple(self.listing),), self.now), **more)
+
+    def pass_once(self, look: Look | None = None, **more: Any) -> list[Outcome]:
+        """Confirm, decide and act for all records."""
+        watch, look = self.watch(**more), look or self.look()
+        records = watch.store.read_all().usable
+        return watch.act(records, watch.confirm(records.values(), look))
+
+
+def ended(code: str, run: str = "mine", attempt: int = 1) -> dict[str, Any]:
+    """What run_info says of a run that has ended on a worker."""
+    return {
+        "run": run,
+        "active": False,
+        "attempt": attempt,
+        "state": f"ended with {code}",
+        "heartbeat_age": None,
+        "exit": {"status": code, "time": 1.0},
+    }
+
+
+def running(run: str = "mine", age: float = 1.0, step: int = 5) -> dict[str, Any]:
+    """What run_info says of a run that runs on a worker."""
+    beat = {"heartbeat": {"step": step}, "heartbeat_age": age}
+    return {"run": run, "active": True, "attempt": 1, "state": "training", **beat}

@@ -1,0 +1,64 @@
+"""Run records whose release can be kept on a controller, for tests of the watch."""
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import stage
+from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
+    RunRecord,
+    parse_record,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import (
+    keep_lock,
+    kept_release,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import cache_release
+
+from tests.collections.runs import valid_record
+
+ZONE = "us-central2-b"
+LOCK_TEXT = b"jax==0.7.0"
+LOCK = hashlib.sha256(LOCK_TEXT).hexdigest()
+
+
+def _staged(folder: Path) -> str:
+    """Stage a tree of one file; return its release id."""
+    (folder / "code").mkdir()
+    (folder / "code/train.py").write_text("print('hello')\n")
+    return release_id(stage(folder / "code", [], folder / "staged"))
+
+
+with tempfile.TemporaryDirectory() as _folder:
+    RELEASE = _staged(Path(_folder))
+
+
+def keep_release(kept: Path) -> Path:
+    """Put the release and the lock file of these records into a controller's state directory."""
+    with tempfile.TemporaryDirectory() as folder:
+        _staged(Path(folder))
+        cache_release(Path(folder) / "staged", kept_release(kept, RELEASE))
+    keep_lock(str(kept), LOCK_TEXT)
+    return kept
+
+
+def record_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
+    """A run on the TPU pod, whose id is 7, as it is stored."""
+    return valid_record.record_fields(
+        run,
+        **{
+            "release": RELEASE,
+            "requirements": LOCK,
+            "generation": 1,
+            "nodes": [{"name": "pod", "zone": ZONE, "id": "7"}],
+            "workers": 1,
+        }
+        | fields,
+    )
+
+
+def run_record(run: str = "mine", **fields: Any) -> RunRecord:
+    """The same, checked."""
+    return parse_record(run, record_fields(run, **fields))

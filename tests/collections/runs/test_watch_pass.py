@@ -1,0 +1,306 @@
+"""One pass of the watch over real records: what it acts on, and what it leaves alone."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
+    LOOK_HOLDS_S,
+    NO_RELEASE,
+    unusable_outcomes,
+)
+
+from tests.collections.runs.passes import POD, Controller, ended, running
+from tests.collections.runs.records import ZONE, keep_release
+
+LOST = replace(POD, state="PREEMPTED")
+
+
+@pytest.fixture
+def controller(tmp_path) -> Controller:
+    return Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
+
+
+def stored(controller, run="mine"):
+    return (controller.fleet_state / "runs" / f"{run}.json").read_text()
+
+
+def answers(controller, *runs):
+    return controller.look({"pod-w0": {"runs": list(runs), "asked_at": controller.now}})
+
+
+def kill(controller, run="mine"):
+    generation = controller.records.read(run)["generation"]
+    controller.records.change(run, generation, {"wanted": "stopped"}, "stopped by kill.yml")
+
+
+def test_a_run_that_has_ended_by_itself_is_launched_again(controller):
+    controller.wants()
+
+    (outcome,) = controller.pass_once(answers(controller, ended("75")))
+
+    assert (outcome.action, outcome.failed) == ("launch", False)
+    assert controller.actor.playbooks == ["train.yml"]
+
+
+def test_playbooks_get_one_json_argument_with_names_and_no_other_field_of_the_record(controller):
+    hostile = "{{ lookup('ansible.builtin.pipe', 'touch /tmp/owned') }}"
+    controller.wants(command=["sh", "-c", hostile], env={"A": hostile}, config=hostile)
+
+    controller.pass_once(answers(controller, ended("75")))
+
+    (train,) = controller.actor.played
+    assert "{{" not in json.dumps(train.variables)
+    assert (train.variables["run"], train.variables["relaunch"]) == ("mine", True)
+
+
+def test_the_fencing_number_is_in_the_record_before_the_playbook_that_presents_it_starts(
+    controller,
+):
+    controller.wants(fence=41)
+
+    controller.pass_once(answers(controller, ended("75")))
+
+    (train,) = controller.actor.played
+    assert controller.records.read("mine")["fence"] == train.variables["fence"] == 42
+
+
+def test_an_invalid_record_is_reported_as_failed_and_the_other_runs_are_acted_on(controller):
+    controller.wants()
+    controller.wants("hostile", release="../../etc")
+    (controller.fleet_state / "runs/list.json").write_text("[1]")
+    (controller.fleet_state / "runs/deep.json").write_text("[" * 100_000)
+
+    records = controller.watch().store.read_all()
+    skipped = unusable_outcomes(records.unusable)
+    (outcome,) = controller.pass_once(answers(controller, ended("75")))
+
+    assert [each.run for each in skipped] == ["deep", "hostile", "list"]
+    assert all(each.failed and each.why for each in skipped)
+    assert (outcome.run, outcome.action) == ("mine", "launch")
+
+
+def test_a_controller_without_the_release_spends_nothing_and_another_one_relaunches(tmp_path):
+    fleet = tmp_path / "fleet"
+    without = Controller(fleet, tmp_path / "without")
+    owner = Controller(fleet, keep_release(tmp_path / "kept"))
+    owner.wants()
+    crash = answers(owner, ended("1"))
+    before = stored(owner)
+
+    for _ in range(20):  # more often than any budget allows
+        (waiting,) = without.pass_once(crash)
+        without.now += 3600
+
+    assert stored(owner) == before
+    assert (waiting.state, waiting.action, waiting.failed) == (NO_RELEASE, "nothing", False)
+    assert str(tmp_path / "without/releases") in waiting.why
+    assert "ansible-playbook train.yml -e run=mine" in waiting.why
+    assert without.actor.played == []
+    (outcome,) = owner.pass_once(crash)
+    assert (outcome.action, owner.actor.playbooks) == ("launch", ["train.yml"])
+
+
+@pytest.mark.parametrize("spent", [{"crashes": 5}, {"nans": 1}])
+def test_a_controller_without_the_release_gives_nothing_up(tmp_path, spent):
+    without = Controller(tmp_path / "fleet", tmp_path / "without")
+    without.wants(watch=spent)
+
+    for code in ("1", "2", "3"):
+        (waiting,) = without.pass_once(answers(without, ended(code)))
+        assert waiting.state == NO_RELEASE
+    assert without.records.read("mine")["wanted"] == "running"
+
+
+def test_a_lock_file_that_was_changed_counts_as_missing(controller):
+    controller.wants()
+    (lock,) = (controller.kept / "locks").iterdir()
+    lock.write_text("jax==9.9.9")
+
+    (waiting,) = controller.pass_once(answers(controller, ended("75")))
+
+    assert (waiting.state, controller.actor.played) == (NO_RELEASE, [])
+    assert str(lock) in waiting.why
+
+
+def test_a_release_that_is_damaged_counts_as_missing(controller):
+    controller.wants()
+    (file,) = (controller.kept / "releases").glob("*/train.py")
+    file.write_text("print('other code')")
+
+    (waiting,) = controller.pass_once(answers(controller, ended("75")))
+
+    assert (waiting.state, controller.actor.played) == (NO_RELEASE, [])
+
+
+def test_a_run_that_was_killed_is_left_alone(controller):
+    controller.wants()
+    kill(controller)
+
+    controller.pass_once(answers(controller, ended("TERM")))
+
+    assert controller.actor.played == []
+
+
+def test_a_kill_after_the_records_were_read_is_obeyed(controller):
+    controller.wants()
+    watch = controller.watch()
+    records = watch.store.read_all().usable
+    kill(controller)
+
+    (outcome,) = watch.act(records, answers(controller, ended("TERM")))
+
+    assert controller.actor.played == []
+    assert outcome.why == "its record has just changed"
+    assert controller.records.read("mine")["wanted"] == "stopped"
+
+
+def test_a_kill_between_two_playbooks_of_an_action_is_obeyed(controller):
+    controller.wants()
+    controller.actor.meanwhile.append(lambda: kill(controller))
+
+    (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
+
+    assert controller.actor.playbooks == ["playbooks/kill.yml"]
+    assert (outcome.why, outcome.failed) == ("the run is stopped now", True)
+
+
+def test_an_action_ends_where_another_controller_has_acted_on_the_run(controller):
+    def acts() -> None:
+        record = controller.records.read("mine")
+        controller.records.change("mine", record["generation"], {"fence": 99}, "restarted")
+
+    controller.wants()
+    controller.actor.meanwhile.append(acts)
+
+    (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
+
+    assert controller.actor.playbooks == ["playbooks/kill.yml"]
+    assert outcome.why == "somebody else has acted on the run meanwhile"
+
+
+def test_a_run_whose_lease_another_controller_has_is_left_to_it(controller):
+    controller.wants()
+    with Leases(controller.watch().leases._documents).held("runs-of-pod"):
+        (outcome,) = controller.pass_once(answers(controller, ended("75")))
+
+    assert (outcome.action, controller.actor.played) == ("nothing", [])
+    assert "is acting on it" in outcome.why
+
+
+def test_a_lease_that_was_lost_ends_the_action_before_its_next_playbook(controller):
+    clock = [0.0]
+    controller.wants()
+    documents = controller.watch().leases._documents
+    leases = Leases(documents, clock=lambda: controller.now, monotonic=lambda: clock[0])
+    controller.actor.meanwhile.append(lambda: clock.__setitem__(0, LEASE_S + 1))
+
+    (outcome,) = controller.pass_once(answers(controller, running(age=1e5)), leases=leases)
+
+    assert controller.actor.playbooks == ["playbooks/kill.yml"]
+    assert outcome.why == "the lease runs-of-pod could not be renewed in time"
+
+
+def test_a_tpu_that_is_ready_again_at_once_is_set_up_and_launched_on_in_the_same_pass(controller):
+    controller.wants()
+    controller.listing = [LOST]
+    recreated = replace(POD, id="8")
+    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, recreated))
+
+    (outcome,) = controller.pass_once()
+
+    create, *launch = controller.actor.played
+    assert create.variables == {"tpu": "pod", "node_id": "7", "zone": ZONE, "create_seconds": 60}
+    assert [play.playbooks for play in launch] == [
+        ("setup.yml",),
+        ("playbooks/push.yml", "train.yml"),
+    ]
+    assert (outcome.action, outcome.failed) == ("recreate", False)
+
+
+def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
+    controller.wants()
+    controller.listing = [LOST]
+    creating, ready = (replace(POD, id="8", state=state) for state in ("CREATING", "READY"))
+    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, creating))
+
+    (first,) = controller.pass_once()
+    (second,) = controller.pass_once()
+    controller.listing = [ready]
+    (third,) = controller.pass_once()
+
+    assert (first.state, first.failed) == ("waiting for its TPU", False)
+    assert (second.state, second.action) == ("waiting for its TPU", "nothing")
+    assert third.action == "launch"
+    assert controller.actor.playbooks == [
+        *("playbooks/create.yml", "setup.yml", "playbooks/push.yml", "train.yml")
+    ]
+
+
+def test_a_name_that_somebody_else_took_meanwhile_is_not_launched_on(controller):
+    controller.wants()
+    controller.listing = [LOST]
+    foreign = replace(POD, id="8", is_ours=False)
+    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, foreign))
+
+    (outcome,) = controller.pass_once()
+
+    assert controller.actor.playbooks == ["playbooks/create.yml"]
+    assert outcome.failed
+
+
+def test_the_run_of_one_of_two_tpus_of_a_name_addresses_it_with_its_zone(controller):
+    controller.wants()
+    controller.listing = [POD, replace(POD, zone="europe-west4-b", id="9", is_ours=False)]
+    look = controller.look({"pod-w0": {"runs": [ended("75")]}})
+    hosts = {"pod-w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
+
+    controller.pass_once(replace(look, hosts=hosts))
+
+    assert controller.actor.played[0].variables["tpu"] == f"pod_{ZONE}"
+
+
+def test_an_outdated_answer_of_the_workers_ends_nothing(controller):
+    controller.wants()
+    look = answers(controller, running(age=1e5))
+    controller.now += LOOK_HOLDS_S + 1
+
+    (outcome,) = controller.pass_once(look)
+
+    assert (outcome.action, controller.actor.played) == ("nothing", [])
+    assert outcome.why.endswith("s ago, the next pass asks them again")
+    assert "fence" not in controller.records.read("mine")
+
+
+def test_a_run_is_not_stopped_on_a_tpu_that_the_api_lists_with_another_id_by_now(controller):
+    controller.wants()
+    look = answers(controller, running(age=1e5))
+    controller.listing = [replace(POD, id="8")]
+
+    (outcome,) = controller.pass_once(look)
+
+    assert (outcome.action, controller.actor.played) == ("nothing", [])
+    assert outcome.why.endswith("its TPU is READY by now, the next pass looks again")
+
+
+def test_a_worker_that_stays_away_has_just_its_own_tpu_deleted(controller):
+    controller.wants(watch={"state": "unreachable", "since": 1.0})
+    look = controller.look({"pod-w0": {"unreachable": True}, "other": {"runs": []}})
+
+    (outcome,) = controller.pass_once(look)
+
+    delete, create, *_ = controller.actor.played
+    assert outcome.action == "replace"
+    assert delete.variables == {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
+    assert create.variables["node_id"] == "7"
+
+
+def test_a_dry_run_shows_and_changes_nothing(controller):
+    controller.wants()
+    before = stored(controller)
+
+    (outcome,) = controller.pass_once(answers(controller, ended("75")), check=True)
+
+    assert (outcome.action, controller.actor.played) == ("launch", [])
+    assert stored(controller) == before

@@ -1,0 +1,123 @@
+"""watch.yml by the real ansible-playbook against the local cloud's API, without machines."""
+
+import json
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
+
+from tests.collections.runs.records import ZONE, keep_release, record_fields
+from tests.collections.test_playbooks import environment_of, flat, play
+
+OURS = {"labels": {LABEL: "default"}}
+
+
+@pytest.fixture
+def fleet(local_api):
+    return local_api.state / "fleet"
+
+
+def stored(fleet, run="mine"):
+    return json.loads((fleet / f"runs/{run}.json").read_text())
+
+
+def write(fleet, fields, run="mine"):
+    (fleet / "runs").mkdir(parents=True, exist_ok=True)
+    (fleet / f"runs/{run}.json").write_text(json.dumps(fields))
+
+
+def log(fleet):
+    return (fleet / "watch.log").read_text()
+
+
+def watch(local_api, *words):
+    return play(environment_of(local_api), "playbooks/watch.yml", *words)
+
+
+def hostile(word):
+    """A record with the word in every field that is text, and in the names of others."""
+    fields = record_fields(
+        config=f"a: {word}\n",
+        config_name="c.yml",
+        jax_requirements="worker-cpu",
+        compile_cache="/c",
+        shared_dir="/s",
+        env={"A": "1"},
+        given_up="x",
+        history=[{"time": 1.0, "what": "launched"}],
+        watch={"state": "preempted", "tries": 0},
+    )
+    yield {**fields, "command": [word, "{config}"], "env": {"A": word}, "config": word}
+    for name, value in fields.items():
+        if isinstance(value, str):
+            yield {**fields, name: word}
+            yield {**fields, name: f"{value}{word}"}
+    yield {**fields, "nodes": [{"name": word, "zone": word, "id": word}]}
+    yield {**fields, "watch": {"state": word, "bad_worker": word, word: 1}}
+    yield {**fields, "history": [{"time": 1.0, "what": word}]}
+    yield {**fields, word: word}
+    yield [word]
+    yield word
+
+
+def test_no_field_of_a_record_is_executed_by_a_pass(local_api, fleet, tmp_path):
+    owned = tmp_path / "owned"
+    words = [
+        f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}",
+        f"x tpu=y -e @{owned} yes=true",
+        f"$(touch {owned})",
+        f"#jinja2: variable_start_string:'[['\n[[ lookup('pipe', 'touch {owned}') ]]",
+    ]
+    keep_release(fleet)
+    local_api.ready("demo", **OURS)
+    count = 0
+    for word in words:
+        for fields in hostile(word):
+            name = f"r{count}"
+            if isinstance(fields, dict):
+                is_own = fields["run"] == "mine"
+                checkpoints = fields["checkpoints"].replace(
+                    "checkpoints/mine", f"checkpoints/{name}"
+                )
+                fields |= {"run": name if is_own else fields["run"], "checkpoints": checkpoints}
+            write(fleet, fields, name)
+            count += 1
+
+    result = watch(local_api)
+
+    assert not owned.exists()
+    told = flat(result)
+    assert result.returncode != 0
+    assert "invalid record" in told
+    # Those whose fields may hold any text are acted on: their TPU is gone.
+    assert ": preempted: its TPU is gone: recreate" in log(fleet)
+    assert "$ ansible-playbook playbooks/create.yml -e '{" in log(fleet)
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def test_an_invalid_record_fails_the_pass_and_the_other_runs_are_acted_on(local_api, fleet):
+    keep_release(fleet)
+    write(fleet, record_fields())
+    write(fleet, ["not", "a", "record"], "broken")
+
+    result = watch(local_api)
+
+    told = flat(result)
+    assert result.returncode != 0
+    assert "broken: run 'broken': invalid record: the whole is not a JSON object" in told
+    assert "run mine: preempted: its TPU is gone: recreate" in log(fleet)
+
+
+def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fleet):
+    keep_release(fleet)
+    for zone in (ZONE, "europe-west4-b"):
+        local_api.ready("demo", zone)
+    nodes = [{"name": "demo", "zone": ZONE, "id": "1"}]
+    write(fleet, record_fields(tpu="demo", nodes=nodes))
+
+    result = watch(local_api)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "mine: its name is taken by a TPU of somebody else" in flat(result)
+    for zone in (ZONE, "europe-west4-b"):
+        assert local_api.node("demo", zone)["state"] == "READY"
+        assert LABEL not in local_api.node("demo", zone).get("labels", {})

@@ -1,0 +1,74 @@
+"""What a message suggests is typed for the fleet that the message is about."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view.suggested_commands import (
+    completed,
+    fleet_options,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+HERE = Path.cwd()
+GCP = f"{HERE}/inventory/gcp"
+
+
+@pytest.mark.parametrize(
+    ("given_", "options"),
+    [
+        ({"inventory": [GCP]}, ""),
+        ({"inventory": [f"{HERE}/inventory/local"]}, "-i inventory/local"),
+        ({"inventory": ["/etc/my fleet"]}, "-i '/etc/my fleet'"),
+        ({"inventory": ["a,b,"]}, "-i a,b,"),
+        ({"inventory": [GCP], "extra_vars": ["run=x tpu=pod"]}, ""),
+        ({"inventory": [GCP], "extra_vars": ["run=x fleet_state=/s"]}, "-e fleet_state=/s"),
+        ({"inventory": [GCP], "extra_vars": ["@mine.yml", '{"a": 1}']}, "-e @mine.yml"),
+    ],
+)
+def test_the_options_that_choose_the_fleet_are_kept_and_no_others(given_, options):
+    assert fleet_options(given_, [GCP]) == options
+
+
+def test_every_command_in_a_text_gets_them():
+    text = (
+        "pod-w0: not set up. Run: ansible-playbook setup.yml --limit pod-w0, "
+        "or ansible-playbook playbooks/delete.yml -e tpu=pod"
+    )
+    assert completed(text, "-i inventory/local") == (
+        "pod-w0: not set up. Run: ansible-playbook -i inventory/local setup.yml --limit pod-w0, "
+        "or ansible-playbook -i inventory/local playbooks/delete.yml -e tpu=pod"
+    )
+
+
+def test_what_is_no_suggestion_stays():
+    for text in ("ansible-playbook is missing", "ansible-playbook -i mine setup.yml", ""):
+        assert completed(text, "-i inventory/local") == text
+
+
+@given(st.text(min_size=1).filter(lambda path: "," not in path and "\0" not in path))
+def test_an_inventory_of_any_name_is_one_word_for_the_shell(path):
+    line = completed("ansible-playbook setup.yml", fleet_options({"inventory": [path]}, [GCP]))
+    assert shlex.split(line) == ["ansible-playbook", "-i", path, "setup.yml"]
+
+
+def test_a_failure_suggests_the_inventory_that_was_used(stage):
+    tasks = """
+- name: Look for the setup stamp
+  ansible.builtin.fail:
+    msg: "not set up. Run: ansible-playbook setup.yml --limit {{ inventory_hostname }}"
+  when: inventory_hostname == 'pod-w1'
+- name: Say what comes next
+  ansible.builtin.debug:
+    msg: "Then run: ansible-playbook train.yml"
+  run_once: true
+"""
+    other = stage.directory / "other.ini"
+    other.write_text((stage.directory / "hosts.ini").read_text())
+
+    shown = stage.play(tasks, "-i", str(other), "-e", "fleet_state=/state run=mine").text
+
+    assert f"ansible-playbook -i {other} -e fleet_state=/state setup.yml --limit pod-w1" in shown
+    assert f"ansible-playbook -i {other} -e fleet_state=/state train.yml" in shown
+    assert "ansible-playbook setup.yml --limit pod-w1" in stage.play(tasks).text

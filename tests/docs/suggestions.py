@@ -1,0 +1,165 @@
+"""The commands that the project's code suggests in its messages, read from the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
+SOURCES = (PLUGINS, ROOT / "localcloud", ROOT / "train")
+PLAYS = (ROOT / "playbooks", ROOT / "roles", ROOT / "inventory")
+#: What stands in a text for a value that the code fills in.
+FILLED_IN = "FILLED_IN"
+_NAMED = re.compile(r"(?:playbooks/)?[a-z_]+\.yml")
+_PLAYBOOK = re.compile(r"(?P<tool>ansible-playbook )?(?P<path>(?:playbooks/)?[a-z_]+\.yml)\b")
+_OPTION = re.compile(
+    r" (?:(?P<flag>--check|--diff)|(?P<option>-e|-i|--limit|--tags) "
+    r"(?P<value>'[^']*'|\"[^\"]*\"|\S+))"
+)
+_MAKE = re.compile(r"(?:^|: |`)make (?P<target>[a-z]+(?:-[a-z]+)*)(?=$|[.,;:)`]| &&)")
+_INSTALL = re.compile(r"requirements/install-(?P<what>system|venv)(?P<parts>(?: [a-z]+)*)")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string that a person may read, and where it is written."""
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
+class PlaybookCommand:
+    """One playbook with its options, as a text suggests it. ``whole``: it can be typed so."""
+
+    where: str
+    text: str
+    whole: bool
+    path: str
+    options: tuple[tuple[str, str], ...]
+
+    def variables(self) -> list[str]:
+        """Return the names that ``-e`` gives."""
+        return [
+            value.strip("'\"").partition("=")[0]
+            for option, value in self.options
+            if option == "-e" and not value.startswith(("@", FILLED_IN))
+        ]
+
+
+def texts() -> list[Text]:
+    """List every string of the code that is not a docstring, documentation or a comment."""
+    found = []
+    for folder in SOURCES:
+        for path in sorted(folder.rglob("*.py")):
+            if "doc_fragments" not in path.parts:
+                found += of_python(path.read_text(), str(path.relative_to(ROOT)))
+    for folder in PLAYS:
+        for path in sorted(folder.rglob("*.yml")):
+            if path.name != "argument_specs.yml":
+                found += of_yaml(path.read_text(), str(path.relative_to(ROOT)))
+    return found
+
+
+def of_python(source: str, where: str) -> Iterator[Text]:
+    """Read the strings of a module; a name of the module's own strings is filled in."""
+    tree = ast.parse(source)
+    for statement in ast.walk(tree):
+        for child in ast.iter_child_nodes(statement):
+            child.parent = statement  # type: ignore[attr-defined]
+    constants = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.JoinedStr | ast.Constant | ast.BinOp):
+            continue
+        parent = node.parent  # type: ignore[attr-defined]
+        if isinstance(parent, ast.Expr | ast.JoinedStr | ast.FormattedValue | ast.BinOp):
+            continue
+        if isinstance(parent, ast.Assign) and _name(parent) in (
+            "DOCUMENTATION",
+            "EXAMPLES",
+            "RETURN",
+        ):
+            continue
+        if (text := _text(node, constants)) and re.search(r"[a-z]", text):
+            yield Text(f"{where}:{node.lineno}", " ".join(text.split()))
+
+
+def _name(statement: ast.Assign) -> str:
+    [target, *_] = statement.targets
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _text(node: Any, constants: dict[str, ast.expr], depth: int = 0) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part, constants, depth) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(node.left, constants, depth) + _text(node.right, constants, depth)
+    if isinstance(node, ast.FormattedValue):
+        node = node.value
+    if isinstance(node, ast.Name) and node.id in constants and depth < 3:
+        return _text(constants[node.id], constants, depth + 1) or FILLED_IN
+    return FILLED_IN
+
+
+def of_yaml(source: str, where: str) -> Iterator[Text]:
+    """Read the strings of a YAML file; what Jinja fills in is FILLED_IN."""
+
+    def inside(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if key not in ("import_playbook", "ansible.builtin.import_playbook"):
+                    yield from inside(item)
+        elif isinstance(value, list):
+            for item in value:
+                yield from inside(item)
+        elif isinstance(value, str):
+            yield value
+
+    for document in yaml.load_all(source, Loader=yaml.BaseLoader):
+        for text in inside(document):
+            plain = re.sub(r"'\s*~\s*'", "", text)
+            if plain.strip().startswith("{{"):
+                yield from (Text(where, said) for said in re.findall(r"'([^']+)'", plain))
+            else:
+                filled = re.sub(r"\{\{.*?\}\}", FILLED_IN, plain, flags=re.DOTALL)
+                yield Text(where, " ".join(filled.split()))
+
+
+def playbook_commands(text: Text) -> Iterator[PlaybookCommand]:
+    """Find the playbooks that a text names, with the options that follow."""
+    if _NAMED.fullmatch(text.text):
+        return  # a path that the code uses
+    for found in _PLAYBOOK.finditer(text.text):
+        options, at = [], found.end()
+        while option := _OPTION.match(text.text, at):
+            at = option.end()
+            if option["option"]:
+                options.append((option["option"], option["value"].rstrip(",.;:)")))
+        yield PlaybookCommand(
+            text.where, text.text, bool(found["tool"]), found["path"], tuple(options)
+        )
+
+
+def make_targets(text: Text) -> list[str]:
+    """Return the targets of the ``make`` commands in a text."""
+    return [found["target"] for found in _MAKE.finditer(text.text)]
+
+
+def installers(text: Text) -> list[tuple[str, list[str]]]:
+    """Return which installer of requirements/ a text names, with its arguments."""
+    return [(found["what"], found["parts"].split()) for found in _INSTALL.finditer(text.text)]
