@@ -117,3 +117,21 @@ def test_a_trainer_that_was_killed_outright_is_launched_again(fleet, config):
         time.sleep(3)
     assert "run shot: crashed: demo-w1: killed" in history(fleet)
     fleet.must_play("playbooks/kill.yml", "-e", "run=shot")
+
+
+def test_a_run_that_is_done_stays_done_when_its_tpu_is_lost_before_the_next_pass(fleet, config):
+    """Nobody has asked its workers since it ended; its marker in the bucket is all that is left."""
+    launch = ("train.yml", "-e", f"config={config}", "-e", "run=finished", "-e", "wait=started")
+    fleet.must_play(*launch, "-e", "set=steps=5")
+    bucket = fleet.place.directory / "bucket"
+    deadline = time.monotonic() + 180
+    while not list(bucket.rglob("checkpoints/finished/tpufleet-done.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
+
+    fleet.must_play("playbooks/watch.yml")
+
+    assert "run finished: done: " in history(fleet)
+    assert "run finished: preempted: its TPU is PREEMPTED: recreate" not in history(fleet)
+    assert "found done" not in history(fleet)

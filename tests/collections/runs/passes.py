@@ -9,6 +9,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_record import Re
 from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Limits
 from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import SeenTpu
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import Actor, Claim, Play
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
@@ -52,6 +53,7 @@ class Controller:
     listing: list[SeenTpu] = field(default_factory=lambda: [POD])
     now: float = field(default_factory=time.time)
     limits: Limits = field(default_factory=Limits)
+    done_markers: dict[str, DoneMarker] = field(default_factory=dict)
     records: RecordFolder = field(init=False)
     actor: Rehearsal = field(init=False)
 
@@ -78,6 +80,7 @@ class Controller:
             "limits": self.limits,
             "kept": self.kept,
             "list_tpus": lambda: self.listing,
+            "read_done": lambda record: self.done_markers.get(record.run),
             "clock": lambda: self.now,
             "sleep": lambda seconds: None,
         }

@@ -4,6 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NoAnswer
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Limits
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     LOOK_HOLDS_S,
@@ -42,6 +45,56 @@ def test_a_run_that_has_ended_by_itself_is_launched_again(controller):
 
     assert (outcome.action, outcome.failed) == ("launch", False)
     assert controller.actor.playbooks == ["train.yml"]
+
+
+@pytest.mark.parametrize("spent", [{}, {"preemptions": 7}], ids=["in budget", "out of budget"])
+def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(controller, spent):
+    controller.wants(attempt=3, watch=spent)
+    controller.limits = Limits(preemptions=7)
+    controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
+    controller.listing = [LOST]
+
+    (outcome,) = controller.pass_once()
+
+    assert (outcome.state, outcome.action, outcome.failed) == ("done", "record done", False)
+    assert controller.records.read("mine")["wanted"] == "done"
+    assert controller.actor.played == []
+
+
+def test_a_run_that_is_done_is_recorded_done_though_another_worker_crashed(controller):
+    controller.wants(attempt=3)
+    controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
+
+    (outcome,) = controller.pass_once(answers(controller, ended("1", attempt=3)))
+
+    assert outcome.action == "record done"
+    assert controller.actor.played == []
+
+
+def test_the_done_marker_of_an_earlier_attempt_does_not_count(controller):
+    controller.wants(attempt=4)
+    controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
+    controller.listing = [LOST]
+
+    (outcome,) = controller.pass_once()
+
+    assert outcome.action == "recreate"
+    assert controller.records.read("mine")["wanted"] == "running"
+
+
+def test_a_run_is_not_begun_again_while_its_bucket_does_not_say_whether_it_is_done(controller):
+    def no_answer(record):
+        raise NoAnswer("the bucket does not answer")
+
+    controller.wants()
+    controller.listing = [LOST]
+    before = stored(controller)
+
+    (outcome,) = controller.pass_once(read_done=no_answer)
+
+    assert (outcome.failed, outcome.why) == (True, "the bucket does not answer")
+    assert controller.actor.played == []
+    assert stored(controller) == before
 
 
 def test_playbooks_get_one_json_argument_with_names_and_no_other_field_of_the_record(controller):

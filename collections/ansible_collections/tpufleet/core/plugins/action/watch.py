@@ -22,6 +22,7 @@ from ..module_utils.watch_view import IsOurs, SeenTpu, tpus_of_inventory, tpus_o
 from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours, parse_fleet_name
 from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
+from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.lease import Leases
 from ..plugin_utils.runs.relaunch import RELEASES
 from ..plugin_utils.runs.store import Records, RunStore
@@ -102,6 +103,7 @@ class ActionModule(ActionBase):
             log=log,
             limits=Limits(**{key: float(value) for key, value in given["limits"].items()}),
             kept=Path(given["kept"]).expanduser(),
+            read_done=lambda record: read_done_marker(record.launch.checkpoints, record.run, api),
             list_tpus=lambda: listed(api, lambda labels: is_ours(labels, fleet_name)),
             check=check,
         )

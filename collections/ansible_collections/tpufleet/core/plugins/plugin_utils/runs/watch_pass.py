@@ -15,6 +15,7 @@ from ...module_utils.run_record import RecordConflictError, RecordError
 from ...module_utils.tpu_errors import TpuApiError
 from ...module_utils.watch_view import SeenTpu, view
 from .actor import Actor, Claim
+from .done_marker import DoneMarker
 from .lease import Lease, LeaseHeldError, Leases
 from .record import DesiredState, RunRecord
 from .relaunch import missing_here
@@ -25,6 +26,8 @@ AT_ONCE = 8
 ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
 LOOK_HOLDS_S = 90.0
 """A destructive action needs an observation of the run that is not older than this."""
+BEGINS_AGAIN = (watch.RECREATE, watch.REPLACE, watch.LAUNCH, watch.GIVE_UP)
+"""Actions that are wrong for a run that is done: its worker may be gone before a pass sees it."""
 NO_RELEASE = "waiting for a controller that has the release"
 
 
@@ -93,6 +96,7 @@ class WatchPass:
         limits: when to give up, and how long to wait.
         kept: this controller's state directory.
         list_tpus: asks the API for the TPUs. Raises TpuApiError.
+        read_done: reads the done marker beside a run's checkpoints. Raises TpuApiError.
         check: decide and show, but change nothing.
         clock: unix time, seconds.
         sleep: waits for seconds.
@@ -105,6 +109,7 @@ class WatchPass:
     limits: watch.Limits
     kept: Path
     list_tpus: Callable[[], Sequence[SeenTpu]]
+    read_done: Callable[[RunRecord], DoneMarker | None]
     check: bool = False
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
@@ -151,6 +156,9 @@ class WatchPass:
     def _one(self, record: RunRecord, look: Look) -> Outcome:
         seen = look.seen(record)
         decision = watch.decide(record, seen, self.clock(), self.limits)
+        if decision.action in BEGINS_AGAIN and self._is_done(record):
+            why = "its last attempt ended with 0 before its TPU was asked"
+            decision = replace(decision, action=watch.RECORD_DONE, state="done", why=why)
         outcome = Outcome(record.run, decision.state, decision.why, decision.action)
         if decision.action in (*watch.LAUNCHES, watch.GIVE_UP) and (
             missing := missing_here(record.launch, self.kept)
@@ -170,6 +178,11 @@ class WatchPass:
                 return self._act_leased(record, decision, look, lease, outcome)
         except LeaseHeldError as held:
             return outcome.did_nothing(str(held))
+
+    def _is_done(self, record: RunRecord) -> bool:
+        """Return whether the recorded attempt has left its done marker. Raises TpuApiError."""
+        marker = self.read_done(record)
+        return marker is not None and marker.attempt == record.attempt
 
     def _act_leased(
         self,
