@@ -1,7 +1,8 @@
 """The root file system that every machine starts from: made once by mmdebstrap, then cached.
 
-It is as bare as a TPU VM: systemd, sshd, sudo, Python for Ansible. What training needs is the
-roles' work. It comes from the package sources that this host itself is configured with.
+It has what a TPU VM has before anybody sets it up: systemd, sshd, sudo, Python, and the tools that
+scripts for TPU VMs call. What training needs is the roles' work. It comes from the package sources
+that this host itself is configured with.
 """
 
 import contextlib
@@ -35,6 +36,14 @@ PACKAGES = (
     "systemd",
     "systemd-sysv",
     "udev",
+    # Only other people's scripts call these.
+    "git",
+    "lsof",
+    "patch",
+    "python3-pip",
+    "screen",
+    "tmux",
+    "virtualenv",
 )
 DEBIAN_SUITE = "trixie"
 SUITES = ("bullseye", "bookworm", "trixie")

@@ -24,6 +24,7 @@ GREETING_S = 2.0
 POWER_OFF_GRACE_S = 0.0  # a cloud does not wait for a guest either when its node is deleted
 _SYSTEMD_HOST = Path("/run/systemd/system")
 LINKS = "host0 eth0"  # what nspawn and what a kernel of its own call the machine's one network link
+OPEN_FILES = "1024:1048576"  # soft and hard; nspawn takes the nearest that the host allows
 DISK_GIB = 100  # a TPU VM's boot disk; sparse here
 HOST_KEYS = "host-keys"  # beside the machine's disk, which a machine that is off has not mounted
 _DISK, _BALLAST = "disk", "ballast"
@@ -223,6 +224,8 @@ class NspawnMachines:
             "--resolv-conf=off",
             "--timezone=off",
             "--link-journal=no",
+            # As on a TPU VM, where scripts say ulimit -n 100000; the host's own may be lower.
+            f"--rlimit=RLIMIT_NOFILE={OPEN_FILES}",
             "--console=pipe",
         ]
         console = self._directory(name) / "console.log"

@@ -84,6 +84,23 @@ def test_the_metadata_s_user_logs_in_and_may_become_root(pod, key):
         assert done.stdout == "root\n", done.stderr
 
 
+def test_a_worker_has_the_tools_that_scripts_for_tpu_vms_call(pod, key):
+    tools = "git lsof tmux patch pip virtualenv sudo screen"
+    looked = f"for tool in {tools}; do command -v $tool >/dev/null || echo $tool; done"
+    assert ssh(key, addresses(pod)[0], looked).stdout == ""
+    done = ssh(key, addresses(pod)[0], "virtualenv -q made && made/bin/pip --version")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_worker_opens_as_many_files_as_the_host_allows(pod, key):
+    # 100,000 is what scripts for TPU VMs ask for.
+    try_it = "ulimit -Hn 100000 2>/dev/null; ulimit -Hn"
+    host = subprocess.run(["bash", "-c", try_it], capture_output=True, text=True, check=True)
+    allowed = 100_000 if host.stdout == "unlimited\n" else min(100_000, int(host.stdout))
+    said = ssh(key, addresses(pod)[0], f"ulimit -n {allowed} && ulimit -n")
+    assert said.stdout == f"{allowed}\n", said.stderr
+
+
 def test_the_workers_know_each_other_and_themselves_by_name(place, pod, key):
     first, second = addresses(pod)
     other = ssh(key, second, "hostname").stdout.strip()
