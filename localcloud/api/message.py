@@ -44,10 +44,10 @@ class Labels:
 
 @dataclass(frozen=True)
 class Choice:
-    """An enum, written by its names; ``unset`` is the name that stands for no value."""
+    """An enum, written by its names; ``unset`` is a name that stands for no value."""
 
     names: tuple[str, ...]
-    unset: str = ""
+    unset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,12 @@ def read(value: Any, kind: Any, path: str) -> Any:
     if isinstance(kind, Labels):
         return _read_labels(value, path)
     if isinstance(kind, Choice):
-        if value not in (*kind.names, kind.unset):
+        if kind.unset is not None and value == kind.unset:
+            return ""
+        if value not in kind.names:
             allowed = ", ".join(kind.names)
             raise invalid(path, f"{path} is {_shown(value)}; it must be one of {allowed}")
-        return "" if value == kind.unset else value
+        return value
     if isinstance(kind, Int64):
         text = str(value) if type(value) is int else value
         if not isinstance(text, str) or not _INT64.fullmatch(text):

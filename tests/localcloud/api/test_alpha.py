@@ -94,6 +94,7 @@ def test_a_field_that_only_the_alpha_has_is_unknown_to_v2(local_api, field):
         {"bootDiskConfig": {"enableConfidentialCompute": True}},
         {"bootDiskConfig": {"colour": "red"}},
         {"schedulingConfig": {"provisioningModel": "CHEAP"}},
+        {"schedulingConfig": {"provisioningModel": ""}},
         {"schedulingConfig": {"provisioningModel": "RESERVATION_BOUND"}},
     ],
 )
