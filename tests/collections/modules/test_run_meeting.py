@@ -296,6 +296,30 @@ def test_a_trainer_that_saves_when_the_others_end_says_so_by_its_own_code(worker
     assert [workers.code(number) for number in (0, 1, 2)] == [75, 1, 75]
 
 
+def test_workers_that_are_all_stopped_say_how_their_own_trainer_ended(workers):
+    """A kill reaches them at different moments, so some hear of another's end before their own."""
+    late = (
+        "import pathlib, signal, time\n"
+        "def end(*_):\n"
+        "    time.sleep(1.5)\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "pathlib.Path('began').touch()\n"
+        "time.sleep(60)"
+    )
+    for number in range(3):
+        workers.start(number, late if number == 0 else STAY)
+    workers.all_began()
+
+    for process in workers.started.values():
+        [trainer] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.terminate()
+        os.kill(int(trainer), signal.SIGTERM)
+
+    assert [workers.code(number) for number in range(3)] == [-signal.SIGTERM] * 3
+
+
 def test_a_trainer_that_is_done_leaves_the_others_alone(workers):
     for number in range(3):
         workers.start(number, TOUCH.format("" if number == 0 else "time.sleep(2)"))
