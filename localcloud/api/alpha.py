@@ -1,7 +1,7 @@
 """The version v2alpha1 beside v2: the same methods by its paths, and those that it has more.
 
-``gcloud alpha`` speaks it. Its messages have further fields; each request is read, and each answer
-written, in the words of the version whose path was called.
+``gcloud alpha`` calls it. Its messages have further fields: each request is checked, and each
+answer written, by the message types of the version whose path was called.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
 
 
 class Alpha:
-    """Answers what v2alpha1 has more; there are no reservations here."""
+    """The methods that only v2alpha1 has; there are no reservations here."""
 
     def __init__(self, database: Database, project: Project, changes: NodeChanges) -> None:
         self._requests = QueuedResourceTable(database)

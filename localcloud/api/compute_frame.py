@@ -109,9 +109,9 @@ class Frame:
         scopes: Sequence[str],
         away: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Answer a list of all ``scopes`` (``zones/Z``), its items by scope.
+        """Return a page of a list over all ``scopes`` (``zones/Z``), its items by scope.
 
-        A scope without an item has a warning instead, and so have those that are ``away``.
+        A scope without an item has a warning instead, and so has one that is ``away``.
         """
         path = f"aggregated/{collection}"
         shown, token = self.selected(path, items, call, fields)
@@ -134,7 +134,7 @@ class Frame:
         }
 
     def named(self, kind: str, path: str, name: str) -> dict[str, Any]:
-        """Write what all resources have that nobody made, such as zones."""
+        """Return the fields that every built-in resource has, such as a zone."""
         whole = f"{path}/{name}"
         return {
             "kind": f"compute#{kind}",

@@ -1,6 +1,6 @@
-"""The methods of Compute's ``machineTypes``: the machines that TPU VMs are.
+"""Compute's ``machineTypes``: the machine types of TPU VMs.
 
-Every zone has them all here; at Google each zone has a few.
+Every zone has all of them here; at Google each zone has a few.
 """
 
 from collections.abc import Mapping
@@ -46,13 +46,13 @@ TYPES: Mapping[str, MachineType] = {
 
 
 class MachineTypes:
-    """Answers what is asked of machine types."""
+    """The methods of machine types."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the methods with their paths."""
         name, every = "compute.machineTypes", f"{PROJECT}/zones/{{zone}}/machineTypes"
         everywhere = f"{AGGREGATED}/machineTypes"
         return (
@@ -62,13 +62,13 @@ class MachineTypes:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of a zone's machine types."""
+        """Return a page of a zone's machine types."""
         scope = self._frame.zone(call)
         items = [self._write(it, scope) for it in TYPES.values()]
         return self._frame.page("machineTypeList", f"{scope}/machineTypes", items, call, FIELDS)
 
     def list_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of all zones' machine types, by zone; a zone that is away is named."""
+        """Return a page of all zones' machine types, by zone, and name the zones out of reach."""
         scope = self._frame.project.many({"zone": "-"})
         reached = [f"zones/{zone}" for zone in scope.zones]
         return self._frame.aggregated(
@@ -82,7 +82,7 @@ class MachineTypes:
         )
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give one machine type."""
+        """Return one machine type."""
         scope, name = self._frame.zone(call), call.names["machineType"]
         if name not in TYPES:
             raise missing(f"{self._frame.project.parent}/{scope}/machineTypes/{name}")

@@ -121,7 +121,7 @@ class Networks:
         return self._frame.page("subnetworkList", path, items, call, _SUBNETWORK_FIELDS)
 
     def subnetworks_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of all regions' subnetworks, by region."""
+        """Return a page of all regions' subnetworks, by region."""
         scopes = [f"regions/{region}" for region in self._frame.regions()]
         found = self._with_subnetworks()
         items = [self._write_subnetwork(it, scope) for scope in scopes for it in found]

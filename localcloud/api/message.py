@@ -1,4 +1,4 @@
-"""Messages of Google's APIs as data: reading what a caller sends, writing what a version has.
+"""Message types of Google's APIs: how to check what a caller sends and what a version shows.
 
 JSON follows proto3's rules (https://protobuf.dev/programming-guides/json): false and empty are left
 out, 64-bit integers are strings, names may be spelt in camel case or with underscores.

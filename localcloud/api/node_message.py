@@ -2,7 +2,7 @@
 
 Fields and types are those of the schema ``Node`` in the discovery documents of tpu.googleapis.com,
 v1, v2 and v2alpha1 (revision 20261001). A node is stored with the fields of all versions, by the
-names of v2; each version shows those that it has.
+names that v2 has for them; each version shows the fields that it has.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""The versions of the Cloud TPU API that are answered, each by paths of its own."""
+"""The versions of the Cloud TPU API that the local cloud serves."""
 
 from enum import StrEnum
 
 
 class Version(StrEnum):
-    """One version, as its paths begin."""
+    """One version, by the first segment of its paths."""
 
     V1 = "v1"
     V2 = "v2"
@@ -12,9 +12,9 @@ class Version(StrEnum):
 
     @property
     def node_value(self) -> str:
-        """What a node's ``apiVersion`` says of the version that created it."""
+        """The ``apiVersion`` of a node that this version created."""
         return {"v1": "V1", "v2": "V2", "v2alpha1": "V2_ALPHA1"}[self]
 
     def type_url(self, name: str) -> str:
-        """Return the ``@type`` of one of the version's messages, such as ``Node``."""
+        """Return the ``@type`` of a message of this version, such as ``Node``."""
         return f"type.googleapis.com/google.cloud.tpu.{self}.{name}"
