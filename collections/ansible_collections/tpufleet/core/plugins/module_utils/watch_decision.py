@@ -153,9 +153,14 @@ class Memory:
         values = {
             field.name: kept[field.name]
             for field in fields(cls)
-            if type(kept.get(field.name)) in (type(field.default), int)
+            if _is_like(kept.get(field.name), field.default)
         }
         return cls(**values)
+
+
+def _is_like(value: object, default: object) -> bool:
+    """Tell whether a value has its default's type; JSON may hold a float as an int."""
+    return type(value) is type(default) or (type(value) is int and type(default) is float)
 
 
 @dataclass(frozen=True)
