@@ -1,6 +1,9 @@
 """watch.yml by the real ansible-playbook against the local cloud's API, without machines."""
 
 import json
+import os
+import signal
+import sys
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
@@ -121,3 +124,73 @@ def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fl
     for zone in (ZONE, "europe-west4-b"):
         assert local_api.node("demo", zone)["state"] == "READY"
         assert LABEL not in local_api.node("demo", zone).get("labels", {})
+
+
+@pytest.mark.parametrize(
+    ("labels", "own_id", "why"),
+    [
+        ({LABEL: "default"}, True, ""),
+        ({LABEL: "default"}, False, "not the one to replace"),
+        ({}, True, "this fleet did not create it"),
+    ],
+)
+def test_an_unattended_create_replaces_only_the_preempted_tpu_that_it_is_told(
+    local_api, labels, own_id, why
+):
+    node = local_api.ready("demo", labels=labels)
+    local_api.call("POST", "/_localcloud/nodes/demo:preempt", {})
+    local_api.state_is("demo", "PREEMPTED")
+    told = {"tpu": "demo", "zone": ZONE, "node_id": node["id"] if own_id else "12345"}
+
+    words = ("playbooks/create.yml", "--check", "-e", json.dumps(told))
+    result = play(environment_of(local_api), *words)
+
+    assert (result.returncode == 0) == (not why), result.stdout + result.stderr
+    assert why in flat(result)
+
+
+SSH_THAT_HANGS = """#!/bin/sh
+case "$*" in *hangs*) echo $$ >> "$0.pids"; exec sleep 600;; esac
+for command; do :; done
+exec sh -c "$command"
+"""
+
+
+def test_a_worker_that_never_answers_is_unreachable_in_this_pass_and_the_others_are_seen(
+    local_api, fleet, tmp_path
+):
+    """The connection to a worker in the D state stays up, and its module never ends."""
+    (tmp_path / "ssh").write_text(SSH_THAT_HANGS)
+    (tmp_path / "ssh").chmod(0o755)
+    keep_release(fleet)
+    facts = {"tpu_zone": ZONE, "tpu_state": "READY", "tpu_worker_count": 1}
+    for run, tpu in (("hung", "hangs"), ("fine", "answers")):
+        wanted = "running" if run == "fine" else "stopped"
+        nodes = [{"name": tpu, "zone": ZONE, "id": tpu}]
+        write(fleet, record_fields(run, tpu=tpu, nodes=nodes, wanted=wanted), run)
+    hosts = {
+        f"{tpu}-w0": facts | {"tpu_name": tpu, "tpu_id": tpu, "ansible_host": tpu}
+        for tpu in ("hangs", "answers")
+    }
+    inventory = {
+        "tpu": {
+            "hosts": hosts,
+            "vars": {
+                "ansible_ssh_executable": str(tmp_path / "ssh"),
+                "ansible_python_interpreter": sys.executable,
+                "ansible_become": False,
+                "watch_answer_seconds": 5,
+            },
+        }
+    }
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    words = ("-i", str(tmp_path / "hosts.json"), "-vv", "--check")
+
+    result = watch(local_api, *words)
+    for pid in (tmp_path / "ssh.pids").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)  # Ansible leaves it; a service's end would end it
+
+    told = flat(result)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Timed out after 5 second" in told
+    assert "fine: standing still: no process of it is there → launch" in told

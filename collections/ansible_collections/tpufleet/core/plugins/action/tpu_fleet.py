@@ -17,7 +17,7 @@ from ..module_utils.data_disks import made_disks
 from ..module_utils.fleet import FleetTpu, choose, expand, name_and_zone
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError
-from ..module_utils.tpu_nodes import Node, parse_node
+from ..module_utils.tpu_nodes import DEAD_STATES, Node, parse_node
 from ..module_utils.tpu_requests import parse_request
 from ..module_utils.tpu_wanted import KEYS_ENTRY, OS_LOGIN_ENTRY, Different, Wanted
 from ..plugin_utils.fleet.ownership import (
@@ -217,6 +217,12 @@ def _owner_check(given: Mapping[str, Any]) -> Callable[[Node], None]:
     def check(node: Node) -> None:
         if blocker := adoption_blocker(node, given["fleet_name"], given["adopt"]):
             raise Different(blocker)
+        if given["node_id"] and node.state in DEAD_STATES and node.id != given["node_id"]:
+            raise Different(
+                f"TPU {node.where} is {node.state}, but not the one to replace (id {node.id}, "
+                f"not {given['node_id']}). Replace it: ansible-playbook playbooks/create.yml "
+                f"-e tpu={node.name}"
+            )
 
     return check
 

@@ -52,7 +52,7 @@ options:
     description:
       - For removing without anybody watching, the API's id of the one TPU that O(only) and O(zone)
         name. Another TPU of that name, or one without the label of this fleet, is left as it is,
-        and is an error.
+        and is an error. With O(replace_dead), the only preempted TPU that may be replaced.
     type: str
     default: ""
   fleet_name:
