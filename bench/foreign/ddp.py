@@ -1,0 +1,62 @@
+"""A PyTorch DDP trainer on CPU (gloo): saves when it gets SIGTERM, and resumes from its checkpoint.
+
+Usage: python ddp.py COORDINATOR NUM_PROCESSES PROCESS_ID CHECKPOINTS
+"""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+SAVED = 75
+asked_to_stop = threading.Event()
+
+
+def main(coordinator: str, processes: int, process: int, checkpoints: Path) -> int:
+    """Train until all processes are asked to stop; return the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
+    torch.set_num_threads(1)
+    # The coordinator's port is JAX's to use; any other free one of this attempt serves here.
+    host, _, port = coordinator.rpartition(":")
+    address = f"tcp://{host}:{int(port) + 500}"
+    dist.init_process_group("gloo", address, rank=process, world_size=processes)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.AdamW(model.parameters())
+    step, newest = 0, checkpoints / "newest.pt"
+    if newest.exists():
+        state = torch.load(newest)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step = state["step"]
+        print(f"resumed from step {step}", flush=True)
+    while True:
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).square().mean().backward()
+        optimizer.step()
+        step += 1
+        print(f"step {step}", flush=True)
+        # All processes leave after the same step, or a collective would wait for one that left.
+        stop = torch.tensor(int(asked_to_stop.is_set()))
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        if stop.item():
+            if process == 0:
+                checkpoints.mkdir(parents=True, exist_ok=True)
+                state = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "step": step,
+                }
+                torch.save(state, newest.with_suffix(".new"))
+                newest.with_suffix(".new").replace(newest)
+                print(f"saved step {step}", flush=True)
+            dist.barrier()
+            dist.destroy_process_group()
+            return SAVED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])))

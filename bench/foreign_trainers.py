@@ -1,0 +1,250 @@
+"""How long other people's trainers take to end after a kill, and whether they resume.
+
+Runs Levanter and a PyTorch DDP script as two processes of one attempt each, by the program that
+workers' units run (roles/run/files/attempt) with the environment that a launch gives them, on this
+machine and without a cloud. A kill is what systemd does: SIGTERM to every process, later SIGKILL.
+
+    python bench/foreign_trainers.py [--environments DIRECTORY] [--only levanter|ddp]
+
+The packages are installed into virtual environments of their own in DIRECTORY (several GB, as
+PyTorch's wheel brings CUDA), by default a temporary one. They are in no lock file of this project.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT / "collections"))
+
+from ansible_collections.tpufleet.core.plugins.module_utils.run import (  # noqa: E402
+    Launch,
+    Places,
+    environment,
+    fill,
+    meeting,
+)
+
+FILES = PROJECT / "bench/foreign"
+PROCESSES = 2
+STEPS_BEFORE_KILL = 10
+START_SECONDS, KILL_SECONDS = 600, 120
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer: its package, its command, and how its log counts steps.
+
+    ``limit`` is the bar for a kill, in seconds; ``saves`` whether it saves on SIGTERM.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    command: tuple[str, ...]
+    step: re.Pattern[str]
+    resumed: re.Pattern[str]
+    saves: bool
+    limit: float
+
+
+LEVANTER = Trainer(
+    "levanter",
+    ("--prerelease", "allow", "marin-levanter"),
+    (
+        *("python", "-m", "levanter.main.train_lm", "--config_path", "levanter.yml"),
+        *("--trainer.id", "{run}", "--trainer.log_dir", "{run_dir}/logs"),
+        *("--trainer.checkpointer.base_path", "{checkpoints}"),
+        *("--trainer.distributed.coordinator_address", "{coordinator}"),
+        *("--trainer.distributed.num_processes", "{num_processes}"),
+        *("--trainer.distributed.process_id", "{process_id}"),
+    ),
+    re.compile(r"Saved checkpoint to \S+ for step (\d+)"),
+    re.compile(r"Resuming training from step (\d+)"),
+    saves=False,
+    limit=3,
+)
+DDP = Trainer(
+    "ddp",
+    ("torch", "numpy"),
+    ("python", "ddp.py", "{coordinator}", "{num_processes}", "{process_id}", "{checkpoints}"),
+    re.compile(r"^step (\d+)", re.MULTILINE),
+    re.compile(r"resumed from step (\d+)"),
+    saves=True,
+    limit=10,
+)
+
+
+class Attempt:
+    """One attempt of a trainer: the unit's program, once a process."""
+
+    def __init__(self, trainer: Trainer, number: int, folder: Path, env: Path) -> None:
+        self.trainer, self.folder = trainer, folder
+        self.processes = []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            coordinator = f"127.0.0.1:{min(free.getsockname()[1], 60000)}"
+        for process in range(PROCESSES):
+            own = folder / str(process)
+            places = Places(own / "opt", own / "state", own / "etc")
+            launch = Launch(
+                *(trainer.name, number, "0" * 16, "env", None, trainer.command),
+                (("JAX_PLATFORMS", "cpu"),),
+                *(coordinator, PROCESSES, process, str(folder / "checkpoints")),
+                peers=tuple(f"worker-{n}" for n in range(PROCESSES)),
+                token="bench",  # noqa: S106 - both processes are here
+            )
+            for directory in (places.run_dir(launch.run), places.unit_dir(launch.run), places.home):
+                directory.mkdir(parents=True, exist_ok=True)
+            command = {
+                "argv": fill(launch.command, launch, places),
+                "cwd": str(folder / "code"),
+                "run_dir": str(places.run_dir(launch.run)),
+            }
+            (places.unit_dir(launch.run) / "command").write_text(json.dumps(command))
+            variables = environment(launch, places, {}) | meeting(launch)
+            variables["PATH"] = f"{env}/bin:{os.environ['PATH']}"
+            variables["VIRTUAL_ENV"] = str(env)
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, PROJECT / "roles/run/files/attempt", "begin", launch.run],
+                    env=variables | {"TPUFLEET_ETC": str(places.etc)},
+                    stdin=subprocess.DEVNULL,
+                )
+            )
+        self.log = folder / "0/state/runs" / trainer.name / "log"
+
+    def text(self) -> str:
+        """Return what process 0 has written in this attempt."""
+        return (
+            self.log.read_text(errors="replace").rpartition("--- ")[2] if self.log.exists() else ""
+        )
+
+    def wait_for(self, pattern: re.Pattern[str], least: int = 0) -> int:
+        """Wait until the log has the pattern with a number of at least ``least``; return that."""
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            numbers = [
+                int(next(filter(None, found.groups()))) for found in pattern.finditer(self.text())
+            ]
+            if numbers and max(numbers) >= least:
+                return max(numbers)
+            if any(process.poll() is not None for process in self.processes):
+                break
+            time.sleep(0.2)
+        raise SystemExit(f"{self.trainer.name} did not get there:\n{self.text()[-4000:]}")
+
+    def kill(self) -> tuple[float, list[int]]:
+        """End it as systemd does; return the seconds until nothing was left, and the exit codes."""
+        everything = [pid for process in self.processes for pid in family(process.pid)]
+        began = time.monotonic()
+        for pid in everything:
+            send(pid, signal.SIGTERM)
+        while any(is_alive(pid) for pid in everything):
+            for process in self.processes:
+                process.poll()
+            if time.monotonic() - began > KILL_SECONDS:
+                for pid in everything:
+                    send(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        return time.monotonic() - began, [process.wait() for process in self.processes]
+
+
+def family(pid: int) -> Iterator[int]:
+    """Yield a process and all its descendants."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from family(int(child))
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def install(trainer: Trainer, folder: Path) -> Path:
+    """Return the trainer's virtual environment, made if it is not there."""
+    env = folder / f"{trainer.name}-env"
+    if not (env / "complete").exists():
+        shutil.rmtree(env, ignore_errors=True)
+        subprocess.run(["uv", "venv", "--quiet", "--python", sys.executable, env], check=True)
+        python = ("--python", env / "bin/python")
+        subprocess.run(["uv", "pip", "install", "--quiet", *python, *trainer.packages], check=True)
+        (env / "complete").touch()
+    return env
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of a few words: Levanter's Llama loads one, though it needs none."""
+    folder.mkdir()
+    model = {"type": "WordLevel", "vocab": {str(n): n for n in range(64)}, "unk_token": "0"}
+    files = {
+        "tokenizer.json": {"version": "1.0", "added_tokens": [], "model": model},
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
+        "config.json": {"model_type": "llama"},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+
+
+def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
+    """Start, kill, start again, kill; print the figures. Return whether the bars are met."""
+    shutil.copytree(FILES, folder / "code")
+    write_tokenizer(folder / "code/tokenizer")
+    tokens = json.dumps({"input_ids": list(range(32))}) + "\n"  # max_seq_len of levanter.yml
+    (folder / "code/tokens.jsonl").write_text(tokens * 1000)
+    first = Attempt(trainer, 1, folder, env)
+    first.wait_for(trainer.step, STEPS_BEFORE_KILL)
+    seconds, codes = first.kill()
+    print(f"{trainer.name}: kill {seconds:.1f} s, exit codes {codes}", flush=True)
+    second = Attempt(trainer, 2, folder, env)
+    step = second.wait_for(trainer.resumed, 1)
+    second.wait_for(trainer.step, step + 1)
+    again, codes_again = second.kill()
+    print(
+        f"{trainer.name}: resumed from step {step}; kill {again:.1f} s, {codes_again}", flush=True
+    )
+    return seconds <= trainer.limit and (codes == [75, 75]) == trainer.saves
+
+
+def main() -> int:
+    """Measure each trainer; return 1 where a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--environments", type=Path)
+    parser.add_argument("--only", choices=("levanter", "ddp"))
+    options = parser.parse_args()
+    fine = True
+    with tempfile.TemporaryDirectory(prefix="foreign-trainers-") as scratch:
+        for trainer in (DDP, LEVANTER):
+            if options.only in (None, trainer.name):
+                env = install(trainer, options.environments or Path(scratch))
+                folder = Path(scratch) / trainer.name
+                folder.mkdir()
+                fine = measure(trainer, folder, env) and fine
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
