@@ -5,6 +5,7 @@ Each script of this directory uses one client; here is what it has to find.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,15 +26,19 @@ Client = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The interpreter of an environment with the clients, as their lock files pin them."""
     uv, place = ROOT / ".venv/bin/uv", tmp_path_factory.mktemp("clients") / "env"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, place], check=True)
+    # As requirements/install-venv does, for an index whose certificate the system knows.
+    variables = {**os.environ, "UV_SYSTEM_CERTS": "true"}
+    make = [uv, "venv", "--quiet", "--python", sys.executable, place]
+    subprocess.run(make, env=variables, check=True)
     found = place / "bin/python"
     locks = [argument for lock in LOCKS for argument in ("-r", ROOT / lock)]
     flags = ("--quiet", "--no-deps", "--require-hashes", "--python", found)
-    subprocess.run([uv, "pip", "install", *flags, *locks], check=True)
-    return found
+    subprocess.run([uv, "pip", "install", *flags, *locks], env=variables, check=True)
+    yield found
+    shutil.rmtree(place)  # hundreds of megabytes, which pytest would keep
 
 
 @pytest.fixture
