@@ -6,13 +6,17 @@ Takes the inventory's variables itself, so that one that can't be evaluated is a
 from __future__ import annotations
 
 import re
+import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
+from ..filter.runs import foreign_tpus, workers_of
 from ..module_utils.doctor_cloud import cloud_findings
 from ..module_utils.doctor_controller import key_finding, program_findings, version_findings
 from ..module_utils.doctor_finding import MEND, OK, Finding, mend, told, unseen, verdict
@@ -25,10 +29,20 @@ from ..module_utils.doctor_fleet import (
 from ..module_utils.doctor_ways import way_findings, way_of
 from ..module_utils.google_http import Patience
 from ..module_utils.host_keys import KnownHostsFile
+from ..module_utils.run_schedule import PREFIX, ScheduleError
+from ..module_utils.timers import Systemd, keeper
 from ..module_utils.tpu_api import ApiSettings, TpuApi
 from ..module_utils.tpu_errors import NotConfigured, TpuApiError, one_line
+from ..plugin_utils.doctor.foreign import foreign_findings
+from ..plugin_utils.doctor.watch import CHECK as WATCH
+from ..plugin_utils.doctor.watch import watch_finding
 from ..plugin_utils.doctor_asked import ERROR
 from ..plugin_utils.folded_names import folded
+from ..plugin_utils.runs.watch_heartbeat import (
+    HeartbeatError,
+    controller_name,
+    read_heartbeats,
+)
 from .run_record import plain
 
 #: What is wrong shall be said soon; create.yml is the one that is patient.
@@ -73,6 +87,10 @@ class ActionModule(ActionBase):
             yield key_finding(str(ssh["private_key_file"] or ""))
         else:
             yield unseen("ssh key", "can't be seen without the inventory")
+        groups, hostvars = self._vars.get("groups", {}), self._vars.get("hostvars", {})
+        yield from foreign_findings(foreign_tpus(groups, hostvars), {tpu.name for tpu in fleet})
+        if watch := self._watch(str(self._value("fleet_state", "")), api):
+            yield watch
         yield from self._ways(address, str(ssh.get("known_hosts_file") or ""))
 
     def _cloud(
@@ -123,7 +141,7 @@ class ActionModule(ActionBase):
 
     def _ways(self, address: str, known_hosts_file: str) -> Iterator[Finding]:
         hostvars = self._vars.get("hostvars", {})
-        workers = self._vars.get("groups", {}).get("tpu", [])
+        workers = workers_of(self._vars.get("groups", {}))
         ways = [way_of(str(host), hostvars[host]) for host in workers]
         try:
             known = KnownHostsFile(known_hosts_file).read() if known_hosts_file else {}
@@ -132,6 +150,22 @@ class ActionModule(ActionBase):
             known = {}
         is_known: Callable[[str], bool] = known.__contains__
         yield from way_findings(ways, address, is_known, folded)
+
+    def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
+        """Look at the watch's heartbeat, and at this computer's own timer."""
+        if not fleet_state:
+            return None
+        name, scheduled_on, interval_s, logs = f"{PREFIX}watch", "", 0, ""
+        with suppress(ScheduleError):
+            timers = keeper()
+            if name in timers.names():
+                scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
+                interval_s = timers.interval(name) if isinstance(timers, Systemd) else 0
+        try:
+            heartbeats = read_heartbeats(fleet_state, api)
+        except HeartbeatError as error:
+            return unseen(WATCH, str(error)) if scheduled_on else None
+        return watch_finding(heartbeats, scheduled_on, interval_s, logs, time.time())
 
     def _value(self, name: str, default: Any) -> Any:
         """Evaluate a variable of the inventory; one that can't be is a finding of its own."""

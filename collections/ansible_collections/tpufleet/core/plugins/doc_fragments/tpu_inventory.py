@@ -23,6 +23,15 @@ options:
     elements: string
     default: ["-"]
     env: [{name: TPUFLEET_ZONES}]
+  fleet_name:
+    description:
+      - The name of this fleet, up to 63 of a-z, 0-9, - and _. Give each fleet of a project its own.
+      - C(create.yml) labels every TPU with C(tpufleet-fleet) and this name. Workers of TPUs without
+        this label are in the group C(foreign), too; the verbs leave them alone unless they are
+        named with C(-e tpu=NAME).
+    type: string
+    default: default
+    env: [{name: TPUFLEET_FLEET_NAME}]
   endpoint:
     description: The API's address, C(http(s)://host[:port]). Empty for Google's.
     type: string

@@ -186,11 +186,15 @@ def one_run(
 
 
 def status_screen(
-    rows: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], unread: str = ""
+    rows: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+    unread: str = "",
+    notes: Sequence[str] = (),
 ) -> list[str]:
     """Write a line a run, then only the workers that differ from it, then those without a run.
 
-    ``runs`` are status_runs' of the same rows; ``unread`` says why there are no records.
+    ``runs`` are status_runs' of the same rows; ``unread`` says why there are no records;
+    ``notes`` are further lines, of which empty ones are left out.
     """
     rest: dict[tuple[str, str], list[str]] = {}
     told = {run["tpu"] for run in runs if not run["workers"]}
@@ -214,7 +218,19 @@ def status_screen(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
-    return table + below + ([f"what is wanted is not known: {unread}"] if unread else [])
+    below += [f"what is wanted is not known: {unread}"] if unread else []
+    return table + below + [note for note in notes if note]
+
+
+def foreign_line(tpus: Mapping[str, str]) -> str:
+    """Name the TPUs that do not belong to this fleet, on one line; empty if there are none.
+
+    ``tpus`` holds the zone of each by its name.
+    """
+    if not tpus:
+        return ""
+    many = f"{len(tpus)} TPU{'' if len(tpus) == 1 else 's'}"
+    return f"not of this fleet: {many}, {folded(sorted(tpus, key=natural))} (-e tpu=NAME shows one)"
 
 
 def run_cells(run: Mapping[str, Any]) -> list[str]:
@@ -346,4 +362,5 @@ class FilterModule:
             "status_rows": status_rows,
             "status_runs": status_runs,
             "status_screen": status_screen,
+            "foreign_line": foreign_line,
         }

@@ -11,7 +11,9 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from ..module_utils.fleet import expand
 from ..module_utils.worker.error_line import error_line, last_attempt
+from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
 from ..plugin_utils.folded_names import folded
 
 ENV_FORMS = (
@@ -30,15 +32,50 @@ def by_host(
     return {host: variables[host].get(name) or {} for host in hosts}
 
 
-def workers_pattern(tpu: str = "") -> str:
-    """Give the pattern of the READY workers, of all TPUs or of one."""
-    return f"tpu:&{group_of(tpu)}" if tpu else "tpu"
+def workers_pattern(tpu: str = "", groups: Collection[str] = ()) -> str:
+    """Return the pattern of the READY workers of this fleet, or of the TPU that is named."""
+    if tpu:
+        return f"tpu:&{group_of(tpu)}"
+    return f"tpu:!{FOREIGN_GROUP}" if FOREIGN_GROUP in groups else "tpu"
 
 
 def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
-    """Name the READY workers, of all TPUs or of one."""
-    ready = list(groups.get("tpu", []))
-    return [host for host in ready if not tpu or host in groups.get(group_of(tpu), [])]
+    """Return the READY workers of this fleet, or of the TPU that is named."""
+    meant, left_out = groups.get(group_of(tpu), []), groups.get(FOREIGN_GROUP, [])
+    return [
+        host for host in groups.get("tpu", []) if (host in meant if tpu else host not in left_out)
+    ]
+
+
+def foreign_tpus(
+    groups: Mapping[str, Sequence[str]], facts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the zone of each TPU that does not belong to this fleet, by its name.
+
+    ``facts`` are each host's inventory variables.
+    """
+    hosts = [facts[host] for host in groups.get(FOREIGN_GROUP, [])]
+    return {str(each.get("tpu_name")): str(each.get("tpu_zone") or "") for each in hosts}
+
+
+def unmanaged_tpus(
+    hosts: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+    facts: Mapping[str, Mapping[str, Any]],
+    fleet: Any,
+) -> list[str]:
+    """Return the TPUs of these hosts that create.yml cannot recreate.
+
+    They are not in the fleet file (``fleet``), or they do not belong to this fleet.
+    """
+    known = {tpu.name for tpu in expand(fleet or [])}
+    foreign = groups.get(FOREIGN_GROUP, [])
+    found = {
+        str(facts[host].get("tpu_name"))
+        for host in hosts
+        if host in foreign or facts[host].get("tpu_name") not in known
+    }
+    return sorted(found)
 
 
 def group_of(tpu: str) -> str:
@@ -393,6 +430,8 @@ class FilterModule:
             "by_host": by_host,
             "workers_pattern": workers_pattern,
             "workers_of": workers_of,
+            "foreign_tpus": foreign_tpus,
+            "unmanaged_tpus": unmanaged_tpus,
             "watch_lines": watch_lines,
             "which_checkpoints": which_checkpoints,
             "run_env": run_env,

@@ -98,6 +98,7 @@ from ..module_utils.tpu_nodes import Node
 from ..module_utils.tpu_slices import Slice, slices_of
 from ..module_utils.tpu_sources import Source, TpuNodes
 from ..plugin_utils.doctor_asked import doctor_asked, last_words
+from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
 from ..plugin_utils.inert_text import trust_inert
 from ..plugin_utils.typed_values import cut_short
 
@@ -107,6 +108,7 @@ _OURS = re.compile(r"(?m)^[\s{,]*[\"']?plugin[\"']?\s*:\s*[\"']?tpufleet\.core\.
 _TEMPLATED = (
     "down_hint",
     "project",
+    "fleet_name",
     "endpoint",
     "compute_endpoint",
     "storage_endpoint",
@@ -165,6 +167,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _fill(self, path: str, *, use_cache: bool) -> None:
         hints = self._templated_options(path)
         settings = ApiSettings.of(self._text)
+        parse_fleet_name(self._text["fleet_name"])
         options = HostOptions(
             address=self.get_option("address"),
             ssh_user=self._text["ssh_user"],
@@ -334,6 +337,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 "address": self.get_option("address"),
                 "os_login": self.get_option("os_login"),
             },
+            "fleet_name": self._text["fleet_name"],
             "tpu_partial": bool(listing.unreachable),
         }
         for name, value in shared.items():
@@ -348,7 +352,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _add_hosts(self, hosts: tuple[Host, ...]) -> None:
         named = [(self._host_name(host), host) for host in hosts]
         refuse_clashes(named)
-        safe: dict[str, str] = {name: self.inventory.add_group(name) for name in ("tpu", "leaders")}
+        safe: dict[str, str] = {
+            name: self.inventory.add_group(name) for name in ("tpu", "leaders", FOREIGN_GROUP)
+        }
         strict = self.get_option("strict")
         compose, groups, keyed = (
             self.get_option(option) for option in ("compose", "groups", "keyed_groups")
@@ -358,7 +364,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             for variable, value in host.variables.items():
                 built = variable in BUILT_VARIABLES
                 self.inventory.set_variable(name, variable, trust_inert(value) if built else value)
-            for group in host.groups:
+            is_own = is_ours(host.node.labels, self._text["fleet_name"])
+            for group in (*host.groups, *(() if is_own else (FOREIGN_GROUP,))):
                 if group not in safe:
                     safe[group] = self.inventory.add_group(self._sanitize_group_name(group))
                 self.inventory.add_child(safe[group], name)

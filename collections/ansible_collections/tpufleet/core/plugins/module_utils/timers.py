@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,6 +51,11 @@ class Systemd:
             return []
         asked = [*self.tool, "list-timers", "--all", "--full", "--no-pager", f"{PREFIX}*"]
         return [line.rstrip() for line in run(asked).splitlines() if line.strip()][:-1]
+
+    def interval(self, name: str) -> int:
+        """Return the interval of a timer in seconds; 0 if it has none."""
+        found = re.search(r"^OnUnitActiveSec=([0-9]+)s$", self._text(f"{name}.timer"), re.MULTILINE)
+        return int(found[1]) if found else 0
 
     def logs(self, name: str) -> str:
         """Return the command that shows what a timer's service did."""

@@ -22,7 +22,7 @@ Address = Literal["external", "internal", "iap"]
 
 #: Names that mean a group to Ansible; a TPU of such a name that is not READY gets its zone behind
 #: it.
-_GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "localhost"})
+_GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
 
 
 #: Variables that are built here from validated fields. The others, such as labels, are free text,

@@ -1,0 +1,39 @@
+"""Checks of TPUs that do not belong to this fleet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from ...module_utils.doctor_finding import Finding, mend, ok
+from ..folded_names import folded
+
+CHECK = "foreign TPUs"
+
+
+def adopt_command(tpu: str) -> str:
+    """Return the command that makes a TPU of the fleet file belong to this fleet."""
+    return f"ansible-playbook playbooks/create.yml -e tpu={tpu} -e adopt=true"
+
+
+def foreign_findings(tpus: Mapping[str, str], fleet: Collection[str]) -> Iterator[Finding]:
+    """Judge the TPUs that do not belong to this fleet: their zones by name.
+
+    ``fleet`` are the names in the fleet file: those were meant to belong to it.
+    """
+    for name in sorted(set(tpus) & set(fleet)):
+        said = f"TPU {name} ({tpus[name]}) is in fleet.yml, but this fleet did not create it"
+        yield mend(CHECK, said, adopt_command(name))
+    others = sorted(set(tpus) - set(fleet))
+    if others:
+        yield ok(
+            CHECK,
+            f"{folded(others)}: left alone unless named with -e tpu=NAME. To adopt one, add it to "
+            f"fleet.yml, then: {adopt_command('NAME')}",
+        )
+
+
+def refused_key_fix(tpu: str, is_foreign: bool) -> str:
+    """Return what makes the workers of a TPU accept this computer's ssh key."""
+    if is_foreign:
+        return f"adopt the TPU: add it to fleet.yml, then {adopt_command(tpu)}"
+    return f"ansible-playbook playbooks/create.yml -e tpu={tpu} adds this computer's key"

@@ -1,0 +1,46 @@
+"""Check of the watch: whether its passes end, and how. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...module_utils.doctor_finding import Finding, mend, ok, unseen
+from ...module_utils.run_schedule import LIMIT_SECONDS
+from ..runs.watch_heartbeat import Heartbeat, Outcome, age_text
+
+CHECK = "watch"
+
+
+def watch_finding(
+    heartbeats: Sequence[Heartbeat],
+    scheduled_on: str,
+    interval_s: int,
+    logs: str,
+    now: float,
+) -> Finding | None:
+    """Judge the watch; None where there is none.
+
+    Args:
+        heartbeats: every controller's last pass, the newest first.
+        scheduled_on: this controller's name, if a timer of its own starts the watch, else empty.
+        interval_s: from one start of that timer to the next.
+        logs: the command that shows what the timer did.
+        now: unix seconds.
+    """
+    if not scheduled_on:
+        if not heartbeats:
+            return None
+        last = heartbeats[0]
+        age = age_text(now - last.ended_at)
+        said = f"last pass {age} ago on {last.controller}, not scheduled on this computer"
+        return ok(CHECK, said)
+    own = [each for each in heartbeats if each.controller == scheduled_on]
+    if not own:
+        return unseen(CHECK, f"scheduled, but no pass has ended yet: {logs}")
+    age_s = now - own[0].ended_at
+    if age_s > LIMIT_SECONDS + interval_s:
+        return mend(CHECK, f"no pass for {age_text(age_s)}", logs)
+    if own[0].outcome is Outcome.FAILED:
+        why = own[0].error or "no reason given"
+        return mend(CHECK, f"the last pass failed {age_text(age_s)} ago ({why})", logs)
+    return ok(CHECK, f"last pass {age_text(age_s)} ago, took {own[0].duration_s:.0f} s")

@@ -1,0 +1,63 @@
+"""What the doctor says of the watch, by its heartbeat and this computer's timer."""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.doctor_finding import MEND, OK, UNSEEN
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.watch import watch_finding
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
+    Heartbeat,
+    Outcome,
+    write_heartbeat,
+)
+
+from tests.collections.test_playbooks import environment_of, flat, play
+
+NOW = 1_800_000_000.0
+LOGS = "systemctl status tpufleet-do-watch.timer"
+
+
+def beat(
+    controller: str, age_s: float, outcome: Outcome = Outcome.OK, error: str = ""
+) -> Heartbeat:
+    return Heartbeat(controller, NOW - age_s, 12.0, outcome, error)
+
+
+@pytest.mark.parametrize(
+    ("heartbeats", "state", "said"),
+    [
+        ([beat("here", 40)], OK, "last pass 40 s ago, took 12 s"),
+        ([beat("here", 7200)], MEND, "no pass for 2 h"),
+        ([beat("there", 40), beat("here", 7200)], MEND, "no pass for 2 h"),
+        ([beat("there", 40)], UNSEEN, "no pass has ended yet"),
+        ([], UNSEEN, "no pass has ended yet"),
+        ([beat("here", 40, Outcome.FAILED, "no API")], MEND, "failed 40 s ago (no API)"),
+    ],
+)
+def test_a_scheduled_watch_has_to_end_its_passes(heartbeats, state, said):
+    found = watch_finding(heartbeats, "here", 60, LOGS, NOW)
+
+    assert found.state == state
+    assert said in found.line
+    assert (LOGS in found.line) == (state != OK)
+
+
+def test_a_watch_at_a_long_interval_is_not_late_before_its_time():
+    found = watch_finding([beat("here", 7200)], "here", 6 * 3600, LOGS, NOW)
+
+    assert found.state == OK
+
+
+def test_without_a_timer_here_the_watch_of_another_controller_is_shown():
+    assert watch_finding([], "", 0, "", NOW) is None
+    found = watch_finding([beat("there", 40)], "", 0, "", NOW)
+    assert (found.state, "last pass 40 s ago on there" in found.said) == (OK, True)
+
+
+def test_status_and_doctor_show_the_last_pass(local_api):
+    state = str(local_api.state / "fleet")
+    write_heartbeat(state, Heartbeat("server", 1_700_000_000.0, 3.0, Outcome.FAILED, "no API"), {})
+    status = flat(play(environment_of(local_api), "playbooks/status.yml"))
+    doctor = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
+
+    assert "watch: last pass" in status
+    assert "ago on server, failed: no API" in status
+    assert "watch: last pass" in doctor

@@ -1,0 +1,160 @@
+"""TPUs that others made: folded into one line, left alone unless named, and how to adopt one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.filter.doctor import doctor_summary
+from ansible_collections.tpufleet.core.plugins.filter.run_status import foreign_line
+from ansible_collections.tpufleet.core.plugins.filter.runs import unmanaged_tpus, workers_of
+
+from tests.collections.runs.valid_record import record_fields
+from tests.collections.test_inventory import ROOT
+from tests.collections.test_playbooks import OURS, environment_of, flat, play
+
+NO_SSH = ("-e", "ansible_ssh_executable=/bin/false")
+
+
+@pytest.fixture
+def environment(local_api):
+    """The environment of a project with a TPU of this fleet and two of others."""
+    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
+    local_api.ready("theirs")
+    local_api.ready("old", acceleratorType="v4-8", labels={"tpufleet-fleet": "others"})
+    return environment_of(local_api)
+
+
+def groups_of(environment) -> dict[str, list[str]]:
+    tool = str(Path(sys.executable).with_name("ansible-inventory"))
+    words = [tool, "-i", "inventory/local", "--list"]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=True)
+    told = json.loads(done.stdout)
+    return {name: group.get("hosts", []) for name, group in told.items() if name != "_meta"}
+
+
+def test_the_inventory_lists_workers_of_others_and_says_that_they_are(environment):
+    groups = groups_of(environment)
+
+    assert sorted(groups["foreign"]) == ["old-w0", "theirs-w0", "theirs-w1"]
+    assert sorted(groups["tpu"]) == ["demo-w0", "old-w0", "theirs-w0", "theirs-w1"]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["train.yml", "setup.yml"]
+    + [f"playbooks/{verb}.yml" for verb in ("push", "status", "logs", "kill", "fetch", "report")],
+)
+def test_a_verb_leaves_workers_of_others_alone_unless_they_are_named(environment, verb):
+    plain = play(environment, verb, "--list-hosts", "-e", "run=mine")
+    named = play(environment, verb, "--list-hosts", "-e", "run=mine", "-e", "tpu=theirs")
+
+    assert "demo-w0" in plain.stdout, plain.stdout + plain.stderr
+    assert "theirs-w" not in plain.stdout
+    assert "old-w" not in plain.stdout
+    assert "theirs-w1" in named.stdout
+    assert "demo-w0" not in named.stdout
+
+
+def test_status_folds_the_tpus_of_others_into_one_line(environment, tmp_path):
+    told = tmp_path / "status.json"
+    done = play(environment, "playbooks/status.yml", *NO_SSH, "-e", f"status_json={told}")
+
+    assert "not of this fleet: 2 TPUs, old, theirs (-e tpu=NAME shows one)" in flat(done)
+    assert "theirs-w" not in done.stdout + done.stderr
+    assert json.loads(told.read_text())["foreign"] == {
+        "old": "us-central2-b",
+        "theirs": "us-central2-b",
+    }
+
+
+def test_status_folds_them_where_there_is_no_other_tpu(local_api):
+    local_api.ready("theirs")
+    done = play(environment_of(local_api), "playbooks/status.yml", *NO_SSH)
+
+    assert done.returncode == 0, flat(done)
+    assert "not of this fleet: 1 TPU, theirs" in flat(done)
+
+
+def test_no_foreign_tpu_is_no_line():
+    assert foreign_line({}) == ""
+
+
+def test_a_run_on_a_tpu_of_others_is_stopped_by_its_name_alone(environment, local_api):
+    runs = local_api.state / "fleet/runs"
+    runs.mkdir(parents=True)
+    (runs / "mine.json").write_text(json.dumps(record_fields(tpu="theirs")))
+    done = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
+
+    assert "theirs-w0" in done.stdout
+    assert "old-w0" not in done.stdout
+
+
+def test_train_on_an_unmanaged_tpu_says_that_the_watch_cannot_recreate_it(environment):
+    words = ("-e", "run=mine", "-e", "command=true", *NO_SSH)
+    named = play(environment, "train.yml", *words, "-e", "tpu=theirs")
+    ours = play(environment, "train.yml", *words, "-e", "tpu=demo")
+
+    assert "TPU theirs: not managed by this fleet" in flat(named)
+    assert "create.yml -e tpu=theirs -e adopt=true" in flat(named)
+    assert "not managed by this fleet" not in flat(ours)
+
+
+def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet():
+    entry = {
+        "zone": "us-central2-b",
+        "accelerator_type": "v4-8",
+        "runtime_version": "tpu-ubuntu2204-base",
+    }
+    fleet = [{"name": "a", **entry}, {"name": "b", **entry}]
+    facts = {name: {"tpu_name": name} for name in "abc"}
+
+    assert unmanaged_tpus(["a", "b", "c"], {"foreign": ["b"]}, facts, fleet) == ["b", "c"]
+
+
+def test_doctor_names_the_way_to_adopt_a_tpu(local_api):
+    local_api.ready("demo")
+    local_api.ready("theirs")
+    said = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
+
+    assert "ok foreign TPUs: theirs: left alone unless named with -e tpu=NAME" in said
+    assert (
+        "MEND foreign TPUs: TPU demo (us-central2-b) is in fleet.yml, but this fleet did not "
+        "create it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true"
+    ) in said
+    assert "delete.yml" not in said
+
+
+REFUSED = {
+    "unreachable": True,
+    "msg": "Failed to connect to the host via ssh: tpu@10.0.0.2: Permission denied (publickey).",
+}
+
+
+@pytest.mark.parametrize(
+    ("foreign", "fix"),
+    [
+        (
+            ["pod-w0", "pod-w1"],
+            "adopt the TPU: add it to fleet.yml, then ansible-playbook playbooks/create.yml "
+            "-e tpu=pod -e adopt=true",
+        ),
+        ([], "ansible-playbook playbooks/create.yml -e tpu=pod adds this computer's key"),
+    ],
+)
+def test_doctor_tells_workers_that_refuse_the_key_from_those_that_are_lost(foreign, fix):
+    facts = {f"pod-w{index}": {"tpu_name": "pod"} for index in range(3)}
+    answers = {
+        "pod-w0": REFUSED,
+        "pod-w1": REFUSED,
+        "pod-w2": {"unreachable": True, "msg": "ssh: connect to host 10.0.0.4: timed out"},
+    }
+    found = doctor_summary({"findings": []}, answers, "pod", facts, foreign)
+
+    assert f"MEND pod-w[0-1]: refuses the ssh key: {fix}" in found["lines"]
+    assert any(line.startswith("MEND pod-w2: can't be reached") for line in found["lines"])
+
+
+def test_an_inventory_without_the_group_has_no_foreign_workers():
+    assert workers_of({"tpu": ["a-w0"], "tpu_a": ["a-w0"]}) == ["a-w0"]
