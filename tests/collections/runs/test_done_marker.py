@@ -135,6 +135,20 @@ def test_a_bucket_that_does_not_answer_fails_no_run(tmp_path):
     assert "gs://b/mine/tpufleet-done.json cannot be written" in ended.stderr
 
 
+@pytest.mark.parametrize("error", [errors.NotFound, errors.Forbidden, errors.NotConfigured])
+def test_a_bucket_that_this_controller_cannot_read_keeps_no_run_from_being_recovered(
+    monkeypatch, error
+):
+    def content(*_):
+        raise error("no")
+
+    monkeypatch.setattr(
+        "ansible_collections.tpufleet.core.plugins.module_utils.gcs.Objects.content", content
+    )
+    api = {"project": "a-project", "storage_endpoint": "http://127.0.0.1:1"}
+    assert read_done_marker("gs://b/mine", "mine", api) is None
+
+
 def test_a_bucket_that_does_not_answer_is_no_proof_that_a_run_is_not_done(monkeypatch):
     def content(*_):
         raise errors.NoAnswer("no answer")

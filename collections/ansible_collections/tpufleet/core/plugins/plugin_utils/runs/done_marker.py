@@ -21,13 +21,13 @@ def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> Done
         run: a marker of another run does not count.
         api: ``tpu_api`` of the inventory.
 
-    Raises TpuApiError where the bucket cannot be asked. A bucket that this controller may
-    not read has no marker for it.
+    Raises TpuApiError where the bucket does not answer. One that this controller may not read, or
+    that its cloud does not have, holds no marker for it.
     """
     if not checkpoints.startswith(SCHEME):
         return None
     try:
         text = Objects.of(checkpoints, api).content(NAME, 0, MAX_BYTES + 1)
-    except (errors.NotFound, errors.Forbidden, errors.InvalidRequest):
+    except (errors.NotFound, errors.Forbidden, errors.InvalidRequest, errors.NotConfigured):
         return None
     return parse_text(text, run)
