@@ -96,7 +96,7 @@ class ActionModule(ActionBase):
         # A stopped run that is to be resumed is wanted from now on, whatever becomes of this try.
         fields = {"fence": fence, "wanted": str(DesiredState.RUNNING)}
         record = store.change(record.run, record.generation, fields, "restarted")
-        log(f"run {record.run}: restarted by restart.yml")
+        log(f"run {record.run}: restarted on request")
         ends_at = time.monotonic() + 2 * ACTION_S
         kept = Path(given["kept"]).expanduser()
         actor = Actor(Path(given["project"]), kept, given["fleet_state"], log, ends_at)
