@@ -60,6 +60,11 @@ def test_no_other_tpu_may_be_deleted_unattended(node, why):
     assert why in deletion_blocker(node, DEMO, "lab")
 
 
+@pytest.mark.parametrize("zone", ["us-central2-b", "europe-west4-a", "us-central1-ai1a"])
+def test_every_form_of_google_s_zones_is_an_identity_s(zone):
+    assert NodeIdentity.parse("demo", zone, "123").zone == zone
+
+
 @pytest.mark.parametrize(
     "identity",
     [

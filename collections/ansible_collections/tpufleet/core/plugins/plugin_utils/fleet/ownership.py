@@ -23,7 +23,7 @@ FOREIGN_GROUP = "foreign"
 _FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]+[0-9]*[a-z]?")
 
 
 class Owner(Enum):
