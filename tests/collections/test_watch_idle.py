@@ -90,3 +90,54 @@ def test_of_the_releases_that_no_run_needs_the_newest_and_the_young_stay():
 
     assert gone == names[4:8]
     assert len(old | young) - len(gone) == KEPT_RELEASES + 1
+
+
+@pytest.mark.parametrize(
+    ("node", "used"),
+    [
+        ({"name": "renamed", "zone": ZONE, "id": "7"}, True),
+        ({"name": "renamed", "zone": ZONE, "id": "8"}, False),
+        ({"name": "renamed", "zone": "us-east1-d", "id": "7"}, False),
+    ],
+)
+def test_a_wanted_run_keeps_the_tpu_that_it_was_launched_on_by_zone_and_id(node, used):
+    record = run_record(tpu="renamed", nodes=[node])
+
+    assert in_use(POD, HOSTS, QUIET, [record]) == used
+
+
+def test_other_hosts_say_nothing_of_a_tpu():
+    busy = {"runs": [{"run": "x", "active": True}], "holders": ["python3"]}
+    others = {
+        "other-w0": {"tpu_zone": ZONE, "tpu_id": "8"},
+        "far": {"tpu_zone": "z", "tpu_id": "7"},
+    }
+
+    assert not in_use(POD, HOSTS | others, QUIET | dict.fromkeys(others, busy), [])
+
+
+def test_a_tpu_of_one_worker_is_idle_when_that_one_is():
+    one = replace(POD, workers=1)
+
+    assert not in_use(one, {"pod-w0": HOSTS["pod-w0"]}, QUIET, [])
+    assert in_use(one, {}, QUIET, [])
+
+
+def test_a_time_of_zero_is_no_time_since_when_a_tpu_is_idle():
+    assert idle_since({"id": "7", "since": 0}, "7", used=False, now=NOW) == NOW
+    assert idle_since({"id": "7", "since": 1}, "7", used=False, now=NOW) == 1.0
+    assert idle_since({"id": "7", "since": NOW}, "7", used=False, now=NOW) == NOW
+
+
+def test_a_release_of_exactly_a_day_is_still_young():
+    kept = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(KEPT_RELEASES + 1)}
+
+    assert superfluous(kept, [], NOW) == []
+    assert len(superfluous(kept, [], NOW + 1)) == 1
+
+
+def test_as_many_releases_stay_as_there_may_be():
+    kept = {f"{index:016x}": 1.0 + index for index in range(KEPT_RELEASES)}
+
+    assert superfluous(kept, [], NOW) == []
+    assert superfluous(kept | {"f" * 16: 0.5}, [], NOW) == ["f" * 16]

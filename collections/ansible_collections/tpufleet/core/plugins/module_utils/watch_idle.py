@@ -36,7 +36,7 @@ def in_use(
         for host, facts in hosts.items()
         if (facts.get("tpu_zone"), facts.get("tpu_id")) == (tpu.zone, tpu.id)
     ]
-    if tpu.state != READY or len(mine) < max(tpu.workers, 1):
+    if tpu.state != READY or len(mine) < tpu.workers:
         return True
     return any(is_busy(answers.get(host) or {}) for host in mine)
 

@@ -1,0 +1,308 @@
+"""The terms of a lease: from when to when it holds, what is stored, and what a failure does."""
+
+import threading
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+    RecordConflictError,
+    RecordError,
+    RecordFolder,
+    after_change,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import lease as leases_module
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
+    LEASE_S,
+    MAX_SKEW_S,
+    LeaseHeldError,
+    Leases,
+)
+
+BEGAN = 1e9
+
+
+class Documents(RecordFolder):
+    """Documents in memory, changed as in a directory; ``failures`` are raised by next changes."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.failures: list[Exception | None] = []
+        self.changes = 0
+
+    def read(self, run: str) -> dict[str, Any]:
+        return self.kept.get(run, {})
+
+    def change(self, run: str, generation: int, fields: Any, event: str) -> dict[str, Any]:
+        self.changes += 1
+        if failure := self.failures.pop(0) if self.failures else None:
+            raise failure
+        self.kept[run] = after_change(self.read(run), run, generation, fields, event)
+        return self.kept[run]
+
+
+class Time:
+    """The time that all controllers of a test see."""
+
+    def __init__(self) -> None:
+        self.now = BEGAN
+
+    def leases(self, documents: RecordFolder) -> Leases:
+        return Leases(documents, clock=lambda: self.now, monotonic=lambda: self.now)
+
+
+@pytest.fixture
+def documents() -> Documents:
+    return Documents()
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def test_a_lease_is_stored_with_its_holder_and_its_end(documents, time):
+    lease = time.leases(documents).acquire("x")
+
+    stored = documents.kept["x"]
+    assert stored["until"] == BEGAN + LEASE_S
+    host, pid, word = stored["holder"].rsplit(":", 2)
+    assert host
+    assert pid.isdecimal()
+    assert len(word) == 8
+    assert stored["history"] == []
+    assert (lease.name, lease.fence, stored["generation"]) == ("x", 1, 1)
+
+
+def test_a_lease_ends_exactly_when_its_time_is_over(documents, time):
+    lease = time.leases(documents).acquire("x")
+
+    time.now = BEGAN + LEASE_S - 0.01
+    assert lease.lost() == ""
+    time.now = BEGAN + LEASE_S
+    assert lease.lost() == "the lease x could not be renewed in time"
+
+
+def test_another_controller_waits_for_the_skew_of_clocks_as_well(documents, time):
+    first = time.leases(documents).acquire("x")
+
+    time.now = BEGAN + LEASE_S + MAX_SKEW_S - 0.01
+    with pytest.raises(LeaseHeldError):
+        time.leases(documents).acquire("x")
+    time.now = BEGAN + LEASE_S + MAX_SKEW_S
+    assert time.leases(documents).acquire("x").fence > first.fence
+
+
+def test_the_holder_is_named_without_its_secret_word(documents, time):
+    time.leases(documents).acquire("x")
+    host_and_pid = documents.kept["x"]["holder"].rpartition(":")[0]
+
+    with pytest.raises(LeaseHeldError, match=f"^x: {host_and_pid} is acting on it.* 150 s after"):
+        time.leases(documents).acquire("x")
+
+
+def test_two_leases_do_not_hinder_each_other(documents, time):
+    leases = time.leases(documents)
+
+    assert [leases.acquire(name).lost() for name in ("x", "y")] == ["", ""]
+
+
+def test_a_released_lease_is_free_at_once_and_its_fence_still_grows(documents, time):
+    first = time.leases(documents).acquire("x")
+    first.release()
+
+    assert documents.kept["x"]["until"] == 0
+    second = time.leases(documents).acquire("x")
+    assert second.fence > first.fence
+
+
+def test_a_lease_that_was_lost_is_not_released(documents, time):
+    lease = time.leases(documents).acquire("x")
+    time.now += LEASE_S
+    changes = documents.changes
+
+    lease.release()
+
+    assert documents.changes == changes
+
+
+def test_a_release_that_fails_is_no_error(documents, time):
+    lease = time.leases(documents).acquire("x")
+    documents.failures = [RecordError("the bucket does not answer")]
+
+    lease.release()
+
+
+def test_who_is_slower_at_taking_a_free_lease_is_told_so(documents, time):
+    documents.failures = [RecordConflictError("changed meanwhile")]
+
+    with pytest.raises(LeaseHeldError, match=r"^x: another controller is acting on it"):
+        time.leases(documents).acquire("x")
+
+
+def test_a_lease_that_cannot_be_written_is_not_taken(documents, time):
+    documents.failures = [RecordError("the bucket does not answer")]
+
+    with pytest.raises(RecordError, match="does not answer"):
+        time.leases(documents).acquire("x")
+
+
+@pytest.mark.parametrize(
+    ("until", "is_a_lease"),
+    [(0, True), (1e12 - 1, True), (1e12, False), (-1, False), ("soon", False), (None, False)],
+)
+def test_a_stored_end_is_a_time(documents, time, until, is_a_lease):
+    documents.kept["x"] = {"holder": "a:1:b", "until": until, "generation": 1}
+
+    with pytest.raises(RecordError) as caught:
+        time.leases(documents).acquire("x")
+        raise RecordError("free")
+
+    free = until == 0
+    expected = "free" if free else "a:1 is acting" if is_a_lease else "x: not a lease"
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("generation", [None, "1", True, 1.0])
+def test_a_document_without_a_number_of_changes_is_not_a_lease(documents, time, generation):
+    documents.kept["x"] = {"holder": "a:1:b", "until": 0, "generation": generation}
+
+    with pytest.raises(RecordError, match="x: not a lease"):
+        time.leases(documents).acquire("x")
+
+
+@pytest.mark.parametrize("document", [[], "lease", 1])
+def test_a_document_that_is_not_an_object_is_not_a_lease(documents, time, document):
+    documents.kept["x"] = document
+
+    with pytest.raises(RecordError, match="x: not a lease"):
+        time.leases(documents).acquire("x")
+
+
+def test_the_holder_of_a_document_may_have_no_colon(documents, time):
+    documents.kept["x"] = {"holder": "laptop", "until": BEGAN, "generation": 1}
+
+    with pytest.raises(LeaseHeldError, match=r"^x: laptop is acting on it"):
+        time.leases(documents).acquire("x")
+
+
+class Rounds(threading.Event):
+    """An end that comes after so many renewals; ``before`` happens before each."""
+
+    def __init__(self, *before: Any) -> None:
+        super().__init__()
+        self.left, self.waited = list(before), []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout)
+        if not self.left:
+            return True
+        self.left.pop(0)()
+        return False
+
+
+def nothing() -> None:
+    """A round in which nothing happens."""
+
+
+def test_a_lease_is_renewed_every_20_seconds_until_its_end(documents, time):
+    lease = time.leases(documents).acquire("x")
+
+    def later() -> None:
+        time.now += 20
+
+    rounds = Rounds(later, later)
+    lease.keep_renewing(rounds)
+
+    assert rounds.waited == [20.0, 20.0, 20.0]
+    assert documents.kept["x"]["until"] == BEGAN + 40 + LEASE_S
+    assert lease.lost() == ""
+
+
+def test_a_renewal_that_fails_is_tried_again(documents, time):
+    lease = time.leases(documents).acquire("x")
+    documents.failures = [RecordError("the bucket does not answer"), None]
+
+    def later() -> None:
+        time.now += 50
+
+    lease.keep_renewing(Rounds(later, nothing))
+
+    assert documents.kept["x"]["until"] == BEGAN + 50 + LEASE_S
+    assert lease.lost() == ""
+
+
+def test_a_lease_that_has_run_out_is_renewed_no_more(documents, time):
+    lease = time.leases(documents).acquire("x")
+    changes = documents.changes
+
+    def too_late() -> None:
+        time.now += LEASE_S
+
+    lease.keep_renewing(Rounds(too_late, nothing))
+
+    assert documents.changes == changes
+
+
+def test_a_lease_that_another_has_taken_is_renewed_no_more(documents, time):
+    lease = time.leases(documents).acquire("x")
+
+    def taken() -> None:
+        documents.kept["x"] = {**documents.kept["x"], "holder": "other:1:aa", "generation": 9}
+
+    lease.keep_renewing(Rounds(taken, nothing, nothing))
+
+    assert lease.lost() == "another controller took the lease x"
+    assert documents.kept["x"]["holder"] == "other:1:aa"
+
+
+def test_a_renewal_that_was_written_though_its_answer_was_lost_is_found_again(documents, time):
+    lease = time.leases(documents).acquire("x")
+
+    def answer_lost() -> None:
+        documents.kept["x"] = {**documents.kept["x"], "generation": 5}
+
+    lease.keep_renewing(Rounds(answer_lost, nothing))
+
+    assert lease.lost() == ""
+    assert documents.kept["x"]["generation"] == 6
+
+
+def test_who_has_a_lease_is_asked_again_where_nobody_answers(documents, time):
+    lease = time.leases(documents).acquire("x")
+    read = documents.read
+
+    def no_answer(run: str) -> dict[str, Any]:
+        raise RecordError("the bucket does not answer")
+
+    def conflict() -> None:
+        documents.failures = [RecordConflictError("changed meanwhile")]
+        documents.read = no_answer
+
+    def answers() -> None:
+        documents.read = read
+
+    lease.keep_renewing(Rounds(conflict, answers))
+
+    assert lease.lost() == ""
+
+
+def test_a_lease_is_held_and_renewed_in_a_block_and_released_after_it(documents, monkeypatch):
+    monkeypatch.setattr(leases_module, "RENEW_EVERY_S", 0.01)
+    with Leases(documents).held("x") as lease:
+        while documents.changes < 3:
+            threading.Event().wait(0.001)
+        assert lease.lost() == ""
+        with pytest.raises(LeaseHeldError):
+            Leases(documents).acquire("x")
+
+    assert documents.kept["x"]["until"] == 0
+    changes = documents.changes
+    threading.Event().wait(0.05)
+    assert documents.changes == changes
+
+
+def test_a_lease_is_released_after_an_error(documents):
+    with pytest.raises(KeyError), Leases(documents).held("x"):
+        raise KeyError
+
+    assert documents.kept["x"]["until"] == 0

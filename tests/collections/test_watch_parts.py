@@ -1,0 +1,236 @@
+"""What the watch reads out of a worker's answer, of the inventory, and of a listing of the API."""
+
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import (
+    FOREIGN,
+    GONE,
+    Part,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
+    CHANGING,
+    SeenTpu,
+    address_of,
+    find_tpu,
+    part,
+    tpus_of_inventory,
+    tpus_of_nodes,
+    view,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
+
+from tests.collections.runs.records import ZONE, run_record
+from tests.collections.scripted_api import node
+
+POD = SeenTpu("pod", ZONE, "7", "READY", is_ours=True)
+LAUNCHED = NodeIdentity("pod", ZONE, "7")
+
+
+def answered(*runs: dict[str, Any]) -> dict[str, Any]:
+    return {"runs": list(runs)}
+
+
+def test_a_worker_that_says_everything_is_read_whole():
+    said = {
+        "run": "mine",
+        "active": False,
+        "state": "crashed",
+        "error": "out of memory",
+        "attempt": 4,
+        "heartbeat": {"step": 12},
+        "heartbeat_age": 3.5,
+        "output_age": 2.5,
+        "exit": {"status": "KILL", "time": 77, "why": "w1 (gone)"},
+    }
+
+    assert part("w0", "mine", answered({"run": "x", "active": False}, said)) == Part(
+        "w0",
+        active=False,
+        known=True,
+        step=12,
+        has_heartbeat=True,
+        heartbeat_age=3.5,
+        code="KILL",
+        ended_at=77.0,
+        blames="w1 (gone)",
+        words="crashed: out of memory",
+        attempt=4,
+        output_age=2.5,
+    )
+
+
+def test_a_worker_that_says_the_least_is_read_with_defaults():
+    assert part("w0", "mine", answered({"run": "mine", "active": True})) == Part("w0", True)
+
+
+@pytest.mark.parametrize("step", [None, "12", 1.5])
+def test_a_step_of_another_type_counts_as_none(step):
+    found = part(
+        "w0", "mine", answered({"run": "mine", "active": True, "heartbeat": {"step": step}})
+    )
+
+    assert (found.step, found.has_heartbeat) == (0, True)
+
+
+def test_the_last_exit_of_a_run_that_is_active_again_does_not_count():
+    said = {"run": "mine", "active": True, "exit": {"status": "1", "time": 5, "why": "w1"}}
+
+    found = part("w0", "mine", answered(said))
+
+    assert (found.code, found.ended_at, found.blames) == ("", 5.0, "w1")
+
+
+def test_a_worker_without_an_answer_is_away():
+    assert part("w0", "mine", {"unreachable": True}) == Part("w0", None)
+
+
+def test_a_worker_that_never_had_the_run_may_have_another():
+    other = {"run": "other", "active": True}
+
+    assert part("w0", "mine", answered(other)) == Part("w0", False, known=False, other="other")
+    assert part("w0", "mine", answered({**other, "active": False})).other == ""
+
+
+@pytest.mark.parametrize(
+    ("chip", "others", "expected"),
+    [
+        (-1, -1, "other"),
+        (-1, 2, "other"),
+        (2, -1, "other"),
+        (2, 2, "other"),
+        (1, 2, ""),
+    ],
+)
+def test_a_run_on_another_chip_is_not_in_the_way(chip, others, expected):
+    launched = {"launched": {"chip": others}} if others >= 0 else {}
+    answer = answered(
+        {"run": "mine", "active": False}, {"run": "other", "active": True, **launched}
+    )
+
+    assert part("w0", "mine", answer, chip).other == expected
+
+
+def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
+    facts = {
+        "tpu_name": "pod",
+        "tpu_zone": ZONE,
+        "tpu_id": 7,
+        "tpu_state": "CREATING",
+        "tpu_worker_count": "2",
+        "tpu_health": "UNHEALTHY_MAINTENANCE",
+        "tpu_labels": {"a": "b"},
+    }
+    asked = []
+
+    found = tpus_of_inventory({"w0": facts, "w1": facts}, lambda labels: asked.append(labels) or 1)
+
+    assert found == (SeenTpu("pod", ZONE, "7", "CREATING", 1, 2, "UNHEALTHY_MAINTENANCE"),)
+    assert asked == [{"a": "b"}, {"a": "b"}]
+
+
+def test_a_host_that_names_the_least_is_a_tpu_of_one_worker_that_is_ready():
+    asked = []
+    facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
+
+    found = tpus_of_inventory({"w0": facts}, lambda labels: bool(asked.append(labels)))
+
+    assert found == (SeenTpu("pod", ZONE, "7", "READY", False, 1, ""),)
+    assert asked == [{}]
+
+
+def test_workers_with_different_states_make_a_tpu_that_changes():
+    facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
+    hosts = {"w0": facts, "w1": {**facts, "tpu_state": "DELETING"}, "w2": facts}
+
+    assert [tpu.state for tpu in tpus_of_inventory(hosts, bool)] == [CHANGING]
+
+
+def test_a_listing_of_the_api_names_health_workers_and_owner():
+    listed = [parse_node(node("pod", id="7", health="UNHEALTHY_TENSORFLOW", labels={"a": "b"}))]
+
+    (found,) = tpus_of_nodes(listed, lambda labels: labels == {"a": "b"})
+
+    assert (found.health, found.is_ours, found.workers) == ("UNHEALTHY_TENSORFLOW", True, 2)
+
+
+def test_a_tpu_that_is_being_created_counts_as_one_worker():
+    listed = [parse_node({**node("pod", id="7"), "networkEndpoints": []})]
+
+    assert tpus_of_nodes(listed, bool)[0].workers == 1
+
+
+HERE = SeenTpu("pod", ZONE, "9", "CREATING", is_ours=True)
+THEIRS = SeenTpu("pod", ZONE, "9", "READY", is_ours=False)
+FAR = SeenTpu("pod", "us-east1-d", "7", "READY", is_ours=True)
+FARTHER = SeenTpu("pod", "us-west4-a", "8", "READY", is_ours=True)
+NAMED_OTHERWISE = SeenTpu("other", ZONE, "7", "READY", is_ours=True)
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([NAMED_OTHERWISE, FAR, POD], ("READY", POD)),
+        ([HERE], ("CREATING", HERE)),
+        ([THEIRS], (FOREIGN, THEIRS)),
+        ([THEIRS, FAR], (FOREIGN, THEIRS)),
+        ([THEIRS, POD], ("READY", POD)),
+        ([FAR], ("READY", FAR)),
+        ([FAR, FARTHER], (GONE, None)),
+        ([NAMED_OTHERWISE], (GONE, None)),
+        ([], (GONE, None)),
+    ],
+)
+def test_the_tpu_of_a_launch_is_found_by_zone_and_id_first(listed, expected):
+    assert find_tpu(LAUNCHED, listed) == expected
+
+
+def test_a_tpu_is_addressed_with_its_zone_only_where_others_have_its_name():
+    assert address_of(POD, [POD, NAMED_OTHERWISE]) == "pod"
+    assert address_of(POD, [POD, FAR]) == f"pod_{ZONE}"
+
+
+def slices(**states: str) -> list[SeenTpu]:
+    return [SeenTpu(name, ZONE, name, state, is_ours=True) for name, state in states.items()]
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ({"a": "READY", "b": "READY", "c": "READY"}, "READY"),
+        ({"a": "READY", "b": "CREATING", "c": "PREEMPTED"}, "PREEMPTED"),
+        ({"a": "READY", "b": "CREATING", "c": "READY"}, "CREATING"),
+        ({"a": "CREATING", "b": "READY"}, GONE),
+    ],
+)
+def test_the_worst_state_of_several_slices_decides(states, expected):
+    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "abc"]
+    record = run_record(tpu="multislice_s", nodes=nodes)
+
+    seen = view(record, {}, {}, [slices(**states)])
+
+    assert (seen.node, seen.can_be_created) == (expected, False)
+
+
+def test_a_tpu_without_an_id_or_label_is_not_deleted_by_anyone_but_a_person():
+    for tpu, is_deletable in (
+        (POD, True),
+        (SeenTpu("pod", ZONE, "7", "PREEMPTED", is_ours=False), False),
+        (SeenTpu("pod", ZONE, "", "PREEMPTED", is_ours=True), False),
+    ):
+        assert view(run_record(), {}, {}, [[tpu]]).is_deletable == is_deletable
+    assert not view(run_record(), {}, {}, [[]]).is_deletable
+
+
+def test_the_health_and_the_workers_of_all_slices_are_seen():
+    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
+    record = run_record(tpu="multislice_s", nodes=nodes)
+    listed = [
+        SeenTpu("a", ZONE, "a", "READY", True, workers=2),
+        SeenTpu("b", ZONE, "b", "READY", True, workers=3, health="UNHEALTHY_TENSORFLOW"),
+    ]
+
+    seen = view(record, {}, {}, [listed])
+
+    assert (seen.workers, seen.health, seen.parts) == (5, "UNHEALTHY_TENSORFLOW", ())
