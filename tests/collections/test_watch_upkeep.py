@@ -5,7 +5,10 @@ import time
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+    RecordError,
+    RecordFolder,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     Records,
     UnusableRecord,
@@ -157,3 +160,112 @@ def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path):
     assert prune(tmp_path, broken, time.time()) == []
     assert prune(tmp_path, Records(records), time.time()) == names[1:3]
     assert sorted(each.name for each in tmp_path.iterdir()) == [names[0], *names[3:]]
+
+
+@pytest.mark.parametrize(("seconds", "gone"), [(3599, []), (3600, ["pod"])])
+def test_a_tpu_is_deleted_when_exactly_its_time_is_over(controller, seconds, gone):
+    assert delete_idle(controller, seconds=seconds) == gone
+
+
+def test_since_when_a_tpu_is_idle_is_written_once_for_each_zone(controller):
+    delete_idle(controller, seconds=60)
+
+    (document,) = (controller.fleet_state / "idle/runs").glob("*.json")
+    kept = RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}")
+    assert document.name == f"pod_{ZONE}.json"
+    assert (kept["id"], kept["since"]) == ("7", controller.now - 120)
+    assert (kept["generation"], kept["history"]) == (1, [])
+
+
+def test_a_tpu_that_was_used_meanwhile_begins_its_time_again(controller):
+    delete_idle(controller, seconds=3000)
+    delete_idle(controller, {"pod-w0": {"holders": [HOLDER]}}, seconds=3000)
+
+    assert delete_idle(controller, seconds=3000) == []
+    assert deleted(controller) == []
+
+
+def test_a_dry_run_names_what_it_would_delete_and_remembers_nothing(controller):
+    delete_idle(controller, seconds=4000)
+    controller.actor.played.clear()
+    before = RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}")
+
+    assert delete_idle(controller, {"pod-w0": {"holders": [HOLDER]}}, check=True) == []
+    assert delete_idle(controller, check=True) == ["pod"]
+    assert RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}") == before
+
+
+def test_a_deletion_is_logged_with_the_time_that_is_allowed(controller):
+    delete_idle(controller, seconds=3700)
+
+    log = (controller.kept / "watch.log").read_text()
+    assert f"TPU pod ({ZONE}): idle for 3700 s, 3600 s are allowed: delete" in log
+
+
+def test_a_tpu_that_another_controller_acts_on_stays_and_its_holder_is_logged(controller):
+    with controller.watch().leases.held("runs-of-pod"):
+        assert delete_idle(controller) == []
+
+    assert deleted(controller) == []
+    log = (controller.kept / "watch.log").read_text()
+    assert f"TPU pod ({ZONE}): runs-of-pod: " in log
+
+
+def test_a_tpu_that_could_not_be_deleted_is_not_named(controller, monkeypatch):
+    monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "the API does not answer")
+
+    assert delete_idle(controller) == []
+
+
+def test_a_fleet_without_entries_deletes_nothing(controller):
+    upkeep = Upkeep(controller.watch(), RecordFolder(str(controller.fleet_state / "idle")))
+
+    assert upkeep.delete_idle(None, controller.look(), {}) == []
+
+
+def blocker(controller, look, **more):
+    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    return Upkeep(controller.watch(**more), idle)._blocker(TWO, look)
+
+
+def test_just_before_a_deletion_the_look_and_the_records_are_checked_again(controller):
+    look = controller.look()
+    controller.now += LOOK_HOLDS_S
+
+    assert blocker(controller, look) == ""
+    controller.now += 1
+    assert blocker(controller, look) == (
+        "its workers were asked 91 s ago, the next pass asks them again"
+    )
+    controller.now -= 1
+    controller.wants()
+    assert blocker(controller, look) == "a run has been launched on it meanwhile"
+
+
+def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
+    class Unlistable:
+        def read_all(self):
+            raise RecordError("the bucket does not answer")
+
+    why = blocker(controller, controller.look(), store=Unlistable())
+
+    assert why == "the bucket does not answer"
+
+
+def test_a_worker_that_answered_in_the_look_is_still_read(controller):
+    look = controller.look()
+    used = replace(look, answers=look.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}})
+
+    assert blocker(controller, used) == "a run has been launched on it meanwhile"
+
+
+def test_a_controller_without_releases_has_none_to_delete(tmp_path):
+    assert prune(tmp_path / "missing", Records({}), time.time()) == []
+
+
+def test_files_among_the_releases_stay(tmp_path):
+    for index in range(8):
+        (tmp_path / f"{index:016x}").write_text("a file")
+        os.utime(tmp_path / f"{index:016x}", (1.0, 1.0))
+
+    assert prune(tmp_path, Records({}), time.time()) == []
