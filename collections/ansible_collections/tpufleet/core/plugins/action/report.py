@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
         )
         api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
         try:
-            found = RunStore.of(given["fleet_state"], api).read_all()
+            found = RunStore.of(given["fleet_state"], api).read_all(archived=True)
         except RecordError as error:
             raise AnsibleActionFail(str(error)) from None
         records = {run: record.fields() for run, record in found.usable.items()}

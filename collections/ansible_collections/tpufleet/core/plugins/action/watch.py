@@ -154,6 +154,7 @@ def upkeep(work: Upkeep, fleet: object, look: Look, records: Records) -> list[Ou
         gone = work.delete_idle(fleet, look, records.usable)
         if not watch.check:
             prune(watch.kept / RELEASES, watch.store.read_all(), watch.clock())
+            watch.store.archive_finished(records.usable.values(), watch.clock())
     except (RecordError, TpuApiError, OSError) as error:
         return [Outcome("fleet", "not cleaned up", str(error), failed=True)]
     return [Outcome("fleet", "cleaned up", f"TPU {name} was idle", "delete") for name in gone]

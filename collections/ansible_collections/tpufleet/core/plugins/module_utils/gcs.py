@@ -158,6 +158,13 @@ class Objects(GoogleHttp):
                 return at
             raise ConflictError(f"can't {what}: someone else has changed it meanwhile") from None
 
+    def remove(self, name: str, generation: int) -> None:
+        """Remove the object that is at ``generation``. Raises ConflictError, TpuApiError."""
+        what = f"remove {self.url}/{name}"
+        params = {"ifGenerationMatch": str(generation)}
+        # The answer has no content, so it is not read as JSON.
+        self.ask("DELETE", self._path(name), what, params=params, body={DOWNLOAD: {}})
+
     def names(self) -> list[str]:
         """Return the names of the objects below the address, relative to it."""
         return sorted(stored.name for stored in self.listed())

@@ -48,6 +48,18 @@ class RecordStore(Protocol):
         ``event`` is added to the record's history. Raises RecordConflictError, RecordError.
         """
 
+    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
+        """Store a record as it is in place of the one at ``generation`` (0: there is none).
+
+        Raises RecordConflictError, RecordError.
+        """
+
+    def remove(self, run: str, generation: int) -> None:
+        """Remove a record that is still at ``generation``.
+
+        Raises RecordConflictError, RecordError.
+        """
+
 
 def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> RecordStore:
     """Open the records of ``fleet_state``, a directory or ``gs://bucket/prefix``.
@@ -66,12 +78,7 @@ def after_change(
     record: Mapping[str, Any], run: str, generation: int, fields: Mapping[str, Any], event: str
 ) -> dict[str, Any]:
     """Give the record that a change makes of one. Raises RecordConflictError where it has moved."""
-    there = int(record.get("generation", 0))
-    if there != generation:
-        raise RecordConflictError(
-            f"the record of run {run} was changed by someone else meanwhile "
-            f"(generation {there}, not {generation}): run this again"
-        )
+    there = check_generation(record, run, generation)
     now = round(time.time(), 3)
     happened = {"time": now, "what": event}
     history = [*record.get("history", []), happened] if event else record.get("history", [])
@@ -83,6 +90,17 @@ def after_change(
         "generation": there + 1,
         "history": history[-HISTORY:],
     }
+
+
+def check_generation(record: Mapping[str, Any], run: str, generation: int) -> int:
+    """Return a record's generation. Raises RecordConflictError if it is not the expected one."""
+    there = int(record.get("generation", 0))
+    if there != generation:
+        raise RecordConflictError(
+            f"the record of run {run} was changed by someone else meanwhile "
+            f"(generation {there}, not {generation}): run this again"
+        )
+    return there
 
 
 class RecordFolder:
@@ -124,6 +142,18 @@ class RecordFolder:
             record = after_change(self.read(run), run, generation, fields, event)
             self._write(run, record)
             return record
+
+    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
+        """Store a record as it is in place of the one at ``generation`` (0: there is none)."""
+        with self._locked(run):
+            check_generation(self.read(run), run, generation)
+            self._write(run, record)
+
+    def remove(self, run: str, generation: int) -> None:
+        """Remove a record that is still at ``generation``."""
+        with self._locked(run):
+            check_generation(self.read(run), run, generation)
+            (self._folder / f"{run}.json").unlink()
 
     @contextmanager
     def _locked(self, run: str) -> Iterator[None]:

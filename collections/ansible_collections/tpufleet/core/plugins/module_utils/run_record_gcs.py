@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .gcs import ConflictError, Objects
-from .run_record import RecordConflictError, RecordError, after_change
+from .run_record import RecordConflictError, RecordError, after_change, check_generation
 from .tpu_errors import TpuApiError
 
 
@@ -44,15 +44,30 @@ class RecordBucket:
         before, at = self._seen(run)
         after = after_change(before, run, generation, fields, event)
         after["change"] = secrets.token_hex(8)
+        self._swap(run, lambda: self._objects.write(f"{run}.json", after, at))
+        return after
+
+    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
+        """Store a record as it is in place of the one at ``generation`` (0: there is none)."""
+        before, at = self._seen(run)
+        check_generation(before, run, generation)
+        self._swap(run, lambda: self._objects.write(f"{run}.json", record, at))
+
+    def remove(self, run: str, generation: int) -> None:
+        """Remove a record that is still at ``generation``."""
+        before, at = self._seen(run)
+        check_generation(before, run, generation)
+        self._swap(run, lambda: self._objects.remove(f"{run}.json", at))
+
+    def _swap(self, run: str, swap: Callable[[], object]) -> None:
         try:
-            self._objects.write(f"{run}.json", after, at)
+            swap()
         except ConflictError:
             raise RecordConflictError(
                 f"the record of run {run} was changed by someone else meanwhile: run this again"
             ) from None
         except TpuApiError as error:
             raise RecordError(str(error)) from None
-        return after
 
     def _seen(self, run: str) -> tuple[dict[str, Any], int]:
         try:

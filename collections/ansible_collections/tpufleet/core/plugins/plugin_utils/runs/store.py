@@ -6,16 +6,24 @@ Records lie as JSON below ``fleet_state``, a directory or ``gs://bucket/prefix``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils.run import RUN_NAME
-from ...module_utils.run_record import RecordError, RecordStore, after_change, record_store
-from .record import InvalidRecordError, RunRecord, parse_record
+from ...module_utils.run_record import (
+    RecordConflictError,
+    RecordError,
+    RecordStore,
+    after_change,
+    record_store,
+)
+from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
 
 READ_AT_ONCE = 32
+ARCHIVE_AFTER_S = 7 * 86400.0
+ARCHIVE_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -35,10 +43,14 @@ class Records:
 
 
 class RunStore:
-    """The run records of one ``fleet_state``. Safe for several threads."""
+    """The run records of one ``fleet_state``. Safe for several threads.
 
-    def __init__(self, documents: RecordStore) -> None:
-        self._documents = documents
+    Records of runs that are over are moved to ``archive``, so that a pass of the watch reads only
+    live ones. They are still found by name, and a change moves them back.
+    """
+
+    def __init__(self, documents: RecordStore, archive: RecordStore | None = None) -> None:
+        self._documents, self._archive = documents, archive
 
     @classmethod
     def of(cls, fleet_state: str, api: Mapping[str, Any] | None = None) -> RunStore:
@@ -46,7 +58,8 @@ class RunStore:
 
         Raises RecordError.
         """
-        return cls(record_store(fleet_state, api))
+        archive = record_store(f"{fleet_state.rstrip('/')}/archive", api)
+        return cls(record_store(fleet_state, api), archive)
 
     def read(self, run: str) -> RunRecord | None:
         """Return a run's record, None if it has none.
@@ -56,12 +69,15 @@ class RunStore:
         if not RUN_NAME.fullmatch(run):
             raise InvalidRecordError(run, "run", "is not a valid run name")
         found = self._documents.read(run)
+        if found == {} and self._archive:
+            found = self._archive.read(run)
         return parse_record(run, found) if found != {} else None
 
-    def read_all(self) -> Records:
+    def read_all(self, archived: bool = False) -> Records:
         """Return all records. One that cannot be used is named and hides no other.
 
-        Raises RecordError where the records cannot be listed.
+        ``archived`` includes those in the archive. Raises RecordError where the records cannot be
+        listed.
         """
 
         def one(run: str) -> RunRecord | UnusableRecord | None:
@@ -71,6 +87,8 @@ class RunStore:
                 return UnusableRecord(run, str(error))
 
         names = self._documents.runs()
+        if archived and self._archive:
+            names = sorted({*names, *self._archive.runs()})
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
             found = list(pool.map(one, names))
         return Records(
@@ -90,4 +108,35 @@ class RunStore:
         before = self.read(run)
         known = before.fields() if before else {}
         parse_record(run, after_change(known, run, generation, fields, event))
+        if before and self._archive and self._documents.read(run) == {}:
+            self._documents.put(run, 0, known)
         return parse_record(run, self._documents.change(run, generation, fields, event))
+
+    def archive_finished(self, records: Iterable[RunRecord], now: float) -> list[str]:
+        """Move runs to the archive that are done or stopped and unchanged for ARCHIVE_AFTER_S.
+
+        ``now`` is in unix seconds. At most ARCHIVE_AT_ONCE are moved in one call. Returns their
+        names. Raises RecordError.
+        """
+        archive = self._archive
+        if archive is None:
+            return []
+        over = [each for each in records if is_over(each, now)][:ARCHIVE_AT_ONCE]
+        return [each.run for each in over if self._move(each, archive)]
+
+    def _move(self, record: RunRecord, archive: RecordStore) -> bool:
+        older = archive.read(record.run)
+        try:
+            # First the copy: a run is never without a record. The live one counts meanwhile.
+            archive.put(record.run, int(older.get("generation", 0)), record.fields())
+            self._documents.remove(record.run, record.generation)
+        except RecordConflictError:
+            return False  # somebody has just changed it, so it is not over
+        return True
+
+
+def is_over(record: RunRecord, now: float) -> bool:
+    """Return whether a run has been done or stopped for so long that its record may be archived."""
+    times = [event.time for event in record.history] + [record.wanted_until or 0.0]
+    last = max(times)
+    return record.wanted != DesiredState.RUNNING and 0 < last < now - ARCHIVE_AFTER_S

@@ -1,0 +1,137 @@
+"""Records of runs that are over leave the live ones, and are found and changed by name."""
+
+import threading
+import time
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.module_utils.run_record_gcs import RecordBucket
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import RESTART
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
+    ARCHIVE_AFTER_S,
+    RunStore,
+)
+
+from tests.collections.runs.passes import Controller, running
+from tests.collections.runs.records import keep_release, record_fields
+from tests.localcloud.test_bucket import endpoint, place  # noqa: F401
+from tests.localcloud.test_bucket import pytestmark as needs_bucket
+
+NOW = time.time()
+LONG_AGO = [{"time": NOW - ARCHIVE_AFTER_S - 1, "what": "launched"}]
+OVER = {"wanted": "done", "history": LONG_AGO, "generation": 7}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return RecordFolder(str(tmp_path)), RecordFolder(str(tmp_path / "archive"))
+
+
+def archived(store):
+    return store.archive_finished(store.read_all().usable.values(), NOW)
+
+
+@pytest.mark.parametrize("wanted", ["done", "stopped"])
+def test_a_run_that_is_over_for_a_week_is_archived_and_still_found_by_name(folders, wanted):
+    store = RunStore(*folders)
+    folders[0].put("old", 0, record_fields("old", **OVER | {"wanted": wanted}))
+    before = store.read("old")
+
+    assert archived(store) == ["old"]
+
+    assert store.read_all().usable == {}
+    assert store.read("old") == store.read_all(archived=True).usable["old"] == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"wanted": "running"},
+        {"history": [*LONG_AGO, {"time": NOW - 60, "what": "stopped by kill.yml"}]},
+        {"wanted_until": NOW - 60},
+        {"history": []},
+    ],
+)
+def test_a_run_that_is_wanted_or_has_just_changed_stays(folders, fields):
+    store = RunStore(*folders)
+    folders[0].put("mine", 0, record_fields(**OVER | fields))
+
+    assert archived(store) == []
+    assert "mine" in store.read_all().usable
+
+
+def _check_change(store):
+    assert archived(store) == ["old"]
+    changed = store.change("old", 7, {"wanted": "running"}, "launched again")
+    assert (changed.wanted, changed.generation) == ("running", 8)
+    assert store.read_all().usable["old"] == changed
+    # And when it is over once more, that is what the archive holds.
+    again = store.change("old", 8, {"wanted": "stopped", "wanted_until": None}, "")
+    later = time.time() + ARCHIVE_AFTER_S + 60
+    assert store.archive_finished([again], later) == ["old"]
+    assert store.read("old") == again
+
+
+def test_a_change_moves_a_run_back_from_the_archive(folders):
+    folders[0].put("old", 0, record_fields("old", **OVER))
+
+    _check_change(RunStore(*folders))
+
+
+@needs_bucket
+def test_the_archive_works_in_a_bucket(endpoint):  # noqa: F811
+    live, old = (
+        RecordBucket(Objects(f"gs://local-fleet/fleet/{name}runs", address=endpoint))
+        for name in ("", "archive/")
+    )
+    live.put("old", 0, record_fields("old", **OVER))
+
+    _check_change(RunStore(live, old))
+
+
+def test_a_run_that_is_changed_while_it_is_archived_stays_as_it_was_changed(folders):
+    store = RunStore(*folders)
+    folders[0].put("old", 0, record_fields("old", **OVER))
+    records = store.read_all().usable
+    changed = store.change("old", 7, {"wanted": "running"}, "launched again")
+
+    assert store.archive_finished(records.values(), NOW) == []
+    assert store.read("old") == changed
+
+
+class SlowFolder(RecordFolder):
+    """Every read takes a round trip, by a clock of its own for each thread."""
+
+    def __init__(self, folder: str, seconds: float) -> None:
+        super().__init__(folder)
+        self._seconds, self._spent, self._lock = seconds, {}, threading.Lock()
+
+    def read(self, run):
+        time.sleep(0.0005)  # lets the other threads have their share
+        with self._lock:
+            me = threading.get_ident()
+            self._spent[me] = self._spent.get(me, 0.0) + self._seconds
+        return super().read(run)
+
+    def spent(self) -> float:
+        return max(self._spent.values(), default=0.0)
+
+
+def test_with_2000_records_in_a_slow_bucket_a_run_that_hangs_is_still_restarted(tmp_path):
+    controller = Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
+    slow = SlowFolder(str(controller.fleet_state), 0.05)
+    for number in range(2000):
+        RecordFolder.put(slow, f"old{number}", 0, record_fields(f"old{number}", wanted="done"))
+    slow._spent.clear()
+    controller.wants()
+    began = controller.now
+    answers = {"runs": [running(age=1e5)], "asked_at": began}
+
+    outcomes = controller.pass_once(
+        controller.look({"pod-w0": answers}),
+        store=RunStore(slow),
+        clock=lambda: began + slow.spent(),
+    )
+
+    assert [each.action for each in outcomes if each.run == "mine"] == [RESTART]
