@@ -35,3 +35,31 @@ def test_a_run_whose_tpu_is_gone_is_shown_though_there_is_no_tpu_at_all(environm
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine 2 preempted 70" in flat(result)
+
+
+@pytest.mark.parametrize("verb", ["status", "logs"])
+def test_a_verb_that_sees_a_run_done_records_it(local_api, tmp_path, verb):
+    """The worker's answer is given as a variable, which comes before what the verb registers."""
+    folder = local_api.state / "fleet/runs"
+    folder.mkdir(parents=True)
+    record = folder / "mine.json"
+    record.write_text(json.dumps(record_fields(attempt=2, workers=1, tpu="pod")))
+    inventory = tmp_path / "hosts.yml"
+    facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
+    inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
+    look = {
+        "run": "mine",
+        "attempt": 1,
+        "state": "done",
+        "active": False,
+        "log": ["bye"],
+        "exit": {"status": "0", "time": 9.0},
+        "heartbeat": None,
+        "heartbeat_age": None,
+    }
+    words = ("-i", str(inventory), "-e", f"logs_dir={tmp_path}/logs")
+
+    for attempt, wanted in ((1, "running"), (2, "done"), (2, "done")):
+        answer = {"run_look": {"runs": [look | {"attempt": attempt}]}}
+        play(environment_of(local_api), f"playbooks/{verb}.yml", *words, "-e", json.dumps(answer))
+        assert json.loads(record.read_text())["wanted"] == wanted

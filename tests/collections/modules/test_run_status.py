@@ -1,6 +1,8 @@
 """One screen: a line a run, then only the workers that differ; logs said once."""
 
+import pytest
 from ansible_collections.tpufleet.core.plugins.filter.run_status import (
+    finished_runs,
     folded_logs,
     log_lines,
     node_states,
@@ -186,3 +188,66 @@ def test_workers_are_ordered_as_people_count():
 def test_a_log_that_is_not_there_says_why():
     assert log_lines(DOWN) == ["can't be reached: ssh: No route to host"]
     assert log_lines({"runs": []}) == ["no run has a log here"]
+
+
+def on_chip(chip, *, time=None, run=None, log=()):
+    end = {"status": "0", "time": time} if time else None
+    more = {"launched": {"chip": chip}, "exit": end, "run": run or f"mine-c{chip}"}
+    return info("done" if time else "training", active=not time, log=log, **more)
+
+
+def test_the_last_run_of_each_chip_is_shown_also_after_all_have_ended():
+    ended = [on_chip(chip, time=10.0 + chip, log=[f"chip {chip}"]) for chip in range(4)]
+    older = on_chip(0, time=5.0, run="older")
+    answers = {"w0": {"runs": [older, *ended]}}
+
+    assert [row["run"] for row in status_rows(answers, {"w0": "READY"})] == [
+        *("mine-c0", "mine-c1", "mine-c2", "mine-c3"),
+    ]
+    assert log_lines(answers["w0"]) == ["chip 0", "chip 1", "chip 2", "chip 3"]
+
+
+def test_a_chip_whose_run_has_ended_is_shown_beside_those_that_still_run():
+    answers = {"w0": {"runs": [on_chip(0, time=3.0), on_chip(1)]}}
+
+    assert [row["run"] for row in status_rows(answers, {"w0": "READY"})] == ["mine-c0", "mine-c1"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "shown"),
+    [
+        ([on_chip(0, time=3.0), on_chip(-1, time=4.0, run="whole")], ["whole"]),
+        ([on_chip(0, time=5.0), on_chip(-1, time=4.0, run="whole")], ["mine-c0"]),
+        ([on_chip(0, time=5.0), on_chip(-1, run="whole")], ["whole"]),
+        ([], []),
+    ],
+)
+def test_a_run_on_all_chips_replaces_older_ones_on_single_chips(runs, shown):
+    rows = status_rows({"w0": {"runs": runs}}, {"w0": "READY"})
+
+    assert [row["run"] for row in rows if "run" in row] == shown
+
+
+DONE_RECORD = {"mine": {"wanted": "running", "attempt": 1, "workers": 2}}
+ZERO = {"status": "0", "time": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("second", "record"),
+    [
+        (info(active=True), {}),
+        (info("killed", active=False, exit={"status": "KILL", "time": 9.0}), {}),
+        (info("lost", active=False, exit=None), {}),
+        (info("done", active=False, exit=ZERO, attempt=2), {}),
+        (info("done", active=False, exit=ZERO, run="other"), {}),
+        (info("done", active=False, exit=ZERO), {"attempt": 2}),
+        (info("done", active=False, exit=ZERO), {"wanted": "stopped"}),
+        (info("done", active=False, exit=ZERO), {"workers": 3}),
+    ],
+)
+def test_a_run_is_done_only_if_every_process_of_its_attempt_ended_with_0(second, record):
+    done = info("done", active=False, exit=ZERO)
+
+    assert finished_runs(on(w0=done, w1=done), DONE_RECORD) == [{"run": "mine", "attempt": 1}]
+    changed = {"mine": DONE_RECORD["mine"] | record}
+    assert finished_runs(on(w0=done, w1=second), changed) == []

@@ -38,6 +38,7 @@ class ActionModule(ActionBase):
                 "event": {"type": "str", "default": ""},
                 "only_if_wanted": {"type": "bool", "default": False},
                 "fence": {"type": "int", "default": 0},
+                "attempt": {"type": "int", "default": 0},
             }
         )
         if not options["run"] and (options["wanted"] or options["launch_failed"]):
@@ -100,6 +101,9 @@ def change_of(
         # Only a person stops a run: one that was wanted before is for the next pass of the watch.
         gone = before is None or not is_wanted(before) or options.get("was_wanted")
         return {} if gone else {"wanted": str(DesiredState.STOPPED)}
+    seen = options.get("attempt")
+    if seen and (before is None or not is_wanted(before) or before.attempt != seen):
+        return {}  # somebody stopped it or launched it again meanwhile
     if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
         attempt = before.attempt + 1 if before else 1
         return {**fields, "wanted": str(wanted), "attempt": attempt}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..module_utils.run import latest
+from ..module_utils.run import DONE, latest
 from ..module_utils.run_progress import goodput
 from ..module_utils.tpu_slices import run_places
 from ..module_utils.watch_decision import DEAD, GONE
@@ -278,6 +278,29 @@ def errors(name: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{name}, {folded(workers)}: {error}" for error, workers in found.items()]
 
 
+def finished_runs(
+    answers: Mapping[str, Answer], records: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the runs, each with its attempt, that are done although their record does not say so.
+
+    Every process of the recorded attempt has ended with 0.
+    """
+    found = []
+    for run, record in sorted(records.items()):
+        if record.get("wanted") != "running":
+            continue
+        ended = [
+            seen
+            for answer in answers.values()
+            for seen in answer.get("runs", [])
+            if seen["run"] == run and seen["attempt"] == record["attempt"] and not seen["active"]
+        ]
+        codes = [str((seen["exit"] or {}).get("status", "")) for seen in ended]
+        if len(codes) == record["workers"] and set(codes) == {str(DONE)}:
+            found.append({"run": run, "attempt": record["attempt"]})
+    return found
+
+
 def log_lines(answer: Answer) -> list[str]:
     """Give the last lines of a worker's log, of the run that is active or ended last, or why there
     are none."""
@@ -357,6 +380,7 @@ class FilterModule:
         """Name them."""
         return {
             "log_lines": log_lines,
+            "finished_runs": finished_runs,
             "folded_logs": folded_logs,
             "node_states": node_states,
             "status_rows": status_rows,

@@ -265,10 +265,28 @@ def chip_of(launched: Mapping) -> int:
 
 
 def latest(runs: Sequence[Mapping]) -> list:
-    """Pick of a worker's runs the active ones, or else the one that ended last."""
+    """Return the runs that a worker has now, or had last: one, or one on each of its chips."""
     active = [seen for seen in runs if seen["active"]]
-    ended = sorted(runs, key=lambda seen: (seen["exit"] or {}).get("time") or 0)
-    return active or ended[-1:]
+    taken = {_chip(seen) for seen in active}
+    if -1 in taken:
+        return active
+    newest = {_chip(seen): seen for seen in sorted(runs, key=_ended) if not seen["active"]}
+    whole = newest.pop(-1, None)
+    chips = [
+        seen
+        for chip, seen in newest.items()
+        if chip not in taken and (whole is None or _ended(seen) > _ended(whole))
+    ]
+    return sorted(active + chips, key=_chip) or ([whole] if whole else [])
+
+
+def _chip(seen: Mapping) -> int:
+    return chip_of(seen.get("launched") or {})
+
+
+def _ended(seen: Mapping) -> float:
+    ended = (seen["exit"] or {}).get("time")
+    return float(ended) if isinstance(ended, (int, float)) else 0.0
 
 
 def state_in_words(

@@ -46,6 +46,11 @@ options:
       changed the record.
     type: int
     default: 0
+  attempt:
+    description: Change the record only if the run is still wanted to be running, in this attempt;
+      V(0) for any.
+    type: int
+    default: 0
   event:
     description: A line for the record's history.
     type: str
