@@ -194,6 +194,43 @@ def test_text_is_only_trusted_if_it_cannot_be_a_template(text):
     assert not (trusted and set(text) & set("{}#<>$`|&\n\r"))
 
 
+ADDRESSES = f"""
+- hosts: tpu
+  gather_facts: false
+  vars_files:
+    - {ROOT}/roles/firewall/defaults/main.yml
+    - {ROOT}/roles/firewall/vars/main.yml
+    - {ROOT}/roles/nfs/defaults/main.yml
+  tasks:
+    - ansible.builtin.assert:
+        that: [firewall_peers == expected, nfs_clients == expected]
+        fail_msg: "{{{{ firewall_peers }}}} {{{{ nfs_clients }}}}"
+"""
+
+
+def test_workers_accept_the_addresses_of_the_tpus_that_exist_and_no_others(
+    listed, scripted, tmp_path
+):
+    states = {2: "READY", 3: "REPAIRING", 4: "PREEMPTED", 5: "DELETING", 6: "STOPPED"}
+    ends = {
+        n: {"ipAddress": f"10.0.0.{n}", "accessConfig": {"externalIp": "1.1.1.1"}} for n in states
+    }
+    scripted.answerer = answering(
+        *(
+            node(f"tpu{n}", id=str(n), state=state, networkEndpoints=[ends[n]])
+            for n, state in states.items()
+        )
+    )
+    listed()
+    (tmp_path / "addresses.yml").write_text(ADDRESSES)
+    expected = json.dumps({"expected": ["10.0.0.2", "10.0.0.3", "10.0.0.6"]})
+
+    words = ["-i", str(tmp_path / "inventory"), str(tmp_path / "addresses.yml"), "-e", expected]
+    done = ansible("ansible-playbook", *words, HOME=str(tmp_path))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_constructed_groups_names_and_variables_work_as_ansible_users_know_them(listed, scripted):
     scripted.answerer = answering(node(labels={"owner": "ada"}))
     result = listed(

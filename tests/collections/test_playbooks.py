@@ -47,6 +47,7 @@ def environment_of(local_api: LocalApi) -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # a line for each host and task
         "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
+        "ANSIBLE_TIMEOUT": "1",  # the workers of this cloud are addresses without a machine
         "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
         "TPUFLEET_LOCALCLOUD": local_api.state.name,
     }
@@ -460,3 +461,24 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     assert local_api.log().count(" request POST /v2/") == before
     local_api.call("POST", "/_localcloud/faults", {"unreachable": []})
     assert local_api.node("old")["acceleratorType"] == "v4-16"
+
+
+def test_workers_that_do_not_answer_do_not_fail_a_deletion_and_are_named(environment, local_api):
+    for name in ("demo", "old"):
+        local_api.ready(name, labels=OURS)
+
+    result = play(environment, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "demo-w0 may still accept the addresses of deleted TPUs" in flat(result)
+
+
+def test_an_nfs_server_that_does_not_answer_does_not_fail_a_deletion(environment, local_api):
+    for name in ("demo", "old"):
+        local_api.ready(name, labels=OURS)
+    words = ("-e", "tpu=old", "-e", "yes=true", "-e", "nfs_server=demo-w0")
+
+    result = play(environment, "playbooks/delete.yml", *words)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "demo-w1 may still accept the addresses of deleted TPUs" in flat(result)

@@ -200,6 +200,18 @@ def test_tpus_of_one_name_never_share_their_group():
     assert any("-e tpu=demo_us-east1-d the one in us-east1-d" in said for said in built.warnings)
 
 
+@pytest.mark.parametrize("state", ["CREATING", "RESTARTING", "REPAIRING", "STOPPED", "UNKNOWN"])
+def test_a_tpu_that_is_not_ready_keeps_its_addresses(state):
+    (host,) = hosts_of(node(state=state)).hosts
+    assert host.variables["tpu_internal_ips"] == ["10.0.0.2", "10.0.0.3"]
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "DELETING"])
+def test_a_tpu_that_is_gone_has_no_addresses(state):
+    (host,) = hosts_of(node(state=state)).hosts
+    assert host.variables["tpu_internal_ips"] == []
+
+
 def test_a_dead_tpu_called_like_a_group_is_not_taken_for_the_group():
     (host,) = hosts_of(node("tpu", state="PREEMPTED")).hosts
     assert host.name == "tpu-us-central2-b"

@@ -9,7 +9,8 @@ description:
   - Lists every TPU of the configured zones through the Cloud TPU API v2 and makes one host of
     each worker, named C(<tpu>-w<index>).
   - A TPU that is not READY, or has no endpoints yet, is one host of its own name in
-    C(state_<state>), without an address and in no other group, so that plays leave it alone.
+    C(state_<state>), without an address and in no other group, so that plays leave it alone. Its
+    workers' addresses are in C(tpu_internal_ips), empty if the TPU is gone for good.
   - Groups are C(tpu) (the workers of all READY TPUs, which plays address), C(tpu_<name>),
     C(leaders) (the workers number 0), C(zone_<zone>), C(type_<accelerator type>) and
     C(state_<state>), with names made safe by Ansible's rule.

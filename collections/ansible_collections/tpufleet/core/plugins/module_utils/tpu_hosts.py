@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from .host_keys import KnownHost, alias_of, ssh_options
 from .tpu_errors import TpuApiError
-from .tpu_nodes import Node
+from .tpu_nodes import DEAD_STATES, Node
 from .tpu_shapes import device_glob_of, generation_of, shape_of
 from .tpu_slices import Slice, slices_of
 
@@ -41,6 +41,7 @@ BUILT_VARIABLES = frozenset(
         "tpu_health",
         "tpu_id",
         "tpu_internal_ip",
+        "tpu_internal_ips",
         "tpu_leader_ip",
         "tpu_multislice",
         "tpu_name",
@@ -213,7 +214,13 @@ def node_variables(node: Node, place: Slice) -> dict[str, Any]:
 def _node_host(node: Node, name: str, place: Slice) -> Host:
     shape = shape_of(node.accelerator_type)
     name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
-    variables = node_variables(node, place) | {"tpu_chips": shape.chips if shape else 0}
+    # A TPU that is repaired or restarted keeps its addresses; those of one that is gone are reused.
+    is_gone = node.state in DEAD_STATES or node.state == "DELETING"
+    addresses = [] if is_gone else [end.internal_ip for end in node.endpoints if end.internal_ip]
+    variables = node_variables(node, place) | {
+        "tpu_chips": shape.chips if shape else 0,
+        "tpu_internal_ips": addresses,
+    }
     return Host(name, node, (f"state_{node.state}",), variables)
 
 

@@ -1,0 +1,78 @@
+"""Workers stop accepting the addresses of a TPU when it is deleted, for Google reuses them."""
+
+import os
+import re
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from localcloud import cloud
+from localcloud.place import Place
+from tests.journey.fleet import Fleet, beside
+
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
+TPU = {
+    "zone": "us-central2-b",
+    "accelerator_type": "v4-8",
+    "runtime_version": "tpu-ubuntu2204-base",
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    place = Place.of(f"test-expired-{os.getpid()}")
+    tpus = [TPU | {"name": name} for name in ("stays", "goes", "gone")]
+    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, nfs_server="stays-w0")
+    cloud.up(place, port=None, subnet=None, say=print)
+    fleet = Fleet(place, inventory)
+    try:
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml", "--tags", "base,firewall", "-e", "nfs_server=")
+        # A container has no NFS server in its kernel: what setup leaves of one, without it.
+        fleet.on("stays-w0", "mkdir", "-p", "/etc/nfs.conf.d")
+        fleet.on("stays-w0", "touch", "/etc/nfs.conf.d/tpufleet.conf", "/etc/exports")
+        fleet.on("stays-w0", "ln", "-s", "/bin/true", "/usr/sbin/exportfs")
+        fleet.must_play("playbooks/peers.yml")
+        yield fleet
+    finally:
+        cloud.down(place, say=print)
+
+
+def accepts(fleet: Fleet, source: str) -> bool:
+    """Tell whether the loaded firewall lets an address in, by itself or in a network."""
+    table = fleet.on("stays-w0", "nft", "list", "table", "inet", "tpufleet")
+    [elements] = re.findall(r"elements = \{([^}]*)\}", table)
+    networks = [ip_network(text.strip()) for text in elements.split(",")]
+    return any(ip_address(source) in network for network in networks)
+
+
+def exports(fleet: Fleet, client: str) -> bool:
+    return f" {client}(" in fleet.on("stays-w0", "cat", "/etc/exports")
+
+
+def address(fleet: Fleet, worker: str) -> str:
+    return fleet.on(worker, "hostname", "-I").split()[0]
+
+
+def test_a_deleted_tpu_is_let_in_by_no_worker_and_may_mount_nothing(fleet):
+    stays, goes = address(fleet, "stays-w0"), address(fleet, "goes-w0")
+    assert accepts(fleet, goes)
+    assert exports(fleet, goes)
+
+    fleet.must_play("playbooks/delete.yml", "-e", "tpu=goes", "-e", "yes=true")
+
+    assert not accepts(fleet, goes)
+    assert not exports(fleet, goes)
+    assert accepts(fleet, stays)
+    assert exports(fleet, stays)
+
+
+def test_a_worker_that_does_not_answer_does_not_fail_a_deletion(fleet):
+    fleet.on("stays-w0", "systemctl", "stop", "ssh.socket", "ssh.service")
+
+    fleet.must_play("playbooks/delete.yml", "-e", "tpu=gone", "-e", "yes=true")
+
+    assert fleet.groups()["tpu"] == ["stays-w0"]
