@@ -184,6 +184,8 @@ def test_the_error_of_a_pass_is_one_line_of_at_most_500_characters():
     ("hostname", "name"),
     [
         ("tpu-host_1.example", "tpu-host_1.example"),
+        ("LAPTOP.Example", "LAPTOP.Example"),
+        ("-X-", "X-"),
         ("my host{{ x }}", "my-host---x---"),
         ("_.-host_.-", "host_.-"),
         ("ä", "controller"),
@@ -270,3 +272,23 @@ def test_a_heartbeat_is_written_again_after_a_conflict_but_not_for_ever(monkeypa
             write_heartbeat("gs://fleet", SERVER, {})
 
         assert bucket.written == written
+
+
+def test_the_address_of_a_bucket_may_end_with_a_slash(bucket):
+    write_heartbeat("gs://fleet/slash/", SERVER, bucket)
+
+    assert read_heartbeats("gs://fleet/slash", bucket) == (SERVER,)
+    assert Objects.of("gs://fleet/slash", bucket).names() == ["watch/passes/server.example.json"]
+
+
+def test_an_object_that_is_not_json_hides_no_other(bucket):
+    write_heartbeat("gs://fleet/odd", SERVER, bucket)
+    Objects.of("gs://fleet", bucket).ask(
+        "POST",
+        "/upload/storage/v1/b/fleet/o",
+        "write what is not an object",
+        params={"uploadType": "media", "name": "odd/watch/passes/bad.json"},
+        body=["a list"],
+    )
+
+    assert read_heartbeats("gs://fleet/odd", bucket) == (SERVER,)

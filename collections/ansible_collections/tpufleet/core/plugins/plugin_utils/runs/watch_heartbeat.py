@@ -87,7 +87,7 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
     ``api`` is the inventory's variable ``tpu_api``, for a bucket. Raises HeartbeatError.
     """
     checked = parse_heartbeat(asdict(heartbeat))
-    value = asdict(checked) | {"outcome": checked.outcome.value}
+    value = asdict(checked)
     name = f"{checked.controller}.json"
     try:
         if fleet_state.startswith("gs://"):
@@ -169,8 +169,8 @@ def _replace_file(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "w") as stream:
+            stream.write(text)  # ASCII, as json.dumps writes
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
