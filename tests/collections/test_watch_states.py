@@ -323,7 +323,7 @@ def test_a_tpu_whose_disks_may_hold_the_only_checkpoints_is_not_replaced():
         pod(AWAY, asked_twice=True, tpus=(POD,)), FOR_LONG, checkpoints="/mnt/shared/c/mine"
     )
 
-    assert decision.action == NOTHING
+    assert (decision.action, decision.state) == (NOTHING, "unreachable")
     assert decision.why.endswith(
         "its checkpoints are in no bucket, so look at it, or: ansible-playbook "
         "playbooks/delete.yml -e tpu=pod -e zone=us-central2-b deletes the TPU, and watch "
@@ -376,6 +376,8 @@ def test_replacements_are_bounded_and_spread(watch, action, why):
         assert decision.memory.replacements == watch["replacements"] + 1
     else:
         assert decision.memory.replacements == watch["replacements"]
+        assert decision.state == ("given up" if action == GIVE_UP else "unreachable")
+        assert decision.memory.since == (NOW if action == GIVE_UP else FOR_LONG["since"])
 
 
 @pytest.mark.parametrize(

@@ -505,5 +505,5 @@ def _end(why: str, memory: Memory, now: float) -> Decision:
 
 
 def _nth(count: int) -> str:
-    last = "th" if 10 <= count % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
-    return f"{count}{last}"
+    is_teen = count % 100 in (11, 12, 13)
+    return f"{count}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(count % 10, 'th')}"
