@@ -61,8 +61,9 @@ def report(statuses: Mapping[str, str], modules: Mapping[str, str]) -> str:
         lines.append(f"{made:8} {dead:8} {made - dead:8} {dead / made:7.1%}  {name}")
     for mutant, status in statuses.items():
         if status not in KILLED:
-            diff = [line for line in mutmut("show", mutant).splitlines() if line[:1] in "+-@"]
-            lines += ["", f"{status}: {mutant}", *diff[2:]]
+            shown = mutmut("show", mutant).splitlines()
+            diff = [line for line in shown if line.startswith(("+", "-"))]
+            lines += ["", f"{status}: {mutant}", *diff[2:]]  # without the names of the files
     return "\n".join(lines) + "\n"
 
 
@@ -78,7 +79,8 @@ def main() -> int:
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (fsync costs nothing)
     with tempfile.TemporaryDirectory(prefix="mutants-", dir=memory) as temporary:
         quick = {"PYTEST_DEBUG_TEMPROOT": temporary, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        done = subprocess.run(command, cwd=WORK, env=os.environ | quick, check=False)
+        env = os.environ | quick | {"PYTHONPATH": ""}  # the copy's modules, not the work tree's
+        done = subprocess.run(command, cwd=WORK, env=env, check=False)
     if done.returncode != 0:
         return 1
     found = [
