@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
+
+import requests
 
 from localcloud import client
 from localcloud.place import PROJECT_ROOT
@@ -138,16 +141,45 @@ class Disturbed:
         """Read what the watch has written, from a place on."""
         return self.log.read_text()[since:] if self.log.exists() else ""
 
-    def watch(self) -> int:
+    def can_write(self, worker: str) -> bool:
+        """Return whether a worker can write a file of a megabyte."""
+        write = ("dd", "if=/dev/zero", "of=/var/tmp/chaos", "bs=1M", "count=1")
+        try:
+            self.fleet.on(worker, *write)
+        except AssertionError:
+            return False
+        return True
+
+    def put_object(self, name: str, content: str) -> None:
+        """Write an object into the bucket, as anybody who may write there."""
+        endpoint, bucket = self._bucket()
+        upload = f"{endpoint}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
+        requests.post(upload, data=content.encode(), timeout=30).raise_for_status()
+
+    def delete_object(self, name: str) -> None:
+        """Delete an object of the bucket."""
+        endpoint, bucket = self._bucket()
+        place = f"{endpoint}/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+        requests.delete(place, timeout=30).raise_for_status()
+
+    def _bucket(self) -> tuple[str, str]:
+        endpoint = self.fleet.place.bucket_endpoint.read_text().strip()
+        return endpoint, BUCKET.removeprefix("gs://")
+
+    def watch(self, *words: str) -> int:
         """Pass once, as the timer does; what fails is for the next pass."""
-        played = self.fleet.play("playbooks/watch.yml", limit_s=1800)
+        played = self.fleet.play("playbooks/watch.yml", *words, limit_s=1800)
         self.passes.append(played.said)
         return played.code
 
     def begin_watch(self) -> subprocess.Popen:
         """Begin a pass as another controller would."""
+        return self.begin("playbooks/watch.yml")
+
+    def begin(self, *words: str) -> subprocess.Popen:
+        """Begin a playbook."""
         return subprocess.Popen(
-            ["ansible-playbook", "playbooks/watch.yml"],
+            ["ansible-playbook", *words],
             cwd=PROJECT_ROOT,
             env=self.fleet.environment(),
             stdin=subprocess.DEVNULL,

@@ -3,15 +3,18 @@
 A fault does its harm, and undoes what doesn't end by itself; the rest is the watch's.
 """
 
+import json
 import random
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 import requests
 
+from localcloud import client
 from tests.chaos.disturbed import BUCKET, TPU, Disturbed
 from tests.process_tree import kill_tree
 
@@ -81,17 +84,105 @@ def _hang(run: Disturbed) -> None:
 
 def _full_disk(run: Disturbed) -> None:
     run.fault("worker", f"{TPU}-w1", "fill-disk")
-    run.watch()
-    run.fault("worker", f"{TPU}-w1", "free-disk")
+    try:
+        assert not run.can_write(f"{TPU}-w1"), "the disk is not full"
+        run.watch()
+    finally:
+        run.fault("worker", f"{TPU}-w1", "free-disk")
+    assert run.can_write(f"{TPU}-w1")
 
 
 def _bucket_gone(run: Disturbed) -> None:
     run.bucket("stop")
     try:
-        run.watch()
+        assert run.watch() != 0, "the watch read its records, so the bucket was there"
         time.sleep(15)
     finally:
         run.bucket("start")
+    assert run.watch() == 0
+
+
+def _lost_between_look_and_start(playbook: str) -> Callable[[Disturbed], None]:
+    """Cut a worker off just when the run is launched again, by the watch or by restart.yml."""
+
+    def strike(run: Disturbed) -> None:
+        since = len(run.said())
+        if playbook == "playbooks/watch.yml":
+            run.signal_trainer("KILL", f"{TPU}-w1")
+        launched = lambda: "$ ansible-playbook train.yml" in run.said(since)  # noqa: E731
+        words = ("-e", f"run={run.run}") if "restart" in playbook else ()
+        controller = run.begin(playbook, *words)
+        try:
+            while not run.wait(launched, 1) and controller.poll() is None:
+                continue
+            assert launched(), "nothing was launched, so no worker was lost before its start"
+            run.fault("worker", f"{TPU}-w1", "cut")
+            controller.wait()
+        finally:
+            run.fault("worker", f"{TPU}-w1", "reconnect")
+        assert run.record()["wanted"] == "running", "only a person stops a run"
+
+    return strike
+
+
+def _hang_in_a_pass(run: Disturbed) -> None:
+    run.fault("worker", f"{TPU}-w1", "hang")
+    try:
+        since = len(run.passes)
+        run.watch("-e", "watch_answer_seconds=15")
+        assert f"{TPU}-w1 can't be reached" in run.said() + run.passes[since]
+    finally:
+        run.fault("worker", f"{TPU}-w1", "resume")
+
+
+def _no_release(run: Disturbed) -> None:
+    run.signal_trainer("KILL", f"{TPU}-w1")
+    cache, away = _releases(), _releases().with_name("releases-away")
+    cache.rename(away)
+    try:
+        before = run.record()
+        run.watch()
+        run.watch()
+        assert "waiting for a controller that has the release" in run.passes[-1]
+        assert run.record() == before
+    finally:
+        away.rename(cache)
+
+
+def _releases() -> Path:
+    return Path.home() / ".cache/tpufleet/releases"
+
+
+def _same_name(run: Disturbed) -> None:
+    nodes = f"/v2/projects/local-fleet/locations/{OTHER_ZONE}/nodes"
+    body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    client.ask(run.fleet.place, "POST", f"{nodes}?nodeId={TPU}", body)
+    foreign = lambda: client.ask(run.fleet.place, "GET", f"{nodes}/{TPU}")  # noqa: E731
+    try:
+        assert run.wait(lambda: foreign()["state"] == "READY", 300)
+        before = foreign()
+        run.watch()
+        run.preempt()
+        run.watch()
+        after = foreign()
+        assert (after["id"], after["state"]) == (before["id"], "READY")
+        assert after.get("labels", {}) == before.get("labels", {})
+    finally:
+        client.ask(run.fleet.place, "DELETE", f"{nodes}/{TPU}")
+
+
+def _hostile_record(run: Disturbed) -> None:
+    owned = run.log.with_name("owned")
+    word = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
+    told = {**run.record(), "run": "hostile", "release": word, "tpu": word}
+    run.put_object("fleet/runs/hostile.json", json.dumps(told))
+    run.signal_trainer("KILL", f"{TPU}-w1")
+    try:
+        assert run.watch() != 0
+        assert "hostile: invalid record" in run.passes[-1]
+        assert not owned.exists()
+    finally:
+        run.delete_object("fleet/runs/hostile.json")
 
 
 def _truncated(run: Disturbed) -> None:
@@ -174,6 +265,14 @@ FAULTS = (
     Fault("the newest checkpoint truncated", _truncated, r": launch"),
     Fault("the controller killed in the middle of watch", _controller_killed, r": launch"),
     Fault("two controllers at once", _two_controllers, r": launch"),
+    Fault("a worker lost between look and start, by watch",
+          _lost_between_look_and_start("playbooks/watch.yml"), r": launch"),
+    Fault("a worker lost between look and start, by restart",
+          _lost_between_look_and_start("playbooks/restart.yml"), r"restarted by restart.yml"),
+    Fault("a worker that hangs during a pass", _hang_in_a_pass, new_attempt=False),
+    Fault("a controller without the release", _no_release, r": launch"),
+    Fault("two TPUs of one name", _same_name, r"preempted: .*: recreate", machines_go=True),
+    Fault("a hostile record", _hostile_record, r"killed: launch"),
     Fault("every TPU deleted, no capacity in its zone", _other_zone, r"preempted: .*: recreate",
           machines_go=True),
 )  # fmt: skip
