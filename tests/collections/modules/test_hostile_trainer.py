@@ -21,7 +21,12 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
 from ansible_collections.tpufleet.core.plugins.module_utils.locks import one_at_a_time
 from ansible_collections.tpufleet.core.plugins.module_utils.report_metrics import summary
-from ansible_collections.tpufleet.core.plugins.module_utils.run import Launch, Places, RunError
+from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+    TRAINER,
+    Launch,
+    Places,
+    RunError,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.run_log import log_since, log_start
 from ansible_collections.tpufleet.core.plugins.module_utils.run_progress import progress
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
@@ -30,7 +35,7 @@ from tests.collections.running_modules import run_module
 from tests.collections.test_inventory import ROOT
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it needs root and a second user")
-TRAINER = pwd.getpwnam("daemon")
+USER = pwd.getpwnam("daemon")
 STOPPED = {"ActiveState": "inactive"}
 SECRET = "hunter2"
 READ = ("heartbeat.json", "exit.json", "meeting.json", "log", "metrics.jsonl", "config.yml")
@@ -53,9 +58,9 @@ def places(tmp_path, monkeypatch):
     """A worker with a run of the trainer's user; systemd does what it is told."""
     found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     found.run_dir("mine").mkdir(parents=True)
-    os.chown(found.run_dir("mine"), TRAINER.pw_uid, TRAINER.pw_gid)
+    os.chown(found.run_dir("mine"), USER.pw_uid, USER.pw_gid)
     found.unit_dir("mine").mkdir(parents=True)
-    monkeypatch.setattr(run_unit, "USER", TRAINER.pw_name)
+    monkeypatch.setattr(run_unit, "USER", USER.pw_name)
     monkeypatch.setattr(run_unit, "systemctl", lambda *_: "")
     monkeypatch.setattr(run_unit, "allow", lambda *_: None)
     return found
@@ -75,7 +80,7 @@ def secret(tmp_path):
 def link(place: Path, target: Path) -> None:
     """Make a link as the trainer's user would."""
     place.symlink_to(target)
-    os.lchown(place, TRAINER.pw_uid, TRAINER.pw_gid)
+    os.lchown(place, USER.pw_uid, USER.pw_gid)
 
 
 def all_that_root_reads(places: Places) -> str:
@@ -94,7 +99,8 @@ def packed(places: Places, checkpoints: str = "none") -> dict[str, bytes]:
     """Fetch the run; return the archive's files."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
-        pack({"run": "mine", "bundle": False, "checkpoints": checkpoints}, places, archive)
+        asked = {"run": "mine", "bundle": False, "checkpoints": checkpoints}
+        pack(asked | {"checkpoint_pattern": ""}, places, archive)
     held.seek(0)
     with tarfile.open(fileobj=held) as archive:
         return {
@@ -183,8 +189,8 @@ def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(places, 
         "home": places.home,
     }[component]
     if component != "mine":
-        os.chown(places.state.parent, TRAINER.pw_uid, TRAINER.pw_gid)
-        os.chown(places.state, TRAINER.pw_uid, TRAINER.pw_gid)
+        os.chown(places.state.parent, USER.pw_uid, USER.pw_gid)
+        os.chown(places.state, USER.pw_uid, USER.pw_gid)
     if place.exists():
         shutil.rmtree(place)
     (secret.parent / "mine").mkdir()
@@ -199,7 +205,7 @@ def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(places, 
 
 @pytest.mark.parametrize("component", ["runs", "mine"])
 def test_status_and_fetch_follow_no_link_at_a_directory_either(places, secret, component):
-    os.chown(places.state, TRAINER.pw_uid, TRAINER.pw_gid)
+    os.chown(places.state, USER.pw_uid, USER.pw_gid)
     target = secret.parent / "mine" if component == "runs" else secret.parent
     target.mkdir(exist_ok=True)
     for name in READ:
@@ -231,8 +237,8 @@ def test_fetch_brings_no_checkpoint_that_the_trainers_user_may_not_read(
     (secret.parent / "3").mkdir(exist_ok=True)
     shutil.copy(secret, secret.parent / "3/arrays")
     for path in [own, *own.rglob("*")]:
-        os.lchown(path, TRAINER.pw_uid, TRAINER.pw_gid)
-    launch = {"checkpoints": str(own / "checkpoints")}
+        os.lchown(path, USER.pw_uid, USER.pw_gid)
+    launch = {"checkpoints": str(own / "checkpoints"), "command": list(TRAINER)}
     (places.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
 
     try:
@@ -249,15 +255,15 @@ def test_the_shared_cache_and_checkpoint_directories_follow_no_link(tmp_path, se
     """/mnt/shared is the trainer's user's, so a link there may lead root anywhere."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    os.chown(shared, TRAINER.pw_uid, TRAINER.pw_gid)
+    os.chown(shared, USER.pw_uid, USER.pw_gid)
     (secret.parent / "cache").mkdir()
     link(shared / Path(below).parts[0], secret.parent if "/" in below else secret.parent / "cache")
     wanted = str(shared / below)
 
-    assert run_unit.usable_cache(wanted, TRAINER) == ""
+    assert run_unit.usable_cache(wanted, USER) == ""
     answer = run_module(
         "system_files",
-        directories=[{"path": wanted, "owner": TRAINER.pw_uid}],
+        directories=[{"path": wanted, "owner": USER.pw_uid}],
         owed=str(tmp_path / "owed"),
     )
 
@@ -272,8 +278,8 @@ def test_no_other_user_can_hold_the_lock_of_runs(tmp_path):
     with one_at_a_time(lock):
         tried = subprocess.run(
             ["flock", "--nonblock", str(lock), "true"],
-            user=TRAINER.pw_uid,
-            group=TRAINER.pw_gid,
+            user=USER.pw_uid,
+            group=USER.pw_gid,
             extra_groups=[],
             capture_output=True,
             text=True,
@@ -289,7 +295,7 @@ def test_no_other_user_can_hold_the_lock_of_runs(tmp_path):
 def test_setup_takes_the_tree_back_that_belonged_to_the_trainers_user(tmp_path):
     template = jinja2.Template((ROOT / "roles/base/templates/tmpfiles.conf.j2").read_text())
     state = tmp_path / "state"
-    values = {"ansible_managed": "", "__base_user": TRAINER.pw_name, "__base_state": str(state)}
+    values = {"ansible_managed": "", "__base_user": USER.pw_name, "__base_state": str(state)}
     lines = template.render(**values).splitlines(keepends=True)
     file = {
         "path": str(tmp_path / "tmpfiles.d/tpufleet.conf"),
@@ -297,14 +303,14 @@ def test_setup_takes_the_tree_back_that_belonged_to_the_trainers_user(tmp_path):
     }
     (state / "runs/mine").mkdir(parents=True)
     for path in (state, state / "runs", state / "runs/mine"):
-        os.chown(path, TRAINER.pw_uid, TRAINER.pw_gid)
+        os.chown(path, USER.pw_uid, USER.pw_gid)
 
     for changed in (True, False):
         answer = run_module("system_files", files=[file], owed=str(tmp_path / "owed"))
         assert answer["changed"] is changed, answer
 
     owners = {path.name: path.stat().st_uid for path in [state, *state.rglob("*")]}
-    trainers = {name for name, owner in owners.items() if owner == TRAINER.pw_uid}
+    trainers = {name for name, owner in owners.items() if owner == USER.pw_uid}
     assert trainers == {"home", "jax-cache", "mine"}
     assert owners["state"] == owners["runs"] == 0
 
@@ -326,5 +332,5 @@ def test_the_trainers_home_is_its_own_and_not_the_directory_of_the_runs(places):
 
     environment = (places.unit_dir("mine") / "environment").read_text()
     assert f'HOME="{places.state}/home"' in environment
-    assert places.home.stat().st_uid == TRAINER.pw_uid
+    assert places.home.stat().st_uid == USER.pw_uid
     assert places.state.stat().st_uid == 0
