@@ -158,3 +158,38 @@ def test_doctor_tells_workers_that_refuse_the_key_from_those_that_are_lost(forei
 
 def test_an_inventory_without_the_group_has_no_foreign_workers():
     assert workers_of({"tpu": ["a-w0"], "tpu_a": ["a-w0"]}) == ["a-w0"]
+
+
+def test_an_adopted_tpu_keeps_its_id_and_labels_and_gets_ours_and_the_key(local_api, tmp_path):
+    before = local_api.ready("demo", labels={"owner": "ada"})
+    key = tmp_path / "key.pub"
+    key.write_text("ssh-ed25519 AAAA me\n")
+    entry = {
+        "name": "demo",
+        "zone": "us-central2-b",
+        "accelerator_type": "v4-16",
+        "runtime_version": "tpu-ubuntu2204-base",
+    }
+    task = {
+        "api": "{{ tpu_api }}",
+        "fleet": [entry],
+        "fleet_name": "{{ fleet_name }}",
+        "adopt": True,
+        "ssh_user": "tpu",
+        "ssh_public_key_file": str(key),
+    }
+    book = tmp_path / "book.yml"
+    book.write_text(
+        json.dumps([{"hosts": "localhost", "tasks": [{"tpufleet.core.tpu_fleet": task}]}])
+    )
+    environment = environment_of(local_api)
+
+    first, second = (play(environment, book) for _ in range(2))
+
+    assert first.returncode == 0, flat(first)
+    after = local_api.node("demo")
+    assert after["id"] == before["id"]
+    assert after["labels"] == {"owner": "ada", **OURS}
+    assert "tpu:ssh-ed25519 AAAA me" in after["metadata"]["ssh-keys"]
+    assert "changed=0" in flat(second)
+    assert "foreign" not in groups_of(environment)  # an empty group is not listed
