@@ -68,6 +68,7 @@ test-qemu: env-dev ## what needs a kernel: NFS, data disks, reboots, on qemu mac
 test-long: env-dev ## what takes too long for every change: setup interrupted, other Debians, kill on stubborn trainers, watch
 	@$(AS_ROOT) env TPUFLEET_LONG=1 $(PYTHON) -m pytest -m machines \
 		tests/journey/test_setup_interrupted.py tests/journey/test_kill.py tests/journey/test_watch.py \
+		tests/journey/test_timers.py \
 		tests/journey/test_other_debians.py tests/journey/test_expired_addresses.py
 
 .PHONY: chaos

@@ -11,7 +11,10 @@ from localcloud import cloud
 from localcloud.place import Place
 from tests.journey.fleet import Fleet, beside
 
-pytestmark = pytest.mark.machines
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
 CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 LOG = "/var/log/timers"
 WORK = f'#!/bin/sh\nprintf \'%s %s\\n\' "$*" "$ODD" >> {LOG}\n'
