@@ -1,6 +1,7 @@
 """One pass of the watch over real records: what it acts on, and what it leaves alone."""
 
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass impo
     unusable_outcomes,
 )
 
-from tests.collections.runs.passes import POD, Controller, ended, running
+from tests.collections.runs.passes import POD, Controller, Rehearsal, ended, running
 from tests.collections.runs.records import ZONE, keep_release
 
 LOST = replace(POD, state="PREEMPTED")
@@ -289,6 +290,36 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     assert controller.actor.playbooks == [
         *("playbooks/create.yml", "setup.yml", "playbooks/push.yml", "train.yml")
     ]
+
+
+def test_a_create_that_waits_for_capacity_does_not_hold_up_the_run_of_another_tpu(controller):
+    launched = threading.Event()
+
+    class WaitsForCapacity(Rehearsal):
+        def _play(self, who, name, play, claim):
+            told = super()._play(who, name, play, claim)
+            if play.playbooks == ("playbooks/create.yml",) and name == "mine":
+                return told if launched.wait(60) else "the other run was not launched meanwhile"
+            if "train.yml" in play.playbooks and name == "other":
+                launched.set()
+            return told
+
+    lost = replace(LOST, name="other", id="9")
+    nodes = [{"name": "other", "zone": ZONE, "id": "9"}]
+    controller.wants("other", tpu="other", nodes=nodes, wanted_since=1.0)
+    controller.wants()  # launched last, so it comes first
+    controller.listing = [LOST, lost]
+    listings = [[LOST, lost], [LOST, replace(lost, id="10", state="READY")]]
+    actor = WaitsForCapacity(
+        controller.kept, controller.kept, "", controller.actor.log, controller.actor.ends_at
+    )
+
+    mine, other = controller.pass_once(
+        actor=actor, list_tpus=lambda: listings[0] if len(listings) == 1 else listings.pop(0)
+    )
+
+    assert (other.action, other.failed) == ("recreate", False)
+    assert mine.why == "its TPU is PREEMPTED again"
 
 
 def test_a_name_that_somebody_else_took_meanwhile_is_not_launched_on(controller):
