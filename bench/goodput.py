@@ -58,7 +58,7 @@ CONFIG = {
     "checkpoint": {"every": CHECKPOINT_EVERY, "wait": True},
     "sample": {"length": 0},
 }
-ENDED = r" (?:is through, |failed after )(\d+) s"
+ENDED = r" (?:succeeded, |failed after )(\d+) s"
 MACHINES = re.compile(r"(?:playbooks/create\.yml|setup\.yml)" + ENDED)
 LAUNCHES = re.compile(r"train\.yml" + ENDED)
 

@@ -16,9 +16,9 @@ from bench.goodput import (
 
 LOG = """
 2026-11-21T15:09:39Z run first: $ ansible-playbook playbooks/create.yml -e tpu=demo
-2026-11-21T15:10:52Z run first: playbooks/create.yml is through, 74 s
-2026-11-21T15:22:51Z run first: setup.yml is through, 719 s
-2026-11-21T15:23:45Z run first: train.yml is through, 53 s
+2026-11-21T15:10:52Z run first: playbooks/create.yml succeeded, 74 s
+2026-11-21T15:22:51Z run first: setup.yml succeeded, 719 s
+2026-11-21T15:23:45Z run first: train.yml succeeded, 53 s
 2026-11-21T15:24:45Z run first: playbooks/create.yml failed after 7 s: no capacity
 """
 
