@@ -170,6 +170,17 @@ def test_only_the_fleets_own_timers_are_listed_sorted(controller):
     assert controller.asked() == ["list-timers --all --full --no-pager tpufleet-do-*"]
 
 
+def test_the_interval_of_a_timer_is_read_from_its_unit(controller):
+    for timer in (WATCH, KILL):
+        controller.systemd().put(timer, dry=False)
+
+    intervals = [
+        controller.systemd().interval(f"tpufleet-do-{name}")
+        for name in ("watch", "kill-mine", "missing")
+    ]
+    assert intervals == [60, 0, 0]
+
+
 def test_where_there_are_no_timers_systemd_is_not_asked(controller):
     controller.units.mkdir(parents=True)
 

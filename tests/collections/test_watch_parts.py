@@ -210,7 +210,43 @@ def test_the_worst_state_of_several_slices_decides(states, expected):
 
     seen = view(record, {}, {}, [slices(**states)])
 
-    assert (seen.node, seen.can_be_created) == (expected, False)
+    assert (seen.node, seen.can_be_created, seen.health) == (expected, False, "")
+
+
+def test_a_slice_whose_name_somebody_else_took_decides_before_a_dead_one():
+    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
+    listed = [*slices(a="PREEMPTED"), SeenTpu("b", ZONE, "9", "READY", is_ours=False)]
+
+    assert view(run_record(tpu="multislice_s", nodes=nodes), {}, {}, [listed]).node == FOREIGN
+
+
+def test_a_run_without_a_known_tpu_is_seen_on_none():
+    seen = view(run_record(nodes=[]), {}, {}, [[POD]])
+
+    assert (seen.node, seen.is_identified, seen.address) == (GONE, False, "pod")
+
+
+def test_a_run_on_one_chip_is_seen_beside_a_run_on_another_one():
+    hosts = {"w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
+    other = {"run": "other", "active": True, "launched": {"chip": 1}}
+
+    for chip, expected in ((2, ""), (1, "other")):
+        seen = view(run_record(chip=chip), hosts, {"w0": answered(other)}, [[POD]])
+        assert [each.other for each in seen.parts] == [expected]
+
+
+def test_only_the_last_two_answers_confirm_a_state():
+    lost, ready = slices(pod="PREEMPTED"), slices(pod="READY")
+    record = run_record(nodes=[{"name": "pod", "zone": ZONE, "id": "pod"}])
+
+    assert not view(record, {}, {}, [lost, ready, lost]).asked_twice
+    assert view(record, {}, {}, [ready, lost, lost]).asked_twice
+
+
+def test_an_end_without_a_status_has_no_code():
+    found = part("w0", "mine", answered({"run": "mine", "active": False, "exit": {"time": 5}}))
+
+    assert (found.code, found.ended_at) == ("", 5.0)
 
 
 def test_a_tpu_without_an_id_or_label_is_not_deleted_by_anyone_but_a_person():
