@@ -289,8 +289,10 @@ def test_who_has_a_lease_is_asked_again_where_nobody_answers(documents, time):
 def test_a_lease_is_held_and_renewed_in_a_block_and_released_after_it(documents, monkeypatch):
     monkeypatch.setattr(leases_module, "RENEW_EVERY_S", 0.01)
     with Leases(documents).held("x") as lease:
-        while documents.changes < 3:
-            threading.Event().wait(0.001)
+        for _ in range(5000):
+            if documents.changes < 3:
+                threading.Event().wait(0.001)
+        assert documents.changes >= 3
         assert lease.lost() == ""
         with pytest.raises(LeaseHeldError):
             Leases(documents).acquire("x")
