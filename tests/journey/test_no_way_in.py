@@ -1,0 +1,337 @@
+"""What others can learn and reach: no secret outside the run that has it, no port but ssh.
+
+TPUFLEET_TEST_CLOUD names a cloud that is up already and stays.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcloud import cloud
+from localcloud.machines import processes
+from localcloud.place import Place
+from tests.journey.fleet import Fleet
+
+pytestmark = pytest.mark.machines
+CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
+RUN = "guarded"
+PLANTED = {"WANDB_API_KEY": "planted-wandb-5f1c0a77", "HF_TOKEN": "planted-hub-93be26d4"}
+# Outside of every subnet of a local cloud (RFC 5737): an address that belongs to no fleet.
+OUTSIDE = "203.0.113.77"
+SSH = 22
+KNOWN_PORTS = (53, 80, 111, 443, 2049, 6006, 8080, 8470, 8471, 8476, 8477, 8478, 9009)
+LISTENER = (
+    "import socket, time; "
+    "held = [socket.create_server(('', port)) for port in (6006, 8476)]; "
+    "time.sleep(600)"
+)
+# What other users of a worker can read: all but what the packages of an image hold.
+READABLE = (
+    *("/etc", "/var", "/run", "/home", "/root", "/mnt", "/srv", "/opt/tpufleet/releases"),
+    *("/tmp", "/dev/shm"),  # noqa: S108
+)
+NOBODY = 65534
+AT_ONCE, TRY_S = 500, 1.0
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    place = Place.of(CLOUD or f"test-no-way-in-{os.getpid()}")
+    if not CLOUD:
+        cloud.up(place, port=None, subnet=None, say=print)
+    fleet = Fleet(place)
+    try:
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml")
+        yield fleet
+    finally:
+        if not CLOUD:
+            cloud.down(place, say=print)
+
+
+# Ports.
+
+
+@pytest.fixture
+def from_outside() -> Iterator[str]:
+    """Give this computer an address outside of the fleet for a while."""
+    link = ["dev", "lo"]
+    subprocess.run(["ip", "address", "add", f"{OUTSIDE}/32", *link], check=True)
+    try:
+        yield OUTSIDE
+    finally:
+        subprocess.run(["ip", "address", "delete", f"{OUTSIDE}/32", *link], check=False)
+
+
+@pytest.fixture
+def listeners(fleet: Fleet) -> Iterator[None]:
+    """Let something listen on every address of each worker, as a trainer or TensorBoard does."""
+    for worker in workers(fleet):
+        words = ["systemd-run", "--quiet", "--collect", "--unit=test-listener"]
+        fleet.on(worker, *words, "python3", "-c", LISTENER)
+    yield
+    for worker in workers(fleet):
+        fleet.on(worker, "systemctl", "stop", "test-listener")
+
+
+def workers(fleet: Fleet) -> list[str]:
+    return fleet.groups()["tpu"]
+
+
+def address_of(fleet: Fleet, worker: str) -> str:
+    [address] = fleet.on(worker, "hostname", "-I").split()
+    return address
+
+
+def listening(fleet: Fleet, worker: str) -> set[int]:
+    """Return the TCP ports that anything listens on, on any address of a worker."""
+    rows = fleet.on(worker, "ss", "-Htln").splitlines()
+    return {int(row.split()[3].rpartition(":")[2]) for row in rows if row.strip()}
+
+
+def open_ports(source: str, address: str, ports: set[int]) -> set[int]:
+    """Return those of ``ports`` that accept a TCP connection from ``source``."""
+
+    async def knock(port: int, gate: asyncio.Semaphore) -> int | None:
+        async with gate:
+            knocking = asyncio.open_connection(address, port, local_addr=(source, 0))
+            try:
+                _, writer = await asyncio.wait_for(knocking, TRY_S)
+            except (OSError, TimeoutError):
+                return None
+            writer.close()
+            return port
+
+    async def scan() -> set[int]:
+        gate = asyncio.Semaphore(AT_ONCE)
+        found = await asyncio.gather(*(knock(port, gate) for port in sorted(ports)))
+        return {port for port in found if port is not None}
+
+    return asyncio.run(scan())
+
+
+def test_from_outside_of_a_fleet_a_worker_answers_on_ssh_alone(fleet, from_outside, listeners):
+    names = workers(fleet)
+    for worker, peer in zip(names, reversed(names), strict=True):
+        heard = listening(fleet, worker)
+        assert {SSH, 6006, 8476} <= heard
+        address = address_of(fleet, worker)
+        ports = heard | set(KNOWN_PORTS) | set(range(1, 1025)) | set(range(1025, 65536, 97))
+
+        assert open_ports(from_outside, address, ports) == {SSH}
+
+        # The ports are closed to the outside alone: the fleet reaches them.
+        fleet.on(peer, "bash", "-c", f"exec 3<>/dev/tcp/{address}/8476")
+
+
+# Secrets.
+
+
+class ProcessList:
+    """The command lines of this computer and of the workers on it, for as long as it is open.
+
+    Every user sees them. The workers' processes are in this kernel's list, too.
+    """
+
+    def __init__(self, secrets: dict[str, str]) -> None:
+        self.shown: set[str] = set()
+        self.looks = 0
+        self._secrets = secrets
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "ProcessList":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.1):
+            self.looks += 1
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    text = file.read_bytes().decode(errors="replace")
+                    self.shown |= {f"{name}: {text}" for name in found(text, self._secrets)}
+
+
+def found(text: str, secrets: dict[str, str]) -> list[str]:
+    """Name the secrets that a text holds."""
+    return [name for name, secret in secrets.items() if secret in text]
+
+
+def in_files(folder: Path, secrets: dict[str, str]) -> set[str]:
+    """Name the files below a folder that hold a secret, with the secret."""
+    return {
+        f"{name} in {file}"
+        for file in folder.rglob("*")
+        if file.is_file()
+        for name in found(file.read_bytes().decode(errors="replace"), secrets)
+    }
+
+
+def private_lines(text: str) -> str:
+    """Return a line from the middle of a PEM private key: its beginning is the same for many."""
+    lines = [line for line in re.split(r"\n|\\n", text) if len(line) > 30 and "-----" not in line]
+    return lines[len(lines) // 2]
+
+
+@pytest.fixture(scope="module")
+def launched(fleet, tmp_path_factory):
+    """A run with secrets, all verbs at -vvv around it, and all that they said and wrote."""
+    here = tmp_path_factory.mktemp("guarded")
+    state, logs, code = here / "state", here / "logs", here / "code"
+    code.mkdir()
+    (code / "mine.sh").write_text(
+        'printf "%s" "$WANDB_API_KEY$HF_TOKEN" | wc -c\nsleep 600 & wait\n'
+    )
+    given = here / "given.json"
+    given.write_text(json.dumps({"secrets": PLANTED}))
+    given.chmod(0o600)
+    keys = {
+        "the controller's ssh key": (fleet.place.directory / "ssh/id_ed25519").read_text(),
+        "the service account's key": (fleet.place.directory / "service-account.json").read_text(),
+    }
+    secrets = {**PLANTED, **{name: private_lines(text) for name, text in keys.items()}}
+    common = ("-vvv", "-e", f"fleet_state={state}")
+    begin = ("-e", f"@{given}", "-e", f"code={code}", "-e", "command='sh mine.sh'")
+    said: dict[str, str] = {}
+
+    def play(playbook: str, *words: str) -> None:
+        said[playbook] = fleet.must_play(playbook, *common, *words).said
+
+    with pytest.MonkeyPatch.context() as environment, ProcessList(secrets) as shown:
+        environment.setenv("TPUFLEET_LOG_DIR", str(logs))
+        play("train.yml", *begin, "-e", f"run={RUN}", "-e", "wait=started")
+        for worker in workers(fleet):
+            until_read(fleet, worker)
+        token = re.search(
+            r"TPUFLEET_MEET_TOKEN=\"?(\w+)",
+            fleet.on("demo-w0", "cat", f"/etc/tpufleet/runs/{RUN}/environment"),
+        )
+        secrets["the rendezvous token"] = token[1]
+        play("playbooks/status.yml", "-e", f"status_json={here / 'status.json'}")
+        play("playbooks/report.yml", "-e", f"report={here / 'report.html'}")
+        play("playbooks/logs.yml", "-e", f"run={RUN}", "-e", f"logs_dir={here / 'copied'}")
+        bundle = ("-e", f"run={RUN}", "-e", f"to={here / 'fetched'}")
+        play("playbooks/fetch.yml", *bundle, "-e", "bundle=true")
+        play("playbooks/doctor.yml")
+    given.unlink()
+    yield {"fleet": fleet, "secrets": secrets, "said": said, "at": here, "processes": shown}
+    fleet.must_play("playbooks/kill.yml", "-e", f"run={RUN}", "-e", f"fleet_state={state}")
+
+
+def until_read(fleet: Fleet, worker: str) -> None:
+    """Wait until the trainer has its secrets: it prints how long they are."""
+    length = sum(map(len, PLANTED.values()))
+    look = f"until grep -qx {length} /var/lib/tpufleet/runs/{RUN}/log; do sleep 0.2; done"
+    fleet.on(worker, "timeout", "60", "sh", "-c", look)
+
+
+def inside(fleet: Fleet, worker: str, *command: str, user: int = 0, given: str = "") -> str:
+    """Run a command in a worker's name spaces as one of its users. Return what it prints.
+
+    It does not come by Ansible, so that a search for a secret leaves no trace of it there.
+    """
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return subprocess.run(
+        ["nsenter", f"--target={init_of(fleet, worker)}", "--all", *become, *command],
+        input=given,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=300,
+    ).stdout
+
+
+def init_of(fleet: Fleet, worker: str) -> str:
+    """Return the process id that a worker's init has on this computer."""
+    [machine] = fleet.place.machines.glob(f"*-w-{worker.rpartition('-w')[2]}")
+    children = [
+        child
+        for pid in processes.with_argument(f"--directory={machine / 'root'}")
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ]
+    [init] = [
+        child
+        for child in children
+        if re.search(r"^NSpid:.*\t1$", Path(f"/proc/{child}/status").read_text(), re.MULTILINE)
+    ]
+    return init
+
+
+def files_with(fleet: Fleet, worker: str, secrets: dict[str, str], *, user: int) -> list[str]:
+    """Name the files of a worker that hold a secret, as far as a user can read them."""
+    search = ("grep", "--recursive", "--files-with-matches", "--no-messages", "--fixed-strings")
+    patterns = "".join(f"{secret}\n" for secret in secrets.values())
+    more = ("--devices=skip", "--text", "--file=-", *READABLE)
+    return inside(fleet, worker, *search, *more, user=user, given=patterns).splitlines()
+
+
+def test_no_verb_shows_a_secret_at_vvv(launched):
+    shown = {
+        f"{name} in {verb}"
+        for verb, text in launched["said"].items()
+        for name in found(text, launched["secrets"])
+    }
+    assert shown == set()
+    assert all("ESTABLISH" in text or "TASK [" in text for text in launched["said"].values())
+
+
+def test_no_log_record_release_status_or_report_holds_a_secret(launched):
+    at = launched["at"]
+    for written in ("state", "logs", "status.json", "report.html", "fetched", "copied"):
+        assert (at / written).exists(), written
+    assert in_files(at, launched["secrets"]) == set()
+
+
+def test_no_process_list_shows_a_secret_while_the_verbs_work(launched):
+    assert launched["processes"].looks > 20
+    assert launched["processes"].shown == set()
+
+
+@pytest.mark.parametrize("worker", ["demo-w0", "demo-w1"])
+def test_another_user_of_a_worker_finds_no_secret(launched, worker):
+    fleet, secrets = launched["fleet"], launched["secrets"]
+    # Root finds them where they are kept, so this search finds them where they are readable.
+    assert f"/etc/tpufleet/runs/{RUN}/secrets" in files_with(fleet, worker, secrets, user=0)
+    assert files_with(fleet, worker, secrets, user=NOBODY) == []
+
+    looks = {
+        "processes": "ps -ewwo args; cat /proc/[0-9]*/cmdline",
+        "environments": "cat /proc/[0-9]*/environ",
+        "units": f"systemctl show --all 'tpufleet-run@{RUN}'; systemctl cat 'tpufleet-run@{RUN}'",
+    }
+    told = {
+        name: inside(fleet, worker, "sh", "-c", command, user=NOBODY)
+        for name, command in looks.items()
+    }
+    assert "mine.sh" in told["processes"]
+    assert f"tpufleet-run@{RUN}" in told["units"]
+    shown = {f"{name} in {what}" for what, text in told.items() for name in found(text, secrets)}
+    assert shown == set()
+
+
+@pytest.mark.parametrize("worker", ["demo-w0", "demo-w1"])
+def test_neither_its_unit_nor_the_journal_nor_a_file_left_behind_holds_a_secret(launched, worker):
+    fleet, secrets = launched["fleet"], launched["secrets"]
+    unit = inside(fleet, worker, "systemctl", "show", "--all", f"tpufleet-run@{RUN}")
+    journal = inside(fleet, worker, "journalctl", "--no-pager", "--all")
+    assert "ExecStart" in unit
+    assert f"tpufleet-run@{RUN}" in journal
+    assert found(unit + journal, secrets) == []
+    # Root can read the run's own files, and what systemd made of them for it.
+    kept = (f"/etc/tpufleet/runs/{RUN}/", "/run/credentials/")
+    held = files_with(fleet, worker, secrets, user=0)
+    assert [file for file in held if not file.startswith(kept)] == []
