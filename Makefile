@@ -69,6 +69,7 @@ test-long: env-dev ## what takes too long for every change: setup interrupted, o
 	@$(AS_ROOT) env TPUFLEET_LONG=1 $(PYTHON) -m pytest -m machines \
 		tests/journey/test_setup_interrupted.py tests/journey/test_kill.py tests/journey/test_watch.py \
 		tests/journey/test_timers.py \
+		tests/journey/test_unshared_checkpoints.py tests/journey/test_foreign_trainers.py \
 		tests/journey/test_other_debians.py tests/journey/test_expired_addresses.py
 
 .PHONY: chaos
