@@ -315,6 +315,16 @@ def test_a_run_is_stopped_in_the_record_though_no_worker_has_it(environment, loc
     assert "no worker is READY" in flat(result)
 
 
+def test_a_stop_by_the_watch_leaves_the_record_though_no_worker_is_ready(environment, local_api):
+    record = local_api.state / "fleet/runs/mine.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps(record_fields(generation=1)))
+    words = ("-e", json.dumps({"run": "mine", "tpu": "pod", "record": False}))
+    result = play(environment, "playbooks/kill.yml", *words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert json.loads(record.read_text())["wanted"] == "running"
+
+
 def test_status_shows_a_named_tpu_that_is_not_ready(environment, tmp_path):
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(

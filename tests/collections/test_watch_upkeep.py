@@ -29,7 +29,15 @@ def controller(tmp_path) -> Controller:
     return Controller(tmp_path / "fleet", tmp_path / "kept", [TWO])
 
 
-def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=4000, **more):
+def delete_idle(
+    controller,
+    answers=None,
+    allowed: str | None = "1h",
+    seconds=4000,
+    hosts=None,
+    all_answers=None,
+    **more,
+):
     """Look twice, so many seconds apart; give the TPUs that were deleted."""
     entry = {
         "name": "pod",
@@ -47,6 +55,8 @@ def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=40
                 host: look.answers[host] | (answers or {}).get(host, {}) for host in look.answers
             },
         )
+        if hosts:
+            look = replace(look, hosts=hosts, answers=all_answers)
         gone = Upkeep(watch, idle).delete_idle([entry], look, watch.store.read_all().usable)
         controller.now += seconds
     return gone
@@ -116,9 +126,13 @@ def test_of_two_tpus_of_one_name_just_the_fleets_own_is_deleted(controller):
 
 
 def test_of_two_tpus_of_the_fleet_with_one_name_none_is_deleted(controller):
-    controller.listing = [TWO, replace(TWO, zone=ELSEWHERE, id="9")]
+    controller.listing = [POD, replace(POD, zone=ELSEWHERE, id="9")]
+    look = controller.look()
+    hosts = {"pod-here-w0": look.hosts["pod-w0"] | {"tpu_zone": ZONE, "tpu_id": "7"}}
+    hosts["pod-there-w0"] = {"tpu_zone": ELSEWHERE, "tpu_id": "9"}
+    answers = dict.fromkeys(hosts, look.answers["pod-w0"])
 
-    assert delete_idle(controller) == []
+    assert delete_idle(controller, hosts=hosts, all_answers=answers) == []
 
 
 def test_a_tpu_that_a_run_was_launched_on_meanwhile_stays(controller):
@@ -269,3 +283,15 @@ def test_files_among_the_releases_stay(tmp_path):
         os.utime(tmp_path / f"{index:016x}", (1.0, 1.0))
 
     assert prune(tmp_path, Records({}), time.time()) == []
+
+
+@pytest.mark.parametrize("document", ["[1]", '{"generation": "x"}'])
+def test_a_malformed_memory_of_idle_tpus_deletes_nothing(controller, document):
+    place = controller.fleet_state / "idle/runs"
+    place.mkdir(parents=True)
+    (place / f"pod_{ZONE}.json").write_text(document)
+
+    with pytest.raises(RecordError):
+        delete_idle(controller)
+
+    assert deleted(controller) == []

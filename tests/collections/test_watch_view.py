@@ -234,3 +234,17 @@ def test_a_tpu_whose_workers_are_listed_with_different_states_is_waited_for():
     hosts = workers() | {W1: workers()[W1] | {"tpu_state": "DELETING"}}
 
     assert decide(RECORD, look(RECORD, hosts, {}), 100.0).state == "waiting for its TPU"
+
+
+def test_the_tpu_is_addressed_as_the_inventory_names_it_though_the_api_lists_a_namesake():
+    namesake = workers(id_="9", zone=ELSEWHERE, labels={})
+
+    seen = look(RECORD, HOSTS, {}, tpus_of_inventory(HOSTS | namesake, owned))
+
+    assert seen.address == "pod"
+
+
+def test_workers_that_lost_the_run_s_environment_are_set_up_again():
+    ended_run = {"run": "mine", "active": False, "has_environment": False}
+
+    assert look(RECORD, HOSTS, {W0: {"runs": [ended_run]}}).parts[0].known is False

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.tpufleet.core.plugins.filter.run_chips import chip_hosts
+from ansible_collections.tpufleet.core.plugins.action.run_plan import node_of
+from ansible_collections.tpufleet.core.plugins.filter.run_chips import CARRIED, chip_hosts
 from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict
 from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
 from ansible_collections.tpufleet.core.plugins.module_utils.devices import device_files, holders
@@ -18,6 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
     tpus_of_inventory,
     view,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Outcome,
@@ -27,10 +29,13 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass impo
 )
 
 from tests.collections.runs.records import ZONE, run_record
+from tests.collections.test_inventory import ROOT
 
 FACTS = {
     "pod-w0": {
         "tpu_name": "pod",
+        "tpu_id": "7",
+        "tpu_zone": ZONE,
         "tpu_worker_id": 0,
         "tpu_worker_count": 1,
         "tpu_leader_ip": "10.0.0.2",
@@ -54,6 +59,18 @@ def test_each_chip_of_a_worker_is_a_host_that_is_reached_as_the_worker_is():
     assert {host["ansible_host"] for host in hosts} == {"198.18.0.2"}
     assert [host["tpu_chip"] for host in hosts] == [0, 1, 2, 3]
     assert "secret_of_the_host" not in hosts[0]
+
+
+def test_a_run_on_one_chip_is_recorded_with_the_tpu_that_it_is_on():
+    (host,) = chip_hosts(FACTS, ["pod-w0"], 2)
+
+    assert node_of(host) == NodeIdentity("pod", ZONE, "7")
+
+
+def test_the_hosts_of_chips_get_every_variable_that_is_carried():
+    playbook = (ROOT / "playbooks/chips.yml").read_text()
+
+    assert [name for name in CARRIED if f"        {name}:" not in playbook] == []
 
 
 def test_one_chip_can_be_asked_for_and_must_be_there():

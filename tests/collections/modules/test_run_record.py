@@ -202,3 +202,17 @@ def test_a_stop_of_a_run_with_an_invalid_record_warns_and_goes_on_to_its_process
 
     assert not told["changed"]
     assert "invalid record" in told["warnings"][0]
+
+
+SPENT = {"best_step": 70, "crashes": 6, "state": "given up"}
+
+
+@pytest.mark.parametrize(("by_watch", "left"), [(False, {"best_step": 70}), (True, SPENT)])
+def test_a_run_that_a_person_launches_again_has_its_whole_budget(tmp_path, by_watch, left):
+    answer(tmp_path, "running")
+    RecordFolder(str(tmp_path)).change("mine", 1, {"watch": SPENT, "given_up": "6 crashes"}, "")
+
+    record = answer(tmp_path, "running", only_if_wanted=by_watch)["record"]
+
+    assert record["watch"] == left
+    assert bool(record.get("given_up")) is by_watch

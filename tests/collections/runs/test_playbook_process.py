@@ -1,6 +1,8 @@
 """A playbook that overruns, or whose lease is lost, ends with everything that it started."""
 
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -54,6 +56,31 @@ def test_a_process_that_must_stop_ends_with_its_descendants_in_other_sessions(
     while any(map(is_running, pids(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [pid for pid in pids(tmp_path) if is_running(pid)] == []
+
+
+SEARCH_PATH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+ORPHAN = """
+import pathlib, sys
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.playbook_process import run_process
+with open(sys.argv[1] + "/output", "w") as output:
+    script = "echo $$ > " + sys.argv[1] + "/pids; exec sleep 60"
+    run_process(["sh", "-c", script], pathlib.Path("/"), {}, output, lambda: "")
+"""
+
+
+def test_a_playbook_ends_with_the_watch_that_started_it(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN, str(tmp_path)], env=SEARCH_PATH)
+    deadline = time.monotonic() + 30
+    while not pids(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (child,) = pids(tmp_path)
+
+    parent.terminate()
+    parent.wait(30)
+
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(child)
 
 
 def test_a_process_that_ends_by_itself_has_its_exit_code_and_no_reason(tmp_path):
@@ -127,6 +154,11 @@ def test_the_playbook_tool_is_the_one_beside_this_python():
     (tool,) = ansible_playbook()
 
     assert subprocess.run([tool, "--version"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("output", ["", "FAILED\n", "FAILED\nmore\n", "\n\n"])
+def test_any_output_of_a_playbook_has_a_summary(output):
+    assert isinstance(error_summary(output), str)
 
 
 def test_the_summary_of_a_playbooks_output_is_its_error():

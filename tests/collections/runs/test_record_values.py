@@ -73,8 +73,8 @@ def test_a_text_or_list_is_read_up_to_its_longest(field: str, longest: Any) -> N
         ("history", [{"time": 1}]),
         ("history", [{"time": "now", "what": "launched"}]),
         ("history", [[1, "launched"]]),
-        ("watch", {"since": 1e13}),
-        ("watch", {"since": -1e13}),
+        ("watch", {"since": 1e20}),
+        ("watch", {"since": -1e20}),
         ("watch", {"since": float("nan")}),
         ("given_up", 1),
         ("config_path", 1),
@@ -172,3 +172,9 @@ def test_the_memory_of_the_watch_keeps_numbers_and_texts_under_plain_names() -> 
     others = {"a b": 1, "{{ x }}": "text", "flag": True, "list": [1], "none": None, "a-b": "text"}
 
     assert read(watch=kept | others | {"state": "a\nb"}).watch == kept
+
+
+def test_the_largest_step_that_a_trainer_can_report_is_remembered() -> None:
+    record = record_fields(watch={"best_step": (1 << 63) - 1})
+
+    assert parse_record("mine", record).watch["best_step"] == (1 << 63) - 1

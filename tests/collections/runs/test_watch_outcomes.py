@@ -136,7 +136,7 @@ def test_the_fence_of_a_run_decides_who_may_act_on_it(controller):
     stopped = run_record(wanted="stopped")
     assert changed_since(store, stopped, 3) == "the run is running now"
     (controller.fleet_state / "runs/mine.json").write_text("[1]")
-    assert "invalid record" in changed_since(store, record, 3)
+    assert "not a JSON object" in changed_since(store, record, 3)
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_a_tpu_that_is_ready_again_at_once_is_set_up_and_launched_on_in_the_same
     (outcome,) = controller.pass_once()
 
     create, *launch = controller.actor.played
-    assert create.variables == {"tpu": "pod", "node_id": "7", "zone": ZONE, "create_seconds": 60}
+    assert create.variables == {"tpu": "pod", "node_id": "7", "create_seconds": 60}
     assert [play.playbooks for play in launch] == [
         ("setup.yml",),
         ("playbooks/push.yml", "train.yml"),

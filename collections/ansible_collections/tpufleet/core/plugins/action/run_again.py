@@ -94,7 +94,7 @@ class ActionModule(ActionBase):
         log = WatchLog(Path(given["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
         # A stopped run that is to be resumed is wanted from now on, whatever becomes of this try.
-        fields = {"fence": fence, "wanted": str(DesiredState.RUNNING)}
+        fields = {**record.wanted_again(), "fence": fence}
         record = store.change(record.run, record.generation, fields, "restarted")
         log(f"run {record.run}: restarted on request")
         ends_at = time.monotonic() + 2 * ACTION_S

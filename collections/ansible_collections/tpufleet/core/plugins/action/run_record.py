@@ -106,7 +106,9 @@ def change_of(
         return {}  # somebody stopped it or launched it again meanwhile
     if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
         attempt = before.attempt + 1 if before else 1
-        return {**fields, "wanted": str(wanted), "attempt": attempt}
+        by_watch = before is None or options.get("only_if_wanted")
+        again = {"wanted": str(wanted)} if by_watch else before.wanted_again()
+        return {**fields, **again, "attempt": attempt}
     if before is None or wanted in (None, before.wanted):
         return {}
     if before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED:

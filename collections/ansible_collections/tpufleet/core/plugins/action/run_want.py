@@ -97,7 +97,8 @@ def want(
                 "record": {"attempt": number},
                 "finished_attempt": number if before and is_same(before, launch) else 0,
             }
-        fields = {**launch, "wanted": str(DesiredState.RUNNING), "attempt": number + 1}
+        again = before.wanted_again() if before else {"wanted": str(DesiredState.RUNNING)}
+        fields = {**launch, **again, "attempt": number + 1}
         try:
             if not check:
                 store.change(run, before.generation if before else 0, fields, event)

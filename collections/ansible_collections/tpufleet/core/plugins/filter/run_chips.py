@@ -16,6 +16,8 @@ CARRIED = (
     "ansible_connection",
     "ansible_python_interpreter",
     "tpu_name",
+    "tpu_id",
+    "tpu_zone",
     "tpu_worker_id",
     "tpu_worker_count",
     "tpu_leader_ip",

@@ -94,7 +94,9 @@ def after_change(
 
 def check_generation(record: Mapping[str, Any], run: str, generation: int) -> int:
     """Return a record's generation. Raises RecordConflictError if it is not the expected one."""
-    there = int(record.get("generation", 0))
+    there = record.get("generation", 0)
+    if type(there) is not int:
+        raise RecordError(f"run {run}: invalid record: its generation is not a number")
     if there != generation:
         raise RecordConflictError(
             f"the record of run {run} was changed by someone else meanwhile "
@@ -118,13 +120,16 @@ class RecordFolder:
         damaged."""
         path = self._folder / f"{run}.json"
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("it is not a JSON object")
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
             raise RecordError(
-                f"the record {path} can't be read ({error}): mend it or move it away"
+                f"the record {path} can't be read ({error}): repair it or move it away"
             ) from error
+        return found
 
     def runs(self) -> list[str]:
         """Name the runs that have a record."""

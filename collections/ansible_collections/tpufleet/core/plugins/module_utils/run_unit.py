@@ -163,6 +163,7 @@ def look(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None =
         "active": is_active,
         "attempt": launched.get("attempt"),
         "release": launched.get("release"),
+        "has_environment": is_complete(places.python_env(str(launched.get("python_env") or ""))),
         "launched": launched,
         "heartbeat": heartbeat,
         "heartbeat_age": age(heartbeat),

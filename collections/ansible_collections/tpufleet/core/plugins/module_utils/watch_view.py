@@ -92,10 +92,10 @@ def find_tpu(node: NodeIdentity, listed: Iterable[SeenTpu]) -> tuple[str, SeenTp
     return (elsewhere[0].state, elsewhere[0]) if len(elsewhere) == 1 else (GONE, None)
 
 
-def address_of(tpu: SeenTpu, listed: Iterable[SeenTpu]) -> str:
-    """Return what ``-e tpu=`` must be for this TPU: its name, or ``NAME_ZONE`` if several zones
-    have one of that name (module_utils/tpu_hosts.py makes the groups)."""
-    several = sum(other.name == tpu.name for other in listed) > 1
+def address_of(tpu: SeenTpu, inventory: Iterable[SeenTpu]) -> str:
+    """Return what ``-e tpu=`` must be for this TPU: its name, or ``NAME_ZONE`` if another zone of
+    the inventory has one of that name (module_utils/tpu_hosts.py makes the groups)."""
+    several = any(other.name == tpu.name and other.zone != tpu.zone for other in inventory)
     return f"{tpu.name}_{tpu.zone}" if several else tpu.name
 
 
@@ -129,7 +129,7 @@ def view(
         tpus=tpus,
         address=record.launch.tpu
         if is_multislice or not tpus
-        else address_of(tpus[0], listings[-1]),
+        else address_of(tpus[0], listings[0]),
     )
     if seen.node != READY:
         return seen
@@ -176,6 +176,7 @@ def part(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> Part
     return Part(
         host,
         bool(seen["active"]),
+        known=seen.get("has_environment") is not False,
         step=step if isinstance(step, int) else 0,
         has_heartbeat=bool(beat),
         heartbeat_age=seen.get("heartbeat_age"),

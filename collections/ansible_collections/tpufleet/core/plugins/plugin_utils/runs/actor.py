@@ -123,19 +123,21 @@ def plays_of(
 ) -> list[Play]:
     """Return the playbooks of an action, in order.
 
-    Workers that never had the run are set up and get its release first. A TPU that is recreated is
-    launched on by a LAUNCH of its own, once it is READY.
+    Workers that lack the run's environment, or were not asked, are set up and get its release
+    first. A TPU that is recreated is launched on by a LAUNCH of its own, once it is READY.
     """
     again = relaunch_variables(record, kept, fleet_state, seen.address) | {"fence": fence}
     kill = Play((KILL,), {"tpu": seen.address, "run": record.run, "record": False})
-    train = Play((TRAIN,), again)
+    is_set_up = seen.parts and all(part.known and part.active is not None for part in seen.parts)
+    launch = [Play((TRAIN,), again)]
+    if not is_set_up:
+        launch = [Play((SETUP,), again), Play((PUSH, TRAIN), again)]
     if action in (RECREATE, REPLACE):
         return _recreation(action, record, seen)
     if action == LAUNCH:
-        is_set_up = seen.parts and all(part.known for part in seen.parts)
-        return [train] if is_set_up else [Play((SETUP,), again), Play((PUSH, TRAIN), again)]
+        return launch
     if action == RESTART:
-        return [kill, train]
+        return [kill, *launch]
     return [kill] if action == STOP else []
 
 
@@ -144,7 +146,7 @@ def _recreation(action: str, record: RunRecord, seen: Seen) -> list[Play]:
     there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in seen.tpus]
     plays = [Play((DELETE,), delete_variables(node)) for node in there if action == REPLACE]
     (node,) = there or record.launch.nodes[:1]
-    create = {"tpu": node.name, "node_id": node.id, "zone": node.zone, "create_seconds": CREATE_S}
+    create = {"tpu": node.name, "node_id": node.id, "create_seconds": CREATE_S}
     return [*plays, Play((CREATE,), create)]
 
 
@@ -169,8 +171,9 @@ def error_summary(output: str) -> str:
     """
     lines = [line.strip() for line in output.splitlines()]
     for line, why in pairwise(lines):
-        if line.split("  ")[0] in FAILED:
-            return f"{line.split()[1]}: {why}"
+        words = line.split()
+        if len(words) > 1 and words[0] in FAILED:
+            return f"{words[1]}: {why}"
     errors = [line for line in lines if line.startswith("[ERROR]:")]
     telling = errors or [line for line in lines if line]
     return telling[-1].removeprefix("[ERROR]: ").removeprefix("Task failed: ") if telling else ""

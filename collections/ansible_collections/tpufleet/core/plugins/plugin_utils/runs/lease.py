@@ -28,6 +28,11 @@ MAX_SKEW_S = 60.0
 HOLDER = re.compile(r"[A-Za-z0-9_.:-]{1,300}")
 
 
+def seconds_since_boot() -> float:
+    """Return seconds that pass while the computer sleeps, too, if the system has such a clock."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class LeaseHeldError(RecordError):
     """Another controller has the lease; the text names it."""
 
@@ -71,7 +76,7 @@ class Leases:
         self,
         documents: RecordStore,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = seconds_since_boot,
     ) -> None:
         self._documents, self._clock, self._monotonic = documents, clock, monotonic
 

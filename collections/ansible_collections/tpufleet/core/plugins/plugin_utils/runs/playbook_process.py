@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from collections import defaultdict
@@ -29,7 +30,7 @@ def run_process(
     which is empty if the command ended by itself.
     """
     with subprocess.Popen(
-        list(command),
+        with_parent(command),
         cwd=folder,
         env=dict(env),
         stdin=subprocess.DEVNULL,
@@ -37,11 +38,25 @@ def run_process(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     ) as process:
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(CHECK_EVERY_S), ""
-            if reason := why_stop():
-                return end_tree(process), reason
+        try:
+            return _ended(process, why_stop)
+        except BaseException:  # whoever is asked to end takes its playbooks along
+            end_tree(process)
+            raise
+
+
+def _ended(process: subprocess.Popen[str], why_stop: Callable[[], str]) -> tuple[int, str]:
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(CHECK_EVERY_S), ""
+        if reason := why_stop():
+            return end_tree(process), reason
+
+
+def with_parent(command: Sequence[str]) -> list[str]:
+    """Return a command that gets TERM when its parent dies, where setpriv(1) can see to that."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else list(command)
 
 
 def end_tree(process: subprocess.Popen[str]) -> int:

@@ -31,6 +31,8 @@ MOST_CONFIG = 1 << 20
 """Characters of a config that a record holds."""
 MOST_WORDS, MOST_TEXT, MOST_HISTORY, MOST_NODES = 1000, 1 << 16, 50, 1024
 MOST_SECONDS = 1e12
+MOST_NUMBER = (1 << 63) - 1
+"""As large as a step that a trainer reports (module_utils/worker/run_files.py)."""
 
 
 class InvalidRecordError(RecordError):
@@ -127,6 +129,11 @@ class RunRecord:
     given_up: str = ""
     history: tuple[Event, ...] = ()
     watch: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def wanted_again(self) -> dict[str, Any]:
+        """Return the fields by which a person wants the run: the watch counts failures anew."""
+        kept = {"best_step": best} if (best := self.watch.get("best_step")) else {}
+        return {"wanted": str(DesiredState.RUNNING), "given_up": "", "watch": kept}
 
     def fields(self) -> dict[str, Any]:
         """Return the record flat, as it is stored and shown: JSON types, absent times left out."""
@@ -314,7 +321,7 @@ class _Reader:
             if known(name) and isinstance(value, str):
                 found[name] = _one_line(value)
             elif known(name) and isinstance(value, int | float) and not isinstance(value, bool):
-                if not -MOST_SECONDS <= value <= MOST_SECONDS:
+                if not -MOST_NUMBER <= value <= MOST_NUMBER:
                     raise self.wrong("watch", "holds a number that is out of range")
                 found[name] = value
         return found

@@ -49,6 +49,7 @@ def cache_release(tree: Path, path: Path) -> None:
     """
     try:
         verify_release(path)
+        os.utime(path)  # or a release that no record names yet could be too old to keep
         return
     except ReleaseError:
         pass  # missing or damaged: write it

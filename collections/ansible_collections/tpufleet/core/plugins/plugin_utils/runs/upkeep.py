@@ -57,7 +57,7 @@ class Upkeep:
         if not self.watch.check and (kept.get("id"), kept.get("since")) != (tpu.id, since):
             with contextlib.suppress(RecordConflictError):
                 fields = {"id": tpu.id, "since": since}
-                self.idle.change(key, int(kept.get("generation", 0)), fields, "")
+                self.idle.change(key, kept.get("generation", 0), fields, "")
         if not since or now - since < allowed:
             return False
         where, idle = f"TPU {tpu.name} ({tpu.zone})", f"{now - since:.0f} s"

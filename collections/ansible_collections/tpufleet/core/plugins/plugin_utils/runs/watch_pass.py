@@ -12,7 +12,6 @@ from typing import Any
 from ...module_utils import watch_decision as watch
 from ...module_utils.run import overlap
 from ...module_utils.run_record import RecordConflictError, RecordError
-from ...module_utils.tpu_errors import TpuApiError
 from ...module_utils.watch_view import SeenTpu, view
 from .actor import Actor, Claim
 from .done_marker import DoneMarker
@@ -148,8 +147,8 @@ class WatchPass:
     def _safely(self, record: RunRecord, look: Look) -> Outcome:
         try:
             return self._one(record, look)
-        except (RecordError, TpuApiError, OSError) as error:
-            outcome = Outcome(record.run, "unknown", str(error), failed=True)
+        except Exception as error:  # a mistake in one run's turn must not end the others'
+            outcome = Outcome(record.run, "unknown", str(error) or repr(error), failed=True)
             self.log(outcome.line())
             return outcome
 
