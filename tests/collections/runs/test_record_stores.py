@@ -226,3 +226,51 @@ def test_the_records_of_a_fleet_are_opened_by_their_place(api, tmp_path):
         assert list(RunStore.of(place, api).read_all().usable) == ["mine"]
     assert (tmp_path / "runs/mine.json").is_file()
     assert Objects.of("gs://fleet/opened", api).names() == ["runs/mine.json"]
+
+
+def test_a_record_is_put_as_it_is_only_in_place_of_the_one_that_is_expected(store):
+    whole = {"generation": 7, "run": "mine", "history": [], "a": 1}
+
+    with pytest.raises(RecordConflictError, match="run mine"):
+        store.put("mine", 7, whole)
+    assert store.read("mine") == {}
+    store.put("mine", 0, whole)
+    for generation in (0, 8):
+        with pytest.raises(RecordConflictError, match="run mine"):
+            store.put("mine", generation, {})
+    assert store.read("mine") == whole
+    store.put("mine", 7, {**whole, "a": 2})
+    assert store.read("mine")["a"] == 2
+
+
+def test_a_record_is_removed_only_at_the_generation_that_is_expected(store):
+    store.change("mine", 0, {}, "launched")
+    store.change("other", 0, {}, "launched")
+
+    for generation in (0, 2):
+        with pytest.raises(RecordConflictError, match="run mine"):
+            store.remove("mine", generation)
+    assert sorted(store.runs()) == ["mine", "other"]
+    store.remove("mine", 1)
+    assert store.runs() == ["other"]
+    assert store.read("mine") == {}
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_the_archive_of_a_fleet_lies_beside_its_records(tmp_path, end):
+    runs = RunStore.of(f"{tmp_path}{end}")
+    record = runs.change("mine", 0, record_fields(wanted="done"), "launched")
+    later = time.time() + 30 * 86400
+
+    assert runs.archive_finished([record], later) == ["mine"]
+    assert (runs.read_all().usable, runs.read("mine")) == ({}, record)
+    assert (tmp_path / "archive/runs/mine.json").is_file()
+    assert list(runs.read_all(archived=True).usable) == ["mine"]
+
+
+def test_a_store_without_an_archive_archives_nothing(store):
+    runs = RunStore(store)
+    record = runs.change("mine", 0, record_fields(wanted="done"), "launched")
+
+    assert runs.archive_finished([record], time.time() + 30 * 86400) == []
+    assert list(runs.read_all(archived=True).usable) == ["mine"]
