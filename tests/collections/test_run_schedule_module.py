@@ -143,3 +143,16 @@ def test_a_folder_that_cannot_be_made_is_named(controller, tmp_path):
     (tmp_path / ".cache").write_text("a file")
 
     assert f"{tmp_path}/.cache/tpufleet: Not a directory" in controller.ask(**WATCH)["msg"]
+
+
+def test_a_timer_without_a_verb_is_the_watch(controller):
+    assert controller.ask(state="present", every="1m")["timers"] == ["tpufleet-do-watch"]
+
+
+def test_a_timer_at_a_time_keeps_it():
+    asked = {"verb": "kill", "target": "mine", "at": "18:00", "every": "", "project": "/p"}
+    rest = {"tool": "/t", "inventories": [], "zone": "", "node_id": "", "environment": {}}
+
+    timer = run_schedule.requested_timer(asked | rest)
+
+    assert (timer.at, timer.every, timer.name) == ("18:00", 0, "tpufleet-do-kill-mine")

@@ -623,6 +623,12 @@ def test_a_worker_that_is_first_to_fail_too_often_has_its_tpu_replaced():
     }
 
 
+def test_a_bad_worker_is_replaced_in_the_last_crash_that_is_allowed():
+    watch = {"bad_worker": "w1", "bad_times": 3, "crashes": 4}
+
+    assert decided(pod(ended("77"), ended("1")), watch).action == REPLACE
+
+
 def test_a_bad_worker_saves_no_run_that_has_crashed_too_often():
     watch = {"bad_worker": "w1", "bad_times": 3, "crashes": 5}
 

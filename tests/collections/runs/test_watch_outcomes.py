@@ -8,7 +8,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
     RecordError,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NoAnswer
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Part, Seen
+from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Limits, Part, Seen
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     LOOK_HOLDS_S,
@@ -202,6 +202,17 @@ def test_a_run_that_is_given_up_is_stopped_with_its_reason(controller):
     assert (outcome.action, outcome.state, outcome.failed) == ("give up", "given up", False)
     assert (record["wanted"], record["given_up"]) == ("stopped", "pod-w0: ended with 2")
     assert controller.actor.played == []
+
+
+def test_the_limits_of_a_pass_decide_when_a_run_is_given_up(controller):
+    controller.wants()
+    controller.limits = Limits(preemptions=1)
+    controller.wants(watch={"preemptions": 1})
+    controller.listing = [LOST]
+
+    (outcome,) = controller.pass_once()
+
+    assert (outcome.action, outcome.why) == ("give up", "its TPU is PREEMPTED, the 2nd time")
 
 
 def test_a_run_that_is_done_is_recorded_so(controller):

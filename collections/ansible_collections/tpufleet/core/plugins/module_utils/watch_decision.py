@@ -258,7 +258,7 @@ def _delete_command(seen: Seen) -> str:
 
 
 def _lost(seen: Seen, memory: Memory, now: float, limits: Limits) -> Decision:
-    why = "its TPU is gone" if seen.node == GONE else f"its TPU is {seen.node}"
+    why = f"its TPU is {seen.node}"
     if not seen.asked_twice:
         return _stay("preempted?", f"{why}; suspected preemption, confirming", memory, now)
     if not seen.can_be_created:
