@@ -122,3 +122,23 @@ def test_a_label_of_any_length_is_shown_cut():
 
     assert len(adoption_blocker(other, "lab", False)) < 300
     assert len(deletion_blocker(other, DEMO, "lab")) < 300
+
+
+@pytest.mark.parametrize(
+    ("identity", "what"),
+    [
+        (("", "us-central2-b", "1"), "TPU name"),
+        (("demo", "", "1"), "zone"),
+        (("demo", "us-central2-b", ""), "node id"),
+    ],
+)
+def test_the_part_of_an_identity_that_is_invalid_is_named(identity, what):
+    with pytest.raises(NotConfigured, match=rf"^invalid {what} \(''\)$"):
+        NodeIdentity.parse(*identity)
+
+
+@pytest.mark.parametrize(("id_", "told"), [("124", "124"), ("", "unknown")])
+def test_a_recreated_tpu_is_named_with_both_ids(id_, told):
+    assert deletion_blocker(replace(NODE, id=id_), DEMO, "lab") == (
+        f"TPU {NODE.where}: another TPU has this name now (id {told}, expected 123)"
+    )
