@@ -114,7 +114,9 @@ def want(
             "record": {"attempt": number + 1},
             "port": port(number + 1, int(launch.get("chip", -1))),
         }
-    raise RecordError(f"the record of run {run} changes all the time: run this again")
+    raise RecordError(
+        f"the record of run {run} keeps being changed by other controllers. Run this command again"
+    )
 
 
 def elsewhere(before: RunRecord, launch: Mapping[str, Any]) -> str:
@@ -131,7 +133,7 @@ def elsewhere(before: RunRecord, launch: Mapping[str, Any]) -> str:
 
 
 def must_look(before: RunRecord, launch: Mapping[str, Any]) -> bool:
-    """Tell whether a record alone does not allow a launch: the run may be running, or is done."""
+    """Return whether the workers must be asked first: the run may be running, or is done."""
     is_done = before.wanted is DesiredState.DONE and is_same(before, launch)
     return before.wanted is DesiredState.RUNNING or is_done
 

@@ -51,7 +51,9 @@ ACTIONS = (NOTHING, RECREATE, REPLACE, LAUNCH, RESTART, STOP, RECORD_DONE, GIVE_
 
 @dataclass(frozen=True)
 class Limits:
-    """When enough is enough; times in seconds, 0 of a budget means no limit.
+    """How long the watch waits and how often it tries.
+
+    Times are in seconds; 0 of a budget means no limit.
 
     ``output`` is how old the last line of a log may be where a trainer writes no heartbeat, 0 for
     any age.

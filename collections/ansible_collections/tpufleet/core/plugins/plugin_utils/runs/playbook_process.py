@@ -40,7 +40,7 @@ def run_process(
     ) as process:
         try:
             return _ended(process, why_stop)
-        except BaseException:  # whoever is asked to end takes its playbooks along
+        except BaseException:  # on SIGTERM, end the playbooks too
             end_tree(process)
             raise
 

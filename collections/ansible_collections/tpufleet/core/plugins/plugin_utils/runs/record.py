@@ -36,7 +36,7 @@ MOST_NUMBER = (1 << 63) - 1
 
 
 class InvalidRecordError(RecordError):
-    """A record has a ``field`` that cannot be what it must be; ``problem`` says why."""
+    """A field of a record is invalid; ``problem`` says why."""
 
     def __init__(self, run: str, field: str, problem: str) -> None:
         self.field, self.problem = field, problem
@@ -203,7 +203,7 @@ class _Reader:
         if value is None:
             raise self.wrong(name, "is missing")
         if value != default and not pattern.fullmatch(value):
-            raise self.wrong(name, "has a form that is not allowed")
+            raise self.wrong(name, "has an invalid format")
         return value
 
     def prose(self, name: str) -> str:
@@ -264,7 +264,7 @@ class _Reader:
         if not words:
             raise self.wrong(name, "is empty")
         if not all(_is_text(word, MOST_TEXT) for word in words):
-            raise self.wrong(name, "holds what is not a word of a command")
+            raise self.wrong(name, "has an item that is not a command argument")
         return tuple(words)
 
     def _config(self) -> str | None:
@@ -284,7 +284,7 @@ class _Reader:
         env = self._get("env", Mapping, {})
         for name, value in env.items():
             if not VARIABLE.fullmatch(name) or not _is_text(value, MOST_TEXT):
-                raise self.wrong("env", "holds what is not an environment variable")
+                raise self.wrong("env", "has an item that is not an environment variable")
         return dict(env)
 
     def _nodes(self) -> tuple[NodeIdentity, ...]:
@@ -295,7 +295,7 @@ class _Reader:
                 isinstance(node.get(name), str) and pattern.fullmatch(node[name])
                 for name, pattern in fields.items()
             ):
-                raise self.wrong("nodes", "holds what does not identify a TPU")
+                raise self.wrong("nodes", "has an item that does not identify a TPU")
             found.append(NodeIdentity(**{name: node[name] for name in fields}))
         return tuple(found)
 
@@ -309,7 +309,7 @@ class _Reader:
         events = []
         for event in self._get("history", list, [])[-MOST_HISTORY:]:
             if not isinstance(event, Mapping) or not isinstance(event.get("what"), str):
-                raise self.wrong("history", "holds what is not an event")
+                raise self.wrong("history", "has an item that is not an event")
             moment = _Reader(self._run, event).seconds("time")
             events.append(Event(moment or 0.0, _one_line(event["what"])))
         return tuple(events)
