@@ -1,5 +1,6 @@
 """Records of runs that are over leave the live ones, and are found and changed by name."""
 
+import json
 import threading
 import time
 
@@ -121,9 +122,11 @@ class SlowFolder(RecordFolder):
 def test_with_2000_records_in_a_slow_bucket_a_run_that_hangs_is_still_restarted(tmp_path):
     controller = Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
     slow = SlowFolder(str(controller.fleet_state), 0.05)
+    runs = controller.fleet_state / "runs"
+    runs.mkdir(parents=True)
     for number in range(2000):
-        RecordFolder.put(slow, f"old{number}", 0, record_fields(f"old{number}", wanted="done"))
-    slow._spent.clear()
+        record = record_fields(f"old{number}", wanted="done")
+        (runs / f"old{number}.json").write_text(json.dumps(record))
     controller.wants()
     began = controller.now
     answers = {"runs": [running(age=1e5)], "asked_at": began}
