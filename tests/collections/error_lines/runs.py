@@ -24,10 +24,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run import (
 from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
     Worker,
     find_config,
+    overrides,
     parts,
     read_config,
     run_name,
-    words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
     Timer,
@@ -61,7 +61,7 @@ def config_without_settings(bad: Bad) -> str:
 
 @case("'steps'")
 def override_that_is_none(bad: Bad) -> str:
-    return refused(words, None, "steps")
+    return refused(overrides, "steps")
 
 
 @case("'a b/c'")
