@@ -22,6 +22,8 @@ from tests.localcloud.api.local_api import LocalApi
 
 OURS = {LABEL: DEFAULT_FLEET_NAME}
 
+EMULATOR = "STORAGE_EMULATOR_HOST"
+
 
 def node_task(state: str, kind: str = "v4-8") -> str:
     return f"""
@@ -42,8 +44,10 @@ def play_of(*tasks: str) -> str:
 def environment_of(local_api: LocalApi) -> dict[str, str]:
     """The environment in which inventory/local is this cloud."""
     (local_api.state / "endpoint").write_text(local_api.endpoint)
+    # Another test's emulator, which has ended by now.
+    inherited = {name: value for name, value in os.environ.items() if name != EMULATOR}
     return {
-        **os.environ,
+        **inherited,
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # a line for each host and task
         "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),

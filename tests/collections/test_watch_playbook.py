@@ -106,7 +106,7 @@ def test_an_invalid_record_fails_the_pass_and_the_other_runs_are_acted_on(local_
 
     told = flat(result)
     assert result.returncode != 0
-    assert "broken: run 'broken': invalid record: the whole is not a JSON object" in told
+    assert "it is not a JSON object" in told
     assert "run mine: preempted: its TPU is gone: recreate" in log(fleet)
 
 
