@@ -109,7 +109,7 @@ def _lost_between_look_and_start(playbook: str) -> Callable[[Disturbed], None]:
         since = len(run.said())
         if playbook == "playbooks/watch.yml":
             run.signal_trainer("KILL", f"{TPU}-w1")
-        launched = lambda: "$ ansible-playbook train.yml" in run.said(since)  # noqa: E731
+        launched = lambda: re.search(r"\$ ansible-playbook .*train\.yml", run.said(since))  # noqa: E731
         words = ("-e", f"run={run.run}") if "restart" in playbook else ()
         controller = run.begin(playbook, *words)
         try:
