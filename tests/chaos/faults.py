@@ -174,12 +174,13 @@ def _same_name(run: Disturbed) -> None:
 def _hostile_record(run: Disturbed) -> None:
     owned = run.log.with_name("owned")
     word = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
-    told = {**run.record(), "run": "hostile", "release": word, "tpu": word}
+    place = f"{BUCKET}/checkpoints/hostile"
+    told = {**run.record(), "run": "hostile", "checkpoints": place, "release": word, "tpu": word}
     run.put_object("fleet/runs/hostile.json", json.dumps(told))
     run.signal_trainer("KILL", f"{TPU}-w1")
     try:
         assert run.watch() != 0
-        assert "hostile: invalid record" in run.passes[-1]
+        assert "run 'hostile': invalid record: release" in run.passes[-1]
         assert not owned.exists()
     finally:
         run.delete_object("fleet/runs/hostile.json")
