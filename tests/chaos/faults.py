@@ -269,7 +269,7 @@ FAULTS = (
     Fault("a worker lost between look and start, by watch",
           _lost_between_look_and_start("playbooks/watch.yml"), r": launch"),
     Fault("a worker lost between look and start, by restart",
-          _lost_between_look_and_start("playbooks/restart.yml"), r"restarted by restart.yml"),
+          _lost_between_look_and_start("playbooks/restart.yml"), r"restarted on request"),
     Fault("a worker that hangs during a pass", _hang_in_a_pass, new_attempt=False),
     Fault("a controller without the release", _no_release, r": launch"),
     Fault("two TPUs of one name", _same_name, r"preempted: .*: recreate", machines_go=True),
