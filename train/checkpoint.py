@@ -51,7 +51,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: str) -> "Manifest":
-        """Read manifest.json. Raises ValueError where it is not what a save writes."""
+        """Parse manifest.json. Raises ValueError for an invalid one."""
         try:
             found = json.loads(text)
         except RecursionError:

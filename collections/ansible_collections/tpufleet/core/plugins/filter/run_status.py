@@ -281,7 +281,7 @@ def errors(name: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
 def finished_runs(
     answers: Mapping[str, Answer], records: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the runs, each with its attempt, that are done although their record does not say so.
+    """Return the runs, with their attempts, that are done but not yet recorded as done.
 
     Every process of the recorded attempt has ended with 0.
     """

@@ -128,7 +128,7 @@ class Seen:
     address: str = ""
 
     def with_workers(self, parts: tuple[Part, ...], workers: int, health: str) -> Seen:
-        """Return the same with what its workers and their number say."""
+        """Return a copy with the state of the workers and their number."""
         return replace(self, parts=parts, workers=workers, health=health)
 
 

@@ -11,7 +11,7 @@ CHECK = "foreign TPUs"
 
 
 def adopt_command(tpu: str) -> str:
-    """Return the command that makes a TPU of the fleet file belong to this fleet."""
+    """Return the command that adopts a TPU of the fleet file."""
     return f"ansible-playbook playbooks/create.yml -e tpu={tpu} -e adopt=true"
 
 

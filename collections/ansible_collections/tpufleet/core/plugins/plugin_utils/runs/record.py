@@ -15,14 +15,13 @@ from typing import Any
 
 from ...module_utils.run import RUN_NAME, VARIABLE
 from ...module_utils.run_record import RecordError
+from ...module_utils.tpu_errors import NotConfigured
 from ..fleet.ownership import NodeIdentity
 
 RELEASE = re.compile(r"[0-9a-f]{16}")
 LOCK_DIGEST = re.compile(r"[0-9a-f]{64}")
 REQUIREMENTS = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 TPU_NAME = re.compile(r"(multislice_)?[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-ZONE = re.compile(r"[a-z][a-z0-9-]{0,62}")
-NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 PATH = re.compile(r"(/|gs://[a-z0-9][a-z0-9._-]{1,221}(/|$))[A-Za-z0-9._/=@+:,~ -]*")
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -290,13 +289,12 @@ class _Reader:
     def _nodes(self) -> tuple[NodeIdentity, ...]:
         found = []
         for node in self._list("nodes", MOST_NODES):
-            fields = {"name": TPU_NAME, "zone": ZONE, "id": NODE_ID}
-            if not isinstance(node, Mapping) or not all(
-                isinstance(node.get(name), str) and pattern.fullmatch(node[name])
-                for name, pattern in fields.items()
-            ):
-                raise self.wrong("nodes", "has an item that does not identify a TPU")
-            found.append(NodeIdentity(**{name: node[name] for name in fields}))
+            known = node if isinstance(node, Mapping) else {}
+            try:
+                identity = (known.get(name) for name in ("name", "zone", "id"))
+                found.append(NodeIdentity.parse(*identity))
+            except NotConfigured:
+                raise self.wrong("nodes", "has an item that does not identify a TPU") from None
         return tuple(found)
 
     def _list(self, name: str, most: int) -> Sequence[Any]:
