@@ -28,7 +28,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "collections"))
 
-from ansible_collections.tpufleet.core.plugins.module_utils.run import (  # noqa: E402
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (  # noqa: E402
     Launch,
     Places,
     environment,

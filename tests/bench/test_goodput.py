@@ -78,9 +78,8 @@ def test_nothing_done_counts_nothing():
 
 
 def test_a_run_s_record_can_be_read_by_it_started_as_its_users_start_it():
-    script = (
-        "import bench.goodput, ansible_collections.tpufleet.core.plugins.module_utils.run_record"
-    )
+    record = "ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record"
+    script = f"import bench.goodput, {record}"
     command = [sys.executable, "-c", script]
 
     done = subprocess.run(

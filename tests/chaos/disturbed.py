@@ -131,7 +131,9 @@ class Disturbed:
 
     def record(self) -> dict:
         """Read the record out of the bucket."""
-        from ansible_collections.tpufleet.core.plugins.module_utils.run_record import record_store
+        from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+            record_store,
+        )
 
         endpoint = self.fleet.place.bucket_endpoint.read_text().strip()
         api = {"project": "local-fleet", "endpoint": "http://127.0.0.1", "zones": ["-"]}

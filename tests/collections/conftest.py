@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.google_http import Patience
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
 
 from tests.collections.scripted_api import ScriptedApi, serving
 

@@ -4,10 +4,12 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_lifecycle import ensure_present
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_queue import ensure_requested
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import WantedRequest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_lifecycle import (
+    ensure_present,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_queue import ensure_requested
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import WantedRequest
 
 from tests.collections.running_modules import run_module
 from tests.collections.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error

@@ -4,9 +4,13 @@ import re
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, create, survey
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import (
+    Options,
+    create,
+    survey,
+)
 
 from tests.collections.test_fleet import DEMO, quiet
 from tests.localcloud.api.local_api import LocalApi

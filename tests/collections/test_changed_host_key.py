@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import (
     KnownHost,
     KnownHostsFile,
     ssh_options,

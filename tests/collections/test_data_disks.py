@@ -1,15 +1,15 @@
 """Data disks: made where that is asked for, shared only to read, and never deleted unasked."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.compute_api import ComputeApi
-from ansible_collections.tpufleet.core.plugins.module_utils.data_disks import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.compute_api import ComputeApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.data_disks import (
     disk_type_for,
     disks_to_make,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, create
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import Options, create
 
 from tests.collections.scripted_api import ZONE, Say, error
 from tests.collections.test_fleet import DEMO, cloud_of

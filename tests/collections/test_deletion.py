@@ -1,20 +1,22 @@
 """Deletion by identity: a resource that took over a name is never deleted."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.deletion import TRIES
-from ansible_collections.tpufleet.core.plugins.module_utils.data_disks import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.data_disks import (
     MARK,
     MadeDisk,
     ensure_no_disk,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, delete
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_lifecycle import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.deletion import TRIES
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_lifecycle import (
     ensure_absent,
     ensure_present,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_queue import ensure_not_requested
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_queue import (
+    ensure_not_requested,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import Options, delete
 
 from tests.collections.scripted_api import PROJECT, ZONE, Drop, Say, error, node
 from tests.collections.test_queued_resources import request

@@ -5,25 +5,26 @@ from datetime import date
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.doctor import doctor_summary
-from ansible_collections.tpufleet.core.plugins.module_utils.doctor_cloud import (
-    api_finding,
-    clock_finding,
-    cloud_findings,
-    zone_findings,
-)
-from ansible_collections.tpufleet.core.plugins.module_utils.doctor_controller import (
-    key_finding,
-    program_findings,
-    version_findings,
-)
-from ansible_collections.tpufleet.core.plugins.module_utils.doctor_finding import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
     mend,
     ok,
     told,
     unseen,
     verdict,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.doctor_fleet import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_cloud import (
+    api_finding,
+    clock_finding,
+    cloud_findings,
+    zone_findings,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_controller import (
+    key_finding,
+    program_findings,
+    version_findings,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_fleet import (
     RIGHTS,
     bucket_findings,
     bucket_lines,
@@ -31,11 +32,13 @@ from ansible_collections.tpufleet.core.plugins.module_utils.doctor_fleet import 
     grant_finding,
     quota_findings,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.doctor_probe import Reply
-from ansible_collections.tpufleet.core.plugins.module_utils.doctor_ways import Way, way_findings
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings
-from ansible_collections.tpufleet.core.plugins.plugin_utils.folded_names import folded
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_probe import Reply
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_ways import (
+    Way,
+    way_findings,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_names import folded
 
 from tests.collections.scripted_api import Say, error, node
 from tests.collections.test_fleet import DEMO

@@ -1,7 +1,11 @@
 """What the doctor says of the watch, by its heartbeat and this computer's timer."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.doctor_finding import MEND, OK, UNSEEN
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
+    MEND,
+    OK,
+    UNSEEN,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.watch import watch_finding
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     Heartbeat,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup import kept_modules
 
 PLUGINS = "ansible_collections.tpufleet.core.plugins"
 MODULES = ("tpu_node", "tpu_queued_resource", "vpc_firewall")
@@ -54,7 +54,7 @@ def test_a_module_takes_what_is_documented(monkeypatch, name):
         taken.update(argument_spec)
         raise Stop
 
-    monkeypatch.setattr(plugin("module_utils", "cloud_module"), "AnsibleModule", module)
+    monkeypatch.setattr(plugin("module_utils.cloud", "cloud_module"), "AnsibleModule", module)
     with pytest.raises(Stop):
         plugin("modules", name).main()
     same(taken, documented(name), name)

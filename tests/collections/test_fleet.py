@@ -1,14 +1,15 @@
 """The fleet file: what may be written there, and what comes of it."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import Disk, parse_node
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import (
     choose,
     expand,
     name_and_zone,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NotConfigured
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import (
     Options,
     create,
     delete,
@@ -16,7 +17,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import (
     sort_nodes,
     survey,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import Disk, parse_node
 
 from tests.collections.scripted_api import Say, error, node
 from tests.localcloud.api.local_api import LocalApi

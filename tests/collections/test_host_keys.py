@@ -5,7 +5,7 @@ import stat
 import subprocess
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import (
     KnownHost,
     KnownHostsFile,
     known_host,
@@ -13,7 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import (
     remember_host_keys,
     ssh_options,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
 
 from tests.collections.scripted_api import ZONE, Say, error, node
 

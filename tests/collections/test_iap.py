@@ -5,7 +5,7 @@ import shlex
 import subprocess
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import (
     KnownHost,
     KnownHostsFile,
 )

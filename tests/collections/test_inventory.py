@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.template import is_trusted_as_template
-from ansible_collections.tpufleet.core.plugins.plugin_utils.inert_text import trust_inert
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inert_text import trust_inert
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NotConfigured
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
     LABEL,
     NodeIdentity,

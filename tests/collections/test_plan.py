@@ -4,17 +4,17 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.bucket_place import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import parse_request
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.bucket_place import (
     bucket_doubt,
     doubt_of,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NotConfigured
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import sort_nodes
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_plan import plan, read_date
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import parse_request
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import sort_nodes
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_plan import plan, read_date
 
 from tests.collections.scripted_api import Say, error, node
 from tests.collections.test_fleet import DEMO

@@ -3,19 +3,22 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import BadNode
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_queue import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import BadNode
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_queue import (
     ensure_not_requested,
     ensure_requested,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import (
     WantedRequest,
     parse_request,
     seconds_of,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_wanted import Different, Wanted
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_wanted import (
+    Different,
+    Wanted,
+)
 
 from tests.collections.scripted_api import PROJECT, ZONE, Drop, Say, error
 from tests.localcloud.api.local_api import LocalApi, wait_for

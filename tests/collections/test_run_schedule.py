@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     ScheduleError,
     Timer,
     check,

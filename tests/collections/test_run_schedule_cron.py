@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     ScheduleError,
     Timer,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.timers import Cron
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.timers import Cron
 
 CRONTAB = """#!/bin/sh
 table={table}

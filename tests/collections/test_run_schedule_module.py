@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.tpufleet.core.plugins.module_utils.timers import Cron
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.timers import Cron
 from ansible_collections.tpufleet.core.plugins.modules import run_schedule
 
 from tests.collections.test_run_schedule_cron import CRONTAB, script

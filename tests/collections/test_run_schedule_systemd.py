@@ -6,13 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     ScheduleError,
     Timer,
     service,
     timer_unit,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.timers import Cron, Systemd, keeper, run
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.timers import (
+    Cron,
+    Systemd,
+    keeper,
+    run,
+)
 
 WATCH = Timer("watch", "", "", 60, "/project", "/tool", ("playbooks/watch.yml",), "/lock")
 KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill.yml",), "/lock")

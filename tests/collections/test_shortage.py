@@ -4,12 +4,19 @@ import re
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
-from ansible_collections.tpufleet.core.plugins.module_utils.quota_holders import Quota, holders
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_fleet import Options, create, survey
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_requests import parse_request
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.quota_holders import (
+    Quota,
+    holders,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import parse_request
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import (
+    Options,
+    create,
+    survey,
+)
 
 from tests.collections.scripted_api import node
 from tests.collections.test_fleet import cloud_of, quiet

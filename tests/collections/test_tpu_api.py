@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.google_http import Patience
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
 
 from tests.collections.scripted_api import TOKEN, ZONE, Asked, Drop, Say, ScriptedApi, error, node
 

@@ -6,17 +6,20 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.host_keys import KnownHost
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_hosts import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import KnownHost
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import (
+    BadNode,
+    parse_node,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_shapes import (
+    shape_of,
+    type_of_config,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_hosts import (
     HostOptions,
     NameClash,
     build_hosts,
     refuse_clashes,
-)
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import BadNode, parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_shapes import (
-    shape_of,
-    type_of_config,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -3,15 +3,18 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_lifecycle import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_lifecycle import (
     ensure_absent,
     ensure_power,
     ensure_present,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import Disk
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_wanted import Different, Wanted
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import Disk
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_wanted import (
+    Different,
+    Wanted,
+)
 
 from tests.collections.scripted_api import ZONE, Drop, Say, error, node
 from tests.localcloud.api.local_api import LocalApi

@@ -1,15 +1,15 @@
 """The fleet's firewall rules: least open, ours alone, and nobody let in by accident."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.compute_api import ComputeApi
-from ansible_collections.tpufleet.core.plugins.module_utils.firewall_rules import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.compute_api import ComputeApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.firewall_rules import (
     open_to_all,
     parse_rule,
     wanted_rules,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_wanted import Different
-from ansible_collections.tpufleet.core.plugins.module_utils.vpc_firewall import ensure_rules
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_wanted import Different
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.vpc_firewall import ensure_rules
 from hypothesis import given
 from hypothesis import strategies as st
 

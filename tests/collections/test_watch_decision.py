@@ -3,7 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
+    RunRecord,
+    parse_record,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
     ACTIONS,
     FOREIGN,
     GIVE_UP,
@@ -20,10 +24,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision impor
     Part,
     Seen,
     decide,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
-    RunRecord,
-    parse_record,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_idle import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_idle import (
     KEPT_RELEASES,
     YOUNG_SECONDS,
     idle_since,
     in_use,
     superfluous,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import SeenTpu
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import SeenTpu
 
 from tests.collections.runs.records import ZONE, run_record
 

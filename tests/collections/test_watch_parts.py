@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
     FOREIGN,
     GONE,
     Part,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import (
     CHANGING,
     SeenTpu,
     address_of,
@@ -19,7 +20,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
     tpus_of_nodes,
     view,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
 
 from tests.collections.runs.records import ZONE, run_record
 from tests.collections.scripted_api import node

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
     FOREIGN,
     GIVE_UP,
     GONE,
@@ -22,7 +22,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision impor
     Seen,
     decide,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import SeenTpu
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import SeenTpu
 
 from tests.collections.runs.records import run_record
 

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordError,
     RecordFolder,
 )

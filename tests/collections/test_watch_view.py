@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL, is_ours
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
     FOREIGN,
     GONE,
     LAUNCH,
@@ -17,13 +18,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision impor
     Part,
     decide,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import (
     SeenTpu,
     tpus_of_inventory,
     tpus_of_nodes,
     view,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL, is_ours
 
 from tests.collections.runs.records import ZONE, run_record
 from tests.collections.scripted_api import node

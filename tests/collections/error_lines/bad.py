@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError
-from ansible_collections.tpufleet.core.plugins.module_utils.release import ReleaseError
-from ansible_collections.tpufleet.core.plugins.module_utils.run import (
-    RunError,
-)
-from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import TpuApiError
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     ScheduleError,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import TpuApiError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.task_tally import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import ReleaseError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
+    RunError,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view.task_tally import (
     Failure,
     failure_lines,
     failure_text,

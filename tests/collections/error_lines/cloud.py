@@ -1,8 +1,8 @@
 """Bad input to the cloud: a wrong project, zone, type; credentials; an API that is away."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet import expand
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
 
 from localcloud import cloud as local_cloud
 from localcloud.failure import CloudError

@@ -15,13 +15,20 @@ from ansible_collections.tpufleet.core.plugins.filter.runs import (
     run_env,
     wait_outcome,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils import run_checkpoints, run_unit
-from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
+    Timer,
+    check,
+    cron_line,
+    playbook_words,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_checkpoints, run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     Places,
     command_words,
     state_in_words,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
+from ansible_collections.tpufleet.core.plugins.modules.run import mortal
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
     Worker,
     find_config,
     overrides,
@@ -29,14 +36,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
     read_config,
     run_name,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_schedule import (
-    Timer,
-    check,
-    cron_line,
-    playbook_words,
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep import (
+    assigned,
+    read_sweep,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_sweep import assigned, read_sweep
-from ansible_collections.tpufleet.core.plugins.modules.run import mortal
 
 from tests.collections.error_lines.bad import Bad, case, refused, shown
 from tests.collections.modules.test_run_launch import LAUNCH

@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 
 import yaml
-from ansible_collections.tpufleet.core.plugins.module_utils.apt_words import reason
-from ansible_collections.tpufleet.core.plugins.module_utils.env_install import install_from_index
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import check_room
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.apt_words import reason
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_install import (
+    install_from_index,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import check_room
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
 
 from tests.collections.error_lines.bad import Bad, case, failed, nowhere, refused, viewed

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import python_env
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
 
 
 @pytest.fixture(autouse=True)

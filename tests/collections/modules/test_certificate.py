@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.tpufleet.core.plugins.module_utils.certificate import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.certificate import (
     digests,
     lacks,
     read_certificate,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.setup_content import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.setup_content import (
     content_of,
     plugins_of,
     settled,
@@ -154,7 +154,7 @@ def test_a_file_of_the_project_counts_by_what_is_in_it(tmp_path):
 def test_the_modules_that_a_role_uses_count_with_all_that_they_import():
     names = {str(path.relative_to(PLUGINS)) for path in plugins_of(["python_env"], PLUGINS)}
 
-    assert {"modules/python_env.py", "module_utils/fleet_ssh.py"} <= names
+    assert {"modules/python_env.py", "module_utils/worker/fleet_ssh.py"} <= names
     assert "modules/tpu_node.py" not in names
 
 

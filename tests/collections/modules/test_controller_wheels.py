@@ -4,9 +4,9 @@ import sys
 import tarfile
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import wheels
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.controller_wheels import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import wheels
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.controller_wheels import (
     Target,
     packed,
     pinned_for,

@@ -4,7 +4,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.data_disk import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.data_disk import (
     Plan,
     Seen,
     UnfitError,

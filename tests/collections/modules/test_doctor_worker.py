@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.doctor_machine import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_machine import (
     Machine,
     certificate_finding,
     checkpoint_findings,

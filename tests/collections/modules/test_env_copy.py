@@ -10,18 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import from_leader
-from ansible_collections.tpufleet.core.plugins.module_utils.env_copy import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import from_leader
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_copy import (
     NoCopyError,
     begun,
     take_env,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet_ssh import rsyncd_conf
-from ansible_collections.tpufleet.core.plugins.module_utils.from_leader import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.fleet_ssh import rsyncd_conf
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
     FromLeaderError,
     LeaderAwayError,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     COMPLETE,
     EnvError,
     interpreter,

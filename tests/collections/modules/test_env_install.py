@@ -11,16 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import python_env
-from ansible_collections.tpufleet.core.plugins.module_utils.env_install import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_install import (
     compile_bytecode,
     drop_unused,
     install_from_index,
     install_from_wheels,
     take_cache,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.from_leader import FromLeaderError
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError, is_complete
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
+    FromLeaderError,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
+    EnvError,
+    is_complete,
+)
 from ansible_collections.tpufleet.core.plugins.modules.python_env import from_index
 
 from tests.collections.error_lines.bad import nowhere

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.runs import bad_ends
-from ansible_collections.tpufleet.core.plugins.module_utils.run import Places
-from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import look
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import part
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line import error_line
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import look
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import part
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.firewall_table import table_text
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.firewall_table import table_text
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
 SERVER, WORKER = f"tpf-m{os.getpid()}", f"tpf-w{os.getpid()}"

@@ -4,7 +4,10 @@ import shutil
 import subprocess
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.firewall_table import door, table_text
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.firewall_table import (
+    door,
+    table_text,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet_ssh import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.fleet_ssh import (
     authorized_keys,
     known_hosts,
     rsyncd_conf,
     ssh_config,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.from_leader import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
     FromLeaderError,
     has_leader,
     pull,

@@ -18,17 +18,20 @@ from pathlib import Path
 
 import jinja2
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
-from ansible_collections.tpufleet.core.plugins.module_utils.locks import one_at_a_time
-from ansible_collections.tpufleet.core.plugins.module_utils.report_metrics import summary
-from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.locks import one_at_a_time
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.report_metrics import summary
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     TRAINER,
     Launch,
     Places,
     RunError,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_log import log_since, log_start
-from ansible_collections.tpufleet.core.plugins.module_utils.run_progress import progress
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_log import (
+    log_since,
+    log_start,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress import progress
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 
 from tests.collections.running_modules import run_module

@@ -9,9 +9,9 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import kept_run, worker_module
-from ansible_collections.tpufleet.core.plugins.plugin_utils import kept_modules
-from ansible_collections.tpufleet.core.plugins.plugin_utils.sends_wheels import SendsWheels
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import kept_run, worker_module
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup import kept_modules
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.sends_wheels import SendsWheels
 from hypothesis import example, given
 from hypothesis import strategies as st
 

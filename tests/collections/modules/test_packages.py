@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.apt_words import missing, reason
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.apt_words import missing, reason
 
 from tests.collections.running_modules import run_module
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import (
     install_python,
     installed_python,

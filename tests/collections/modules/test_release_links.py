@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.fleet_ssh import rsyncd_conf
-from ansible_collections.tpufleet.core.plugins.module_utils.release import install, proven
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.fleet_ssh import rsyncd_conf
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import install, proven
 from ansible_collections.tpufleet.core.plugins.modules.release import from_the_leader
 
 from tests.collections.modules.test_env_copy import answer

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import list_code, stage
-from ansible_collections.tpufleet.core.plugins.module_utils.release import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import (
     MANIFEST,
     Entry,
     ReleaseError,
@@ -21,6 +20,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.release import (
     sweep,
     take,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import list_code, stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.locks import one_at_a_time
-from ansible_collections.tpufleet.core.plugins.module_utils.release import MANIFEST, proven
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.locks import one_at_a_time
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST, proven
 
 from tests.collections.modules.test_release_manifest import stage_code, write_code
 from tests.collections.running_modules import run_module

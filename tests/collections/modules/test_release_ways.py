@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.tpufleet.core.plugins.action.release import ActionModule, Way, explain
-from ansible_collections.tpufleet.core.plugins.module_utils.release import MANIFEST, prune
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST, prune
 
 
 def worker(index: int, count: int = 2, **more):

@@ -6,8 +6,8 @@ import sys
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run import Places
-from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import look
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import look
 
 from tests.collections.test_inventory import ROOT
 

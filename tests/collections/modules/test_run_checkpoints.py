@@ -5,8 +5,8 @@ import os
 import socket
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import Objects
-from ansible_collections.tpufleet.core.plugins.module_utils.run_checkpoints import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import (
     bucket_trouble,
     dies_with_tpu,
     trouble,

@@ -9,23 +9,34 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action.run_plan import node_of
 from ansible_collections.tpufleet.core.plugins.filter.run_chips import CARRIED, chip_hosts
 from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict
-from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
-from ansible_collections.tpufleet.core.plugins.module_utils.devices import device_files, holders
-from ansible_collections.tpufleet.core.plugins.module_utils.run import Launch, Places, overlap
-from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import Worker, parts, port
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import LAUNCH, Part, Seen
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import (
-    part,
-    tpus_of_inventory,
-    view,
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import (
+    device_files,
+    holders,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
+    Launch,
+    Places,
+    overlap,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, parts, port
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
+    LAUNCH,
+    Part,
+    Seen,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Outcome,
     by_tpu,
     lease_name,
     waits_for,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import (
+    part,
+    tpus_of_inventory,
+    view,
 )
 
 from tests.collections.runs.records import ZONE, run_record

@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
-from ansible_collections.tpufleet.core.plugins.module_utils.devices import groups
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import groups
 
 
 def test_the_groups_of_devices_that_a_group_may_open_are_given_but_roots_is_not(tmp_path):

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run import exit_in_words
-from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import end_by_systemd
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import exit_in_words
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import end_by_systemd
 
 KILLED = {
     "ActiveState": "failed",

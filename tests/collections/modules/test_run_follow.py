@@ -6,8 +6,11 @@ from types import SimpleNamespace
 import pytest
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible_collections.tpufleet.core.plugins.action import run_follow
-from ansible_collections.tpufleet.core.plugins.module_utils.run_log import log_since, log_start
-from ansible_collections.tpufleet.core.plugins.plugin_utils.folded_stream import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_log import (
+    log_since,
+    log_start,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_stream import (
     HOLD_SECONDS,
     FoldedStream,
 )

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     Launch,
     Places,
     RunError,
@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run import (
     secrets_file,
     state_in_words,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_unit import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import (
     takes_secrets,
     usable_cache,
 )

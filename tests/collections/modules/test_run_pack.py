@@ -6,7 +6,11 @@ import tarfile
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.runs import workers_of, workers_pattern
-from ansible_collections.tpufleet.core.plugins.module_utils.run import TRAINER, Places, RunError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
+    TRAINER,
+    Places,
+    RunError,
+)
 from ansible_collections.tpufleet.core.plugins.modules import run_pack
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
-from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
     Part,
     Worker,
     command_of,
@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import (
     run_name,
     with_overrides,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_sweep import read_sweep
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep import read_sweep
 
 
 def workers(tpu: str, count: int = 2) -> list[Worker]:

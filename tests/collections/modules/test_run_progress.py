@@ -4,12 +4,12 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_progress import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress import (
     goodput,
     progress,
     wanted_seconds,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import after_change
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import after_change
 from hypothesis import given
 from hypothesis import strategies as st
 

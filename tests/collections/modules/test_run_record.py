@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action.run_record import changed
-from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
     RecordFolder,

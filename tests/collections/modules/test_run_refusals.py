@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.runs import failures, launch_verdict
-from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
-from ansible_collections.tpufleet.core.plugins.module_utils.release import MANIFEST
-from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     Launch,
     Places,
     RunError,
     check_name,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.run_checkpoints import trouble
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import trouble
 from ansible_collections.tpufleet.core.plugins.modules.run import mortal
 
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import run_record, run_want
-from ansible_collections.tpufleet.core.plugins.module_utils.devices import holders
-from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from tests.collections.runs.valid_record import launch_fields, record_fields

@@ -1,8 +1,8 @@
 """How the units of several runs stand, out of one answer of systemd's."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import run_unit
-from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 
 TWO = (
     "Id=tpufleet-run@a.service\nActiveState=active\nSubState=running\n\n"

@@ -1,7 +1,7 @@
 """What a meeting of the workers, and another worker's end, are called."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     RunError,
     environment,
     state_in_words,

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.system_files import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.system_files import (
     SystemFile,
     clashes,
     following,

@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import env_use, wheels
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import env_use, wheels
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
 from hypothesis import given
 from hypothesis import strategies as st
 

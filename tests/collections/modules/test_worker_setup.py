@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils import python_env
-from ansible_collections.tpufleet.core.plugins.module_utils.devices import holders
-from ansible_collections.tpufleet.core.plugins.module_utils.hosts_file import with_own_name
-from ansible_collections.tpufleet.core.plugins.module_utils.python_env import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.hosts_file import with_own_name
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     EnvError,
     check_room,
     env_id,

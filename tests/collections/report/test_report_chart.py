@@ -5,7 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.report_chart import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_chart import (
     HEIGHT,
     WIDTH,
     Curve,

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.report_metrics import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.report_metrics import (
     MOST_POINTS,
     Rows,
     attempts,

@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.report_chart import WIDTH
-from ansible_collections.tpufleet.core.plugins.module_utils.report_page import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_chart import WIDTH
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page import (
     duration,
     page,
     timeline,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.report_runs import run_views
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import run_views
 from PIL import Image
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

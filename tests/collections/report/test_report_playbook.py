@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 
 from tests.collections.report.test_report_page import Reader
 from tests.collections.running_modules import run_module

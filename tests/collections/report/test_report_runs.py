@@ -1,7 +1,7 @@
 """What a report shows of a run, from its record and its workers' answers."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.report_runs import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import (
     Attempt,
     Event,
     attempts_of,

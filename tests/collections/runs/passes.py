@@ -5,19 +5,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Limits
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_view import SeenTpu
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import Actor, Claim, Play
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Look,
     Outcome,
     WatchPass,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import SeenTpu
 
 from tests.collections.runs.records import ZONE, record_fields
 

@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import stage
-from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import release_id
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     RunRecord,
     parse_record,

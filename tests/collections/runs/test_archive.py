@@ -5,14 +5,14 @@ import threading
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import Objects
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record_gcs import RecordBucket
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import RESTART
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record_gcs import RecordBucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     ARCHIVE_AFTER_S,
     RunStore,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import RESTART
 
 from tests.collections.runs.passes import Controller, running
 from tests.collections.runs.records import keep_release, record_fields

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import run_want
-from ansible_collections.tpufleet.core.plugins.module_utils import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.report_runs import kind_of
-from ansible_collections.tpufleet.core.plugins.module_utils.run import Launch, Places
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker import (
     NAME,
     parse_marker,
     parse_text,
     read_marker,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Launch, Places
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import kind_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import (
     read_done_marker,
 )
@@ -143,7 +143,7 @@ def test_a_bucket_that_this_controller_cannot_read_keeps_no_run_from_being_recov
         raise error("no")
 
     monkeypatch.setattr(
-        "ansible_collections.tpufleet.core.plugins.module_utils.gcs.Objects.content", content
+        "ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs.Objects.content", content
     )
     api = {"project": "a-project", "storage_endpoint": "http://127.0.0.1:1"}
     assert read_done_marker("gs://b/mine", "mine", api) is None
@@ -154,7 +154,7 @@ def test_a_bucket_that_does_not_answer_is_no_proof_that_a_run_is_not_done(monkey
         raise errors.NoAnswer("no answer")
 
     monkeypatch.setattr(
-        "ansible_collections.tpufleet.core.plugins.module_utils.gcs.Objects.content", content
+        "ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs.Objects.content", content
     )
     with pytest.raises(errors.NoAnswer):
         read_done_marker(

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import ABSENT, Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import ABSENT, Objects
 
 from tests.collections.runs.records import keep_release, record_fields
 from tests.collections.test_gcs import emulator as emulator

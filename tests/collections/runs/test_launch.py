@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run import RunError
-from ansible_collections.tpufleet.core.plugins.module_utils.run_plan import Part
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import (
     LaunchOptions,
     new_launches,
@@ -17,6 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     NodeIdentity,
     parse_record,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Part
 
 from tests.collections.runs.valid_record import record_fields
 

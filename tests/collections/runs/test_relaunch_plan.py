@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import stage
-from ansible_collections.tpufleet.core.plugins.module_utils.release import release_id
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import release_id
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import (
     keep_lock,

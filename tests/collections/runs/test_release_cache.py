@@ -4,14 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.code_tree import list_code, stage
-from ansible_collections.tpufleet.core.plugins.module_utils.release import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import (
     MANIFEST,
     ReleaseError,
     dump,
     load,
     release_id,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import list_code, stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
     cache_release,
     verify_release,

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.gcs import ConflictError, Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import ConflictError, Objects
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import watch_heartbeat
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     Heartbeat,

@@ -3,13 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.run_record import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NoAnswer
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NoAnswer
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Limits, Part, Seen
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
+    Limits,
+    Part,
+    Seen,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     LOOK_HOLDS_S,
     Look,

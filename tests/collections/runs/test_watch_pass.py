@@ -5,10 +5,10 @@ import threading
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.tpu_errors import NoAnswer
-from ansible_collections.tpufleet.core.plugins.module_utils.watch_decision import Limits
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NoAnswer
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     LOOK_HOLDS_S,
     NO_RELEASE,

@@ -1,6 +1,6 @@
 """What a failure is put down to: the words that were meant for a person."""
 
-from ansible_collections.tpufleet.core.plugins.plugin_utils.task_tally import failure_text
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view.task_tally import failure_text
 
 MANDATORY = (
     "Task failed: Finalization of task args for 'tpufleet.core.tunnel' failed: Error while "

@@ -1,6 +1,6 @@
 import re
 
-from ansible_collections.tpufleet.core.plugins.plugin_utils.folded_names import folded, stem_of
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_names import folded, stem_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.plugin_utils import screen as screen_module
-from ansible_collections.tpufleet.core.plugins.plugin_utils.screen import LINE, Screen
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view import screen as screen_module
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view.screen import LINE, Screen
 
 TASK = "jax : Have the Python environment that the lock file names, with JAX proven in it  bench"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 
-from ..plugin_utils.kept_modules import KeptModules
-from ..plugin_utils.setup_content import content_of
+from ..plugin_utils.setup.kept_modules import KeptModules
+from ..plugin_utils.setup.setup_content import content_of
 
 
 class ActionModule(KeptModules):

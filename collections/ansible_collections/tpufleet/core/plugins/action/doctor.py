@@ -17,32 +17,32 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ..filter.runs import foreign_tpus, workers_of
-from ..module_utils.doctor_cloud import cloud_findings
-from ..module_utils.doctor_controller import key_finding, program_findings, version_findings
-from ..module_utils.doctor_finding import MEND, OK, Finding, mend, told, unseen, verdict
-from ..module_utils.doctor_fleet import (
+from ..module_utils.cloud.google_http import Patience
+from ..module_utils.cloud.host_keys import KnownHostsFile
+from ..module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ..module_utils.cloud.tpu_errors import NotConfigured, TpuApiError, one_line
+from ..module_utils.schedule.run_schedule import PREFIX, ScheduleError
+from ..module_utils.schedule.timers import Systemd, keeper
+from ..module_utils.worker.doctor_finding import MEND, OK, Finding, mend, told, unseen, verdict
+from ..plugin_utils.doctor.doctor_asked import ERROR
+from ..plugin_utils.doctor.doctor_cloud import cloud_findings
+from ..plugin_utils.doctor.doctor_controller import key_finding, program_findings, version_findings
+from ..plugin_utils.doctor.doctor_fleet import (
     bucket_findings,
     fleet_finding,
     grant_finding,
     quota_findings,
 )
-from ..module_utils.doctor_ways import way_findings, way_of
-from ..module_utils.google_http import Patience
-from ..module_utils.host_keys import KnownHostsFile
-from ..module_utils.run_schedule import PREFIX, ScheduleError
-from ..module_utils.timers import Systemd, keeper
-from ..module_utils.tpu_api import ApiSettings, TpuApi
-from ..module_utils.tpu_errors import NotConfigured, TpuApiError, one_line
+from ..plugin_utils.doctor.doctor_ways import way_findings, way_of
 from ..plugin_utils.doctor.foreign import foreign_findings
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
-from ..plugin_utils.doctor_asked import ERROR
-from ..plugin_utils.folded_names import folded
 from ..plugin_utils.runs.watch_heartbeat import (
     HeartbeatError,
     controller_name,
     read_heartbeats,
 )
+from ..plugin_utils.view.folded_names import folded
 from .run_record import plain
 
 #: What is wrong shall be said soon; create.yml is the one that is patient.

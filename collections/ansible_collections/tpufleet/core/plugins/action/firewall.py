@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..plugin_utils.kept_modules import KeptModules
+from ..plugin_utils.setup.kept_modules import KeptModules
 
 
 class ActionModule(KeptModules):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..plugin_utils.sends_wheels import SendsWheels
+from ..plugin_utils.setup.sends_wheels import SendsWheels
 
 
 class ActionModule(SendsWheels):

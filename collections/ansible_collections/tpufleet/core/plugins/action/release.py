@@ -18,10 +18,10 @@ from typing import Any
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 
-from ..module_utils.release import ReleaseError
-from ..plugin_utils.kept_modules import KeptModules
+from ..module_utils.worker.release import ReleaseError
 from ..plugin_utils.runs.release_cache import cache_release
-from ..plugin_utils.staged_code import staged
+from ..plugin_utils.runs.staged_code import staged
+from ..plugin_utils.setup.kept_modules import KeptModules
 
 INCOMING = ".cache/tpufleet/incoming"
 SSH_FAILED = 255

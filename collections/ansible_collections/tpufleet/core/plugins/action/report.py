@@ -13,9 +13,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.report_page import page
-from ..module_utils.report_runs import run_views
-from ..module_utils.run_record import RecordError
+from ..plugin_utils.report.report_page import page
+from ..plugin_utils.report.report_runs import run_views
+from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
 

@@ -10,18 +10,18 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.run import RunError, check_name
-from ..module_utils.run_record import RecordError, record_store
-from ..module_utils.watch_decision import FOREIGN, READY, RESTART, TAKEN
-from ..module_utils.watch_view import tpus_of_inventory
+from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours
 from ..plugin_utils.runs.actor import ACTION_S, Actor, Claim
 from ..plugin_utils.runs.lease import Lease, Leases
 from ..plugin_utils.runs.record import DesiredState, RunRecord
 from ..plugin_utils.runs.relaunch import missing_here
+from ..plugin_utils.runs.run_record import RecordError, record_store
 from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.watch_decision import FOREIGN, READY, RESTART, TAKEN
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_pass import Look, changed_since, lease_name
+from ..plugin_utils.runs.watch_view import tpus_of_inventory
 from .run_record import plain
 from .watch import host_facts
 

@@ -9,12 +9,12 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.checkpoint_sound import Layout, files_of, none_finished
 from ..module_utils.cloud.download import download_all, missing
-from ..module_utils.gcs import SCHEME, Objects, StoredObject
-from ..module_utils.run import TRAINER, RunError, check_name
-from ..module_utils.run_record import RecordError
-from ..module_utils.tpu_errors import Forbidden, NotFound, TpuApiError
+from ..module_utils.cloud.gcs import SCHEME, Objects, StoredObject
+from ..module_utils.cloud.tpu_errors import Forbidden, NotFound, TpuApiError
+from ..module_utils.worker.checkpoint_sound import Layout, files_of, none_finished
+from ..module_utils.worker.run import TRAINER, RunError, check_name
+from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
 

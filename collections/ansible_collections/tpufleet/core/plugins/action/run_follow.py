@@ -14,9 +14,9 @@ from ansible import constants, context
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.utils.display import Display
 
-from ..module_utils.run import latest
-from ..plugin_utils.folded_stream import FoldedStream
-from ..plugin_utils.kept_modules import KeptModules
+from ..module_utils.worker.run import latest
+from ..plugin_utils.setup.kept_modules import KeptModules
+from ..plugin_utils.view.folded_stream import FoldedStream
 
 WAIT_SECONDS = 20
 """How long a worker that has nothing to say keeps the question."""

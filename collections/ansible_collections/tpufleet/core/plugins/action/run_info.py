@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..plugin_utils.kept_modules import WorkerModule
+from ..plugin_utils.setup.kept_modules import WorkerModule
 
 
 class ActionModule(WorkerModule):

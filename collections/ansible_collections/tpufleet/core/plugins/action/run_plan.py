@@ -12,9 +12,13 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..filter.runs import one_env
-from ..module_utils.release import ReleaseError
-from ..module_utils.run import RunError, check_name
-from ..module_utils.run_plan import (
+from ..module_utils.worker.release import ReleaseError
+from ..module_utils.worker.run import RunError, check_name
+from ..plugin_utils.runs.launch import LaunchOptions, new_launches, relaunched
+from ..plugin_utils.runs.record import DesiredState, LaunchSpec, NodeIdentity
+from ..plugin_utils.runs.relaunch import keep_lock, kept_release
+from ..plugin_utils.runs.release_cache import cache_release, verify_release
+from ..plugin_utils.runs.run_plan import (
     TRAINER,
     Part,
     Worker,
@@ -26,14 +30,10 @@ from ..module_utils.run_plan import (
     read_config,
     run_name,
 )
-from ..module_utils.run_record import RecordError
-from ..module_utils.run_sweep import read_sweep
-from ..plugin_utils.runs.launch import LaunchOptions, new_launches, relaunched
-from ..plugin_utils.runs.record import DesiredState, LaunchSpec, NodeIdentity
-from ..plugin_utils.runs.relaunch import keep_lock, kept_release
-from ..plugin_utils.runs.release_cache import cache_release, verify_release
+from ..plugin_utils.runs.run_record import RecordError
+from ..plugin_utils.runs.run_sweep import read_sweep
+from ..plugin_utils.runs.staged_code import staged
 from ..plugin_utils.runs.store import RunStore
-from ..plugin_utils.staged_code import staged
 from .run_record import plain
 
 

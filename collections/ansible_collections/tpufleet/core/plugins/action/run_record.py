@@ -7,10 +7,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.run import RunError, check_name
-from ..module_utils.run_plan import port
-from ..module_utils.run_record import RecordConflictError, RecordError
+from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
+from ..plugin_utils.runs.run_plan import port
+from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
 from ..plugin_utils.runs.store import RunStore
 
 TRIES = 8

@@ -10,7 +10,7 @@ from ansible import constants
 from ansible.errors import AnsibleConnectionFailure
 from ansible.utils.display import Display
 
-from ..plugin_utils.kept_modules import KeptModules
+from ..plugin_utils.setup.kept_modules import KeptModules
 
 POLL_SECONDS = 6
 POLL_PROCESS_SECONDS = 2

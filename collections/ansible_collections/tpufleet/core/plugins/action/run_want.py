@@ -9,11 +9,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.run import RunError
-from ..module_utils.run_plan import port
-from ..module_utils.run_record import RecordConflictError, RecordError
+from ..module_utils.worker.run import RunError
 from ..plugin_utils.runs.launch import starts
 from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
+from ..plugin_utils.runs.run_plan import port
+from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
 from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
 

@@ -12,14 +12,14 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils import tpu_fleet, tpu_queued
-from ..module_utils.data_disks import made_disks
-from ..module_utils.fleet import FleetTpu, choose, expand, name_and_zone
-from ..module_utils.tpu_api import ApiSettings, TpuApi
-from ..module_utils.tpu_errors import NotConfigured, TpuApiError
-from ..module_utils.tpu_nodes import DEAD_STATES, Node, parse_node
-from ..module_utils.tpu_requests import parse_request
-from ..module_utils.tpu_wanted import KEYS_ENTRY, OS_LOGIN_ENTRY, Different, Wanted
+from ..module_utils.cloud.data_disks import made_disks
+from ..module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ..module_utils.cloud.tpu_errors import NotConfigured, TpuApiError
+from ..module_utils.cloud.tpu_nodes import DEAD_STATES, Node, parse_node
+from ..module_utils.cloud.tpu_requests import parse_request
+from ..module_utils.cloud.tpu_wanted import KEYS_ENTRY, OS_LOGIN_ENTRY, Different, Wanted
+from ..plugin_utils.fleet import tpu_fleet, tpu_queued
+from ..plugin_utils.fleet.fleet import FleetTpu, choose, expand, name_and_zone
 from ..plugin_utils.fleet.ownership import (
     DEFAULT_FLEET_NAME,
     LABEL,
@@ -136,7 +136,8 @@ class ActionModule(ActionBase):
             known = waiting or any(given["zone"] in ("", *tpu.zones) for tpu in meant)
             nodes = tpu_fleet.find(listed, given["only"], given["zone"], known=bool(known))
         # Looked for before the TPUs go, which are what name them.
-        disks = made_disks(api, nodes, meant) if given["disks"] else []
+        wanted = [choice for tpu in meant for choice in tpu.choices]
+        disks = made_disks(api, nodes, wanted) if given["disks"] else []
         options, tell = self._options(given), _Teller()
         done = tpu_fleet.delete_requests(api, waiting, options, tell)
         done += tpu_fleet.delete(api, nodes, options, tell)

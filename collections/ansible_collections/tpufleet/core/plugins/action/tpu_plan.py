@@ -10,15 +10,15 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.bucket_place import bucket_doubt
-from ..module_utils.data_disks import disks_to_make
-from ..module_utils.fleet import FleetTpu, expand
-from ..module_utils.tpu_api import ApiSettings, TpuApi
-from ..module_utils.tpu_errors import TpuApiError
-from ..module_utils.tpu_fleet import Survey, survey
-from ..module_utils.tpu_plan import plan, read_date
-from ..module_utils.tpu_requests import parse_request
-from ..module_utils.tpu_wanted import Wanted
+from ..module_utils.cloud.data_disks import disks_to_make
+from ..module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ..module_utils.cloud.tpu_errors import TpuApiError
+from ..module_utils.cloud.tpu_requests import parse_request
+from ..module_utils.cloud.tpu_wanted import Wanted
+from ..plugin_utils.fleet.bucket_place import bucket_doubt
+from ..plugin_utils.fleet.fleet import FleetTpu, expand
+from ..plugin_utils.fleet.tpu_fleet import Survey, survey
+from ..plugin_utils.fleet.tpu_plan import plan, read_date
 
 _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..plugin_utils.told_progress import ActionWithProgress
+from ..plugin_utils.view.told_progress import ActionWithProgress
 
 
 class ActionModule(ActionWithProgress):

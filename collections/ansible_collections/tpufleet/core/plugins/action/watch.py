@@ -13,22 +13,22 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.run_record import RecordError, record_store
-from ..module_utils.tpu_api import ApiSettings, TpuApi
-from ..module_utils.tpu_errors import TpuApiError
-from ..module_utils.tpu_nodes import parse_node
-from ..module_utils.watch_decision import NOTHING, Limits
-from ..module_utils.watch_view import IsOurs, SeenTpu, tpus_of_inventory, tpus_of_nodes
+from ..module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ..module_utils.cloud.tpu_errors import TpuApiError
+from ..module_utils.cloud.tpu_nodes import parse_node
 from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours, parse_fleet_name
 from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
 from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.lease import Leases
 from ..plugin_utils.runs.relaunch import RELEASES
+from ..plugin_utils.runs.run_record import RecordError, record_store
 from ..plugin_utils.runs.store import Records, RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, prune
+from ..plugin_utils.runs.watch_decision import NOTHING, Limits
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_pass import Look, Outcome, WatchPass, unusable_outcomes
+from ..plugin_utils.runs.watch_view import IsOurs, SeenTpu, tpus_of_inventory, tpus_of_nodes
 from .run_record import plain
 
 PASS_S = 1500.0

@@ -46,13 +46,13 @@ from ansible import constants, context
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as Default
 
-from ..plugin_utils import task_tally as tally
-from ..plugin_utils.folded_names import folded
-from ..plugin_utils.full_log import FullLog
-from ..plugin_utils.light_forks import lighten
-from ..plugin_utils.screen import Screen
-from ..plugin_utils.task_tally import TaskTally
+from ..plugin_utils.view import task_tally as tally
+from ..plugin_utils.view.folded_names import folded
+from ..plugin_utils.view.full_log import FullLog
+from ..plugin_utils.view.light_forks import lighten
+from ..plugin_utils.view.screen import Screen
 from ..plugin_utils.view.suggested_commands import completed, fleet_options
+from ..plugin_utils.view.task_tally import TaskTally
 
 _COLORS = {tally.CHANGED: constants.COLOR_CHANGED, tally.IGNORED: constants.COLOR_WARN}
 _SHORT = 140

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..module_utils.doctor_finding import MEND, Finding, mend, untold, verdict
+from ..module_utils.worker.doctor_finding import MEND, Finding, mend, untold, verdict
 from ..plugin_utils.doctor.foreign import refused_key_fix
-from ..plugin_utils.folded_names import folded
+from ..plugin_utils.view.folded_names import folded
 
 Answer = Mapping[str, Any]
 #: What ssh says if a server accepts none of the keys (ssh has no exit code of its own for it).

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..module_utils.run import DONE, latest
-from ..module_utils.run_progress import goodput
-from ..module_utils.tpu_slices import run_places
-from ..module_utils.watch_decision import DEAD, GONE
-from ..plugin_utils.folded_names import folded
+from ..module_utils.worker.run import DONE, latest
+from ..module_utils.worker.run_progress import goodput
+from ..plugin_utils.fleet.tpu_slices import run_places
+from ..plugin_utils.runs.watch_decision import DEAD, GONE
+from ..plugin_utils.view.folded_names import folded
 from .runs import Answer, why
 
 HUNG_SECONDS = 600

@@ -11,10 +11,10 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ..module_utils.fleet import expand
 from ..module_utils.worker.error_line import error_line, last_attempt
+from ..plugin_utils.fleet.fleet import expand
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
-from ..plugin_utils.folded_names import folded
+from ..plugin_utils.view.folded_names import folded
 
 ENV_FORMS = (
     'say -e env=\'"NAME=value OTHER=value"\' or -e \'{"env": {"NAME": "value"}}\' '

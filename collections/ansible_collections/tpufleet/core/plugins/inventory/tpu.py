@@ -29,8 +29,8 @@ description:
     empty for a TPU of its own), C(tpu_slice_id), C(tpu_slice_count) and C(tpu_slice_leader_ip) (of
     the slice number 0). TPUs made one by one are never one run, whatever they are called.
   - A second source of workers, such as Compute Engine's TPU machine types, has its place in
-    C(module_utils/tpu_sources.py). Whatever lists, reads and vouches for host keys as C(TpuNodes)
-    does there gets hosts, groups, variables, filters and the cache alike.
+    C(plugin_utils/fleet/tpu_sources.py). Whatever lists, reads and vouches for host keys as
+    C(TpuNodes) does there gets hosts, groups, variables, filters and the cache alike.
 author: tpufleet maintainers
 requirements: [google-auth, requests]
 extends_documentation_fragment:
@@ -83,10 +83,14 @@ from ansible import constants
 from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 
-from ..module_utils.host_keys import KnownHost, KnownHostsFile, alias_of
-from ..module_utils.tpu_api import ApiSettings, Listing
-from ..module_utils.tpu_errors import NoAnswer, NotConfigured, TpuApiError, one_line
-from ..module_utils.tpu_hosts import (
+from ..module_utils.cloud.host_keys import KnownHost, KnownHostsFile, alias_of
+from ..module_utils.cloud.tpu_api import ApiSettings, Listing
+from ..module_utils.cloud.tpu_errors import NoAnswer, NotConfigured, TpuApiError, one_line
+from ..module_utils.cloud.tpu_nodes import Node
+from ..plugin_utils.doctor.doctor_asked import doctor_asked, last_words
+from ..plugin_utils.fleet.inert_text import trust_inert
+from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
+from ..plugin_utils.fleet.tpu_hosts import (
     BUILT_VARIABLES,
     Host,
     HostOptions,
@@ -95,13 +99,9 @@ from ..module_utils.tpu_hosts import (
     node_variables,
     refuse_clashes,
 )
-from ..module_utils.tpu_nodes import Node
-from ..module_utils.tpu_slices import Slice, slices_of
-from ..module_utils.tpu_sources import Source, TpuNodes
-from ..plugin_utils.doctor_asked import doctor_asked, last_words
-from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
-from ..plugin_utils.inert_text import trust_inert
-from ..plugin_utils.typed_values import cut_short
+from ..plugin_utils.fleet.tpu_slices import Slice, slices_of
+from ..plugin_utils.fleet.tpu_sources import Source, TpuNodes
+from ..plugin_utils.setup.typed_values import cut_short
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
 _PARSER_ERROR = 4

@@ -99,12 +99,18 @@ import os
 import subprocess
 from pathlib import Path
 
-from ..module_utils.apt_words import QUERY, missing
-from ..module_utils.certificate import NAME, digests, lacks, read_certificate
-from ..module_utils.devices import device_files
-from ..module_utils.python_env import EnvError, env_id, is_complete, lock_digest, python_minor
-from ..module_utils.setup_arguments import CERTIFICATE
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.apt_words import QUERY, missing
+from ..module_utils.worker.certificate import NAME, digests, lacks, read_certificate
+from ..module_utils.worker.devices import device_files
+from ..module_utils.worker.python_env import (
+    EnvError,
+    env_id,
+    is_complete,
+    lock_digest,
+    python_minor,
+)
+from ..module_utils.worker.setup_arguments import CERTIFICATE
+from ..module_utils.worker.worker_module import worker_module
 
 
 def missing_packages(packages: list) -> list:

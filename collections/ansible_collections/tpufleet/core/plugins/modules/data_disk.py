@@ -67,10 +67,10 @@ import os
 import subprocess
 from pathlib import Path
 
-from ..module_utils.data_disk import BY_ID, Seen, UnfitError, decide, line, with_line
-from ..module_utils.setup_arguments import DATA_DISK
-from ..module_utils.whole_file import rewrite
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.data_disk import BY_ID, Seen, UnfitError, decide, line, with_line
+from ..module_utils.worker.setup_arguments import DATA_DISK
+from ..module_utils.worker.whole_file import rewrite
+from ..module_utils.worker.worker_module import worker_module
 
 _MIB = 1 << 20
 

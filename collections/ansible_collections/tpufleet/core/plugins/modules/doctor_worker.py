@@ -73,8 +73,8 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.doctor_finding import told
-from ..module_utils.doctor_machine import Machine, kernel_lines, look
+from ..module_utils.worker.doctor_finding import told
+from ..module_utils.worker.doctor_machine import Machine, kernel_lines, look
 
 
 def main() -> None:

@@ -64,9 +64,9 @@ pending:
 import subprocess
 from pathlib import Path
 
-from ..module_utils.firewall_table import TABLE, table_text
-from ..module_utils.setup_arguments import FIREWALL
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.firewall_table import TABLE, table_text
+from ..module_utils.worker.setup_arguments import FIREWALL
+from ..module_utils.worker.worker_module import worker_module
 
 UNIT = Path("/etc/systemd/system/tpufleet-firewall.service")
 WAITING = Path("/run/tpufleet-firewall.new")

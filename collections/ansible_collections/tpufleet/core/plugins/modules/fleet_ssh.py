@@ -82,9 +82,9 @@ host_keys:
 import subprocess
 from pathlib import Path
 
-from ..module_utils.fleet_ssh import authorized_keys, known_hosts, rsyncd_conf, ssh_config
-from ..module_utils.setup_arguments import FLEET_SSH
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.fleet_ssh import authorized_keys, known_hosts, rsyncd_conf, ssh_config
+from ..module_utils.worker.setup_arguments import FLEET_SSH
+from ..module_utils.worker.worker_module import worker_module
 
 
 def public_key(folder: Path, *, make: bool) -> str:

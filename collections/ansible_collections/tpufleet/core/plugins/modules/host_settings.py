@@ -61,10 +61,10 @@ import socket
 import subprocess
 from pathlib import Path
 
-from ..module_utils.hosts_file import with_own_name
-from ..module_utils.setup_arguments import HOST_SETTINGS
-from ..module_utils.whole_file import rewrite
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.hosts_file import with_own_name
+from ..module_utils.worker.setup_arguments import HOST_SETTINGS
+from ..module_utils.worker.whole_file import rewrite
+from ..module_utils.worker.worker_module import worker_module
 
 ZONES = Path("/usr/share/zoneinfo")
 SERVICES = ("chrony", "chronyd", "ntpsec", "ntp", "systemd-timesyncd")

@@ -56,9 +56,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from ..module_utils.apt_words import QUERY, missing, reason
-from ..module_utils.setup_arguments import PACKAGES
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.apt_words import QUERY, missing, reason
+from ..module_utils.worker.setup_arguments import PACKAGES
+from ..module_utils.worker.worker_module import worker_module
 
 OPTIONS = {
     "Acquire::Languages": "none",  # descriptions in other languages are nobody's need here

@@ -73,8 +73,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from ..module_utils.setup_arguments import PEOPLE
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.setup_arguments import PEOPLE
+from ..module_utils.worker.worker_module import worker_module
 
 SUDOERS = Path("/etc/sudoers.d/tpufleet-people")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")

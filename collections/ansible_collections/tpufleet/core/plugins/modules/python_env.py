@@ -130,19 +130,19 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from ..module_utils.devices import holders
-from ..module_utils.env_copy import NoCopyError, begun, take_env
-from ..module_utils.env_install import (
+from ..module_utils.worker.devices import holders
+from ..module_utils.worker.env_copy import NoCopyError, begun, take_env
+from ..module_utils.worker.env_install import (
     UV_CACHE,
     drop_unused,
     install_from_index,
     install_from_wheels,
     take_cache,
 )
-from ..module_utils.env_use import active_runs, prunable, used_by_processes, used_by_runs
-from ..module_utils.from_leader import FromLeaderError, LeaderAwayError, has_leader
-from ..module_utils.locks import SETUP, one_at_a_time
-from ..module_utils.python_env import (
+from ..module_utils.worker.env_use import active_runs, prunable, used_by_processes, used_by_runs
+from ..module_utils.worker.from_leader import FromLeaderError, LeaderAwayError, has_leader
+from ..module_utils.worker.locks import SETUP, one_at_a_time
+from ..module_utils.worker.python_env import (
     COMPLETE,
     NEEDED_MB,
     EnvError,
@@ -154,9 +154,9 @@ from ..module_utils.python_env import (
     prove,
     python_minor,
 )
-from ..module_utils.setup_arguments import PYTHON_ENV
-from ..module_utils.wheels import NotHereError, drop, have_sent, wheels_folder
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.setup_arguments import PYTHON_ENV
+from ..module_utils.worker.wheels import NotHereError, drop, have_sent, wheels_folder
+from ..module_utils.worker.worker_module import worker_module
 
 ALONE = "this worker downloaded for itself"
 

@@ -91,9 +91,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from ..module_utils.from_leader import FromLeaderError, has_leader, pull
-from ..module_utils.locks import SETUP, one_at_a_time
-from ..module_utils.python_env import (
+from ..module_utils.worker.from_leader import FromLeaderError, has_leader, pull
+from ..module_utils.worker.locks import SETUP, one_at_a_time
+from ..module_utils.worker.python_env import (
     EnvError,
     check_room,
     lock_digest,
@@ -102,8 +102,8 @@ from ..module_utils.python_env import (
     python_minor,
     run,
 )
-from ..module_utils.setup_arguments import PYTHON_TOOLCHAIN
-from ..module_utils.wheels import (
+from ..module_utils.worker.setup_arguments import PYTHON_TOOLCHAIN
+from ..module_utils.worker.wheels import (
     NotHereError,
     download,
     drop,
@@ -112,7 +112,7 @@ from ..module_utils.wheels import (
     unpack_programs,
     wheels_folder,
 )
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.worker_module import worker_module
 
 UV_MB = 200
 

@@ -91,9 +91,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..module_utils.from_leader import FOLDER, FromLeaderError, pull
-from ..module_utils.locks import one_at_a_time
-from ..module_utils.release import (
+from ..module_utils.worker.from_leader import FOLDER, FromLeaderError, pull
+from ..module_utils.worker.locks import one_at_a_time
+from ..module_utils.worker.release import (
     Entry,
     ReleaseError,
     files_of,
@@ -107,11 +107,11 @@ from ..module_utils.release import (
     sweep,
     take,
 )
-from ..module_utils.run import Places, RunError
-from ..module_utils.run_unit import active_runs
+from ..module_utils.worker.run import Places, RunError
+from ..module_utils.worker.run_unit import active_runs
 from ..module_utils.worker.safe_files import read_json
-from ..module_utils.worker_arguments import RELEASE
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.worker_arguments import RELEASE
+from ..module_utils.worker.worker_module import worker_module
 
 
 def incoming_path(given: str) -> Path:

@@ -42,9 +42,9 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.report_metrics import summary
-from ..module_utils.run import Places, RunError, check_name
-from ..module_utils.run_unit import known_runs, look
+from ..module_utils.worker.report_metrics import summary
+from ..module_utils.worker.run import Places, RunError, check_name
+from ..module_utils.worker.run_unit import known_runs, look
 
 
 def main() -> None:

@@ -169,11 +169,12 @@ info:
 import re
 from pathlib import Path
 
-from ..module_utils.locks import RUNS, one_at_a_time
-from ..module_utils.python_env import EnvError, env_id, python_minor
-from ..module_utils.run import Launch, Places, RunError, check_name, chip_of, command_words
-from ..module_utils.run_checkpoints import dies_with_tpu, why
-from ..module_utils.run_unit import (
+from ..module_utils.worker.done_marker import read_marker
+from ..module_utils.worker.locks import RUNS, one_at_a_time
+from ..module_utils.worker.python_env import EnvError, env_id, python_minor
+from ..module_utils.worker.run import Launch, Places, RunError, check_name, chip_of, command_words
+from ..module_utils.worker.run_checkpoints import dies_with_tpu, why
+from ..module_utils.worker.run_unit import (
     free_device,
     look,
     obstacles,
@@ -183,9 +184,8 @@ from ..module_utils.run_unit import (
     stop,
     unit_states,
 )
-from ..module_utils.worker.done_marker import read_marker
-from ..module_utils.worker_arguments import RUN
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.worker_arguments import RUN
+from ..module_utils.worker.worker_module import worker_module
 
 
 def places_of(params: dict) -> Places:

@@ -84,13 +84,13 @@ settled:
 import time
 from pathlib import Path
 
-from ..module_utils.devices import holders
-from ..module_utils.run import Places, RunError, check_name, latest
-from ..module_utils.run_log import log_since, log_start
-from ..module_utils.run_progress import progress
-from ..module_utils.run_unit import known_runs, look, unit_states
-from ..module_utils.worker_arguments import RUN_INFO
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.devices import holders
+from ..module_utils.worker.run import Places, RunError, check_name, latest
+from ..module_utils.worker.run_log import log_since, log_start
+from ..module_utils.worker.run_progress import progress
+from ..module_utils.worker.run_unit import known_runs, look, unit_states
+from ..module_utils.worker.worker_arguments import RUN_INFO
+from ..module_utils.worker.worker_module import worker_module
 
 POLL_SECONDS = 0.5
 

@@ -81,9 +81,9 @@ from typing import IO, Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.checkpoint_sound import Layout, files_of, newest_finished, none_finished
-from ..module_utils.run import TRAINER, Places, RunError, check_name
-from ..module_utils.run_unit import UNIT
+from ..module_utils.worker.checkpoint_sound import Layout, files_of, newest_finished, none_finished
+from ..module_utils.worker.run import TRAINER, Places, RunError, check_name
+from ..module_utils.worker.run_unit import UNIT
 from ..module_utils.worker.safe_files import open_file, read_json
 
 WRITTEN = ("config.yml", "exit.json", "heartbeat.json", "log", "meeting.json", "metrics.jsonl")

@@ -103,14 +103,14 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.run_schedule import (
+from ..module_utils.schedule.run_schedule import (
     ScheduleError,
     Timer,
     check,
     check_environment,
     playbook_words,
 )
-from ..module_utils.timers import keeper
+from ..module_utils.schedule.timers import keeper
 
 
 def requested_timer(params: dict) -> Timer:

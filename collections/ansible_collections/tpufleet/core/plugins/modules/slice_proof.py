@@ -79,10 +79,16 @@ devices:
 
 from pathlib import Path
 
-from ..module_utils.devices import holders
-from ..module_utils.python_env import EnvError, env_id, lock_digest, prove_slice, python_minor
-from ..module_utils.setup_arguments import SLICE_PROOF
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.devices import holders
+from ..module_utils.worker.python_env import (
+    EnvError,
+    env_id,
+    lock_digest,
+    prove_slice,
+    python_minor,
+)
+from ..module_utils.worker.setup_arguments import SLICE_PROOF
+from ..module_utils.worker.worker_module import worker_module
 
 
 def main() -> None:

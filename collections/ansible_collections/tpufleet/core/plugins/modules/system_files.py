@@ -87,10 +87,10 @@ import stat
 import subprocess
 from pathlib import Path
 
-from ..module_utils.setup_arguments import SYSTEM_FILES
-from ..module_utils.system_files import SystemFile, clashes, following, undone
 from ..module_utils.worker.safe_files import is_directory, make_directory
-from ..module_utils.worker_module import worker_module
+from ..module_utils.worker.setup_arguments import SYSTEM_FILES
+from ..module_utils.worker.system_files import SystemFile, clashes, following, undone
+from ..module_utils.worker.worker_module import worker_module
 
 
 class NotTakenError(Exception):

@@ -1,4 +1,4 @@
-"""The module tpufleet.core.tpu_node; what it does is in module_utils/tpu_lifecycle.py."""
+"""The module tpufleet.core.tpu_node; what it does is in module_utils/cloud/tpu_lifecycle.py."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud_module import (
+from ..module_utils.cloud.cloud_module import (
     NAMED_OPTIONS,
     NEEDED_TO_MAKE,
     PROGRESS_OPTION,
@@ -140,11 +140,11 @@ from ..module_utils.cloud_module import (
     result_of,
     run_cloud_module,
 )
-from ..module_utils.host_keys import KnownHostsFile, remember_host_keys
-from ..module_utils.tpu_api import TpuApi
-from ..module_utils.tpu_lifecycle import ensure_absent, ensure_power, ensure_present
-from ..module_utils.tpu_wanted import Outcome, status_of
-from ..module_utils.wanted_options import NODE_OPTIONS, wanted_of
+from ..module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
+from ..module_utils.cloud.tpu_api import TpuApi
+from ..module_utils.cloud.tpu_lifecycle import ensure_absent, ensure_power, ensure_present
+from ..module_utils.cloud.tpu_wanted import Outcome, status_of
+from ..module_utils.cloud.wanted_options import NODE_OPTIONS, wanted_of
 
 
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The module tpufleet.core.tpu_queued_resource; what it does is in module_utils/tpu_queue.py."""
+"""The module tpufleet.core.tpu_queued_resource; its work is in module_utils/cloud/tpu_queue.py."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud_module import (
+from ..module_utils.cloud.cloud_module import (
     NAMED_OPTIONS,
     NEEDED_TO_MAKE,
     PROGRESS_OPTION,
@@ -142,10 +142,10 @@ from ..module_utils.cloud_module import (
     result_of,
     run_cloud_module,
 )
-from ..module_utils.tpu_api import TpuApi
-from ..module_utils.tpu_queue import ensure_not_requested, ensure_requested
-from ..module_utils.tpu_requests import WantedRequest, facts_of_request, seconds_of
-from ..module_utils.wanted_options import NODE_OPTIONS, wanted_of
+from ..module_utils.cloud.tpu_api import TpuApi
+from ..module_utils.cloud.tpu_queue import ensure_not_requested, ensure_requested
+from ..module_utils.cloud.tpu_requests import WantedRequest, facts_of_request, seconds_of
+from ..module_utils.cloud.wanted_options import NODE_OPTIONS, wanted_of
 
 _SCHEDULING = ("spot", "preemptible", "reserved")
 

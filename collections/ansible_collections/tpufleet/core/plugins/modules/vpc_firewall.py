@@ -1,4 +1,4 @@
-"""The module tpufleet.core.vpc_firewall; what it does is in module_utils/vpc_firewall.py."""
+"""The module tpufleet.core.vpc_firewall; what it does is in module_utils/cloud/vpc_firewall.py."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud_module import result_of, run_cloud_module
-from ..module_utils.compute_api import ComputeApi
-from ..module_utils.firewall_rules import wanted_rules
-from ..module_utils.tpu_api import TpuApi
-from ..module_utils.vpc_firewall import ensure_rules
+from ..module_utils.cloud.cloud_module import result_of, run_cloud_module
+from ..module_utils.cloud.compute_api import ComputeApi
+from ..module_utils.cloud.firewall_rules import wanted_rules
+from ..module_utils.cloud.tpu_api import TpuApi
+from ..module_utils.cloud.vpc_firewall import ensure_rules
 
 
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import tpu_errors as errors
+from . import tpu_errors as errors
 
 #: How often the API may refuse a deletion for the moment (HTTP 429, 5xx) before it is an error.
 TRIES = 10

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from .. import tpu_errors as errors
-from ..gcs import Objects, StoredObject
+from . import tpu_errors as errors
+from .gcs import Objects, StoredObject
 
 AT_ONCE = 8
 #: How much of an object one request reads, bytes.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..run_checkpoints import bucket_content
+from .run_checkpoints import bucket_content
 from .safe_files import read_json
 
 NAME = "tpufleet-done.json"

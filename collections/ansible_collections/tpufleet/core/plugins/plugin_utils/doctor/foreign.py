@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from ...module_utils.doctor_finding import Finding, mend, ok
-from ..folded_names import folded
+from ...module_utils.worker.doctor_finding import Finding, mend, ok
+from ..view.folded_names import folded
 
 CHECK = "foreign TPUs"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...module_utils.doctor_finding import Finding, mend, ok, unseen
-from ...module_utils.run_schedule import LIMIT_SECONDS
+from ...module_utils.schedule.run_schedule import LIMIT_SECONDS
+from ...module_utils.worker.doctor_finding import Finding, mend, ok, unseen
 from ..runs.watch_heartbeat import Heartbeat, Outcome, age_text
 
 CHECK = "watch"

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ...module_utils.tpu_errors import NotConfigured
-from ...module_utils.tpu_nodes import Node
+from ...module_utils.cloud.tpu_errors import NotConfigured
+from ...module_utils.cloud.tpu_nodes import Node
 
 LABEL = "tpufleet-fleet"
 DEFAULT_FLEET_NAME = "default"

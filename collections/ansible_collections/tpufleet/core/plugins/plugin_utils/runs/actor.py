@@ -14,11 +14,11 @@ from typing import Any
 
 from ansible import context
 
-from ...module_utils.watch_decision import LAUNCH, RECREATE, REPLACE, RESTART, STOP, Seen
 from ..fleet.ownership import NodeIdentity
 from .playbook_process import run_process
 from .record import RunRecord
 from .relaunch import relaunch_variables
+from .watch_decision import LAUNCH, RECREATE, REPLACE, RESTART, STOP, Seen
 from .watch_log import WatchLog
 
 CREATE, DELETE, SETUP = "playbooks/create.yml", "playbooks/delete.yml", "setup.yml"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...module_utils import tpu_errors as errors
-from ...module_utils.gcs import SCHEME, Objects
+from ...module_utils.cloud import tpu_errors as errors
+from ...module_utils.cloud.gcs import SCHEME, Objects
 from ...module_utils.worker.done_marker import MAX_BYTES, NAME, DoneMarker, parse_text
 
 __all__ = ["DoneMarker", "read_done_marker"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...module_utils.run_plan import Part, with_overrides
 from .record import LaunchSpec, NodeIdentity
+from .run_plan import Part, with_overrides
 
 Parts = Mapping[str, Part]
 """The process of each host, by the host's inventory name."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils.run_record import RecordConflictError, RecordError, RecordStore
+from .run_record import RecordConflictError, RecordError, RecordStore
 
 LEASE_S, RENEW_EVERY_S = 90.0, 20.0
 MAX_SKEW_S = 60.0

@@ -13,10 +13,10 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from ...module_utils.run import RUN_NAME, VARIABLE
-from ...module_utils.run_record import RecordError
-from ...module_utils.tpu_errors import NotConfigured
+from ...module_utils.cloud.tpu_errors import NotConfigured
+from ...module_utils.worker.run import RUN_NAME, VARIABLE
 from ..fleet.ownership import NodeIdentity
+from .run_record import RecordError
 
 RELEASE = re.compile(r"[0-9a-f]{16}")
 LOCK_DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.release import ReleaseError
+from ...module_utils.worker.release import ReleaseError
 from .record import LaunchSpec, RunRecord
 from .release_cache import verify_release
 

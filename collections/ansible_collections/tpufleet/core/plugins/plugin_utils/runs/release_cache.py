@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from ...module_utils.release import ID_LENGTH, MANIFEST, ReleaseError, proven, summary
+from ...module_utils.worker.release import ID_LENGTH, MANIFEST, ReleaseError, proven, summary
 
 _RELEASE_ID = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 

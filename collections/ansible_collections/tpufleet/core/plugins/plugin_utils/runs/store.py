@@ -1,7 +1,7 @@
 """The store of run records: every record is checked when it is read and before it is written.
 
 Records lie as JSON below ``fleet_state``, a directory or ``gs://bucket/prefix``
-(module_utils/run_record.py). In a bucket each read is a round trip, so many are read at once.
+(plugin_utils/runs/run_record.py). In a bucket each read is a round trip, so many are read at once.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils.run import RUN_NAME
-from ...module_utils.run_record import (
+from ...module_utils.worker.run import RUN_NAME
+from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
+from .run_record import (
     RecordConflictError,
     RecordError,
     RecordStore,
     after_change,
     record_store,
 )
-from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
 
 READ_AT_ONCE = 32
 ARCHIVE_AFTER_S = 7 * 86400.0

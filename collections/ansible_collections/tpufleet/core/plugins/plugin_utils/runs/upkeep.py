@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...module_utils.fleet import FleetTpu, expand
-from ...module_utils.run_record import RecordConflictError, RecordError, RecordStore
-from ...module_utils.watch_idle import idle_since, in_use, superfluous
-from ...module_utils.watch_view import SeenTpu
+from ..fleet.fleet import FleetTpu, expand
 from ..fleet.ownership import NodeIdentity
 from .actor import Claim
 from .lease import LeaseHeldError
 from .record import RunRecord
+from .run_record import RecordConflictError, RecordError, RecordStore
 from .store import Records
+from .watch_idle import idle_since, in_use, superfluous
 from .watch_pass import LOOK_HOLDS_S, Look, WatchPass, lease_of_tpu
+from .watch_view import SeenTpu
 
 
 @dataclass(frozen=True)

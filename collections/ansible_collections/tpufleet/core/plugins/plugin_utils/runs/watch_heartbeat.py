@@ -18,8 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.gcs import ConflictError, Objects
-from ...module_utils.tpu_errors import BadAnswer, TpuApiError
+from ...module_utils.cloud.gcs import ConflictError, Objects
+from ...module_utils.cloud.tpu_errors import BadAnswer, TpuApiError
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MOST_SECONDS = 1e10

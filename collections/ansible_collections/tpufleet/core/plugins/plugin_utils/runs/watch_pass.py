@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...module_utils import watch_decision as watch
-from ...module_utils.run import overlap
-from ...module_utils.run_record import RecordConflictError, RecordError
-from ...module_utils.watch_view import SeenTpu, view
+from ...module_utils.worker.run import overlap
+from . import watch_decision as watch
 from .actor import Actor, Claim
 from .done_marker import DoneMarker
 from .lease import Lease, LeaseHeldError, Leases
 from .record import DesiredState, RunRecord
 from .relaunch import missing_here
+from .run_record import RecordConflictError, RecordError
 from .store import RunStore, UnusableRecord
 from .watch_log import WatchLog
+from .watch_view import SeenTpu, view
 
 AT_ONCE = 8
 ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0

@@ -1,0 +1,344 @@
+"""A run on one worker: its names and files, what a launch consists of, and its state in words.
+
+Everything here is pure; module_utils/worker/run_unit.py does the work. Python 3.9 and the standard
+library, since it runs on workers; tuples, since workers import them while somebody waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+TRAINER = ("python", "-m", "train", "run", "{config}")
+"""The command of the project's own trainer, which writes a heartbeat."""
+
+DONE = 0
+BAD_CONFIG = 2
+NOT_A_NUMBER = 3
+SAVED = 75
+NOT_TOGETHER = 76
+PEER_ENDED = 77
+NOT_SHARED = 78
+MEETING_PORTS = 1000
+"""How far above the coordinator's port the workers of an attempt meet."""
+CRASHES = {
+    "70": "hung, no step came",
+    "126": "the command can't be executed",
+    "127": "the command was not found",
+}
+"""What a shell and the project's own trainer mean by an exit code."""
+
+OF_THE_ATTEMPT = (
+    *("attempt", "peers", "token", "meet_seconds", "compile_cache", "secrets", "chip"),
+    *("volatile_checkpoints", "finished_attempt"),
+)
+
+
+class RunError(Exception):
+    """A run can't be described, started or stopped; the text is one line for a person."""
+
+
+class Launch(NamedTuple):
+    """What one attempt of a run is on one worker. ``coordinator`` is ``host:port``.
+
+    ``peers`` are the workers' names by process, ``token`` is the attempt's own secret by which they
+    know each other, ``meet_seconds`` how long they wait for each other. ``compile_cache`` is where
+    JAX keeps what it compiled, by default a directory of each worker's own. ``secrets`` are
+    variables that reach the trainer as a systemd credential, not in the environment file. ``chip``
+    is the one chip that the run has of its worker, -1 for all of them. ``volatile_checkpoints``
+    allows several workers a checkpoint directory that they do not share. ``finished_attempt`` is
+    the attempt whose marker beside the checkpoints shows that this launch is done, 0 for none.
+    """
+
+    run: str
+    attempt: int
+    release: str
+    python_env: str
+    config: str | None
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    coordinator: str
+    num_processes: int
+    process_id: int
+    checkpoints: str
+    peers: tuple[str, ...] = ()
+    token: str = ""
+    meet_seconds: int = 120
+    compile_cache: str = ""
+    secrets: tuple[tuple[str, str], ...] = ()
+    chip: int = -1
+    volatile_checkpoints: bool = False
+    finished_attempt: int = 0
+
+    def variables(self) -> dict[str, str]:
+        """Give what the trainer gets beside the contract: ``env``, and ``secrets`` over it."""
+        return {**dict(self.env), **dict(self.secrets)}
+
+    def identity(self) -> str:
+        """Name what is launched, whichever the attempt: two launches of the same thing are equal
+        here.
+
+        The port belongs to the attempt and is left out, as is how the workers come together, and
+        where what was compiled is kept.
+        """
+        parts = {key: value for key, value in self._asdict().items() if key not in OF_THE_ATTEMPT}
+        parts["env"] = sorted(self.variables().items())
+        parts["coordinator"] = self.coordinator.rpartition(":")[0]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+class Places(NamedTuple):
+    """Where things lie on a worker; each a directory that tests may move."""
+
+    root: Path
+    state: Path
+    etc: Path
+
+    @property
+    def home(self) -> Path:
+        """Where the trainer's user keeps its own files, such as caches."""
+        return self.state / "home"
+
+    def release(self, name: str) -> Path:
+        """Where a release is."""
+        return self.root / "releases" / name
+
+    def python_env(self, name: str) -> Path:
+        """Where a Python environment is."""
+        return self.root / "envs" / name
+
+    def run_dir(self, run: str) -> Path:
+        """Where a run keeps its log, its heartbeat and how it ended."""
+        return self.state / "runs" / run
+
+    def unit_dir(self, run: str) -> Path:
+        """Where the unit finds its environment and its command."""
+        return self.etc / "runs" / run
+
+
+def check_name(run: str) -> str:
+    """Give a run's name back if it can be one (a unit's instance, a file's name)."""
+    if not RUN_NAME.fullmatch(run):
+        raise RunError(
+            f"{run!r} can't be the name of a run: letters, digits, '_', '.' and '-', at most 100: "
+            "ansible-playbook train.yml -e run=NAME"
+        )
+    return run
+
+
+def contract(launch: Launch, places: Places) -> dict[str, str]:
+    """Give the run contract's variables of one process, as DESIGN.md names them."""
+    run_dir = places.run_dir(launch.run)
+    variables = {
+        "TPUFLEET_RUN": launch.run,
+        "TPUFLEET_RUN_DIR": str(run_dir),
+        "TPUFLEET_ATTEMPT": str(launch.attempt),
+        "TPUFLEET_COORDINATOR": launch.coordinator,
+        "TPUFLEET_NUM_PROCESSES": str(launch.num_processes),
+        "TPUFLEET_PROCESS_ID": str(launch.process_id),
+        "TPUFLEET_CHECKPOINTS": launch.checkpoints,
+    }
+    if launch.config is not None:
+        variables["TPUFLEET_CONFIG"] = str(run_dir / "config.yml")
+    return variables
+
+
+def meeting(launch: Launch) -> dict[str, str]:
+    """Give what the unit's first act needs to wait for the other workers, if there are any."""
+    if launch.num_processes == 1 or not launch.token:
+        return {}
+    if len(launch.peers) != launch.num_processes:
+        raise RunError(
+            f"run {launch.run} has {launch.num_processes} processes and {len(launch.peers)} names"
+        )
+    host, _, port = launch.coordinator.rpartition(":")
+    return {
+        "TPUFLEET_MEET_AT": f"{host}:{int(port) + MEETING_PORTS}",
+        "TPUFLEET_MEET_TOKEN": launch.token,
+        "TPUFLEET_MEET_SECONDS": str(launch.meet_seconds),
+        "TPUFLEET_MEET_AS": " ".join(launch.peers),
+        "TPUFLEET_MEET_RELEASE": launch.release,
+        "TPUFLEET_MEET_ENVIRONMENT": launch.python_env,
+        # A bucket is one place for all workers; a directory has to be proven to be.
+        "TPUFLEET_MEET_CHECKPOINTS": ""
+        if "://" in launch.checkpoints or launch.volatile_checkpoints
+        else launch.checkpoints,
+    }
+
+
+def environment(launch: Launch, places: Places, trust: dict[str, str]) -> dict[str, str]:
+    """Give all variables of one process; the contract's own can't be set by anyone else.
+
+    ``trust`` names the certificates that the worker's system trusts.
+    """
+    home = places.python_env(launch.python_env)
+    variables = {
+        "HOME": str(places.home),
+        "PATH": f"{home}/bin:{places.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "VIRTUAL_ENV": str(home),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # Else JAX takes SIGTERM for a notice that few trainers ask for (docs/own_trainer.md).
+        "JAX_ENABLE_PREEMPTION_SERVICE": "false",
+        "JAX_COMPILATION_CACHE_DIR": launch.compile_cache or str(places.state / "jax-cache"),
+        **trust,
+        **dict(launch.env),
+    }
+    return {**variables, **contract(launch, places), **meeting(launch)}
+
+
+def environment_file(variables: dict[str, str]) -> str:
+    """Write variables as systemd's EnvironmentFile= reads them (systemd.exec(5)).
+
+    Raises RunError for a name or a value that systemd would drop without a word.
+    """
+    lines = []
+    for name, value in sorted(variables.items()):
+        if not VARIABLE.fullmatch(name):
+            raise RunError(f"{name!r} can't be the name of an environment variable")
+        if any((ord(sign) < 32 and sign not in "\t\n") or ord(sign) == 127 for sign in value):
+            raise RunError(f"the environment variable {name} has a control character in its value")
+        escaped = re.sub(r'(["\\`$])', r"\\\1", value)
+        lines.append(f'{name}="{escaped}"\n')
+    return "".join(lines)
+
+
+COMMAND = "ansible-playbook train.yml -e command='\"PROGRAM ARGUMENT …\"'"
+
+
+def secrets_file(launch: Launch) -> str:
+    """Write the secrets as the unit's program reads them (roles/run/files/attempt): JSON.
+
+    Raises RunError for what can be no environment variable; shows no value.
+    """
+    for name, value in launch.secrets:
+        if not VARIABLE.fullmatch(name):
+            raise RunError(f"{name!r} in secrets can't be the name of an environment variable")
+        if "\0" in value:
+            raise RunError(f"the secret {name} has a NUL in its value")
+    return json.dumps(dict(launch.secrets)) + "\n"
+
+
+def command_words(command: str | list[str]) -> tuple[str, ...]:
+    """Split a command line into words as a shell would, without being one."""
+    try:
+        words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+    except ValueError as error:
+        raise RunError(
+            f"the command {command!r} can't be split into words: {error}: {COMMAND}"
+        ) from error
+    if not words:
+        raise RunError(f"the command is empty: {COMMAND}")
+    return words
+
+
+def fill(words: tuple[str, ...], launch: Launch, places: Places) -> list[str]:
+    """Put the contract's values in place of ``{run}``, ``{coordinator}``, ``{process_id}`` and so
+    on.
+
+    Other braces stay: they may be the trainer's own.
+    """
+    values = {
+        name[len("TPUFLEET_") :].lower(): value for name, value in contract(launch, places).items()
+    }
+    return [PLACEHOLDER.sub(lambda m: values.get(m.group(1), m.group(0)), word) for word in words]
+
+
+def overlap(chip: int, other: int) -> bool:
+    """Tell whether two runs on a worker have a chip in common; -1 is all of them."""
+    return chip < 0 or other < 0 or chip == other
+
+
+def chip_of(launched: Mapping) -> int:
+    """Give the chip of a launch as it is kept, -1 for all of them."""
+    chip = launched.get("chip", -1)
+    return chip if isinstance(chip, int) else -1
+
+
+def latest(runs: Sequence[Mapping]) -> list:
+    """Return the runs that a worker has now, or had last: one, or one on each of its chips."""
+    active = [seen for seen in runs if seen["active"]]
+    taken = {_chip(seen) for seen in active}
+    if -1 in taken:
+        return active
+    newest = {_chip(seen): seen for seen in sorted(runs, key=_ended) if not seen["active"]}
+    whole = newest.pop(-1, None)
+    chips = [
+        seen
+        for chip, seen in newest.items()
+        if chip not in taken and (whole is None or _ended(seen) > _ended(whole))
+    ]
+    return sorted(active + chips, key=_chip) or ([whole] if whole else [])
+
+
+def _chip(seen: Mapping) -> int:
+    return chip_of(seen.get("launched") or {})
+
+
+def _ended(seen: Mapping) -> float:
+    ended = (seen["exit"] or {}).get("time")
+    return float(ended) if isinstance(ended, (int, float)) else 0.0
+
+
+def state_in_words(
+    unit: dict | None,
+    heartbeat: dict | None,
+    ended: dict | None,
+    met: dict | None = None,
+    command: Sequence[str] = TRAINER,
+) -> str:
+    """Say how a run stands on a worker.
+
+    ``unit`` holds systemd's ActiveState; ``ended`` is exit.json of the last attempt, if it has
+    ended; ``met`` is meeting.json, in which the unit says whom it waits for. ``command`` is the
+    launch's: a trainer other than ours may never write a heartbeat, so its process is all there is.
+    """
+    active = (unit or {}).get("ActiveState", "inactive")
+    if active == "deactivating":
+        return "stopping"
+    if active in ("active", "activating", "reloading"):
+        waits = (met or {}).get("waiting_for")
+        if waits and not heartbeat:
+            return f"waiting for {', '.join(map(str, waits))}"
+        if not heartbeat:
+            return "starting" if tuple(command[: len(TRAINER)]) == TRAINER else "running"
+        told = str(heartbeat.get("state") or "starting")
+        return "training" if told == "running" else told
+    if ended is None:
+        return "lost"
+    return exit_in_words(ended)
+
+
+def exit_in_words(ended: dict) -> str:
+    """Say what the end of an attempt means, by the exit code or the signal (DESIGN.md, "A run")."""
+    status, why = str(ended.get("status", "")), str(ended.get("why", ""))
+    if status == str(NOT_TOGETHER) and ended.get("code") == "exited":
+        return f"not started: {why or 'the workers did not come together'}"
+    if status == str(NOT_SHARED) and ended.get("code") == "exited":
+        return f"not started: {why or 'its workers do not share the checkpoint directory'}"
+    if status == str(PEER_ENDED) and ended.get("code") == "exited":
+        return f"ended as {why or 'another worker ended'}"
+    if ended.get("result") == "oom-kill":
+        return "out of memory"
+    if ended.get("code") in ("killed", "dumped"):
+        names = {"TERM": "interrupted, not saved", "KILL": "killed"}
+        return names.get(status, f"crashed (signal {status})")
+    meanings = {
+        str(DONE): "done",
+        str(SAVED): "interrupted, saved",
+        str(NOT_A_NUMBER): "not a number",
+        str(BAD_CONFIG): "bad config",
+    }
+    if status in meanings or not status:
+        return meanings.get(status, "failed to start")
+    what = CRASHES.get(status)
+    return f"crashed (exit {status}: {what})" if what else f"crashed (exit {status})"

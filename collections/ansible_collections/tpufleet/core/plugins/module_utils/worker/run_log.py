@@ -1,0 +1,54 @@
+"""The last lines of a run's log, or those from a byte on, without reading the rest of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .safe_files import open_file
+
+
+def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
+    """Give the last lines of a log, of its last ``most`` bytes at the most."""
+    if lines <= 0:
+        return []
+    try:
+        with open_file(path) as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            text = stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-lines:]
+
+
+def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], int]:
+    """Give the whole lines of a log from a byte on, and the byte behind them.
+
+    At most ``most`` bytes at once; a log that has become shorter is read from its beginning.
+    """
+    try:
+        with open_file(path) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            start = since if 0 <= since <= size else 0
+            stream.seek(start)
+            data = stream.read(most)
+    except OSError:
+        return [], 0
+    # A line longer than all that is read at once is given in parts.
+    whole = data if len(data) == most and b"\n" not in data else data[: data.rfind(b"\n") + 1]
+    return whole.decode("utf-8", errors="replace").splitlines(), start + len(whole)
+
+
+def log_start(path: Path, lines: int, most: int = 1 << 18) -> int:
+    """Give the byte at which the last whole lines of a log begin."""
+    try:
+        with open_file(path) as stream:
+            start = max(0, stream.seek(0, os.SEEK_END) - most)
+            stream.seek(start)
+            data = stream.read()
+    except OSError:
+        return 0
+    ends = [place for place, sign in enumerate(data) if sign == 10]
+    if len(ends) <= lines:
+        return start if start == 0 or not ends else start + ends[0] + 1
+    return start + ends[-lines - 1] + 1

@@ -1,0 +1,162 @@
+"""How much of a run's time went into steps that counted. Python 3.9: it runs on workers.
+
+Goodput is the time in steps that counted ÷ the time in which the run was wanted to run. What was
+done again after a restart, compilation, waiting and the ways between attempts are the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from .report_metrics import attempts
+from .safe_files import open_file
+
+LONGEST_LINE = 1 << 16
+MOST_UNSOUND_LINES = 1000
+"""After so many lines in a row that are no metrics, the search gives up."""
+MOST_LOG = 1 << 26
+"""Bytes of a log in which attempts' starts are looked for; of a longer one nothing is said."""
+
+
+class Line(NamedTuple):
+    """A whole line of metrics.jsonl, at its byte ``start`` to ``end``; ``time`` in unix seconds."""
+
+    start: int
+    end: int
+    step: int
+    time: float
+
+
+def progress(folder: Path) -> dict[str, float] | None:
+    """Read a run's directory: ``first`` and ``last`` step of its metrics, and the seconds between
+    steps that counted, ``counted``; None where no attempt has two steps.
+
+    The file is searched, not read: its times rise, and there are few attempts.
+    """
+    log = folder / "log"
+    try:
+        with open_file(log) as stream:
+            if os.fstat(stream.fileno()).st_size > MOST_LOG:
+                return None
+        starts = sorted(each["time"] for each in attempts(log, MOST_LOG))
+        with open_file(folder / "metrics.jsonl") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            borders = [0, *(_first_from(stream, size, start) for start in starts[1:]), size]
+            found = [_stretch(stream, *pair) for pair in zip(borders, borders[1:])]  # noqa: B905, RUF007
+    except OSError:
+        return None
+    stretches = [pair for pair in found if pair]
+    if not stretches:
+        return None
+    counted = 0.0
+    for number, (first, last) in enumerate(stretches):
+        ahead = stretches[number + 1][0].step if number + 1 < len(stretches) else last.step + 1
+        steps = last.step - first.step
+        # What an attempt did behind the checkpoint that the next one took was done in vain.
+        stands = max(0, min(last.step, ahead - 1) - first.step)
+        counted += (last.time - first.time) * stands / steps if steps > 0 else 0.0
+    first, last = stretches[0][0], stretches[-1][1]
+    if last.step <= first.step:
+        return None
+    return {"first": first.step, "last": last.step, "counted": round(counted, 3)}
+
+
+def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: float) -> float | None:
+    """Give the share of its wanted time that a run spent in steps that counted, at most 1.
+
+    ``told`` is ``progress`` of the worker that writes metrics. Steps before its first were made
+    on a machine that is gone; they are taken to have been as quick. ``now`` is when the run ended,
+    if it is done. None where nothing is known.
+    """
+    wall = wanted_seconds(record, now)
+    if not told or not wall:
+        return None
+    pace = told["counted"] / (told["last"] - told["first"])
+    return min(1.0, (told["counted"] + pace * max(0, told["first"] - 1)) / wall)
+
+
+def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
+    """Give for how long the run was wanted to run until ``now``; None for a record that does not
+    say."""
+    spent = record.get("wanted_seconds")
+    if not isinstance(spent, (int, float)):
+        return None
+    if record.get("wanted") == "running":
+        return spent + max(0.0, now - float(record.get("wanted_since", now)))
+    late = float(record.get("wanted_until", now)) - now if record.get("wanted") == "done" else 0.0
+    return spent - max(0.0, late)  # that a run is done may be recorded long after
+
+
+def wanted_time(
+    before: Mapping[str, Any], fields: Mapping[str, Any], now: float
+) -> dict[str, float]:
+    """Give the fields of a record that count for how long a run was wanted, as it changes."""
+    was = before.get("wanted") == "running"
+    is_to = fields.get("wanted", before.get("wanted")) == "running"
+    if is_to and not before:
+        return {"wanted_seconds": 0.0, "wanted_since": now}
+    if "wanted_seconds" not in before or was == is_to:
+        return {}
+    if is_to:
+        return {"wanted_since": now}
+    spent = before["wanted_seconds"] + max(0.0, now - before.get("wanted_since", now))
+    return {"wanted_seconds": round(spent, 3), "wanted_until": now}
+
+
+def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
+    """Give the first and the last line between two bytes that begin lines."""
+    first = _line(stream, begin, end)
+    return (first, _last_before(stream, end, first)) if first else None
+
+
+def _first_from(stream: IO[bytes], size: int, moment: float) -> int:
+    """Find by halves where the first line begins whose time is not before a moment."""
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        line = _line(stream, middle, size)
+        if line and line.time < moment:
+            low = line.end
+        else:
+            high = middle
+    line = _line(stream, low, size)
+    return line.start if line else size
+
+
+def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
+    """Give the first sound line that begins at a byte or behind it, and before ``end``."""
+    stream.seek(max(0, offset - 1))
+    if offset:
+        stream.readline(LONGEST_LINE)
+    for _ in range(MOST_UNSOUND_LINES):
+        start = stream.tell()
+        if start >= end:
+            break
+        found = _read(stream.readline(LONGEST_LINE), start)
+        if found:
+            return found
+    return None
+
+
+def _last_before(stream: IO[bytes], end: int, otherwise: Line) -> Line:
+    """Give the last sound line that ends at a byte or before it."""
+    begin = max(otherwise.start, end - LONGEST_LINE)
+    stream.seek(begin)
+    place, found = begin, otherwise
+    for text in stream.read(end - begin).splitlines(keepends=True):
+        found = _read(text, place) or found
+        place += len(text)
+    return found
+
+
+def _read(text: bytes, start: int) -> Line | None:
+    """Read a whole line; one that is none, or lacks its step or time, is passed over."""
+    try:
+        record = json.loads(text) if text.endswith(b"\n") else {}
+        return Line(start, start + len(text), int(record["step"]), float(record["time"]))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None

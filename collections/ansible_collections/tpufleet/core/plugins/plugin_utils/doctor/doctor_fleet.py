@@ -1,0 +1,188 @@
+"""What the doctor sees of the fleet file, of quota and of the bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from urllib.parse import quote
+
+from ...module_utils.cloud import tpu_errors as errors
+from ...module_utils.cloud.gcs import GOOGLE as GOOGLE_STORAGE
+from ...module_utils.cloud.gcs import Location
+from ...module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ...module_utils.cloud.tpu_requests import parse_request
+from ...module_utils.cloud.tpu_shapes import shape_of
+from ...module_utils.worker.doctor_finding import Finding, mend, ok, unseen
+from ..fleet.bucket_place import doubt_of
+from ..fleet.fleet import FleetTpu, expand
+from ..fleet.tpu_fleet import Survey, survey
+from ..fleet.tpu_plan import WARN_DAYS, Plan, plan, read_date
+from .doctor_probe import Probe, Reply
+
+#: What a run does with its bucket.
+RIGHTS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
+FLEET_FILE = "inventory/*/group_vars/all/fleet.yml"
+
+
+def fleet_finding(entries: object) -> tuple[tuple[FleetTpu, ...], Finding]:
+    """Read the fleet file as create.yml does."""
+    check = "fleet file"
+    try:
+        fleet = expand(entries)
+        for tpu in fleet:
+            for choice in tpu.choices:
+                choice.check()
+    except errors.TpuApiError as error:
+        return (), mend(check, str(error), f"$EDITOR {FLEET_FILE}")
+    if not fleet:
+        return (), mend(check, "wants no TPU yet", f"$EDITOR {FLEET_FILE}")
+    strange = sorted({each.choices[0].kind for each in fleet if not shape_of(each.choices[0].kind)})
+    if strange:
+        said = f"the accelerator type {', '.join(strange)} is unknown here"
+        return fleet, mend(check, said, f"$EDITOR {FLEET_FILE}")
+    chips = sum(shape.chips for each in fleet if (shape := shape_of(each.choices[0].kind)))
+    many = f"{len(fleet)} TPU{'' if len(fleet) == 1 else 's'}"
+    return fleet, ok(check, f"{many}, {chips} chips")
+
+
+def grant_finding(grant_ends: object, today: date) -> Finding | None:
+    """Count the days that the grant has left, where its end is given."""
+    try:
+        ends = read_date(grant_ends)
+    except errors.TpuApiError as error:
+        return mend("grant", str(error), f"$EDITOR {FLEET_FILE}")
+    if ends is None:
+        return None
+    left = (ends - today).days
+    if left < 0:
+        said = f"ended on {ends}: what stands is paid for"
+        return mend("grant", said, "ansible-playbook playbooks/delete.yml")
+    if left <= WARN_DAYS:
+        return mend("grant", f"ends in {left} days ({ends})", "ansible-playbook playbooks/plan.yml")
+    return ok("grant", f"ends in {left} days ({ends})")
+
+
+def quota_findings(
+    api: TpuApi, fleet: Sequence[FleetTpu], zones: Sequence[str], today: date
+) -> list[Finding]:
+    """Say what holds quota, by type and zone, and what holds it for nothing."""
+    try:
+        seen: Survey = survey(api, fleet, list(zones))
+        requests = [parse_request(request) for request in api.list_requests(list(zones))]
+    except errors.TpuApiError as error:
+        return [unseen("quota", str(error))]
+    found = list(quota_lines(plan(fleet, seen, requests, today=today), api.settings))
+    for tpu in fleet:
+        if tpu.name not in seen.present:
+            found += _last_refusal(api, tpu)
+    return found
+
+
+def quota_lines(found: Plan, settings: ApiSettings) -> Iterator[Finding]:
+    """Say a plan's chips by quota, a line each, and each dead request."""
+    limits = _limits_page(settings)
+    for entry in found.chips:
+        said = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
+        yield ok("quota", f"{said}; the limit: {limits}")
+    for entry in found.dead_requests:
+        said = f"{entry['words']} is dead and holds quota for nothing"
+        yield mend("quota", said, entry["mend"])
+    if not found.chips and not found.dead_requests:
+        yield ok("quota", f"nothing holds any; the limits: {limits}")
+
+
+def _last_refusal(api: TpuApi, tpu: FleetTpu) -> Iterator[Finding]:
+    for zone in tpu.zones:
+        try:
+            error = api.creation_error(zone, tpu.name)
+        except errors.TpuApiError:
+            continue  # the listing before has said what keeps the API from answering
+        if isinstance(error, errors.QuotaError):
+            yield mend("quota", str(error), f"ask for more: {_limits_page(api.settings)}")
+
+
+def _limits_page(settings: ApiSettings) -> str:
+    page = "https://console.cloud.google.com/iam-admin/quotas"
+    return f"{page}?service=tpu.googleapis.com&project={settings.project}"
+
+
+def bucket_findings(
+    settings: ApiSettings,
+    bucket: str,
+    zones: Sequence[str],
+    opener: Callable[[str, str], Probe] = Probe,
+) -> list[Finding]:
+    """Look at the bucket: there, ours to write to, in the TPUs' region."""
+    check = "bucket"
+    if not bucket:
+        said = "none is set: checkpoints need a disk that outlives the TPUs, or bucket: gs://NAME"
+        return [ok(check, said)]
+    try:
+        place = Location.of(bucket)
+    except errors.TpuApiError as error:
+        return [mend(check, str(error), "$EDITOR inventory/*/group_vars/all/bucket.yml")]
+    address = settings.storage_address
+    if not address:
+        return [mend(check, f"{bucket}: this cloud has none", "python -m localcloud up")]
+    where = f"{address}/storage/v1/b/{quote(place.bucket, safe='')}"
+    real = address == GOOGLE_STORAGE
+    try:
+        probe = opener(address, settings.credentials_file) if real else _Emulator(address)
+        there = probe.get(where)
+        rights = probe.get(f"{where}/iam/testPermissions", {"permissions": RIGHTS})
+    except errors.Unauthorized as error:
+        return [unseen(check, f"{bucket}: {error}")]
+    except errors.TpuApiError as error:
+        return [mend(check, f"{bucket}: {error}", f"curl -sS -o /dev/null {address}")]
+    return list(bucket_lines(place.bucket, there, rights, zones, emulated=not real))
+
+
+def bucket_lines(
+    name: str, there: Reply, rights: Reply, zones: Sequence[str], *, emulated: bool = False
+) -> Iterator[Finding]:
+    """Judge the two answers. An emulator knows no rights, so that they are not seen there."""
+    check = "bucket"
+    where = f"gs://{name}"
+    if there.status == 404:
+        region = zones[0].rpartition("-")[0] if zones else "REGION"
+        by = f"gcloud storage buckets create {where} --location={region}"
+        yield mend(check, f"there is no {where}", by)
+        return
+    if there.status == 401:
+        yield unseen(check, f"{where}: without valid credentials")
+        return
+    held = rights.body.get("permissions", []) if rights.status == 200 else []
+    lacking = [right for right in RIGHTS if right not in held] if isinstance(held, list) else RIGHTS
+    grant = (
+        f"gcloud storage buckets add-iam-policy-binding {where} --member=MEMBER "
+        "--role=roles/storage.objectAdmin"
+    )
+    if there.status != 200 and lacking:
+        yield mend(check, f"{where}: {there.message}", grant)
+        return
+    if emulated and rights.status == 404:
+        yield ok(check, f"{where} is there; its emulator knows no rights, a launch tries to write")
+    elif lacking:
+        verbs = ", ".join(right.rpartition(".")[2] for right in lacking)
+        yield mend(check, f"{where} is not to be written to: no right to {verbs}", grant)
+    else:
+        yield ok(check, f"{where} is there, to be read and written")
+    doubt = doubt_of(name, there.body, zones)
+    if doubt and not emulated:
+        region = zones[0].rpartition("-")[0]
+        by = f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
+        yield mend("bucket's region", doubt, by)
+    elif not emulated:
+        yield ok("bucket's region", str(there.body.get("location", "not said")).lower())
+
+
+class _Emulator(Probe):
+    """An emulator takes no credentials and is never behind a proxy."""
+
+    def __init__(self, address: str) -> None:
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.transport.requests import AuthorizedSession
+
+        self.address = address
+        self._session = AuthorizedSession(AnonymousCredentials())
+        self._session.trust_env = False

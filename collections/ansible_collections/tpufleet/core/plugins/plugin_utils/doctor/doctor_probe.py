@@ -1,0 +1,118 @@
+"""Single questions to Google's APIs, asked once: what is wrong is wanted, not patience with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from ...module_utils.cloud import tpu_errors as errors
+from ...module_utils.cloud.google_session import open_session
+
+TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: the HTTP status, its JSON object, and how far this clock is ahead of its Date.
+
+    ``skew_s`` is None where the answer has no Date.
+    """
+
+    status: int
+    body: Mapping[str, Any] = field(default_factory=dict)
+    skew_s: float | None = None
+
+    @property
+    def message(self) -> str:
+        """The error's own words."""
+        error = errors.error_body(self.body)
+        return errors.one_line(error.get("message") or f"HTTP {self.status}")
+
+    @property
+    def disabled(self) -> str:
+        """Name the service that is not enabled in the project; empty if that is not the trouble.
+
+        An ErrorInfo of reason SERVICE_DISABLED (https://cloud.google.com/apis/design/errors); the
+        older APIs say accessNotConfigured instead.
+        """
+        error = errors.error_body(self.body)
+        details = error.get("details")
+        for detail in details if isinstance(details, list) else []:
+            if isinstance(detail, Mapping) and detail.get("reason") == "SERVICE_DISABLED":
+                about = detail.get("metadata")
+                return str(about.get("service") if isinstance(about, Mapping) else "") or "unknown"
+        older = error.get("errors")
+        for entry in older if isinstance(older, list) else []:
+            if isinstance(entry, Mapping) and entry.get("reason") == "accessNotConfigured":
+                return "unknown"
+        return ""
+
+
+class Probe:
+    """Asks with the credentials of a file, or with the application-default ones if it is empty.
+
+    Raises Unauthorized when it is made without usable ones.
+    """
+
+    def __init__(self, address: str, credentials_file: str) -> None:
+        self.address = address
+        self._session = open_session(address, credentials_file)
+
+    @property
+    def credentials(self) -> Any:
+        """Google's object, to be looked at."""
+        return self._session.credentials
+
+    def get(self, url: str, params: Mapping[str, Any] | None = None) -> Reply:
+        """Ask once. Raises Unauthorized (no token for the credentials) and NoAnswer."""
+        from google.auth.exceptions import GoogleAuthError, RefreshError
+        from requests import exceptions as lost
+
+        began = time.time()
+        try:
+            reply = self._session.request(
+                "GET", url, params=params, timeout=TIMEOUT_S, allow_redirects=False
+            )
+        except RefreshError as refused:
+            words = refused.args[0] if refused.args else "refused"
+            raise errors.Unauthorized(f"no token for them: {words}") from None
+        except (GoogleAuthError, lost.RequestException, ValueError) as broken:
+            raise errors.NoAnswer(
+                f"no answer from {url.split('?')[0]} ({_words(broken)})"
+            ) from None
+        try:
+            body = reply.json() if reply.content else {}
+        except ValueError:
+            body = {}
+        middle = (began + time.time()) / 2
+        return Reply(
+            reply.status_code,
+            body if isinstance(body, Mapping) else {},
+            _skew(reply.headers.get("Date"), middle),
+        )
+
+
+def _skew(date: str | None, now: float) -> float | None:
+    try:
+        # A Date is cut down to whole seconds: half of one is its middle.
+        return now - parsedate_to_datetime(date or "").timestamp() - 0.5
+    except (TypeError, ValueError):
+        return None
+
+
+def _words(error: BaseException) -> str:
+    """Give the first reason of the system's own in the chain of causes, or the kind of error."""
+    queue: list[object] = [error]
+    seen: set[int] = set()
+    while queue:
+        found = queue.pop(0)
+        if not isinstance(found, BaseException) or id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror.lower()
+        queue += [*found.args, getattr(found, "reason", None), found.__cause__, found.__context__]
+    return type(error).__name__

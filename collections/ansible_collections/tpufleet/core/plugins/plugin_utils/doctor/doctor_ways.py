@@ -1,0 +1,101 @@
+"""What the doctor sees of the ways to the workers: an open port, a known host key."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ...module_utils.worker.doctor_finding import Finding, mend, ok
+
+TIMEOUT_S = 5.0
+AT_ONCE = 32
+_ALIAS = re.compile(r"HostKeyAlias=([^\s'\"]+)")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a READY worker is reached: address and port, and its name in known_hosts (or empty)."""
+
+    host: str
+    address: str
+    port: int
+    alias: str
+
+
+def way_of(host: str, variables: Mapping[str, Any]) -> Way:
+    """Read the inventory's word on a worker."""
+    alias = _ALIAS.search(str(variables.get("ansible_ssh_common_args", "")))
+    return Way(
+        host,
+        str(variables.get("ansible_host") or host),
+        int(variables.get("ansible_port") or 22),
+        alias[1] if alias else "",
+    )
+
+
+def knock(way: Way) -> str:
+    """Open the port and close it again; say what went wrong, empty if nothing did."""
+    try:
+        socket.create_connection((way.address, way.port), TIMEOUT_S).close()
+    except TimeoutError:
+        return "no answer"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def way_findings(
+    ways: Sequence[Way],
+    address: str,
+    known: Callable[[str], bool],
+    folded: Callable[[list[str]], str],
+    knocking: Callable[[Way], str] = knock,
+) -> Iterator[Finding]:
+    """Try the way to each worker; ``folded`` says many names in few words.
+
+    Through IAP no port is tried, since that is a tunnel each.
+    """
+    if not ways:
+        yield ok("ssh", f"no worker is READY (address: {address})")
+        return
+    everybody = folded([way.host for way in ways])
+    if address == "iap":
+        yield ok("ssh", f"{everybody} by IAP (not tried)")
+    else:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = list(pool.map(knocking, ways))
+        closed: dict[str, list[Way]] = {}
+        for way, answer in zip(ways, answers, strict=True):
+            closed.setdefault(answer, []).append(way)
+        if "" in closed:
+            reached = folded([way.host for way in closed.pop("")])
+            yield ok("ssh", f"{reached} ({address} address), the port is open")
+        for answer, them in closed.items():
+            first = f"{them[0].address} port {them[0].port}"
+            said = f"{folded([way.host for way in them])}: {answer} ({first})"
+            yield mend("ssh", said, _opening(address, answer))
+    strangers = [way.host for way in ways if way.alias and not known(way.alias)]
+    if strangers:
+        by = "ansible-inventory --graph (it reads the keys), or host_keys: accept-new in tpu.yml"
+        yield mend("host keys", f"{folded(strangers)}: ssh knows no key", by)
+    else:
+        yield ok("host keys", f"{everybody}: known")
+
+
+def _opening(address: str, answer: str) -> str:
+    if "refused" in answer:
+        return (
+            "no sshd answers there: wait a minute if it boots, else recreate the TPU: "
+            "ansible-playbook playbooks/delete.yml -e tpu=NAME && "
+            "ansible-playbook playbooks/create.yml -e tpu=NAME"
+        )
+    if address == "external":
+        return (
+            "allow your address by fleet_firewall in fleet.yml, then run: "
+            "ansible-playbook playbooks/create.yml; or set address: iap in tpu.yml"
+        )
+    return "is this computer in the fleet's network? else address: external or iap in tpu.yml"

@@ -1,0 +1,276 @@
+"""From TPUs to inventory hosts: names, groups and variables. Pure: no network, files, Ansible.
+
+One host a worker of every READY TPU; one host, without an address, for any other TPU, which status
+and watch see and plays don't.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ...module_utils.cloud.host_keys import KnownHost, alias_of, ssh_options
+from ...module_utils.cloud.tpu_errors import TpuApiError
+from ...module_utils.cloud.tpu_nodes import DEAD_STATES, Node
+from ...module_utils.cloud.tpu_shapes import device_glob_of, generation_of, shape_of
+from .tpu_slices import Slice, slices_of
+
+Address = Literal["external", "internal", "iap"]
+
+#: Names that mean a group to Ansible; a TPU of such a name that is not READY gets its zone behind
+#: it.
+_GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
+
+
+#: Variables that are built here from validated fields. The others, such as labels, are free text,
+#: which the inventory never lets Ansible evaluate.
+BUILT_VARIABLES = frozenset(
+    {
+        "ansible_host",
+        "ansible_ssh_common_args",
+        "ansible_ssh_private_key_file",
+        "ansible_user",
+        "tpu_accelerator_type",
+        "tpu_chips",
+        "tpu_device_glob",
+        "tpu_external_ip",
+        "tpu_generation",
+        "tpu_health",
+        "tpu_id",
+        "tpu_internal_ip",
+        "tpu_internal_ips",
+        "tpu_leader_ip",
+        "tpu_multislice",
+        "tpu_name",
+        "tpu_queued_resource",
+        "tpu_slice_count",
+        "tpu_slice_id",
+        "tpu_slice_leader_ip",
+        "tpu_spot",
+        "tpu_state",
+        "tpu_topology",
+        "tpu_worker_count",
+        "tpu_worker_id",
+        "tpu_zone",
+    }
+)
+
+
+class NameClash(TpuApiError):  # noqa: N818  named like its kin in tpu_errors
+    """Two hosts would have one name."""
+
+    reason = "configuration"
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """How workers are reached. Texts may be empty: Ansible's own defaults hold then."""
+
+    address: Address = "external"
+    ssh_user: str = ""
+    ssh_private_key_file: str = ""
+    known_hosts_file: str = ""
+    accept_new: bool = False
+
+
+@dataclass(frozen=True)
+class Host:
+    """One inventory host. ``groups`` are not yet made safe by Ansible's rule."""
+
+    name: str
+    node: Node
+    groups: tuple[str, ...]
+    variables: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """All hosts, and what a person should know about them, a line each."""
+
+    hosts: tuple[Host, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+
+def is_reachable(node: Node) -> bool:
+    """Tell whether plays may address the TPU's workers: it is READY and says where they are."""
+    return node.state == "READY" and bool(node.endpoints)
+
+
+def build_hosts(
+    nodes: Iterable[Node],
+    options: HostOptions,
+    known: Mapping[str, KnownHost],
+    slices: Mapping[str, Slice] | None = None,
+) -> Hosts:
+    """Make the hosts of the TPUs; ``known`` are the entries of the known_hosts file, by alias.
+
+    Where several zones have a TPU of one name, its hosts are named by the zone too. ``slices``
+    (slices_of) are of all TPUs that exist, where ``nodes`` are only some of them.
+    """
+    nodes = list(nodes)
+    slices = slices_of(nodes) if slices is None else slices
+    named = Counter(node.name for node in nodes)
+    hosts: list[Host] = []
+    warnings: list[str] = []
+    for node in nodes:
+        lack = _lack(node, options.address, known) if is_reachable(node) else ""
+        if lack:
+            warnings.append(
+                f"TPU {node.where} is READY but {lack}; until then it is not in the group tpu"
+            )
+        is_alone = named[node.name] == 1
+        name = node.name if is_alone else f"{node.name}-{node.zone}"
+        if lack or not is_reachable(node):
+            hosts.append(_node_host(node, name, slices[node.key]))
+            continue
+        warnings += _doubts(node, options, known)
+        group = f"tpu_{node.name}" if is_alone else f"tpu_{node.name}_{node.zone}"
+        if not is_alone:
+            warnings.append(
+                f"there is a TPU {node.name} in several zones: -e tpu={node.name} means none of "
+                f"them, -e tpu={node.name}_{node.zone} the one in {node.zone}"
+            )
+        hosts += [
+            _worker_host(node, f"{name}-w{worker}", worker, group, slices[node.key], options, known)
+            for worker in range(len(node.endpoints))
+        ]
+    return Hosts(tuple(hosts), tuple(warnings))
+
+
+def refuse_clashes(named: Sequence[tuple[str, Host]]) -> None:
+    """Refuse hosts of one name. Raises NameClash, which says how to set ``hostnames``."""
+    first: dict[str, Host] = {}
+    for name, host in named:
+        other = first.setdefault(name, host)
+        if other is not host:
+            raise NameClash(
+                f"two hosts would be called {name}: of TPU {other.node.where} and of TPU "
+                f"{host.node.where}; "
+                "set hostnames in the inventory's tpu.yml, for instance "
+                "hostnames: [\"inventory_hostname ~ '-' ~ tpu_zone\"]"
+            )
+
+
+def _lack(node: Node, address: Address, known: Mapping[str, KnownHost]) -> str:
+    ends = node.endpoints
+    if address == "external" and not all(end.external_ip for end in ends):
+        return "has workers without an external address: set address: internal or iap in tpu.yml"
+    if not all(end.internal_ip for end in ends):
+        return "has workers without an internal address"
+    if address == "iap":
+        hosts = [known.get(alias_of(node.key, worker)) for worker in range(len(ends))]
+        if not all(host and host.host_name for host in hosts):
+            return "its workers have not published the host names that IAP needs: list again soon"
+    return ""
+
+
+def _doubts(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) -> list[str]:
+    doubts = []
+    shape = shape_of(node.accelerator_type)
+    if shape and shape.workers != len(node.endpoints):
+        doubts.append(
+            f"TPU {node.where} lists {len(node.endpoints)} workers, "
+            f"a {node.accelerator_type} has {shape.workers}"
+        )
+    strangers = [w for w in range(len(node.endpoints)) if alias_of(node.key, w) not in known]
+    if strangers and options.known_hosts_file:
+        who = "worker" + ("s " if len(strangers) > 1 else " ") + ", ".join(map(str, strangers))
+        outcome = (
+            "the first answer is believed (host_keys: accept-new)"
+            if options.accept_new
+            else "ssh will refuse until then; list again in a minute, "
+            "or set host_keys: accept-new in tpu.yml"
+        )
+        doubts.append(f"{who} of TPU {node.where} published no ssh host keys: {outcome}")
+    return doubts
+
+
+def node_variables(node: Node, place: Slice) -> dict[str, Any]:
+    """Give what all hosts of a TPU have in common."""
+    shape = shape_of(node.accelerator_type)
+    return {
+        "tpu_name": node.name,
+        "tpu_id": node.id,
+        "tpu_zone": node.zone,
+        "tpu_accelerator_type": node.accelerator_type,
+        "tpu_generation": generation_of(node.accelerator_type),
+        "tpu_topology": node.topology,
+        "tpu_state": node.state,
+        "tpu_health": node.health,
+        "tpu_spot": node.spot or node.preemptible,
+        "tpu_worker_count": len(node.endpoints) or (shape.workers if shape else 0),
+        "tpu_device_glob": device_glob_of(node.accelerator_type),
+        "tpu_labels": dict(node.labels),
+        "tpu_queued_resource": node.queued_resource.rsplit("/", 1)[-1],
+        "tpu_multislice": place.multislice,
+        "tpu_slice_id": place.id,
+        "tpu_slice_count": place.count,
+    }
+
+
+def _node_host(node: Node, name: str, place: Slice) -> Host:
+    shape = shape_of(node.accelerator_type)
+    name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
+    # A TPU that is repaired or restarted keeps its addresses; those of one that is gone are reused.
+    is_gone = node.state in DEAD_STATES or node.state == "DELETING"
+    addresses = [] if is_gone else [end.internal_ip for end in node.endpoints if end.internal_ip]
+    variables = node_variables(node, place) | {
+        "tpu_chips": shape.chips if shape else 0,
+        "tpu_internal_ips": addresses,
+    }
+    return Host(name, node, (f"state_{node.state}",), variables)
+
+
+def _worker_host(
+    node: Node,
+    name: str,
+    worker: int,
+    group: str,
+    place: Slice,
+    options: HostOptions,
+    known: Mapping[str, KnownHost],
+) -> Host:
+    shape = shape_of(node.accelerator_type)
+    end = node.endpoints[worker]
+    alias = alias_of(node.key, worker)
+    variables = node_variables(node, place) | {
+        "tpu_worker_id": worker,
+        "tpu_chips": shape.chips_per_worker if shape else 0,
+        "tpu_internal_ip": end.internal_ip,
+        "tpu_external_ip": end.external_ip,
+        "tpu_leader_ip": node.endpoints[0].internal_ip,
+        "tpu_slice_leader_ip": place.leader_ip,
+        "ansible_host": end.external_ip if options.address == "external" else end.internal_ip,
+    }
+    if options.ssh_user:
+        variables["ansible_user"] = options.ssh_user
+    if options.ssh_private_key_file:
+        variables["ansible_ssh_private_key_file"] = options.ssh_private_key_file
+    ssh = (
+        ssh_options(options.known_hosts_file, alias, accept_new=options.accept_new)
+        if options.known_hosts_file
+        else ""
+    )
+    if options.address == "iap":
+        # ssh hands this to a shell; it puts the port in place of %p before.
+        host, project, zone = map(shlex.quote, (known[alias].host_name, node.project, node.zone))
+        tunnel = (
+            f"gcloud compute start-iap-tunnel {host} %p --listen-on-stdin "
+            f"--project={project} --zone={zone} --verbosity=warning"
+        )
+        ssh = f"{ssh} -o {shlex.quote('ProxyCommand=' + tunnel)}".strip()
+    if ssh:
+        variables["ansible_ssh_common_args"] = ssh
+    groups = (
+        "tpu",
+        group,
+        *(("leaders",) if worker == 0 else ()),
+        f"zone_{node.zone}",
+        f"type_{node.accelerator_type}",
+        f"state_{node.state}",
+        *((place.group,) if place.group else ()),
+    )
+    return Host(name, node, groups, variables)

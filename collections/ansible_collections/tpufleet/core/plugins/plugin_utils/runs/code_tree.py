@@ -1,0 +1,126 @@
+"""Which files of a directory on the controller are code: what git knows, or all of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...module_utils.worker.release import (
+    MANIFEST,
+    Entry,
+    ReleaseError,
+    build,
+    dump,
+    printable,
+    read_manifest,
+)
+
+SKIPPED = {".git", "__pycache__"}
+
+
+def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
+    """List the code below ``root``, relative paths in order: tracked and untracked, without the
+    ignored.
+
+    A release that was kept, with its manifest, is what the manifest says.
+    ``chosen`` names files and directories to keep; empty keeps all. Raises ReleaseError.
+    """
+    if not root.is_dir():
+        raise ReleaseError(
+            f"there is no code directory {root}: give another with -e code=DIRECTORY"
+        )
+    if (root / MANIFEST).is_file():
+        return sorted(entry.path for entry in read_manifest(root))
+    inside_git = any(
+        (folder / ".git").exists() for folder in (root.absolute(), *root.absolute().parents)
+    )
+    found = sorted(set(git_files(root) if inside_git else all_files(root)))
+    for part in chosen:
+        if not any(below(path, part) for path in found):
+            raise ReleaseError(f"{part} of code_paths has no file in {root} (or git ignores it)")
+    kept = [path for path in found if not chosen or any(below(path, part) for part in chosen)]
+    if not kept:
+        raise ReleaseError(f"there is no code in {root}: every file is ignored, or there is none")
+    if MANIFEST in kept:
+        raise ReleaseError(f"{root / MANIFEST} has the name of a release's own manifest: rename it")
+    return kept
+
+
+def below(path: str, folder: str) -> bool:
+    """Tell whether a path is the given one or lies in it."""
+    folder = os.path.normpath(folder)
+    return folder == "." or path == folder or path.startswith(folder + "/")
+
+
+def git_files(root: Path) -> Iterator[str]:
+    """Ask git for the files below ``root``; a submodule is asked in its turn."""
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
+    try:
+        asked = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        raise ReleaseError(
+            f"{root} is a git tree, and there is no git here: install git"
+        ) from error
+    if asked.returncode != 0:
+        complaint = asked.stderr.decode(errors="replace").strip().splitlines()
+        raise ReleaseError(
+            f"git can't list {root}: {complaint[0] if complaint else asked.returncode}"
+        )
+    for name in asked.stdout.split(b"\0")[:-1]:
+        path = os.fsdecode(name).rstrip("/")
+        full = root / path
+        if full.is_dir() and not full.is_symlink():
+            yield from (f"{path}/{inner}" for inner in git_files(full))
+        elif os.path.lexists(full):
+            yield path
+
+
+def all_files(root: Path) -> Iterator[str]:
+    """List every file and link below ``root`` but git's and Python's own."""
+    for folder, folders, files in os.walk(root):
+        here = os.path.relpath(folder, root)
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        links = [name for name in folders if os.path.islink(f"{folder}/{name}")]  # noqa: PTH114
+        yield from (name if here == "." else f"{here}/{name}" for name in files + links)
+
+
+def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
+    """Copy the code with its manifest to ``target``, by hard links where that is possible.
+
+    What is sent afterwards is one state of the code, whatever happens in the directory meanwhile.
+    Raises ReleaseError, also for a cached release that differs from its manifest.
+    """
+    entries = build(root, list_code(root, chosen))
+    if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
+        raise ReleaseError(f"{root}: a file differs from the release's manifest: it is damaged")
+    target.mkdir(parents=True)
+    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
+        (target / folder).mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        source, destination = f"{root}/{entry.path}", f"{target}/{entry.path}"
+        try:
+            os.link(source, destination, follow_symlinks=False)
+        except OSError:
+            copy(source, destination)
+    (target / MANIFEST).write_text(dump(entries), encoding="ascii")
+    return entries
+
+
+def copy(source: str, destination: str) -> None:
+    """Copy a file or link that can't be linked: another file system, or none that has links."""
+    try:
+        shutil.copy2(source, destination, follow_symlinks=False)
+    except FileNotFoundError as error:
+        raise ReleaseError(f"{printable(source)} vanished while it was read: push again") from error

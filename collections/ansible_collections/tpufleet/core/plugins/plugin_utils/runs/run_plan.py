@@ -1,0 +1,285 @@
+"""Which processes a run has: from the workers addressed to each one's part. Controller only, and
+pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...module_utils.worker.run import TRAINER, RunError, check_name, command_words
+from .run_sweep import Trial, assigned
+
+OVERRIDES = "{set}"
+"""Where the overrides of a launch belong in a command."""
+BASE_PORT = 8476
+PORTS = 1000
+MEGASCALE_PORT = 8081
+METRICS_PORT = 8431
+OF_A_LAUNCH = (
+    "jax_requirements",
+    "jax_lock",
+    "bucket",
+    "checkpoints",
+    "shared_dir",
+    "compile_cache",
+)
+"""What group variables may say of a TPU, and a launch of several takes from the first of them."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker as the inventory has it. ``count`` is how many its TPU has; ``leader`` an
+    address. ``multislice`` is what made its TPU together with others, slice 0's leader their
+    ``slice_leader``. ``chip`` numbers the one chip that it stands for, -1 where it is all of them;
+    the worker that has it is ``chip_of``.
+    """
+
+    host: str
+    tpu: str
+    index: int
+    count: int
+    leader: str
+    multislice: str = ""
+    slice_id: int = 0
+    slice_count: int = 1
+    slice_leader: str = ""
+    chip: int = -1
+    chip_of: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One worker's part of a run. ``extra`` are words behind the command and ``env`` variables, the
+    sweep's; ``own`` variables follow from where it runs; ``tpu`` is what the run is on, as
+    ``-e tpu=`` takes it; ``worker`` is the host that has the chip.
+    """
+
+    run: str
+    process_id: int
+    num_processes: int
+    leader: str
+    tpu: str = ""
+    extra: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    chip: int = -1
+    worker: str = ""
+
+
+def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse workers that differ in what a launch and its record have once. Raises RunError."""
+    for name in OF_A_LAUNCH:
+        first: dict[str, str] = {}
+        for host, variables in facts.items():
+            first.setdefault(str(variables.get(name, "")), host)
+        if len(first) > 1:
+            (one, host), (other, elsewhere), *_ = first.items()
+            raise RunError(
+                f"{name} is {one or 'not set'} for {host} and {other or 'not set'} for "
+                f"{elsewhere}, and a launch has one: launch TPU by TPU, "
+                "ansible-playbook train.yml -e tpu=NAME"
+            )
+
+
+def parts(
+    workers: Sequence[Worker], name: str, sweep: tuple[Path, Sequence[Trial]] | None = None
+) -> dict[str, Part]:
+    """Give each worker its part: one run a TPU, or one over the slices that were made together,
+    with their name behind the run's if there are several, or with a ``sweep``.
+
+    Raises RunError if a TPU's workers aren't all there: a slice runs whole.
+    """
+    if not workers:
+        raise RunError(
+            "there is no READY worker to run on: ansible-playbook playbooks/create.yml makes TPUs, "
+            "ansible-playbook playbooks/status.yml shows them"
+        )
+    together: dict[str, list[Worker]] = defaultdict(list)
+    for worker in workers:
+        whole = f"multislice_{worker.multislice}" if worker.multislice else worker.tpu
+        together[f"{whole}-c{worker.chip}" if worker.chip >= 0 else whole].append(worker)
+    trials = assigned(sweep[1], sorted(together), sweep[0]) if sweep else {}
+    found: dict[str, Part] = {}
+    for whole, members in sorted(together.items()):
+        trial = trials.get(whole, Trial(0))
+        behind = trial.name or (
+            whole.removeprefix("multislice_") if members[0].multislice else whole
+        )
+        run = check_name(name if len(together) == 1 and not sweep else f"{name}-{behind}")
+        if sweep and any(part.run == run for part in found.values()):
+            raise RunError(f"two runs of the sweep {sweep[0]} would be named {run}: name them")
+        on = members[0].tpu if members[0].chip >= 0 else whole
+        found |= _slices(run, on, members, trial)
+    return found
+
+
+def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Part]:
+    """Number the processes of one run: slice by slice, in each as its workers are."""
+    by_slice: dict[int, list[Worker]] = defaultdict(list)
+    for member in members:
+        by_slice[member.slice_id].append(member)
+    count = members[0].slice_count
+    if sorted(by_slice) != list(range(count)):
+        missing = ", ".join(str(index) for index in range(count) if index not in by_slice)
+        raise RunError(
+            f"a run over {whole.removeprefix('multislice_')} takes all its {count} slices; "
+            f"missing are {missing}: ansible-playbook playbooks/status.yml shows them"
+        )
+    total = sum(part[0].count for part in by_slice.values())
+    leader = members[0].slice_leader if count > 1 else members[0].leader
+    found, first = {}, 0
+    for number, slice_members in sorted(by_slice.items()):
+        wanted, there = slice_members[0].count, sorted(member.index for member in slice_members)
+        if there != list(range(wanted)):
+            raise RunError(
+                f"TPU {slice_members[0].tpu} has {wanted} workers and a run takes all of them; "
+                f"addressed are {', '.join(str(index) for index in there)}: "
+                "leave --limit out, or see ansible-playbook playbooks/status.yml"
+            )
+        for member in slice_members:
+            own = {**_slice_env(leader, count, number), **chip_env(member.chip)}
+            found[member.host] = Part(
+                run,
+                first + member.index,
+                total,
+                leader,
+                whole,
+                trial.words,
+                dict(trial.env),
+                own,
+                member.chip,
+                member.chip_of,
+            )
+        first += wanted
+    return found
+
+
+def _slice_env(leader: str, count: int, number: int) -> dict[str, str]:
+    """Give what libtpu needs to join slices over the data centre's network."""
+    if count < 2:
+        return {}
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{leader}:{MEGASCALE_PORT}",
+        "MEGASCALE_NUM_SLICES": str(count),
+        "MEGASCALE_SLICE_ID": str(number),
+    }
+
+
+def chip_env(chip: int) -> dict[str, str]:
+    """Give what keeps a process to one chip of its worker; nothing for all of them."""
+    if chip < 0:
+        return {}
+    return {
+        "TPU_VISIBLE_CHIPS": str(chip),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "LIBTPU_INIT_ARGS": f"--runtime_metric_service_port={METRICS_PORT + chip}",
+    }
+
+
+def port(attempt: int, chip: int = -1) -> int:
+    """Give an attempt's own coordinator port, so that what an earlier one left can't be in the
+    way, nor the run on another chip; the workers meet at the port PORTS above it."""
+    return BASE_PORT + 2 * PORTS * (chip + 1) + attempt % PORTS
+
+
+def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:
+    """Find a config file (or another, ``what``): as given, else in each place in turn."""
+    for place in places:
+        path = place / Path(config).expanduser()
+        if path.is_file():
+            return path
+    looked = " nor in ".join(dict.fromkeys(str(place) for place in places))
+    raise RunError(
+        f"there is no {what} {config} in {looked}: ansible-playbook train.yml -e {what}=FILE"
+    )
+
+
+def read_config(path: Path, strict: bool) -> str:
+    """Read a config; the project's own trainer (``strict``) wants a YAML mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"the config {path} can't be read: {error}") from error
+    if strict or path.suffix in (".yml", ".yaml"):
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise RunError(
+                f"the config {path} is no YAML: {where(error)}: {again(path)}"
+            ) from error
+        if strict and not isinstance(value, dict):
+            raise RunError(
+                f"the config {path} holds no settings: lines 'name: value' are wanted: "
+                f"{again(path)}"
+            )
+    return text
+
+
+def again(path: Path) -> str:
+    """Say what to type once the file is mended."""
+    return f"mend it, then ansible-playbook train.yml -e config={path}"
+
+
+def where(error: yaml.YAMLError) -> str:
+    """Say on one line what YAML complains of, and in which line of the file."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
+
+
+SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
+
+
+def command_of(command: str | None) -> tuple[str, ...]:
+    """Return the words of a command or of the project's trainer, with ``{set}`` still in it."""
+    return command_words(command) if command else (*TRAINER, OVERRIDES)
+
+
+def overrides(given: str | Sequence[Any] | None) -> tuple[str, ...]:
+    """Parse overrides: words key=value, or one text of them. Raises RunError."""
+    words = given or []
+    if isinstance(words, str):
+        try:
+            words = shlex.split(words)
+        except ValueError as error:
+            raise RunError(f"set={given!r} can't be split into words: {error}: {SET}") from error
+    for word in words:
+        if "=" not in str(word):
+            raise RunError(f"{word!r} in set= is no key=value: {SET}")
+    return tuple(str(word) for word in words)
+
+
+def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command with overrides in place of ``{set}``.
+
+    A word that holds ``{set}`` is repeated for each override, so ``--{set}`` becomes
+    ``--key=value``; without overrides it is left out. Raises RunError for a command that has no
+    ``{set}``: appended words could go unnoticed.
+    """
+    if words and not any(OVERRIDES in word for word in command):
+        raise RunError(
+            f"the command does not say where overrides belong (set: {shlex.join(words):.100}). Put "
+            f"{OVERRIDES} there, or --{OVERRIDES} for flags: ansible-playbook train.yml "
+            "-e command='\"PROGRAM ARGUMENT {set}\"'"
+        )
+    found: list[str] = []
+    for word in command:
+        in_place = [word.replace(OVERRIDES, each) for each in words]
+        found += in_place if OVERRIDES in word else [word]
+    return tuple(found)
+
+
+def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:
+    """Name a run: as asked, else by its config, else by what it runs."""
+    if run:
+        return check_name(run)
+    if config:
+        return check_name(config.stem)
+    raise RunError(f"name the run of {shlex.join(command)}: ansible-playbook train.yml -e run=NAME")

@@ -1,0 +1,185 @@
+"""What is wanted of each run: one JSON file a run, in a directory of the controller's or a bucket.
+
+A record changes only by compare-and-swap on its generation (under a lock file, or by the bucket's
+own), so that two controllers at once can't overwrite each other's word. Nothing secret is ever in
+it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...module_utils.worker.run_progress import wanted_time
+
+HISTORY = 50
+
+
+class RecordError(Exception):
+    """A record can't be read or written; the text is one line for a person."""
+
+
+class RecordConflictError(RecordError):
+    """Someone else has changed the record since it was read."""
+
+
+class RecordStore(Protocol):
+    """The records in ``fleet_state``: dictionaries with ``generation`` ≥ 1."""
+
+    def read(self, run: str) -> dict[str, Any]:
+        """Give a run's record, empty if there is none. Raises RecordError."""
+
+    def runs(self) -> list[str]:
+        """Name the runs that have a record. Raises RecordError."""
+
+    def change(
+        self, run: str, generation: int, fields: Mapping[str, Any], event: str
+    ) -> dict[str, Any]:
+        """Set fields of a record that is still at ``generation`` (0: there is none); give the new
+        one.
+
+        ``event`` is added to the record's history. Raises RecordConflictError, RecordError.
+        """
+
+    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
+        """Store a record as it is in place of the one at ``generation`` (0: there is none).
+
+        Raises RecordConflictError, RecordError.
+        """
+
+    def remove(self, run: str, generation: int) -> None:
+        """Remove a record that is still at ``generation``.
+
+        Raises RecordConflictError, RecordError.
+        """
+
+
+def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> RecordStore:
+    """Open the records of ``fleet_state``, a directory or ``gs://bucket/prefix``.
+
+    ``api`` is the inventory's variable tpu_api; a bucket takes its endpoint and its key. Raises
+    RecordError.
+    """
+    if not fleet_state.startswith("gs://"):
+        return RecordFolder(fleet_state)
+    from .run_record_gcs import RecordBucket
+
+    return RecordBucket.of(fleet_state, api or {})
+
+
+def after_change(
+    record: Mapping[str, Any], run: str, generation: int, fields: Mapping[str, Any], event: str
+) -> dict[str, Any]:
+    """Give the record that a change makes of one. Raises RecordConflictError where it has moved."""
+    there = check_generation(record, run, generation)
+    now = round(time.time(), 3)
+    happened = {"time": now, "what": event}
+    history = [*record.get("history", []), happened] if event else record.get("history", [])
+    return {
+        **record,
+        **fields,
+        **wanted_time(record, fields, now),
+        "run": run,
+        "generation": there + 1,
+        "history": history[-HISTORY:],
+    }
+
+
+def check_generation(record: Mapping[str, Any], run: str, generation: int) -> int:
+    """Return a record's generation. Raises RecordConflictError if it is not the expected one."""
+    there = record.get("generation", 0)
+    if type(there) is not int:
+        raise RecordError(f"run {run}: invalid record: its generation is not a number")
+    if there != generation:
+        raise RecordConflictError(
+            f"the record of run {run} was changed by someone else meanwhile "
+            f"(generation {there}, not {generation}): run this again"
+        )
+    return there
+
+
+class RecordFolder:
+    """Records in a directory."""
+
+    def __init__(self, fleet_state: str) -> None:
+        if "://" in fleet_state:
+            raise RecordError(
+                f"fleet_state {fleet_state} is no directory and no gs://bucket/prefix: give one"
+            )
+        self._folder = Path(fleet_state).expanduser() / "runs"
+
+    def read(self, run: str) -> dict[str, Any]:
+        """Give a run's record, empty if there is none. Raises RecordError for one that is
+        damaged."""
+        path = self._folder / f"{run}.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("it is not a JSON object")
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise RecordError(
+                f"the record {path} can't be read ({error}): repair it or move it away"
+            ) from error
+        return found
+
+    def runs(self) -> list[str]:
+        """Name the runs that have a record."""
+        return sorted(path.stem for path in self._folder.glob("*.json"))
+
+    def change(
+        self, run: str, generation: int, fields: Mapping[str, Any], event: str
+    ) -> dict[str, Any]:
+        """Set fields of a record that is still at ``generation`` (0: there is none); give the new
+        one.
+
+        ``event`` is added to the record's history. Raises RecordConflictError, RecordError.
+        """
+        with self._locked(run):
+            record = after_change(self.read(run), run, generation, fields, event)
+            self._write(run, record)
+            return record
+
+    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
+        """Store a record as it is in place of the one at ``generation`` (0: there is none)."""
+        with self._locked(run):
+            check_generation(self.read(run), run, generation)
+            self._write(run, record)
+
+    def remove(self, run: str, generation: int) -> None:
+        """Remove a record that is still at ``generation``."""
+        with self._locked(run):
+            check_generation(self.read(run), run, generation)
+            (self._folder / f"{run}.json").unlink()
+
+    @contextmanager
+    def _locked(self, run: str) -> Iterator[None]:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with (self._folder / f".{run}.lock").open("a", encoding="ascii") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise RecordError(
+                f"can't write to {error.filename}: {error.strerror}: set fleet_state"
+            ) from error
+
+    def _write(self, run: str, record: Mapping[str, Any]) -> None:
+        handle, name = tempfile.mkstemp(dir=self._folder, prefix=f".{run}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump(record, stream, indent=1, sort_keys=True)
+                stream.flush()
+                os.fsync(stream.fileno())
+            Path(name).replace(self._folder / f"{run}.json")
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise

@@ -1,0 +1,76 @@
+"""Records of runs in a bucket: what several controllers share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...module_utils.cloud.gcs import ConflictError, Objects
+from ...module_utils.cloud.tpu_errors import TpuApiError
+from .run_record import RecordConflictError, RecordError, after_change, check_generation
+
+
+class RecordBucket:
+    """The records below ``gs://bucket/prefix``, one object a run."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    @classmethod
+    def of(cls, fleet_state: str, api: Mapping[str, Any]) -> RecordBucket:
+        """Open the bucket with the API's key, at its storage endpoint. Raises RecordError."""
+        try:
+            return cls(Objects.of(f"{fleet_state.rstrip('/')}/runs", api))
+        except TpuApiError as error:
+            raise RecordError(f"fleet_state: {error}") from None
+
+    def read(self, run: str) -> dict[str, Any]:
+        """Give a run's record, empty if there is none. Raises RecordError."""
+        return self._seen(run)[0]
+
+    def runs(self) -> list[str]:
+        """Name the runs that have a record. Raises RecordError."""
+        try:
+            names = self._objects.names()
+        except TpuApiError as error:
+            raise RecordError(str(error)) from None
+        return [name.removesuffix(".json") for name in names if name.endswith(".json")]
+
+    def change(
+        self, run: str, generation: int, fields: Mapping[str, Any], event: str
+    ) -> dict[str, Any]:
+        """Set fields of a record that is still at ``generation``; give the new one."""
+        before, at = self._seen(run)
+        after = after_change(before, run, generation, fields, event)
+        after["change"] = secrets.token_hex(8)
+        self._swap(run, lambda: self._objects.write(f"{run}.json", after, at))
+        return after
+
+    def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
+        """Store a record as it is in place of the one at ``generation`` (0: there is none)."""
+        before, at = self._seen(run)
+        check_generation(before, run, generation)
+        self._swap(run, lambda: self._objects.write(f"{run}.json", record, at))
+
+    def remove(self, run: str, generation: int) -> None:
+        """Remove a record that is still at ``generation``."""
+        before, at = self._seen(run)
+        check_generation(before, run, generation)
+        self._swap(run, lambda: self._objects.remove(f"{run}.json", at))
+
+    def _swap(self, run: str, swap: Callable[[], object]) -> None:
+        try:
+            swap()
+        except ConflictError:
+            raise RecordConflictError(
+                f"the record of run {run} was changed by someone else meanwhile: run this again"
+            ) from None
+        except TpuApiError as error:
+            raise RecordError(str(error)) from None
+
+    def _seen(self, run: str) -> tuple[dict[str, Any], int]:
+        try:
+            return self._objects.read(f"{run}.json")
+        except TpuApiError as error:
+            raise RecordError(str(error)) from None

@@ -1,0 +1,132 @@
+"""A sweep: a file with one run a TPU, each with overrides of its own. Controller only, and pure.
+
+A YAML list; an entry may have ``set`` (a mapping, or a list of key=value), ``name`` (behind the
+run's name, else the TPU's), ``tpu`` (which TPU takes it) and ``env``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...module_utils.worker.run import RunError, check_name
+
+KEYS = ("set", "name", "tpu", "env")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One entry of a sweep, at ``line`` of its file. ``words`` are the overrides key=value."""
+
+    line: int
+    words: tuple[str, ...] = ()
+    name: str = ""
+    tpu: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def read_sweep(path: Path) -> list[Trial]:
+    """Read a sweep file. Raises RunError of one line with file, line and key."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"the sweep {path} can't be read: {error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        what = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise RunError(f"the sweep {path} is no YAML: {where}{what}: {again(path)}") from error
+    if not isinstance(root, yaml.SequenceNode) or not root.value:
+        raise RunError(
+            f"the sweep {path} is no list of runs: begin each with '- set: {{key: value}}': "
+            f"{again(path)}"
+        )
+    trials = [_trial(path, node) for node in root.value]
+    for key in ("name", "tpu"):
+        seen: dict[str, int] = {}
+        for trial in trials:
+            value = getattr(trial, key)
+            if value and value in seen:
+                raise _mistake(path, trial.line, f"{key} {value} stands in line {seen[value]}, too")
+            seen[value] = trial.line
+    return trials
+
+
+def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
+    """Give each TPU its trial: the one that names it, else the next in order. Raises RunError."""
+    if len(trials) != len(tpus):
+        raise RunError(
+            f"the sweep {path} has {len(trials)} runs and {len(tpus)} TPUs are addressed "
+            f"({', '.join(tpus)}), one run a TPU: choose TPUs with --limit, or make more with "
+            "ansible-playbook playbooks/create.yml"
+        )
+    for trial in trials:
+        if trial.tpu and trial.tpu not in tpus:
+            raise _mistake(
+                path,
+                trial.line,
+                f"tpu {trial.tpu} is not one of those addressed: {', '.join(tpus)}",
+            )
+    named = {trial.tpu: trial for trial in trials if trial.tpu}
+    rest = iter([trial for trial in trials if not trial.tpu])
+    return {tpu: named.get(tpu) or next(rest) for tpu in tpus}
+
+
+def _trial(path: Path, node: yaml.Node) -> Trial:
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.MappingNode):
+        raise _mistake(path, line, "a run is 'set: {key: value}' with name, tpu, env if wanted")
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key, at = key_node.value, key_node.start_mark.line + 1
+        if key not in KEYS:
+            raise _mistake(path, at, f"unknown key {key!r}: one of {', '.join(KEYS)}")
+        if key in found:
+            raise _mistake(path, at, f"{key} stands there twice")
+        found[key] = (_value(value_node), value_node.start_mark.line + 1)
+    words = _words(path, *found.get("set", ({}, line)))
+    env, env_line = found.get("env", ({}, line))
+    if not isinstance(env, dict) or any(isinstance(value, dict | list) for value in env.values()):
+        raise _mistake(path, env_line, "env is no mapping of names to values")
+    name, name_line = found.get("name", ("", line))
+    if name != "":
+        try:
+            name = check_name(str(name))
+        except RunError as error:
+            raise _mistake(path, name_line, str(error)) from None
+    pairs = tuple(sorted((str(key), "" if v is None else str(v)) for key, v in env.items()))
+    return Trial(line, words, str(name), str(found.get("tpu", ("", line))[0] or ""), pairs)
+
+
+def _words(path: Path, given: Any, line: int) -> tuple[str, ...]:
+    if isinstance(given, dict):
+        return tuple(f"{key}={_written(value)}" for key, value in given.items())
+    if isinstance(given, list):
+        for word in given:
+            if not isinstance(word, str) or "=" not in word.strip("="):
+                raise _mistake(path, line, f"set: {word!r} is no key=value")
+        return tuple(given)
+    raise _mistake(path, line, "set is no mapping and no list of key=value")
+
+
+def _written(value: Any) -> str:
+    """Write a value as an override has it: words as they are, else YAML's (JSON is YAML)."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _value(node: yaml.Node) -> Any:
+    return yaml.load(yaml.serialize(node), Loader=yaml.SafeLoader)
+
+
+def _mistake(path: Path, line: int, what: str) -> RunError:
+    return RunError(f"the sweep {path}, line {line}: {what}: {again(path)}")
+
+
+def again(path: Path) -> str:
+    """Say what to type once the file is mended."""
+    return f"mend it, then ansible-playbook train.yml -e sweep={path}"
