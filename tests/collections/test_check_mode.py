@@ -83,7 +83,7 @@ def speaks_to_the_cloud(name: str) -> bool:
         found = {
             each
             for each in imports_of(file)
-            if each.stem != "gcs" and each.parent.name not in ("runs", "filter")
+            if each.stem != "gcs" and each.parent.name not in ("runs", "filter", "action")
         }
         if {"tpu_api", "google_http"} & {each.stem for each in found}:
             return True
