@@ -10,6 +10,7 @@ from ansible_collections.tpufleet.core.plugins.action.run_plan import node_of
 from ansible_collections.tpufleet.core.plugins.filter.run_chips import CARRIED, chip_hosts
 from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import coordinator_port
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import (
     device_files,
     holders,
@@ -21,7 +22,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, parts, port
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, parts
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
     LAUNCH,
     Part,
@@ -114,7 +115,7 @@ def test_a_run_of_one_chip_is_launched_again_under_its_own_name():
 
 
 def test_runs_of_two_chips_never_share_a_port_whatever_their_attempts():
-    ports = {chip: {port(n, chip) for n in range(2000)} for chip in (-1, 0, 7)}
+    ports = {chip: {coordinator_port(n, chip) for n in range(2000)} for chip in (-1, 0, 7)}
 
     taken = [number + more for found in ports.values() for number in found for more in (0, 1000)]
     assert len(taken) == len(set(taken))

@@ -3,6 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import yaml
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import (
+    coordinator_port,
+    rendezvous_port,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
     Part,
@@ -12,12 +17,13 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import
     one_for_all,
     overrides,
     parts,
-    port,
     read_config,
     run_name,
     with_overrides,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep import read_sweep
+
+from tests.collections.test_inventory import ROOT
 
 
 def workers(tpu: str, count: int = 2) -> list[Worker]:
@@ -51,9 +57,17 @@ def test_no_worker_at_all_is_an_error():
         parts([], "mine")
 
 
-def test_attempts_have_ports_of_their_own():
-    assert len({port(attempt) for attempt in range(1, 500)}) == 499
-    assert all(1024 < port(attempt) < 32768 for attempt in (1, 999, 1000, 10**9))
+def test_attempts_have_different_ports_and_none_is_the_slice_proofs():
+    slice_port = yaml.safe_load((ROOT / "roles/jax/defaults/main.yml").read_text())[
+        "jax_slice_port"
+    ]
+    ports = {
+        port(attempt) for port in (coordinator_port, rendezvous_port) for attempt in range(999)
+    }
+
+    assert len(ports) == 2 * 999
+    assert slice_port not in ports
+    assert all(1024 < coordinator_port(attempt) < 32768 for attempt in (1, 999, 1000, 10**9))
 
 
 def test_a_config_is_found_where_the_command_was_typed_first(tmp_path):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import run_want
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import DONE_MARKER
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker import (
-    NAME,
     parse_marker,
     parse_text,
     read_marker,
@@ -72,7 +72,7 @@ def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_directory(tmp_pa
     marker = read_marker(str(place), "mine", {})
     assert (marker.run, marker.attempt) == ("mine", 3)
     assert marker.time == pytest.approx(time.time(), abs=300)
-    assert [path.name for path in place.iterdir()] == [NAME]
+    assert [path.name for path in place.iterdir()] == [DONE_MARKER]
 
 
 def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_bucket(tmp_path, emulator):
@@ -111,14 +111,14 @@ def test_a_marker_is_written_behind_no_link(tmp_path):
 
     ended = end(tmp_path, str(tmp_path / "checkpoints"))
 
-    assert f"{tmp_path}/checkpoints/{NAME} cannot be written" in ended.stderr
+    assert f"{tmp_path}/checkpoints/{DONE_MARKER} cannot be written" in ended.stderr
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_link_in_the_markers_place_is_replaced_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_text("as before")
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / NAME).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "checkpoints" / DONE_MARKER).symlink_to(tmp_path / "elsewhere")
 
     end(tmp_path, str(tmp_path / "checkpoints"))
 

@@ -7,9 +7,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.worker.contract import coordinator_port
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
-from ..plugin_utils.runs.run_plan import port
 from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
 from ..plugin_utils.runs.store import RunStore
 
@@ -87,7 +87,7 @@ def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> di
         "warnings": [no_record(run, options["fleet_state"])] if missing else [],
         "record": told,
         "was_wanted": before is not None and is_wanted(before),
-        "port": port(int(told.get("attempt", 0)), int(told.get("chip", -1))),
+        "port": coordinator_port(int(told.get("attempt", 0)), int(told.get("chip", -1))),
         "diff": {"before": shown(was), "after": shown(told)},
     }
 

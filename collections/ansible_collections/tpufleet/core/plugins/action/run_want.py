@@ -9,10 +9,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.worker.contract import coordinator_port
 from ..module_utils.worker.run import RunError
 from ..plugin_utils.runs.launch import starts
 from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
-from ..plugin_utils.runs.run_plan import port
 from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
 from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
@@ -112,7 +112,7 @@ def want(
             "launch": True,
             "was_wanted": was_wanted,
             "record": {"attempt": number + 1},
-            "port": port(number + 1, int(launch.get("chip", -1))),
+            "port": coordinator_port(number + 1, int(launch.get("chip", -1))),
         }
     raise RecordError(
         f"the record of run {run} keeps being changed by other controllers. Run this command again"

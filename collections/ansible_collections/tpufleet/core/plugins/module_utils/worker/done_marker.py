@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from .contract import DONE_MARKER
 from .run_checkpoints import bucket_content
 from .safe_files import read_json
 
-NAME = "tpufleet-done.json"
 MAX_BYTES = 4096
 
 
@@ -54,8 +54,8 @@ def read_marker(checkpoints: str, run: str, env: Mapping[str, str]) -> DoneMarke
     file of its own is not asked.
     """
     if not checkpoints.startswith("gs://"):
-        return parse_marker(read_json(Path(checkpoints) / NAME, MAX_BYTES), run)
+        return parse_marker(read_json(Path(checkpoints) / DONE_MARKER, MAX_BYTES), run)
     if env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"):
         return None
-    text = bucket_content(f"{checkpoints.rstrip('/')}/{NAME}", env, MAX_BYTES + 1)
+    text = bucket_content(f"{checkpoints.rstrip('/')}/{DONE_MARKER}", env, MAX_BYTES + 1)
     return None if text is None else parse_text(text, run)

@@ -14,6 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from .contract import (
+    ATTEMPT_PORTS,
+    BAD_CONFIG,
+    DONE,
+    NOT_A_NUMBER,
+    NOT_SHARED,
+    PEER_ENDED,
+    RENDEZVOUS_FAILED,
+    RENDEZVOUS_SECONDS,
+    SAVED,
+)
+
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -21,15 +33,6 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 TRAINER = ("python", "-m", "train", "run", "{config}")
 """The command of the project's own trainer, which writes a heartbeat."""
 
-DONE = 0
-BAD_CONFIG = 2
-NOT_A_NUMBER = 3
-SAVED = 75
-NOT_TOGETHER = 76
-PEER_ENDED = 77
-NOT_SHARED = 78
-MEETING_PORTS = 1000
-"""How far above the coordinator's port the workers of an attempt meet."""
 CRASHES = {
     "70": "hung, no step came",
     "126": "the command can't be executed",
@@ -72,7 +75,7 @@ class Launch(NamedTuple):
     checkpoints: str
     peers: tuple[str, ...] = ()
     token: str = ""
-    meet_seconds: int = 120
+    meet_seconds: int = RENDEZVOUS_SECONDS
     compile_cache: str = ""
     secrets: tuple[tuple[str, str], ...] = ()
     chip: int = -1
@@ -162,7 +165,7 @@ def meeting(launch: Launch) -> dict[str, str]:
         )
     host, _, port = launch.coordinator.rpartition(":")
     return {
-        "TPUFLEET_MEET_AT": f"{host}:{int(port) + MEETING_PORTS}",
+        "TPUFLEET_MEET_AT": f"{host}:{int(port) + ATTEMPT_PORTS}",
         "TPUFLEET_MEET_TOKEN": launch.token,
         "TPUFLEET_MEET_SECONDS": str(launch.meet_seconds),
         "TPUFLEET_MEET_AS": " ".join(launch.peers),
@@ -321,7 +324,7 @@ def state_in_words(
 def exit_in_words(ended: dict) -> str:
     """Say what the end of an attempt means, by the exit code or the signal (DESIGN.md, "A run")."""
     status, why = str(ended.get("status", "")), str(ended.get("why", ""))
-    if status == str(NOT_TOGETHER) and ended.get("code") == "exited":
+    if status == str(RENDEZVOUS_FAILED) and ended.get("code") == "exited":
         return f"not started: {why or 'the workers did not come together'}"
     if status == str(NOT_SHARED) and ended.get("code") == "exited":
         return f"not started: {why or 'its workers do not share the checkpoint directory'}"

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-USER = "tpufleet"
+from .contract import USER
+
 GOOGLE = "https://storage.googleapis.com"
 TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
 SECONDS = 15

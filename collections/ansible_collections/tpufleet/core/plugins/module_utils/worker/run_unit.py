@@ -13,16 +13,12 @@ from pathlib import Path
 
 from . import run_checkpoints
 from .certificate import read_certificate
+from .contract import DONE, NOT_SHARED, PEER_ENDED, RENDEZVOUS_FAILED, SAVED, USER
 from .devices import groups, holders
 from .error_line import error_line, last_attempt
 from .python_env import is_complete, network_environment
 from .release import proven, summary
 from .run import (
-    DONE,
-    NOT_SHARED,
-    NOT_TOGETHER,
-    PEER_ENDED,
-    SAVED,
     Launch,
     Places,
     RunError,
@@ -52,7 +48,6 @@ from .safe_files import (
     write_file,
 )
 
-USER = "tpufleet"
 UNIT = "tpufleet-run@{}.service"
 ACTIVE = ("active", "activating", "reloading", "deactivating")
 UNIT_FILE = Path("/etc/systemd/system/tpufleet-run@.service")
@@ -62,7 +57,7 @@ SHOWN = (
     *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
 )
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED and so on, waitid(2)
-CALM_ENDS = ("TERM", "KILL", *map(str, (DONE, SAVED, NOT_TOGETHER, PEER_ENDED, NOT_SHARED)))
+CALM_ENDS = ("TERM", "KILL", *map(str, (DONE, SAVED, RENDEZVOUS_FAILED, PEER_ENDED, NOT_SHARED)))
 """Exit codes and signals that the log says nothing more about."""
 ERROR_LINES = 200
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place

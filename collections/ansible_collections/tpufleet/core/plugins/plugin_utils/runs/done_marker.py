@@ -7,7 +7,8 @@ from typing import Any
 
 from ...module_utils.cloud import tpu_errors as errors
 from ...module_utils.cloud.gcs import SCHEME, Objects
-from ...module_utils.worker.done_marker import MAX_BYTES, NAME, DoneMarker, parse_text
+from ...module_utils.worker.contract import DONE_MARKER
+from ...module_utils.worker.done_marker import MAX_BYTES, DoneMarker, parse_text
 
 __all__ = ["DoneMarker", "read_done_marker"]
 
@@ -27,7 +28,7 @@ def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> Done
     if not checkpoints.startswith(SCHEME):
         return None
     try:
-        text = Objects.of(checkpoints, api).content(NAME, 0, MAX_BYTES + 1)
+        text = Objects.of(checkpoints, api).content(DONE_MARKER, 0, MAX_BYTES + 1)
     except (errors.NotFound, errors.Forbidden, errors.InvalidRequest, errors.NotConfigured):
         return None
     return parse_text(text, run)

@@ -12,15 +12,12 @@ from typing import Any
 
 import yaml
 
+from ...module_utils.worker.contract import MEGASCALE_PORT, METRICS_PORT
 from ...module_utils.worker.run import TRAINER, RunError, check_name, command_words
 from .run_sweep import Trial, assigned
 
 OVERRIDES = "{set}"
 """Where the overrides of a launch belong in a command."""
-BASE_PORT = 8476
-PORTS = 1000
-MEGASCALE_PORT = 8081
-METRICS_PORT = 8431
 OF_A_LAUNCH = (
     "jax_requirements",
     "jax_lock",
@@ -182,12 +179,6 @@ def chip_env(chip: int) -> dict[str, str]:
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "LIBTPU_INIT_ARGS": f"--runtime_metric_service_port={METRICS_PORT + chip}",
     }
-
-
-def port(attempt: int, chip: int = -1) -> int:
-    """Give an attempt's own coordinator port, so that what an earlier one left can't be in the
-    way, nor the run on another chip; the workers meet at the port PORTS above it."""
-    return BASE_PORT + 2 * PORTS * (chip + 1) + attempt % PORTS
 
 
 def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:

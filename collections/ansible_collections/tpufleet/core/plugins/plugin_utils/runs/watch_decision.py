@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ...module_utils.worker.run import (
+from ...module_utils.worker.contract import (
     BAD_CONFIG,
     DONE,
     NOT_A_NUMBER,
-    NOT_TOGETHER,
     PEER_ENDED,
+    RENDEZVOUS_FAILED,
     SAVED,
 )
 
@@ -416,7 +416,7 @@ def _standing(
         state = "interrupted" if ended else "standing still"
         why = words or "no process of it is there"
         return _relaunch(state, why, memory, now, limits)
-    state = "not started" if str(NOT_TOGETHER) in codes else "crashed"
+    state = "not started" if str(RENDEZVOUS_FAILED) in codes else "crashed"
     counted = _after_crash(state, words, seen, memory, now, limits, LAUNCH, attempt)
     bad = counted.memory
     often = limits.same_worker and bad.bad_times > limits.same_worker and len(seen.parts) > 1
