@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.collections.runs.answers import report
 from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_playbooks import environment_of, flat, play
 
@@ -47,16 +48,7 @@ def test_a_verb_that_sees_a_run_done_records_it(local_api, tmp_path, verb):
     inventory = tmp_path / "hosts.yml"
     facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
     inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
-    look = {
-        "run": "mine",
-        "attempt": 1,
-        "state": "done",
-        "active": False,
-        "log": ["bye"],
-        "exit": {"status": "0", "time": 9.0},
-        "heartbeat": None,
-        "heartbeat_age": None,
-    }
+    look = report("done", log=["bye"])
     words = ("-i", str(inventory), "-e", f"logs_dir={tmp_path}/logs")
 
     for attempt, wanted in ((1, "running"), (2, "done"), (2, "done")):

@@ -21,6 +21,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view impo
     view,
 )
 
+from tests.collections.runs.answers import report, report_end
 from tests.collections.runs.records import ZONE, run_record
 from tests.collections.scripted_api import node
 
@@ -32,54 +33,37 @@ def answered(*runs: dict[str, Any]) -> dict[str, Any]:
     return {"runs": list(runs)}
 
 
-def test_a_worker_that_says_everything_is_read_whole():
-    said = {
-        "run": "mine",
-        "active": False,
-        "state": "crashed",
-        "error": "out of memory",
-        "attempt": 4,
-        "heartbeat": {"step": 12},
-        "heartbeat_age": 3.5,
-        "output_age": 2.5,
-        "exit": {"status": "KILL", "time": 77, "why": "w1 (gone)"},
-    }
+def test_a_worker_that_reports_everything_is_read_whole():
+    reported = report_end(
+        "77",
+        attempt=4,
+        heartbeat={"step": 12},
+        heartbeat_age=3.5,
+        ended_at=77,
+        peer="w1",
+        error="",
+    )
 
-    assert part("w0", "mine", answered({"run": "x", "active": False}, said)) == Part(
+    assert part("w0", "mine", answered(report("done", run="x"), reported)) == Part(
         "w0",
         active=False,
         known=True,
         step=12,
         has_heartbeat=True,
         heartbeat_age=3.5,
-        code="KILL",
+        code="77",
         ended_at=77.0,
-        blames="w1 (gone)",
-        words="crashed: out of memory",
+        blames="w1",
+        words="ended because w1 was lost",
         attempt=4,
-        output_age=2.5,
     )
-
-
-def test_a_worker_that_says_the_least_is_read_with_defaults():
-    assert part("w0", "mine", answered({"run": "mine", "active": True})) == Part("w0", True)
 
 
 @pytest.mark.parametrize("step", [None, "12", 1.5])
 def test_a_step_of_another_type_counts_as_none(step):
-    found = part(
-        "w0", "mine", answered({"run": "mine", "active": True, "heartbeat": {"step": step}})
-    )
+    found = part("w0", "mine", answered(report(heartbeat={"step": step})))
 
     assert (found.step, found.has_heartbeat) == (0, True)
-
-
-def test_the_last_exit_of_a_run_that_is_active_again_does_not_count():
-    said = {"run": "mine", "active": True, "exit": {"status": "1", "time": 5, "why": "w1"}}
-
-    found = part("w0", "mine", answered(said))
-
-    assert (found.code, found.ended_at, found.blames) == ("", 5.0, "w1")
 
 
 def test_a_worker_without_an_answer_is_away():
@@ -87,10 +71,10 @@ def test_a_worker_without_an_answer_is_away():
 
 
 def test_a_worker_that_never_had_the_run_may_have_another():
-    other = {"run": "other", "active": True}
+    other = report(run="other")
 
     assert part("w0", "mine", answered(other)) == Part("w0", False, known=False, other="other")
-    assert part("w0", "mine", answered({**other, "active": False})).other == ""
+    assert part("w0", "mine", answered(report("done", run="other"))).other == ""
 
 
 @pytest.mark.parametrize(
@@ -105,9 +89,7 @@ def test_a_worker_that_never_had_the_run_may_have_another():
 )
 def test_a_run_on_another_chip_is_not_in_the_way(chip, others, expected):
     launched = {"launched": {"chip": others}} if others >= 0 else {}
-    answer = answered(
-        {"run": "mine", "active": False}, {"run": "other", "active": True, **launched}
-    )
+    answer = answered(report("done"), report(run="other", **launched))
 
     assert part("w0", "mine", answer, chip).other == expected
 
@@ -244,7 +226,7 @@ def test_only_the_last_two_answers_confirm_a_state():
 
 
 def test_an_end_without_a_status_has_no_code():
-    found = part("w0", "mine", answered({"run": "mine", "active": False, "exit": {"time": 5}}))
+    found = part("w0", "mine", answered(report("failed", "start_failed", ended_at=5)))
 
     assert (found.code, found.ended_at) == ("", 5.0)
 

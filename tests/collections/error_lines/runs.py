@@ -9,12 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.runs import (
-    attempt_words,
-    launch_verdict,
-    run_env,
-    wait_outcome,
-)
+from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict, run_env
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     Timer,
     check,
@@ -25,9 +20,14 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_ch
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     Places,
     command_words,
-    state_in_words,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import Exit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import end_state
 from ansible_collections.tpufleet.core.plugins.modules.run import mortal
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
+    attempt_text,
+    wait_outcome,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
     Worker,
     find_config,
@@ -110,11 +110,10 @@ def command_that_is_no_words(bad: Bad) -> str:
 
 def ended(run: str, status: str, log: str) -> str:
     """Say how an attempt ended on a worker, as train.yml does at its end."""
-    end = {"status": status, "code": "exited", "result": "exit-code", "time": 7.0}
-    state = state_in_words({"ActiveState": "failed"}, None, end)
-    info = {"active": False, "state": state, "heartbeat": None, "exit": end, "log": [log]}
-    answers = {"pod-w1": {"info": info}}
-    return shown(attempt_words(wait_outcome(answers), run, answers))
+    found = end_state(Exit(1, "exit-code", "exited", status, 7.0))
+    codes = {"state": found.state.value, "reason_code": found.reason_code.value}
+    answers = {"pod-w1": {"info": codes | {"exit_code": found.exit_code, "log": [log]}}}
+    return shown(attempt_text(wait_outcome(answers), run, answers))
 
 
 @case("pod-w1")

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.runs import bad_ends
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line import error_line
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import look
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import wait_outcome
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import part
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,15 +116,9 @@ def crashed(tmp_path):
 
 
 def test_train_and_watch_show_the_exception_of_a_jax_trainer(crashed):
-    seen = look("mine", crashed, lines=20, unit={"ActiveState": "failed"})
+    seen = observe("mine", crashed, lines=20, unit={"ActiveState": "failed"})
 
-    [told] = bad_ends({"pod-w0": {"info": seen}})
-    assert told.startswith("pod-w0: crashed (exit 1); TypeError: add got incompatible shapes")
+    [told] = wait_outcome({"pod-w0": {"info": seen}})["problems"]
+    assert told.startswith("pod-w0: crashed (exit 1): TypeError: add got incompatible shapes")
     words = part("pod-w0", "mine", {"runs": [seen]}).words
     assert words.startswith("crashed (exit 1): TypeError: add got incompatible shapes")
-
-
-def test_an_end_that_the_log_does_not_explain_has_no_error(crashed):
-    (crashed.run_dir("mine") / "exit.json").write_text('{"code": "exited", "status": "75"}')
-
-    assert look("mine", crashed, unit={"ActiveState": "inactive"})["error"] == ""

@@ -75,7 +75,7 @@ def secret(tmp_path):
     folder = tmp_path / "roots"
     folder.mkdir(mode=0o755)
     file = folder / "secret"
-    file.write_text(json.dumps({"state": SECRET, "why": SECRET, "status": SECRET}) + "\n")
+    file.write_text(json.dumps({"state": SECRET, "error": SECRET, "status": SECRET}) + "\n")
     file.chmod(0o600)
     return file
 
@@ -89,7 +89,7 @@ def link(place: Path, target: Path) -> None:
 def all_that_root_reads(places: Places) -> str:
     folder = places.run_dir("mine")
     told = [
-        run_unit.look("mine", places, lines=20, unit=STOPPED),
+        run_unit.observe("mine", places, lines=20, unit=STOPPED),
         log_since(folder / "log", 0),
         log_start(folder / "log", 1),
         progress(folder),
@@ -154,7 +154,7 @@ def test_a_file_of_a_trainer_that_makes_no_sense_hides_no_other_run(places, cont
     for name in READ:
         (places.run_dir("mine") / name).write_text(content)
 
-    seen = run_unit.look("mine", places, unit=STOPPED)
+    seen = run_unit.observe("mine", places, unit=STOPPED)
 
     assert seen["heartbeat_age"] is None
     all_that_root_reads(places)
@@ -163,11 +163,11 @@ def test_a_file_of_a_trainer_that_makes_no_sense_hides_no_other_run(places, cont
 def test_a_heartbeat_and_an_end_carry_no_control_characters_to_a_terminal(places):
     escape = "\x1b]0;mine\x07"
     for name in ("heartbeat.json", "exit.json", "meeting.json"):
-        values = dict.fromkeys(("state", "status", "code", "why", "attempt"), escape)
+        values = dict.fromkeys(("state", "status", "code", "error", "peer", "attempt"), escape)
         (places.run_dir("mine") / name).write_text(json.dumps(values | {"waiting_for": [escape]}))
 
     for unit in (STOPPED, {"ActiveState": "active"}):
-        assert "\\u001b" not in json.dumps(run_unit.look("mine", places, unit=unit))
+        assert "\\u001b" not in json.dumps(run_unit.observe("mine", places, unit=unit))
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -327,7 +327,7 @@ def test_a_link_that_root_made_is_followed(places, tmp_path):
     run_unit.start(LAUNCH, places)
 
     assert (tmp_path / "disk/state/runs/mine/config.yml").read_text() == LAUNCH.config
-    assert run_unit.look("mine", places, unit=STOPPED)["attempt"] == 1
+    assert run_unit.observe("mine", places, unit=STOPPED)["attempt"] == 1
 
 
 def test_the_trainers_home_is_its_own_and_not_the_directory_of_the_runs(places):

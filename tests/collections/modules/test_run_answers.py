@@ -2,14 +2,18 @@
 
 from ansible_collections.tpufleet.core.plugins.filter.runs import (
     active_runs,
-    bad_ends,
-    bad_logs,
     by_host,
-    failures,
     launch_verdict,
-    start_answers,
     stopped_lines,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
+    bad_logs,
+    failures,
+    start_answers,
+    wait_outcome,
+)
+
+from tests.collections.runs.answers import report, report_end
 
 PARTS = {"w0": {"run": "mine", "tpu": "pod"}, "w1": {"run": "mine", "tpu": "pod"}}
 DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh: No route to host"}
@@ -23,10 +27,8 @@ def started():
     return ready() | {"started": True}
 
 
-def info(state="training", *, active=False, log=(), time=1.0, **more):
-    exit_json = None if active else {"time": time}
-    seen = {"run": "mine", "attempt": 1, "state": state, "active": active, "log": list(log)}
-    return {**seen, "exit": exit_json, "heartbeat": None, "heartbeat_age": None, **more}
+def problems(answers):
+    return wait_outcome(answers)["problems"]
 
 
 def test_a_run_is_launched_when_every_worker_can_start_it():
@@ -92,9 +94,13 @@ def test_what_several_workers_say_is_said_once():
 
 
 def test_workers_that_never_had_a_run_say_nothing_of_its_end():
-    never = {"info": info("lost", attempt=None)}
+    never = {"info": report("lost", attempt=None)}
+    saved = {"info": report_end("75", heartbeat={"step": 7})}
 
-    assert stopped_lines({"w0": {"info": info("done")}, "w1": never}) == ["w0: done"]
+    assert stopped_lines({"w0": saved, "w1": saved, "w2": never}) == [
+        "w[0-1]: interrupted, saved at step 7"
+    ]
+    assert stopped_lines({"w2": never}) == ["no worker has had it"]
 
 
 def test_what_is_in_the_way_of_one_run_is_not_in_the_way_of_another():
@@ -138,40 +144,44 @@ def test_a_worker_that_gave_no_answer_is_a_failure():
     assert failures(answers) == ["w1: no space left", "w2: no answer"]
 
 
-def test_the_worker_that_failed_first_is_named_first_with_its_last_line():
+def test_the_worker_that_failed_first_is_named_first_with_its_error():
     answers = {
-        "w0": {"info": info("crashed (signal ABRT)", log=["peer died"], time=9.0)},
-        "w1": {"info": info("bad config", log=["train: unknown key: stpes", ""], time=8.0)},
+        "w0": {"info": report_end("ABRT", log=["peer died"], ended_at=9.0)},
+        "w1": {"info": report_end("2", error="train: unknown key: stpes", ended_at=8.0)},
     }
 
-    assert bad_ends(answers) == [
-        "w1: bad config; train: unknown key: stpes",
-        "w0: crashed (signal ABRT); peer died",
+    assert problems(answers) == [
+        "w1: bad config: train: unknown key: stpes",
+        "w0: crashed (signal ABRT): peer died",
     ]
+
+
+def test_a_failed_rendezvous_is_named_with_its_error():
+    failed = report_end("76", error="w1 did not come")
+
+    assert problems({"w0": {"info": failed}}) == ["w0: rendezvous failed: w1 did not come"]
 
 
 def test_only_the_last_attempts_lines_are_shown():
     log = ["--- t attempt 1", "old", "--- t attempt 2", "new"]
 
-    assert bad_logs({"w0": {"info": info("crashed (exit 1)", log=log)}}) == ["w0: new"]
+    assert bad_logs({"w0": {"info": report_end("1", log=log)}}) == ["w0: new"]
 
 
 def test_a_run_that_is_done_or_was_saved_did_not_end_badly():
-    assert (
-        bad_ends({"w0": {"info": info("done")}, "w1": {"info": info("interrupted, saved")}}) == []
-    )
+    assert problems({"w0": {"info": report("done")}, "w1": {"info": report_end("75")}}) == []
 
 
-def test_a_worker_that_was_only_left_says_nothing():
-    left = {"info": info("starting", active=True), "outcome": "left"}
-    late = {"info": info("starting", active=True), "outcome": "time is up"}
+def test_a_worker_that_was_only_left_has_no_problem_and_one_that_was_late_has():
+    left = {"info": report("starting"), "outcome": "left"}
+    late = {"info": report("starting"), "outcome": "timed_out"}
 
-    assert bad_ends({"w0": left}) == []
-    assert bad_ends({"w0": late}) == ["w0: starting, and the time is up"]
+    assert problems({"w0": left}) == []
+    assert problems({"w0": late}) == ["w0: starting, not ready in time"]
 
 
 def test_active_runs_are_named_once():
-    answer = {"runs": [info(active=True), info("done") | {"run": "old"}]}
+    answer = {"runs": [report(), report("done", run="old")]}
 
     assert active_runs({"w0": answer, "w1": answer, "w2": {}}) == ["mine"]
 

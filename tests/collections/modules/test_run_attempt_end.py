@@ -1,13 +1,12 @@
 """What the unit writes when an attempt has ended, and what is read out of it."""
 
-import json
 import subprocess
 import sys
 import time
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import look
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
 
 from tests.collections.test_inventory import ROOT
 
@@ -28,41 +27,24 @@ def ended(places, **systemd: str) -> dict:
     run_dir = str(places.run_dir("mine"))
     environ = {"PATH": "/nowhere", "TPUFLEET_RUN_DIR": run_dir, "TPUFLEET_ATTEMPT": "3"}
     subprocess.run([*PROGRAM, "mine"], env=environ | systemd, check=True)
-    return look("mine", places, unit={"ActiveState": "inactive"})
+    return observe("mine", places, unit={"ActiveState": "inactive"})
 
 
 def test_it_is_systemd_s_words_on_the_attempt_and_when(places):
     seen = ended(places, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
 
-    assert seen["exit"].pop("time") == pytest.approx(time.time(), abs=30)
-    assert seen["exit"] == {
-        "attempt": 3,
-        "result": "exit-code",
-        "code": "exited",
-        "status": "75",
-    }
-    assert seen["state"] == "interrupted, saved"
+    assert seen["ended_at"] == pytest.approx(time.time(), abs=30)
+    assert (seen["state"], seen["reason_code"], seen["exit_code"]) == ("interrupted", "saved", 75)
 
 
 def test_where_systemd_says_nothing_the_attempt_failed_to_start(places):
-    assert ended(places)["state"] == "failed to start"
+    assert ended(places)["reason_code"] == "start_failed"
 
 
 def test_nothing_is_left_beside_it(places):
     ended(places)
 
     assert [path.name for path in places.run_dir("mine").iterdir()] == ["exit.json"]
-
-
-@pytest.mark.parametrize(
-    ("attempt", "state"),
-    [("3", "ended as pod-w1 is gone"), ("2", "ended as another worker ended")],
-)
-def test_why_another_worker_ended_it_is_told_for_this_attempt_alone(places, attempt, state):
-    met = {"attempt": attempt, "why": "pod-w1 is gone"}
-    (places.run_dir("mine") / "meeting.json").write_text(json.dumps(met))
-
-    assert ended(places, EXIT_CODE="exited", EXIT_STATUS="77")["state"] == state
 
 
 def test_a_unit_of_before_that_calls_the_other_program_gets_the_same(places, monkeypatch):

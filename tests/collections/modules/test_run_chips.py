@@ -151,7 +151,7 @@ def launch(chip):
 def test_only_a_run_of_the_same_chip_is_an_obstacle(monkeypatch, tmp_path):
     active = {"run": "other", "state": "training", "active": True, "launched": {"chip": 1}}
     monkeypatch.setattr(run_unit, "active_runs", lambda: ["other"])
-    monkeypatch.setattr(run_unit, "look", lambda *_, **__: active)
+    monkeypatch.setattr(run_unit, "observe", lambda *_, **__: active)
     monkeypatch.setattr(run_unit.run_checkpoints, "trouble", lambda *_: None)
     places = Places(tmp_path, tmp_path, tmp_path)
 

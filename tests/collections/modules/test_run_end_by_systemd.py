@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import exit_in_words
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import end_state
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import end_by_systemd
 
 KILLED = {
@@ -16,17 +16,17 @@ KILLED = {
 
 
 @pytest.mark.parametrize(
-    ("unit", "words"),
+    ("unit", "reason_code"),
     [
         (KILLED, "killed"),
-        (KILLED | {"ExecMainStatus": "15"}, "interrupted, not saved"),
-        (KILLED | {"ExecMainCode": "3", "ExecMainStatus": "11"}, "crashed (signal SEGV)"),
-        (KILLED | {"ExecMainCode": "1", "ExecMainStatus": "0"}, "done"),
-        (KILLED | {"Result": "oom-kill"}, "out of memory"),
+        (KILLED | {"ExecMainStatus": "15"}, "not_saved"),
+        (KILLED | {"ExecMainCode": "3", "ExecMainStatus": "11"}, "signal"),
+        (KILLED | {"ExecMainCode": "1", "ExecMainStatus": "75"}, "saved"),
+        (KILLED | {"Result": "oom-kill"}, "out_of_memory"),
     ],
 )
-def test_an_end_that_nobody_wrote_down_is_systemd_s(unit, words):
-    assert exit_in_words(end_by_systemd(unit, 3)) == words
+def test_an_end_that_nobody_wrote_down_is_systemd_s(unit, reason_code):
+    assert end_state(end_by_systemd(unit, 3)).reason_code == reason_code
 
 
 def test_it_ended_when_systemd_says_in_the_attempt_that_was_launched():
@@ -34,8 +34,8 @@ def test_it_ended_when_systemd_says_in_the_attempt_that_was_launched():
 
     ended = end_by_systemd(KILLED | {"ExecMainExitTimestampMonotonic": str(a_minute_ago)}, 3)
 
-    assert ended["attempt"] == 3
-    assert ended["time"] == pytest.approx(time.time() - 60, abs=30)
+    assert ended.attempt == 3
+    assert ended.time == pytest.approx(time.time() - 60, abs=30)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_stream i
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.collections.runs.answers import report
+
 
 def test_what_came_since_the_last_question_is_brought_line_by_whole_line(tmp_path):
     log = tmp_path / "log"
@@ -114,9 +116,8 @@ def named(line):
     return {str(n) for n in range(int(first), int(last) + 1)} if dash else set(inside.split(","))
 
 
-def seen(state="training", *, active=True, log=(), end=0):
-    runs = [{"run": "mine", "state": state, "active": active, "log": list(log), "log_end": end}]
-    return {"runs": [runs[0] | {"exit": None}]}
+def seen(state="training", *, log=(), end=0):
+    return {"runs": [report(state, log=list(log), log_end=end)]}
 
 
 def followed(answers, monkeypatch, shown, tmp_path, hosts=("w0",), **options):
@@ -150,8 +151,8 @@ def test_the_run_that_is_active_is_followed_from_where_the_last_answer_ended(mon
         seen(),
         seen(log=["a", "b"], end=4),
         AnsibleConnectionFailure("down"),
-        seen("done", active=False, log=["c"], end=6),
-        seen("done", active=False, end=6),
+        seen("done", log=["c"], end=6),
+        seen("done", end=6),
     ]
     result, asked = followed(answers, monkeypatch, shown, tmp_path)
 
@@ -171,7 +172,7 @@ def test_what_other_forks_hear_is_shown_with_it_until_the_last_has_ended(monkeyp
     folder.mkdir()
     other = [{"lines": ["a"]}, {"lines": ["--- done"], "end": True}]
     (folder / "1.jsonl").write_text("".join(json.dumps(news) + "\n" for news in other))
-    answers = [seen("done", active=False, log=["a"], end=2), seen("done", active=False, end=2)]
+    answers = [seen("done", log=["a"], end=2), seen("done", end=2)]
     followed(answers, monkeypatch, shown, tmp_path, hosts=["w0", "w1"], run="mine")
 
     assert shown == ["w[0-1]: a", "w[0-1]: --- done"]

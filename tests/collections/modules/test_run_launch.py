@@ -1,4 +1,4 @@
-"""What a launch is on one worker: its environment, its words, its identity, its state in words."""
+"""What a launch is on one worker: its environment, its words, its identity."""
 
 import json
 import os
@@ -17,7 +17,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     environment_file,
     fill,
     secrets_file,
-    state_in_words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import (
     takes_secrets,
@@ -151,48 +150,6 @@ def test_the_attempt_and_its_port_are_no_part_of_what_is_launched():
 )
 def test_everything_else_is(change):
     assert LAUNCH._replace(**change).identity() != LAUNCH.identity()
-
-
-def ended(status: str, code: str = "exited", result: str = "exit-code") -> dict:
-    return {"status": status, "code": code, "result": result}
-
-
-@pytest.mark.parametrize(
-    ("active", "heartbeat", "end", "words"),
-    [
-        ("active", None, None, "starting"),
-        ("active", {"state": "training", "step": 4}, None, "training"),
-        ("deactivating", {"state": "training"}, None, "stopping"),
-        ("inactive", None, ended("0", result="success"), "done"),
-        ("inactive", None, ended("75", result="success"), "interrupted, saved"),
-        ("failed", None, ended("3"), "not a number"),
-        ("failed", None, ended("2"), "bad config"),
-        ("failed", None, ended("1"), "crashed (exit 1)"),
-        ("failed", None, ended("TERM", "killed", "signal"), "interrupted, not saved"),
-        ("failed", None, ended("KILL", "killed", "signal"), "killed"),
-        ("failed", None, ended("SEGV", "dumped", "core-dump"), "crashed (signal SEGV)"),
-        ("failed", None, ended("KILL", "killed", "oom-kill"), "out of memory"),
-        ("failed", None, ended("", "", "resources"), "failed to start"),
-        ("inactive", {"state": "training", "step": 4}, None, "lost"),
-    ],
-)
-def test_a_runs_state_is_said_in_words(active, heartbeat, end, words):
-    assert state_in_words({"ActiveState": active}, heartbeat, end) == words
-
-
-@pytest.mark.parametrize(
-    ("command", "met", "state"),
-    [
-        (["python", "-m", "train", "run", "{config}", "steps=3"], None, "starting"),
-        (["python", "theirs.py"], {"waiting_for": ["pod-w1"]}, "waiting for pod-w1"),
-        (["python", "theirs.py"], {"waiting_for": []}, "running"),
-        (["python", "theirs.py"], None, "running"),
-    ],
-)
-def test_a_trainer_that_may_write_no_heartbeat_is_running_once_its_process_runs(
-    command, met, state
-):
-    assert state_in_words({"ActiveState": "active"}, None, None, met, command) == state
 
 
 def test_what_was_compiled_is_kept_by_each_worker_unless_a_shared_place_is_named():

@@ -115,14 +115,14 @@ def test_if_one_does_not_come_none_starts_and_everybody_names_it(workers):
     assert [workers.code(0), workers.code(2)] == [76, 76]
     assert not workers.began(0)
     assert not workers.began(2)
-    assert workers.news(0)["why"] == workers.news(2)["why"] == "pod-w1 did not come"
+    assert workers.news(0)["error"] == workers.news(2)["error"] == "pod-w1 did not come"
 
 
 def test_without_worker_0_none_starts_and_it_is_named(workers):
     workers.start(1, TOUCH.format(""), TPUFLEET_MEET_SECONDS="1")
 
     assert workers.code(1) == 76
-    assert workers.news(1)["why"].startswith("pod-w0 (127.0.0.1:")
+    assert workers.news(1)["error"].startswith("pod-w0 (127.0.0.1:")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_worker_that_comes_with_something_else_keeps_all_from_starting(workers
     workers.start(1, TOUCH.format(""), **{variable: "other"})
 
     assert [workers.code(0), workers.code(1)] == [76, 76]
-    assert workers.news(0)["why"] == workers.news(1)["why"] == f"pod-w1 has come with {what}"
+    assert workers.news(0)["error"] == workers.news(1)["error"] == f"pod-w1 has come with {what}"
 
 
 def test_who_has_not_the_attempts_token_is_nobody(workers):
@@ -147,7 +147,7 @@ def test_who_has_not_the_attempts_token_is_nobody(workers):
     workers.start(1, TOUCH.format(""), TPUFLEET_MEET_SECONDS="3", TPUFLEET_MEET_TOKEN="guess")
 
     assert workers.code(0) == 76
-    assert workers.news(0)["why"] == "pod-w1 did not come"
+    assert workers.news(0)["error"] == "pod-w1 did not come"
     assert not workers.began(1)
 
 
@@ -187,8 +187,8 @@ def test_no_worker_starts_whose_checkpoint_directory_is_its_own(workers, shared,
     for number in range(3):
         news = workers.news(number)
         assert news["reason"] == "checkpoints_not_shared"
-        assert f"{shared} is not the same directory on {names} as on pod-w0" in news["why"]
-        assert "-e bucket=gs://" in news["why"]
+        assert f"{shared} is not the same directory on {names} as on pod-w0" in news["error"]
+        assert "-e bucket=gs://" in news["error"]
     assert not list(shared.parent.parent.iterdir())
 
 
@@ -220,7 +220,7 @@ def test_a_worker_that_dies_during_the_check_keeps_all_from_starting(workers, sh
     workers.started[2].kill()
 
     assert [workers.code(0), workers.code(1)] == [76, 76]
-    assert workers.news(1)["why"] == "pod-w2 is gone"
+    assert workers.news(1)["error"] == "pod-w2 is gone"
 
 
 def test_the_token_is_not_in_the_trainers_environment(workers):
@@ -261,7 +261,8 @@ def test_a_trainer_that_crashes_ends_the_others_and_is_named_by_them(workers, fa
     assert workers.code(failing) == 9
     assert [workers.code(number) for number in others] == [77, 77]
     for number in others:
-        assert workers.news(number)["why"] == f"pod-w{failing} ended with 9"
+        news = workers.news(number)
+        assert (news["peer"], news["peer_exit_code"]) == (f"pod-w{failing}", 9)
 
 
 def test_a_worker_that_is_killed_outright_ends_the_others(workers):
@@ -272,7 +273,8 @@ def test_a_worker_that_is_killed_outright_ends_the_others(workers):
     workers.started[1].kill()
 
     assert [workers.code(0), workers.code(2)] == [77, 77]
-    assert workers.news(2)["why"] == "pod-w1 is gone"
+    news = workers.news(2)
+    assert (news["peer"], news["peer_exit_code"]) == ("pod-w1", None)
 
 
 def test_a_trainer_that_saves_when_the_others_end_says_so_by_its_own_code(workers):

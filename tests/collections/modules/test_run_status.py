@@ -1,29 +1,40 @@
 """One screen: a line a run, then only the workers that differ; logs said once."""
 
+import json
+
 import pytest
+from ansible_collections.tpufleet.core.plugins.filter.run_logs import folded_logs, log_lines
 from ansible_collections.tpufleet.core.plugins.filter.run_status import (
     finished_runs,
-    folded_logs,
-    log_lines,
-    node_states,
-    status_rows,
-    status_runs,
-    status_screen,
+    run_fields,
+    run_status,
+    status_lines,
+    tpu_states,
+    worker_fields,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.judge import (
+    run_statuses,
+    worker_statuses,
+)
+
+from tests.collections.runs.answers import report, report_end
 
 DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh: No route to host"}
 
 
-def info(state="training", *, active=True, log=(), attempt=1, **more):
-    seen = {"run": "mine", "attempt": attempt, "state": state, "active": active, "log": list(log)}
-    end = None if active else {"time": 1.0}
-    return {**seen, "exit": end, "heartbeat": None, "heartbeat_age": None, **more}
+def judged(answers, records=None, nodes=None, **states):
+    told = {host: states.get(host, "READY") for host in [*answers, *states]}
+    workers = worker_statuses(answers, told)
+    return workers, run_statuses(workers, records or {}, nodes or {}, now=1000.0)
 
 
 def screen(answers, records=None, nodes=None, **states):
-    told = {host: states.get(host, "READY") for host in [*answers, *states]}
-    rows = status_rows(answers, told)
-    return status_screen(rows, status_runs(rows, records or {}, nodes or {}, now=1000.0))
+    return status_lines(*judged(answers, records, nodes, **states))
+
+
+def runs_of(answers):
+    workers = worker_statuses(answers, dict.fromkeys(answers, "READY"))
+    return [each.process.run for each in workers if each.process]
 
 
 def on(**parts):
@@ -32,7 +43,7 @@ def on(**parts):
 
 def test_a_run_on_many_workers_is_one_line_with_step_loss_and_speed():
     beat = {"step": 5, "steps": 10, "loss": 2.34567, "tokens_per_second": 12345.6}
-    part = info(heartbeat=beat, heartbeat_age=1.2)
+    part = report(heartbeat=beat, heartbeat_age=1.2)
 
     head, line = screen(on(w0=part, w1=part, w2=part))
 
@@ -41,27 +52,27 @@ def test_a_run_on_many_workers_is_one_line_with_step_loss_and_speed():
 
 
 def test_only_workers_that_differ_have_a_line_of_their_own():
-    lines = screen(on(w0=info(), w1=info("stopping"), w2=info("stopping"), w3=info()))
+    lines = screen(on(w0=report(), w1=report("stopping"), w2=report("stopping"), w3=report()))
 
     assert lines[2:] in (["mine, w[1-2]: stopping"], ["mine, w[0,3]: training"])
 
 
 def test_a_run_that_waits_says_for_whom():
-    lines = screen(on(w0=info("waiting for w3"), w1=info("starting")))
+    lines = screen(on(w0=report("waiting", waiting_for=["w3"]), w1=report("starting")))
 
     assert "waiting for w3" in lines[1]
 
 
 def test_the_worker_that_crashed_gives_the_run_its_state_not_those_that_ended_with_it():
-    crash, other = "crashed (exit 1)", "ended as w1 ended with 1"
-    lines = screen(on(w0=info(other, active=False), w1=info(crash, active=False)))
+    other = report_end("77", peer="w1", peer_exit_code=1)
+    lines = screen(on(w0=other, w1=report_end("1")))
 
-    assert crash in lines[1]
-    assert lines[2:] == [f"mine, w0: {other}"]
+    assert "crashed (exit 1)" in lines[1]
+    assert lines[2:] == ["mine, w0: ended because w1 ended with exit code 1"]
 
 
 def test_a_trainer_without_a_heartbeat_is_running_and_its_last_output_is_shown():
-    silent, writes = info("running", output_age=90.0), info("running", output_age=3.2)
+    silent, writes = report("running", output_age=90.0), report("running", output_age=3.2)
 
     _, line, *rest = screen(on(w0=silent, w1=writes))
 
@@ -70,20 +81,20 @@ def test_a_trainer_without_a_heartbeat_is_running_and_its_last_output_is_shown()
 
 
 def test_the_exception_of_a_crash_is_shown_once_for_all_workers():
-    crash = info("crashed (exit 1)", active=False, error="ValueError: no such layer: 7")
+    crash = report_end("1", error="ValueError: no such layer: 7")
 
     assert screen(on(w0=crash, w1=crash))[2:] == ["mine, w[0-1]: ValueError: no such layer: 7"]
 
 
 def test_a_run_without_a_heartbeat_for_long_is_hung():
-    lines = screen(on(w0=info(heartbeat={"step": 3}, heartbeat_age=700.0)))
+    lines = screen(on(w0=report(heartbeat={"step": 3}, heartbeat_age=700.0)))
 
     assert "hung, no heartbeat for 700 s" in lines[1]
 
 
 def test_what_kill_has_stopped_was_stopped_by_you():
     record = {"wanted": "stopped", "history": [{"what": "stopped by kill.yml"}]}
-    lines = screen(on(w0=info("interrupted, saved", active=False)), {"mine": record})
+    lines = screen(on(w0=report_end("75")), {"mine": record})
 
     assert len(lines) == 2
     assert "stopped by you" in lines[1]
@@ -92,7 +103,7 @@ def test_what_kill_has_stopped_was_stopped_by_you():
 def test_a_run_shows_the_share_of_its_wanted_time_that_went_into_steps_that_counted():
     record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 900.0}
     told = {"first": 1, "last": 31, "counted": 60.0}
-    lines = screen(on(w0=info(progress=told), w1=info()), {"mine": record})
+    lines = screen(on(w0=report(progress=told), w1=report()), {"mine": record})
 
     assert "60%" in lines[1].split()
 
@@ -126,22 +137,36 @@ def test_slices_that_were_made_together_are_as_the_one_that_is_not_ready():
         "localhost": {},
     }
 
-    assert node_states(facts) == {"a": "READY", "b": "PREEMPTED", "multislice_both": "PREEMPTED"}
+    assert tpu_states(facts) == {"a": "READY", "b": "PREEMPTED", "multislice_both": "PREEMPTED"}
 
 
-def test_the_screen_says_if_what_is_wanted_could_not_be_read():
-    assert status_screen([], [], "no bucket")[-1] == "what is wanted is not known: no bucket"
+def test_scripts_get_codes_and_figures_and_the_text():
+    answers = on(w0=report("training"), w1=report_end("1", error="ValueError: 7"))
+    workers, runs = judged(answers)
+
+    run, worker = run_fields(runs[0]), worker_fields(workers[1])
+    assert [run[name] for name in ("state", "reason_code", "host", "text", "workers")] == [
+        *("failed", "exit_code", "w1", "crashed (exit 1)", ["w0", "w1"]),
+    ]
+    names = ("worker", "run", "state", "reason_code", "exit_code", "error")
+    assert [worker[name] for name in names] == [
+        *("w1", "mine", "failed", "exit_code", 1, "ValueError: 7"),
+    ]
+    told = run_status(answers, {"w0": "READY", "w1": "READY"}, {}, {})
+    assert json.loads(json.dumps(told)) == told
 
 
-def test_scripts_get_the_same_words_and_figures():
-    rows = status_rows(on(w0=info("waiting for w3")), {"w0": "READY"})
-    (run,) = status_runs(rows, {}, {})
+def test_scripts_get_why_a_worker_has_no_run():
+    workers, _ = judged({"w0": DOWN, "w1": {"runs": []}}, gone="PREEMPTED")
 
-    assert (run["state"], run["goodput"], run["workers"]) == ("waiting for w3", None, ["w0"])
+    assert [worker_fields(each)["state"] for each in workers] == [
+        *("preempted", "unreachable", "idle"),
+    ]
+    assert worker_fields(workers[1])["error"] == "can't be reached: ssh: No route to host"
 
 
 def test_a_worker_of_an_older_attempt_is_named():
-    lines = screen(on(w0=info(attempt=2), w1=info(attempt=2), w2=info(attempt=1)))
+    lines = screen(on(w0=report(attempt=2), w1=report(attempt=2), w2=report(attempt=1)))
 
     assert lines[2:] == ["mine, w2: training, attempt 1"]
 
@@ -154,16 +179,16 @@ def test_what_can_not_be_reached_and_what_is_not_ready_has_a_line():
 
 
 def test_what_a_foreign_trainer_writes_into_its_heartbeat_breaks_no_screen():
-    odd = info(heartbeat={"step": "many", "loss": [1]})
+    odd = report(heartbeat={"step": "many", "loss": [1]})
 
-    assert "many" in screen(on(w0=odd))[1]
+    assert " ".join(screen(on(w0=odd))[1].split()) == "mine 1 training - - - - - w0"
 
 
 def test_lines_that_several_workers_say_are_said_once_in_their_order():
     answers = on(
-        w0=info(log=["begin", "only 0", "end"]),
-        w1=info(log=["begin", "end"]),
-        w2=info(log=["begin", "end", "end"]),
+        w0=report(log=["begin", "only 0", "end"]),
+        w1=report(log=["begin", "end"]),
+        w2=report(log=["begin", "end", "end"]),
     )
 
     assert folded_logs(answers) == ["w[0-2]: begin", "w0: only 0", "w[0-2]: end", "w2: end"]
@@ -171,8 +196,8 @@ def test_lines_that_several_workers_say_are_said_once_in_their_order():
 
 def test_the_worker_that_failed_comes_first():
     answers = on(
-        w0=info("ended as w1 ended with 1", active=False, log=["left"]),
-        w1=info("crashed (exit 1)", active=False, log=["the reason"]),
+        w0=report_end("77", log=["left"]),
+        w1=report_end("1", log=["the reason"]),
     )
 
     assert folded_logs(answers) == ["w1: the reason", "w0: left"]
@@ -180,9 +205,9 @@ def test_the_worker_that_failed_comes_first():
 
 def test_workers_are_ordered_as_people_count():
     states = {f"pod-w{index}": "READY" for index in (10, 2, 1)}
-    rows = status_rows({host: {"runs": []} for host in states}, states)
+    workers = worker_statuses({host: {"runs": []} for host in states}, states)
 
-    assert [row["worker"] for row in rows] == ["pod-w1", "pod-w2", "pod-w10"]
+    assert [each.worker for each in workers] == ["pod-w1", "pod-w2", "pod-w10"]
 
 
 def test_a_log_that_is_not_there_says_why():
@@ -191,9 +216,9 @@ def test_a_log_that_is_not_there_says_why():
 
 
 def on_chip(chip, *, time=None, run=None, log=()):
-    end = {"status": "0", "time": time} if time else None
-    more = {"launched": {"chip": chip}, "exit": end, "run": run or f"mine-c{chip}"}
-    return info("done" if time else "training", active=not time, log=log, **more)
+    state = "done" if time else "training"
+    more = {"launched": {"chip": chip}, "run": run or f"mine-c{chip}", "log": list(log)}
+    return report(state, ended_at=time, **more)
 
 
 def test_the_last_run_of_each_chip_is_shown_also_after_all_have_ended():
@@ -201,16 +226,14 @@ def test_the_last_run_of_each_chip_is_shown_also_after_all_have_ended():
     older = on_chip(0, time=5.0, run="older")
     answers = {"w0": {"runs": [older, *ended]}}
 
-    assert [row["run"] for row in status_rows(answers, {"w0": "READY"})] == [
-        *("mine-c0", "mine-c1", "mine-c2", "mine-c3"),
-    ]
+    assert runs_of(answers) == ["mine-c0", "mine-c1", "mine-c2", "mine-c3"]
     assert log_lines(answers["w0"]) == ["chip 0", "chip 1", "chip 2", "chip 3"]
 
 
 def test_a_chip_whose_run_has_ended_is_shown_beside_those_that_still_run():
     answers = {"w0": {"runs": [on_chip(0, time=3.0), on_chip(1)]}}
 
-    assert [row["run"] for row in status_rows(answers, {"w0": "READY"})] == ["mine-c0", "mine-c1"]
+    assert runs_of(answers) == ["mine-c0", "mine-c1"]
 
 
 @pytest.mark.parametrize(
@@ -223,30 +246,27 @@ def test_a_chip_whose_run_has_ended_is_shown_beside_those_that_still_run():
     ],
 )
 def test_a_run_on_all_chips_replaces_older_ones_on_single_chips(runs, shown):
-    rows = status_rows({"w0": {"runs": runs}}, {"w0": "READY"})
-
-    assert [row["run"] for row in rows if "run" in row] == shown
+    assert runs_of({"w0": {"runs": runs}}) == shown
 
 
 DONE_RECORD = {"mine": {"wanted": "running", "attempt": 1, "workers": 2}}
-ZERO = {"status": "0", "time": 9.0}
 
 
 @pytest.mark.parametrize(
     ("second", "record"),
     [
-        (info(active=True), {}),
-        (info("killed", active=False, exit={"status": "KILL", "time": 9.0}), {}),
-        (info("lost", active=False, exit=None), {}),
-        (info("done", active=False, exit=ZERO, attempt=2), {}),
-        (info("done", active=False, exit=ZERO, run="other"), {}),
-        (info("done", active=False, exit=ZERO), {"attempt": 2}),
-        (info("done", active=False, exit=ZERO), {"wanted": "stopped"}),
-        (info("done", active=False, exit=ZERO), {"workers": 3}),
+        (report(), {}),
+        (report_end("KILL"), {}),
+        (report("lost"), {}),
+        (report("done", attempt=2), {}),
+        (report("done", run="other"), {}),
+        (report("done"), {"attempt": 2}),
+        (report("done"), {"wanted": "stopped"}),
+        (report("done"), {"workers": 3}),
     ],
 )
 def test_a_run_is_done_only_if_every_process_of_its_attempt_ended_with_0(second, record):
-    done = info("done", active=False, exit=ZERO)
+    done = report("done")
 
     assert finished_runs(on(w0=done, w1=done), DONE_RECORD) == [{"run": "mine", "attempt": 1}]
     changed = {"mine": DONE_RECORD["mine"] | record}

@@ -5,68 +5,76 @@ from types import SimpleNamespace
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.tpufleet.core.plugins.action import run_wait
-from ansible_collections.tpufleet.core.plugins.filter.runs import (
-    attempt_words,
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
+    attempt_text,
     start_outcome,
     start_outcomes,
     wait_outcome,
     wait_outcomes,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process import parse_process
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import progress_text
+
+from tests.collections.runs.answers import report
 
 OPTIONS = {"run": "mine", "until": "first_step", "lines": 20, "seconds": 900, "heartbeat": True}
 DOWN = {"unreachable": True, "msg": "ssh: No route to host"}
 
 
-def answer(step=None, *, active=True, settled=False, state="training"):
-    beat = None if step is None else {"step": step}
-    seen = {"active": active, "state": state, "heartbeat": beat, "exit": None, "log": []}
-    return {"runs": [seen], "settled": settled}
+def beating(step=None, state="training", **more):
+    return report(state, heartbeat=None if step is None else {"step": step}, **more)
 
 
-def waited(step=None, *, active=True, state="training", outcome="settled"):
-    return {
-        "info": answer(step, active=active, state=state)["runs"][0],
-        "outcome": outcome,
-    }
+def answer(step=None, *, settled=False, state="training"):
+    return {"runs": [beating(step, state)], "settled": settled}
+
+
+def waited(step=None, outcome="settled", **more):
+    return {"info": beating(step, **more), "outcome": outcome}
+
+
+def outcome_of(step, options, spent, runs_for=0.0):
+    process = parse_process("w0", beating(step))
+    return run_wait.outcome_of(process, False, options, spent, runs_for)
 
 
 @pytest.mark.parametrize(
     ("more", "spent", "outcome"),
     [
-        ({}, 1, ""),
-        ({}, 901, "time is up"),
-        ({"until": "done"}, 901, "goes on"),
-        ({"until": "done"}, 31, ""),
+        ({}, 1, None),
+        ({}, 901, "timed_out"),
+        ({"until": "done"}, 901, "continues"),
+        ({"until": "done"}, 31, None),
     ],
 )
 @pytest.mark.parametrize("heartbeat", [True, False])
 def test_the_waiting_ends_when_it_should(more, spent, outcome, heartbeat):
     options = OPTIONS | {"heartbeat": heartbeat} | more
-    assert run_wait.outcome_of(answer(), options, spent) == outcome
+    assert outcome_of(None, options, spent) == outcome
 
 
 @pytest.mark.parametrize(
     ("more", "runs_for", "step", "outcome"),
     [
-        ({"heartbeat": False}, 0.0, None, ""),
+        ({"heartbeat": False}, 0.0, None, None),
         ({"heartbeat": False}, 4.0, None, "settled"),
-        ({"heartbeat": False}, 4.0, 0, ""),
-        ({"heartbeat": False, "until": "done"}, 4.0, None, ""),
-        ({"heartbeat": True}, 4.0, None, ""),
+        ({"heartbeat": False}, 4.0, 0, None),
+        ({"heartbeat": False, "until": "done"}, 4.0, None, None),
+        ({"heartbeat": True}, 4.0, None, None),
     ],
     ids=["has just begun", "runs", "writes a heartbeat after all", "until it is done", "ours"],
 )
 def test_a_trainer_without_a_heartbeat_has_started_when_its_process_runs(
     more, runs_for, step, outcome
 ):
-    assert run_wait.outcome_of(answer(step), OPTIONS | more, 10, runs_for) == outcome
+    assert outcome_of(step, OPTIONS | more, 10, runs_for) == outcome
 
 
 def test_a_trainer_without_a_heartbeat_says_when_it_wrote_something_last():
-    [seen] = answer(state="running")["runs"]
+    writes = parse_process("w0", report("running", output_age=3.2))
 
-    assert run_wait.progress(seen | {"output_age": 3.2}) == "running, last output 3 s ago"
-    assert run_wait.progress(seen) == "running"
+    assert progress_text(writes) == "running, last output 3 s ago"
+    assert progress_text(parse_process("w0", report("running"))) == "running"
 
 
 def action(answers, monkeypatch):
@@ -121,29 +129,29 @@ def test_a_run_that_has_begun_depends_on_no_connection():
 
     assert outcome["problems"] == ["w1: can't be reached: ssh: No route to host"]
     assert (outcome["launch_failed"], outcome["stop"]) == (False, False)
-    assert attempt_words(outcome, "mine", {}).startswith("run mine goes on: w1: can't be reached")
+    assert attempt_text(outcome, "mine", {}).startswith("run mine continues: w1: can't be reached")
 
 
 def test_a_run_that_crashes_later_stays_wanted_and_none_of_it_goes_on():
-    crashed = waited(7, active=False, state="crashed (exit 1)")
+    crashed = waited(7, state="failed", reason_code="exit_code", exit_code=1)
     outcome = wait_outcome({"w0": crashed, "w1": waited(7, outcome="left")})
 
     assert (outcome["launch_failed"], outcome["stop"]) == (False, True)
 
 
 def test_a_run_whose_end_takes_longer_than_the_waiting_is_in_no_trouble():
-    outcome = wait_outcome({"w0": waited(7, outcome="goes on")})
+    outcome = wait_outcome({"w0": waited(7, outcome="continues")})
 
     assert outcome == {"problems": [], "launch_failed": False, "stop": False}
 
 
-def test_what_could_not_be_stopped_is_not_said_to_be_stopped():
+def test_a_worker_on_which_a_failed_run_could_not_be_stopped_is_named():
     outcome = {"problems": ["w0: crashed"], "launch_failed": True, "stop": True}
 
-    assert attempt_words(outcome, "mine", {"w0": {"info": {}}}).startswith(
-        "run mine was stopped on all workers: w0: crashed: "
+    assert attempt_text(outcome, "mine", {"w0": {"info": {}}}).startswith(
+        "run mine failed and was stopped on all workers: w0: crashed. Fix it"
     )
-    assert "was not stopped on w1: can't be reached" in attempt_words(
+    assert "was not stopped on w1: can't be reached" in attempt_text(
         outcome, "mine", {"w0": {"info": {}}, "w1": DOWN}
     )
 
@@ -153,7 +161,7 @@ FINE = {"problems": [], "launch_failed": False, "stop": False}
 
 
 def test_each_run_of_a_play_is_judged_by_the_waiting_of_its_own_workers():
-    answers = {"a-w0": waited(7, outcome="goes on"), "b-w0": waited(outcome="left"), "b-w1": DOWN}
+    answers = {"a-w0": waited(7, outcome="continues"), "b-w0": waited(outcome="left"), "b-w1": DOWN}
 
     outcomes = wait_outcomes({"a": FINE, "b": FINE}, PARTS, answers)
 

@@ -17,6 +17,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page i
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import run_views
 from PIL import Image
 
+from tests.collections.runs.answers import report
+
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 INSTALLED = [found for name in BROWSERS if (found := shutil.which(name))]
 NO_BROWSER = pytest.mark.skip(f"none of {', '.join(BROWSERS)} is on the PATH: make browser")
@@ -71,13 +73,9 @@ def answer(run: str = "pod-run", **more):
         "work": [[BEGIN + 100, BEGIN + 1000], [BEGIN + 1600, NOW - 60]],
     }
     return {
-        "run": run,
-        "state": "running",
-        "active": True,
-        "attempt": 2,
+        **report(run=run, attempt=2),
         "heartbeat": {"step": 1000, "steps": 2000},
         "heartbeat_age": 1.2,
-        "exit": None,
         "launched": {"process_id": 0},
         "metrics": metrics,
         **more,

@@ -11,18 +11,16 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs i
     run_views,
 )
 
+from tests.collections.runs.answers import report, report_end
+
 NOW = 10_000.0
 
 
 def answer(**more):
     return {
-        "run": "pod-run",
-        "state": "running",
-        "active": True,
-        "attempt": 2,
+        **report(run="pod-run", attempt=2),
         "heartbeat": {"step": 40, "steps": 100},
         "heartbeat_age": 1.5,
-        "exit": None,
         "launched": {"process_id": 0},
         "metrics": {"rows": 1, "attempts": [], "loss": [[1, 2.0]], "work": [[1000.0, 1500.0]]},
         **more,
@@ -79,7 +77,7 @@ def test_a_new_tpus_log_knows_only_its_own_attempts_and_the_record_the_others():
 
 def test_the_last_attempt_ends_as_its_exit_says():
     told = record((1000, "launched with release a"), attempt=1)
-    ended = answer(active=False, state="crashed (exit 1)", exit={"time": 1700.0})
+    ended = answer(**report_end("1", attempt=2, ended_at=1700.0))
     assert attempts_of(told, events_of(told), ended, NOW) == [Attempt(1, 1000, 1700, "crash")]
 
 

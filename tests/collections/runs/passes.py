@@ -19,6 +19,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import SeenTpu
 
+from tests.collections.runs.answers import report, report_end
 from tests.collections.runs.records import ZONE, record_fields
 
 POD = SeenTpu("pod", ZONE, "7", "READY", is_ours=True)
@@ -106,17 +107,9 @@ class Controller:
 
 def ended(code: str, run: str = "mine", attempt: int = 1) -> dict[str, Any]:
     """What run_info says of a run that has ended on a worker."""
-    return {
-        "run": run,
-        "active": False,
-        "attempt": attempt,
-        "state": f"ended with {code}",
-        "heartbeat_age": None,
-        "exit": {"status": code, "time": 1.0},
-    }
+    return report_end(code, run=run, attempt=attempt)
 
 
 def running(run: str = "mine", age: float = 1.0, step: int = 5) -> dict[str, Any]:
     """What run_info says of a run that runs on a worker."""
-    beat = {"heartbeat": {"step": step}, "heartbeat_age": age}
-    return {"run": run, "active": True, "attempt": 1, "state": "training", **beat}
+    return report(run=run, heartbeat={"step": step}, heartbeat_age=age)

@@ -189,7 +189,7 @@ def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
 
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
-    line = "run mine: interrupted: pod-w0: ended with 75: launch"
+    line = "run mine: interrupted: pod-w0: interrupted, saved: launch"
     assert outcome.line() == line
     assert line in log(controller)
     record = controller.records.read("mine")
@@ -204,7 +204,7 @@ def test_a_run_that_is_given_up_is_stopped_with_its_reason(controller):
 
     record = controller.records.read("mine")
     assert (outcome.action, outcome.state, outcome.failed) == ("give up", "given up", False)
-    assert (record["wanted"], record["given_up"]) == ("stopped", "pod-w0: ended with 2")
+    assert (record["wanted"], record["given_up"]) == ("stopped", "pod-w0: bad config")
     assert controller.actor.played == []
 
 

@@ -14,7 +14,9 @@ from ansible import constants, context
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.utils.display import Display
 
-from ..module_utils.worker.run import latest
+from ..module_utils.worker.run_state import latest
+from ..plugin_utils.runs.process import parse_process
+from ..plugin_utils.runs.status import process_text
 from ..plugin_utils.setup.kept_modules import KeptModules
 from ..plugin_utils.view.folded_stream import FoldedStream
 
@@ -82,7 +84,7 @@ class ActionModule(KeptModules):
             asked = {"run": run, "since": since, "lines": options["lines"], "wait": WAIT_SECONDS}
             seen = self._ask(asked, task_vars)["runs"][0]
             since = seen["log_end"]
-            yield run, seen["state"], seen["log"]
+            yield run, process_text(parse_process("", seen)), seen["log"]
             if not seen["active"] and not seen["log"]:
                 return
             if seen["active"]:

@@ -10,6 +10,10 @@ from ansible import constants
 from ansible.errors import AnsibleConnectionFailure
 from ansible.utils.display import Display
 
+from ..module_utils.worker.run_state import RunState
+from ..plugin_utils.runs.launch_outcome import WaitOutcome
+from ..plugin_utils.runs.process import Process, parse_process
+from ..plugin_utils.runs.status import progress_text
 from ..plugin_utils.setup.kept_modules import KeptModules
 
 POLL_SECONDS = 6
@@ -17,7 +21,6 @@ POLL_PROCESS_SECONDS = 2
 PROCESS_SECONDS = 4
 """How long a trainer that writes no heartbeat must run to count as started."""
 LOST_SECONDS = 120
-GOOD_ENDS = ("done", "interrupted, saved")
 
 
 class ActionModule(KeptModules):
@@ -61,25 +64,26 @@ class ActionModule(KeptModules):
             if answer.get("failed"):
                 failed.touch()
                 return answer
-            seen = answer["runs"][0]
+            info = answer["runs"][0]
+            process = parse_process(self._task_host(task_vars), info)
             spent = time.monotonic() - began
             if options["show"]:
                 Display().display(
-                    f"  {self._task_host(task_vars)}: {progress(seen)} ({spent:.0f} s)",
+                    f"  {process.host}: {progress_text(process)} ({spent:.0f} s)",
                     screen_only=True,
                 )
-            if seen["state"] != "running":
+            if process.state is not RunState.RUNNING:
                 running_since = None
             elif running_since is None:
                 running_since = spent
             runs_for = 0.0 if running_since is None else spent - running_since
-            outcome = outcome_of(answer, options, spent, runs_for)
-            if outcome == "settled" and not seen["active"] and seen["state"] not in GOOD_ENDS:
+            outcome = outcome_of(process, answer["settled"], options, spent, runs_for)
+            if outcome is WaitOutcome.SETTLED and process.has_ended_badly:
                 failed.touch()
-            if not outcome and failed.exists():
-                outcome = "left"
+            if outcome is None and failed.exists():
+                outcome = WaitOutcome.LEFT
             if outcome:
-                return {"changed": False, "outcome": outcome, "info": seen}
+                return {"changed": False, "outcome": outcome.value, "info": info}
 
     def _ask(self, options: dict, task_vars: dict | None) -> dict:
         """Ask the worker once; a connection that breaks is tried again for a while."""
@@ -103,29 +107,24 @@ class ActionModule(KeptModules):
         return str((task_vars or {}).get("inventory_hostname", ""))
 
 
-def outcome_of(answer: dict, options: dict, spent: float, runs_for: float = 0.0) -> str:
-    """Return how the waiting ended, or nothing while it goes on.
+def outcome_of(
+    process: Process, settled: bool, options: dict, spent: float, runs_for: float = 0.0
+) -> WaitOutcome | None:
+    """Return how the waiting ended; None while it continues.
 
-    ``spent`` is for how long it has waited, ``runs_for`` for how long the trainer has run, seconds.
+    Args:
+        process: what the worker reported last.
+        settled: whether the worker found what it was to wait for.
+        options: the task's options.
+        spent: for how long the task has waited, seconds.
+        runs_for: for how long the trainer has been running, seconds.
     """
-    seen = answer["runs"][0]
-    if answer["settled"]:
-        return "settled"
+    if settled:
+        return WaitOutcome.SETTLED
     first_step = options["until"] == "first_step"
-    is_silent = not options["heartbeat"] and not seen["heartbeat"]
+    is_silent = not options["heartbeat"] and not process.has_heartbeat
     if first_step and is_silent and runs_for >= PROCESS_SECONDS:
-        return "settled"
+        return WaitOutcome.SETTLED
     if spent > options["seconds"]:
-        return "time is up" if first_step else "goes on"
-    return ""
-
-
-def progress(seen: dict) -> str:
-    """Say how far a run is."""
-    beat = seen["heartbeat"] or {}
-    if not isinstance(beat.get("step"), int):
-        age = None if beat else seen.get("output_age")
-        return f"{seen['state']}, last output {age:.0f} s ago" if age is not None else seen["state"]
-    steps = f" of {beat['steps']}" if isinstance(beat.get("steps"), int) else ""
-    loss = f", loss {beat['loss']:.3f}" if isinstance(beat.get("loss"), float) else ""
-    return f"{seen['state']}: step {beat['step']}{steps}{loss}"
+        return WaitOutcome.TIMED_OUT if first_step else WaitOutcome.CONTINUES
+    return None

@@ -11,9 +11,17 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ..module_utils.worker.error_line import error_line, last_attempt
 from ..plugin_utils.fleet.fleet import expand
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
+from ..plugin_utils.runs.launch_outcome import (
+    attempt_text,
+    bad_logs,
+    failures,
+    start_outcomes,
+    stopped_processes,
+    wait_outcomes,
+)
+from ..plugin_utils.runs.status import answer_error
 from ..plugin_utils.view.folded_names import folded
 
 ENV_FORMS = (
@@ -152,7 +160,7 @@ def launch_verdict(
     for host, part in parts.items():
         answer, mine = answers.get(host) or {}, problems.setdefault(part["run"], [])
         if "standing" not in answer:
-            mine.append((host, why(answer) + doctor_of(answer, part["tpu"])))
+            mine.append((host, answer_error(answer) + doctor_of(answer, part["tpu"])))
             continue
         mine += [(host, line) for line in answer["obstacles"]]
         standing = "started" if answer["started"] else answer["standing"]
@@ -204,188 +212,6 @@ def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{folded(names)}: {line}" for line, names in hosts.items()]
 
 
-def start_outcomes(
-    parts: Mapping[str, Mapping[str, Any]],
-    ready: Mapping[str, Answer],
-    pushed: Mapping[str, Answer],
-    started: Mapping[str, Answer],
-    records: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, dict[str, Any]]:
-    """Judge the start of each run of the play by its own workers, and by what its record says now.
-
-    ``records`` are the results of a loop over runs, each with the run as ``__run_name``.
-    """
-    stopped = {
-        look["__run_name"]
-        for look in records
-        if (look.get("record") or {}).get("wanted") == "stopped"
-    }
-    return {
-        run: start_outcome(start_answers(hosts, ready, pushed, started), run in stopped)
-        for run, hosts in hosts_by_run(parts).items()
-    }
-
-
-def wait_outcomes(
-    before: Mapping[str, Mapping[str, Any]],
-    parts: Mapping[str, Mapping[str, Any]],
-    waited: Mapping[str, Answer],
-) -> dict[str, Mapping[str, Any]]:
-    """Judge each run by what waiting for it saw; one that nobody waited for stays as it was."""
-    found = dict(before)
-    for run, hosts in hosts_by_run(parts).items():
-        answers = {host: waited.get(host) or {} for host in hosts}
-        if not all(answer.get("skipped", not answer) for answer in answers.values()):
-            found[run] = wait_outcome(answers)
-    return found
-
-
-def hosts_by_run(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Name each run's workers."""
-    found: dict[str, list[str]] = {}
-    for host, part in parts.items():
-        found.setdefault(part["run"], []).append(host)
-    return found
-
-
-def start_answers(
-    hosts: Sequence[str],
-    ready: Mapping[str, Answer],
-    pushed: Mapping[str, Answer],
-    started: Mapping[str, Answer],
-) -> dict[str, Answer]:
-    """Give each worker's last word on its start: from the second step where there was one, from the
-    push where that failed."""
-    found = {}
-    for host in hosts:
-        push, second = pushed.get(host) or {}, started.get(host) or {}
-        if push.get("unreachable") or push.get("failed"):
-            found[host] = {key: push[key] for key in ("msg", "unreachable") if key in push}
-        elif "info" in second or "msg" in second:
-            found[host] = second
-        else:
-            first = ready.get(host) or {}
-            found[host] = first if first.get("started") else {}
-    return found
-
-
-def failures(answers: Mapping[str, Answer], wanted: str = "info") -> list[str]:
-    """Name the workers whose answer lacks what is wanted, each with the reason."""
-    return [
-        f"{host}: {why(answer)}" for host, answer in answers.items() if wanted not in (answer or {})
-    ]
-
-
-def start_outcome(answers: Mapping[str, Answer], stopped: bool = False) -> dict[str, Any]:
-    """Judge the start of one run from its workers' answers: whoever fails, none may go on.
-
-    ``stopped`` says that someone wanted it stopped while it was started: it may not go on either.
-    """
-    problems = failures(answers) + (["it was stopped while it was started"] if stopped else [])
-    return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
-
-
-def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
-    """Judge one run from what waiting for it saw.
-
-    ``launch_failed``: something went wrong before the first step. ``stop``: the attempt is over,
-    so none of it may go on; a run that had begun is not stopped because a worker can't be reached.
-    """
-    problems = bad_ends(answers)
-    seen = [answer["info"] for answer in answers.values() if answer.get("info")]
-    began = any(((info["heartbeat"] or {}).get("step") or 0) >= 1 for info in seen)
-    over = any(trouble_of({"info": info}) for info in seen)
-    return {
-        "problems": problems,
-        "launch_failed": bool(problems) and not began,
-        "stop": bool(problems) and (over or not began),
-    }
-
-
-def attempt_words(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
-    """Say on one line what went wrong with an attempt, and what stands now."""
-    what = "; ".join(outcome["problems"])
-    if not outcome["stop"]:
-        return f"run {run} goes on: {what}: ansible-playbook playbooks/status.yml shows it"
-    left = failures(ended)
-    if left:
-        return (
-            f"run {run} failed: {what}; it was not stopped on {'; '.join(left)}: "
-            f"ansible-playbook playbooks/kill.yml -e run={run}"
-        )
-    return (
-        f"run {run} was stopped on all workers: {what}: "
-        f"ansible-playbook playbooks/logs.yml -e run={run} shows more. After fixing it, run the "
-        "command that launched it again"
-    )
-
-
-def bad_ends(answers: Mapping[str, Answer]) -> list[str]:
-    """Name the workers whose part of a run ended badly or did not come in time, and why: by the
-    line of the log that says it.
-
-    The one that failed first stands first: the others often fail because it did. A worker that was
-    left because another one failed says nothing of its own.
-    """
-    return [
-        f"{host}: {'; '.join([trouble, *reason(answer)])}" for host, trouble, answer in bad(answers)
-    ]
-
-
-def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
-    """Give the last log lines of the workers whose part ended badly, each with the worker's
-    name."""
-    return [f"{host}: {line}" for host, _, answer in bad(answers) for line in said(answer)]
-
-
-def bad(answers: Mapping[str, Answer]) -> list[tuple[str, str, Answer]]:
-    """Pick the workers that are in trouble, with the trouble, the first of them first."""
-    found = [(host, trouble_of(answer), answer) for host, answer in answers.items()]
-    return sorted((each for each in found if each[1]), key=lambda each: ended_at(each[2]))
-
-
-def ended_at(answer: Answer) -> float:
-    """Give the time at which a worker's part ended, late for one that didn't."""
-    ended = (answer.get("info") or {}).get("exit") or {}
-    return float(ended.get("time") or "inf")
-
-
-def said(answer: Answer) -> list[str]:
-    """Return what the last attempt wrote to the log, of the lines that were brought."""
-    lines = last_attempt((answer.get("info") or {}).get("log", []))
-    return [line for line in lines if line.strip()]
-
-
-def reason(answer: Answer) -> list[str]:
-    """Return the line of the log that says why a worker's part ended, if that says more."""
-    info = answer.get("info") or {}
-    if str(info.get("state", "")).startswith(
-        "not started"
-    ):  # the unit's own words, not a trainer's
-        return []
-    line = str(info.get("error") or "") or error_line(said(answer))
-    return [line] if line else []
-
-
-def trouble_of(answer: Answer) -> str:
-    """Say in words what is wrong with a worker's part of a run; nothing if nothing is."""
-    info = answer.get("info")
-    if not info:
-        return why(answer)
-    if not info["active"]:
-        return "" if info["state"] in ("done", "interrupted, saved") else str(info["state"])
-    return f"{info['state']}, and the time is up" if answer.get("outcome") == "time is up" else ""
-
-
-def why(answer: Answer | None) -> str:
-    """Say on one line why there is no answer."""
-    answer = answer or {}
-    text = " ".join(str(answer.get("msg") or "no answer").split()).removeprefix("Task failed: ")
-    if answer.get("unreachable"):
-        return f"can't be reached: {text[max(text.rfind('ssh: '), 0) :]}"
-    return text
-
-
 def active_runs(answers: Mapping[str, Answer]) -> list[str]:
     """Name the runs that are active on any of the workers."""
     return sorted(
@@ -399,16 +225,8 @@ def active_runs(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
-    """Say how each part of a run ended, with the last step that it told of; workers that never had
-    it say nothing."""
-    lines: list[tuple[str, str]] = []
-    for host, answer in answers.items():
-        info = (answer or {}).get("info")
-        if info and info["attempt"] is not None:
-            step = (info["heartbeat"] or {}).get("step")
-            at = f" at step {step}" if step is not None else ""
-            lines.append((host, f"{info['state']}{at}"))
-    return said_once(lines) or ["no worker has had it"]
+    """Say how each process of a run ended, equal ones on one line."""
+    return said_once(stopped_processes(answers)) or ["no worker has had it"]
 
 
 def watch_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -440,7 +258,7 @@ class FilterModule:
             "start_outcomes": start_outcomes,
             "wait_outcomes": wait_outcomes,
             "run_failures": failures,
-            "attempt_words": attempt_words,
+            "attempt_text": attempt_text,
             "run_bad_logs": bad_logs,
             "active_runs": active_runs,
             "stopped_lines": stopped_lines,

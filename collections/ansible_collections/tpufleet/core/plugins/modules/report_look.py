@@ -44,7 +44,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.report_metrics import summary
 from ..module_utils.worker.run import Places, RunError, check_name
-from ..module_utils.worker.run_unit import known_runs, look
+from ..module_utils.worker.run_unit import known_runs, observe
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
         known = known_runs(places)
         names = [check_name(given["run"])] if given["run"] else known
         runs = [
-            {**look(name, places), "metrics": summary(places.run_dir(name))}
+            {**observe(name, places), "metrics": summary(places.run_dir(name))}
             for name in names
             if name in known
         ]

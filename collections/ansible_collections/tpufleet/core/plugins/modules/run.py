@@ -174,9 +174,10 @@ from ..module_utils.worker.locks import RUNS, one_at_a_time
 from ..module_utils.worker.python_env import EnvError, env_id, python_minor
 from ..module_utils.worker.run import Launch, Places, RunError, check_name, chip_of, command_words
 from ..module_utils.worker.run_checkpoints import dies_with_tpu, why
+from ..module_utils.worker.run_state import RunState
 from ..module_utils.worker.run_unit import (
     free_device,
-    look,
+    observe,
     obstacles,
     release_trouble,
     standing,
@@ -254,7 +255,7 @@ def ready(params: dict, places: Places) -> dict:
     except EnvError as error:
         return {**answer, "standing": "absent", "obstacles": [str(error)]}
     units = unit_states([launch.run], others=True)
-    seen = look(launch.run, places, unit=units[launch.run])
+    seen = observe(launch.run, places, unit=units[launch.run])
     found = standing(launch, seen)
     if found == "absent" and launch.finished_attempt:
         try:
@@ -283,7 +284,7 @@ def launched(params: dict, places: Places, check: bool) -> dict:
 def started(params: dict, places: Places, check: bool) -> dict:
     """Start the run if it doesn't run. Raises RunError with all that is in the way."""
     launch = launch_of(params, places)
-    seen = look(launch.run, places)
+    seen = observe(launch.run, places)
     if standing(launch, seen) == "running" and seen["attempt"] == launch.attempt:
         return {"changed": False, "info": seen}
     if seen["active"]:
@@ -306,7 +307,7 @@ def begin(launch: Launch, places: Places, device_glob: str, check: bool, seen: d
         unit = {"ActiveState": "active"}  # or systemd had refused (systemd.service(5), Type=exec)
     return {
         "changed": True,
-        "info": look(launch.run, places, unit=unit),
+        "info": observe(launch.run, places, unit=unit),
         "diff": {"before": f"{seen['state']}\n", "after": f"running, attempt {launch.attempt}\n"},
     }
 
@@ -314,7 +315,7 @@ def begin(launch: Launch, places: Places, device_glob: str, check: bool, seen: d
 def stopped(params: dict, places: Places, check: bool) -> dict:
     """Stop the run if it runs; nothing to stop is fine, but a device that is held still is not."""
     run = check_name(params["run"])
-    seen = look(run, places)
+    seen = observe(run, places)
     if not seen["active"]:
         chip = chip_of(seen["launched"])
         left, taken = free_device(params["device_glob"], check=check, chip=chip)
@@ -324,9 +325,9 @@ def stopped(params: dict, places: Places, check: bool) -> dict:
     left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
     if left:
         raise RunError(f"run {run} is stopped, but {left[0]}: end it, then run this again")
-    after = seen if check else look(run, places, unit={"ActiveState": "inactive"})
-    if not check and after["exit"] is None:
-        after = look(run, places)  # nobody was left to write how it ended, so systemd is asked
+    after = seen if check else observe(run, places, unit={"ActiveState": "inactive"})
+    if after["state"] == RunState.LOST:
+        after = observe(run, places)  # nothing was left to record the end, so ask systemd
     return {
         "changed": True,
         "info": after,

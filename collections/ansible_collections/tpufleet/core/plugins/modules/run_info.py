@@ -61,8 +61,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 runs:
-  description: One dictionary a run, with run, state, active, attempt, release, heartbeat,
-    heartbeat_age, exit, log, and if asked for progress.
+  description:
+    - One dictionary for each run.
+    - C(state) and C(reason_code) are codes, C(exit_code), C(signal), C(ended_at) and C(error) say
+      how the last attempt ended, C(peer) and C(peer_exit_code) whose end ended it.
+    - Further C(run), C(active), C(attempt), C(release), C(launched), C(waiting_for),
+      C(heartbeat), C(heartbeat_age), C(output_age), C(log), and if asked for C(progress).
   returned: success
   type: list
   elements: dict
@@ -85,10 +89,11 @@ import time
 from pathlib import Path
 
 from ..module_utils.worker.devices import holders
-from ..module_utils.worker.run import Places, RunError, check_name, latest
+from ..module_utils.worker.run import Places, RunError, check_name
 from ..module_utils.worker.run_log import log_since, log_start
 from ..module_utils.worker.run_progress import progress
-from ..module_utils.worker.run_unit import known_runs, look, unit_states
+from ..module_utils.worker.run_state import latest
+from ..module_utils.worker.run_unit import known_runs, observe, unit_states
 from ..module_utils.worker.worker_arguments import RUN_INFO
 from ..module_utils.worker.worker_module import worker_module
 
@@ -106,9 +111,9 @@ def settled(seen: dict, until: str) -> bool:
 def seen_of(run: str, places: Places, params: dict, unit: dict[str, str]) -> dict:
     """Look at a run, its log as asked for."""
     if params["since"] is None:
-        return look(run, places, params["lines"], unit)
+        return observe(run, places, params["lines"], unit)
     # The state first: what is written between the two is read the next time, or was all.
-    seen, log = look(run, places, unit=unit), places.run_dir(run) / "log"
+    seen, log = observe(run, places, unit=unit), places.run_dir(run) / "log"
     since = params["since"] if params["since"] >= 0 else log_start(log, params["lines"])
     lines, end = log_since(log, since)
     return {**seen, "log": lines, "log_end": end}

@@ -1,4 +1,4 @@
-"""A run on one worker: its names and files, what a launch consists of, and its state in words.
+"""A run on one worker: its names and files, and what a launch consists of.
 
 Everything here is pure; module_utils/worker/run_unit.py does the work. Python 3.9 and the standard
 library, since it runs on workers; tuples, since workers import them while somebody waits.
@@ -10,20 +10,13 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from .contract import (
     ATTEMPT_PORTS,
-    BAD_CONFIG,
-    DONE,
-    NOT_A_NUMBER,
-    NOT_SHARED,
-    PEER_ENDED,
-    RENDEZVOUS_FAILED,
     RENDEZVOUS_SECONDS,
-    SAVED,
 )
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -32,13 +25,6 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 TRAINER = ("python", "-m", "train", "run", "{config}")
 """The command of the project's own trainer, which writes a heartbeat."""
-
-CRASHES = {
-    "70": "hung, no step came",
-    "126": "the command can't be executed",
-    "127": "the command was not found",
-}
-"""What a shell and the project's own trainer mean by an exit code."""
 
 OF_THE_ATTEMPT = (
     *("attempt", "peers", "token", "meet_seconds", "compile_cache", "secrets", "chip"),
@@ -265,83 +251,3 @@ def chip_of(launched: Mapping) -> int:
     """Give the chip of a launch as it is kept, -1 for all of them."""
     chip = launched.get("chip", -1)
     return chip if isinstance(chip, int) else -1
-
-
-def latest(runs: Sequence[Mapping]) -> list:
-    """Return the runs that a worker has now, or had last: one, or one on each of its chips."""
-    active = [seen for seen in runs if seen["active"]]
-    taken = {_chip(seen) for seen in active}
-    if -1 in taken:
-        return active
-    newest = {_chip(seen): seen for seen in sorted(runs, key=_ended) if not seen["active"]}
-    whole = newest.pop(-1, None)
-    chips = [
-        seen
-        for chip, seen in newest.items()
-        if chip not in taken and (whole is None or _ended(seen) > _ended(whole))
-    ]
-    return sorted(active + chips, key=_chip) or ([whole] if whole else [])
-
-
-def _chip(seen: Mapping) -> int:
-    return chip_of(seen.get("launched") or {})
-
-
-def _ended(seen: Mapping) -> float:
-    ended = (seen["exit"] or {}).get("time")
-    return float(ended) if isinstance(ended, (int, float)) else 0.0
-
-
-def state_in_words(
-    unit: dict | None,
-    heartbeat: dict | None,
-    ended: dict | None,
-    met: dict | None = None,
-    command: Sequence[str] = TRAINER,
-) -> str:
-    """Say how a run stands on a worker.
-
-    ``unit`` holds systemd's ActiveState; ``ended`` is exit.json of the last attempt, if it has
-    ended; ``met`` is meeting.json, in which the unit says whom it waits for. ``command`` is the
-    launch's: a trainer other than ours may never write a heartbeat, so its process is all there is.
-    """
-    active = (unit or {}).get("ActiveState", "inactive")
-    if active == "deactivating":
-        return "stopping"
-    if active in ("active", "activating", "reloading"):
-        waits = (met or {}).get("waiting_for")
-        if waits and not heartbeat:
-            return f"waiting for {', '.join(map(str, waits))}"
-        if not heartbeat:
-            return "starting" if tuple(command[: len(TRAINER)]) == TRAINER else "running"
-        told = str(heartbeat.get("state") or "starting")
-        return "training" if told == "running" else told
-    if ended is None:
-        return "lost"
-    return exit_in_words(ended)
-
-
-def exit_in_words(ended: dict) -> str:
-    """Say what the end of an attempt means, by the exit code or the signal (DESIGN.md, "A run")."""
-    status, why = str(ended.get("status", "")), str(ended.get("why", ""))
-    if status == str(RENDEZVOUS_FAILED) and ended.get("code") == "exited":
-        return f"not started: {why or 'the workers did not come together'}"
-    if status == str(NOT_SHARED) and ended.get("code") == "exited":
-        return f"not started: {why or 'its workers do not share the checkpoint directory'}"
-    if status == str(PEER_ENDED) and ended.get("code") == "exited":
-        return f"ended as {why or 'another worker ended'}"
-    if ended.get("result") == "oom-kill":
-        return "out of memory"
-    if ended.get("code") in ("killed", "dumped"):
-        names = {"TERM": "interrupted, not saved", "KILL": "killed"}
-        return names.get(status, f"crashed (signal {status})")
-    meanings = {
-        str(DONE): "done",
-        str(SAVED): "interrupted, saved",
-        str(NOT_A_NUMBER): "not a number",
-        str(BAD_CONFIG): "bad config",
-    }
-    if status in meanings or not status:
-        return meanings.get(status, "failed to start")
-    what = CRASHES.get(status)
-    return f"crashed (exit {status}: {what})" if what else f"crashed (exit {status})"

@@ -38,11 +38,17 @@ class Exit(NamedTuple):
 
 
 class Rendezvous(NamedTuple):
-    """Whom the unit waits for before the trainer starts, or why it was not started or ended."""
+    """How far the rendezvous of an attempt is, and which worker's end ended the trainer.
+
+    ``waiting_for`` is None once the rendezvous is over, and empty while it is unknown who is
+    missing. ``error`` says why it failed. ``peer_exit_code`` is None for a peer that was lost.
+    """
 
     attempt: int | None
-    waiting_for: tuple[str, ...]
-    why: str
+    waiting_for: tuple[str, ...] | None
+    error: str
+    peer: str
+    peer_exit_code: int | None
 
 
 def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
@@ -79,8 +85,10 @@ def read_rendezvous(found: Mapping | None) -> Rendezvous | None:
     names, attempt = found.get("waiting_for"), found.get("attempt")
     return Rendezvous(
         attempt=_count(int(attempt) if _is_digits(attempt) else attempt),
-        waiting_for=tuple(map(_text, names[:1000])) if isinstance(names, list) else (),
-        why=_text(found.get("why")),
+        waiting_for=tuple(map(_text, names[:1000])) if isinstance(names, list) else None,
+        error=_text(found.get("error")),
+        peer=_text(found.get("peer")),
+        peer_exit_code=_count(found.get("peer_exit_code")),
     )
 
 

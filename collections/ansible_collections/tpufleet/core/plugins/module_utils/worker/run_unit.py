@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import run_checkpoints
 from .certificate import read_certificate
-from .contract import DONE, NOT_SHARED, PEER_ENDED, RENDEZVOUS_FAILED, SAVED, USER
+from .contract import USER
 from .devices import groups, holders
 from .error_line import error_line, last_attempt
 from .python_env import is_complete, network_environment
@@ -28,7 +28,6 @@ from .run import (
     fill,
     overlap,
     secrets_file,
-    state_in_words,
 )
 from .run_files import (
     Exit,
@@ -39,6 +38,15 @@ from .run_files import (
     read_rendezvous,
 )
 from .run_log import tail
+from .run_state import (
+    ACTIVE_STATES,
+    ACTIVE_UNIT,
+    KILLED_REASONS,
+    RENDEZVOUS_REASONS,
+    ProcessState,
+    RunState,
+    process_state,
+)
 from .safe_files import (
     is_directory,
     make_directory,
@@ -49,7 +57,6 @@ from .safe_files import (
 )
 
 UNIT = "tpufleet-run@{}.service"
-ACTIVE = ("active", "activating", "reloading", "deactivating")
 UNIT_FILE = Path("/etc/systemd/system/tpufleet-run@.service")
 DROP_INS = Path("/run/systemd/system")
 SHOWN = (
@@ -57,8 +64,6 @@ SHOWN = (
     *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
 )
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED and so on, waitid(2)
-CALM_ENDS = ("TERM", "KILL", *map(str, (DONE, SAVED, RENDEZVOUS_FAILED, PEER_ENDED, NOT_SHARED)))
-"""Exit codes and signals that the log says nothing more about."""
 ERROR_LINES = 200
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
 
@@ -77,7 +82,7 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
     found = {}
     # Of what the pattern finds: else each run that has failed since the boot is told as well, and
     # takes some milliseconds. Who is named is told in any state.
-    only = [f"--state={','.join(ACTIVE)}"] if others else []
+    only = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
     words = ["show", f"--property={','.join(SHOWN)}", *only, *units]
     for paragraph in systemctl(*words).split("\n\n"):
         unit = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
@@ -96,30 +101,25 @@ def run_of(unit: str) -> str:
 
 def active(units: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Name the runs of these units that have a process on this worker now."""
-    return [run for run, unit in units.items() if unit.get("ActiveState") in ACTIVE]
+    return [run for run, unit in units.items() if unit.get("ActiveState") in ACTIVE_UNIT]
 
 
-def end_by_systemd(unit: dict, attempt: object) -> dict | None:
-    """Give the end of an attempt as systemd tells it, in exit.json's words; None where it can't.
+def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
+    """Return how an attempt ended by systemd's account; None if it does not know.
 
-    For who was killed with all of its unit: then nobody was left to write exit.json. After a
-    reboot systemd knows no more (systemd.exec(5), org.freedesktop.systemd1(5)).
+    If a whole unit is killed, nothing is left to write exit.json. systemd forgets at a reboot
+    (systemd.exec(5), org.freedesktop.systemd1(5)).
     """
     code = END_CODES.get(unit.get("ExecMainCode", ""))
-    if unit.get("ActiveState") in ACTIVE or code is None:
+    if unit.get("ActiveState") in ACTIVE_UNIT or code is None:
         return None
     status = unit.get("ExecMainStatus", "")
     if code != "exited":
         status = signal.Signals(int(status)).name[len("SIG") :]
     since_boot_s = int(unit.get("ExecMainExitTimestampMonotonic") or 0) / 1e6
     age_s = time.clock_gettime(time.CLOCK_MONOTONIC) - since_boot_s
-    return {
-        "attempt": attempt,
-        "result": unit.get("Result", ""),
-        "code": code,
-        "status": status,
-        "time": round(time.time() - age_s, 3),
-    }
+    ended_at = round(time.time() - age_s, 3)
+    return Exit(attempt, unit.get("Result", ""), code, status, ended_at)
 
 
 def active_runs() -> list[str]:
@@ -136,50 +136,63 @@ def systemctl(*arguments: str) -> str:
     return done.stdout
 
 
-def look(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None = None) -> dict:
-    """Tell how a run stands here: state in words, attempt, heartbeat, end, last lines of its log.
+def observe(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None = None) -> dict:
+    """Return the state of a run on this worker, with the last lines of its log.
 
-    ``unit`` is what systemd says of it, for who has asked already.
+    ``unit`` is what systemd reports of it, if it was asked already. A controller reads the answer
+    by plugin_utils/runs/process.py.
     """
     unit = unit_state(run) if unit is None else unit
     folder = places.run_dir(run)
     launched = read_json(places.unit_dir(run) / "launch.json") or {}
-    heartbeat = as_dict(read_heartbeat(read_json(folder / "heartbeat.json")))
-    met = as_dict(read_rendezvous(read_json(folder / "meeting.json")))
-    ended = as_dict(read_exit(read_json(folder / "exit.json")))
+    heartbeat = read_heartbeat(read_json(folder / "heartbeat.json"))
+    rendezvous = read_rendezvous(read_json(folder / "meeting.json"))
+    ended = read_exit(read_json(folder / "exit.json"))
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
-    if ended and met and met["why"] and met["attempt"] == ended["attempt"]:
-        ended = {**ended, "why": met["why"]}
-    is_active = unit.get("ActiveState") in ACTIVE
-    has_crashed = bool(ended) and not is_active and str(ended["status"]) not in CALM_ENDS
+    found = process_state(unit, heartbeat, ended, rendezvous, launched.get("command") or ())
+    is_active = found.state in ACTIVE_STATES
+    met = rendezvous
+    if ended and met and met.attempt != ended.attempt:
+        met = None
     return {
         "run": run,
-        "state": state_in_words(unit, heartbeat, ended, met, launched.get("command") or ()),
+        "state": found.state.value,
+        "reason_code": found.reason_code.value,
+        "exit_code": found.exit_code,
+        "signal": found.signal,
+        "ended_at": ended.time if ended and not is_active else None,
+        "waiting_for": list(met.waiting_for or ()) if met and is_active else [],
+        "peer": met.peer if met and not is_active else "",
+        "peer_exit_code": met.peer_exit_code if met and not is_active else None,
+        "error": "" if is_active else error_of(found, met, folder / "log"),
         "active": is_active,
         "attempt": launched.get("attempt"),
         "release": launched.get("release"),
         "has_environment": is_complete(places.python_env(str(launched.get("python_env") or ""))),
         "launched": launched,
-        "heartbeat": heartbeat,
+        "heartbeat": heartbeat._asdict() if heartbeat else None,
         "heartbeat_age": age(heartbeat),
         "output_age": output_age(folder / "log") if is_active else None,
-        "exit": ended,
-        "error": error_line(last_attempt(tail(folder / "log", ERROR_LINES))) if has_crashed else "",
         "log": tail(folder / "log", lines),
     }
 
 
-def as_dict(found: Heartbeat | Exit | Rendezvous | None) -> dict | None:
-    """Return a file's validated content as a module answers it."""
-    return None if found is None else found._asdict()
+def error_of(found: ProcessState, rendezvous: Rendezvous | None, log: Path) -> str:
+    """Return the error message of an attempt that failed, empty if there is none."""
+    if found.state is not RunState.FAILED:
+        return ""
+    if found.reason_code in RENDEZVOUS_REASONS:
+        return rendezvous.error if rendezvous else ""
+    if found.reason_code in KILLED_REASONS:
+        return ""
+    return error_line(last_attempt(tail(log, ERROR_LINES)))
 
 
-def age(heartbeat: dict | None) -> float | None:
-    """Give the seconds since the heartbeat, by this worker's own clock that also wrote it."""
-    try:
-        return round(max(0.0, time.time() - float(heartbeat["time"])), 1)
-    except (TypeError, KeyError, ValueError):
+def age(heartbeat: Heartbeat | None) -> float | None:
+    """Return the seconds since the heartbeat, by this worker's clock, which also wrote it."""
+    if heartbeat is None or heartbeat.time is None:
         return None
+    return round(max(0.0, time.time() - heartbeat.time), 1)
 
 
 def output_age(log: Path) -> float | None:
@@ -197,12 +210,14 @@ def known_runs(places: Places) -> list[str]:
 
 
 def standing(launch: Launch, seen: dict) -> str:
-    """Tell how a launch relates to what is here (``look``): ``running``, ``done``, ``absent``, or
-    ``other`` where the run runs, but not as this launch."""
+    """Return how a launch relates to the observed run (``observe``).
+
+    ``running``, ``done``, ``absent``, or ``other`` if the run is active, but not as this launch.
+    """
     same = seen["launched"].get("identity") == launch.identity()
     if seen["active"]:
-        return "running" if same and seen["state"] != "stopping" else "other"
-    return "done" if same and seen["state"] == "done" else "absent"
+        return "running" if same and seen["state"] != RunState.STOPPING else "other"
+    return "done" if same and seen["state"] == RunState.DONE else "absent"
 
 
 def obstacles(
@@ -218,7 +233,7 @@ def obstacles(
     """
     found, running = [], active_runs() if units is None else active(units)
     for other in running:
-        seen = look(other, places, unit=(units or {}).get(other))
+        seen = observe(other, places, unit=(units or {}).get(other))
         if other != launch.run and not overlap(launch.chip, chip_of(seen["launched"])):
             continue
         if other != launch.run:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...module_utils.worker.run_state import ReasonCode, RunState
+from ..runs.process import Process, parse_process
+from ..runs.status import process_text
 from .report_chart import Curve
 
 LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
@@ -28,8 +31,6 @@ _KINDS = (
     ),
 )
 _OF_THE_RUN = re.compile(r"^run \S+: ")
-#: How exit.json's words on the last attempt count.
-_END_KINDS = {"done": DONE, "interrupted, saved": KILL, "interrupted, not saved": KILL}
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,20 @@ def attempts_of(
 
 
 def _last_attempt(number: int, start: float, leader: Mapping[str, Any], now: float) -> Attempt:
-    ended = leader.get("exit")
-    if ended and not leader.get("active"):
-        kind = _END_KINDS.get(str(leader.get("state")), CRASH)
-        return Attempt(number, start, max(start, float(ended.get("time") or now)), kind)
-    if leader.get("active"):
+    process = parse_process("", leader)
+    if process.is_active:
         return Attempt(number, start, now)
+    if leader and process.state is not RunState.LOST:
+        return Attempt(number, start, max(start, process.ended_at or now), _end_kind(process))
     last = ((leader.get("metrics") or {}).get("last") or {}).get("time")
     return Attempt(number, start, max(start, float(last or start)))
+
+
+def _end_kind(process: Process) -> str:
+    if process.state is RunState.DONE:
+        return DONE
+    was_interrupted = process.reason_code in (ReasonCode.SAVED, ReasonCode.NOT_SAVED)
+    return KILL if was_interrupted else CRASH
 
 
 def goodput_of(attempts: Sequence[Attempt], work: Iterable[Sequence[float]]) -> float | None:
@@ -214,15 +221,14 @@ def run_view(
 
 
 def _worker(name: str, answer: Mapping[str, Any]) -> Worker:
-    beat = answer.get("heartbeat") or {}
-    age = answer.get("heartbeat_age") if answer.get("active") else None
+    process = parse_process(name, answer)
     return Worker(
         name,
-        str(answer.get("state", "unknown")),
-        _whole(answer.get("attempt")),
-        _whole(beat.get("step")),
-        _whole(beat.get("steps")),
-        age if isinstance(age, int | float) else None,
+        process_text(process),
+        process.attempt or None,
+        process.step,
+        process.steps,
+        process.heartbeat_age if process.is_active else None,
     )
 
 

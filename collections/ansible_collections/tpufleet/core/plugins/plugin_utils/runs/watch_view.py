@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.tpu_nodes import Node
 from ...module_utils.worker.run import chip_of, overlap
+from .process import parse_process
+from .status import process_text
 from .watch_decision import DEAD, FOREIGN, GONE, READY, Part, Seen
 
 if TYPE_CHECKING:
@@ -171,20 +173,19 @@ def part(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> Part
     other = str(others[0]) if others else ""
     if seen is None:
         return Part(host, False, known=False, other=other)
-    beat, ended = seen.get("heartbeat") or {}, seen.get("exit") or {}
-    step = beat.get("step")
+    found = parse_process(host, seen)
     return Part(
         host,
-        bool(seen["active"]),
-        known=seen.get("has_environment") is not False,
-        step=step if isinstance(step, int) else 0,
-        has_heartbeat=bool(beat),
-        heartbeat_age=seen.get("heartbeat_age"),
-        code="" if seen["active"] else str(ended.get("status", "")),
-        ended_at=float(ended.get("time") or 0),
-        blames=str(ended.get("why", "")),
-        words=": ".join(str(seen[key]) for key in ("state", "error") if seen.get(key)),
-        output_age=seen.get("output_age"),
-        attempt=int(seen.get("attempt") or 0),
+        found.is_active,
+        known=found.has_environment,
+        step=found.step or 0,
+        has_heartbeat=found.has_heartbeat,
+        heartbeat_age=found.heartbeat_age,
+        code=found.signal or ("" if found.exit_code is None else str(found.exit_code)),
+        ended_at=found.ended_at,
+        blames=found.peer,
+        words=": ".join(filter(None, (process_text(found), found.error))),
+        output_age=found.output_age,
+        attempt=found.attempt,
         other=other,
     )

@@ -27,6 +27,12 @@ def stem_of(name: str) -> str:
     return stem.removesuffix("-w") if number is not None and stem.endswith("-w") else name
 
 
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key by which w2 comes before w10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
+
+
 def _taken_apart(name: str) -> tuple[str, int | None]:
     """Split a name into stem and number; a name without one is all stem."""
     match = _NUMBERED.match(name)

@@ -1,0 +1,71 @@
+"""Filters for logs.yml: the logs of many workers, equal lines once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..module_utils.worker.run_state import latest
+from ..plugin_utils.runs.judge import is_fine
+from ..plugin_utils.runs.process import parse_process
+from ..plugin_utils.runs.status import answer_error
+from ..plugin_utils.view.folded_names import folded, natural_order
+
+
+def log_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return the last lines of a worker's log, or why there are none.
+
+    They are of the run that is active, or that ended last.
+    """
+    if "runs" not in answer:
+        return [answer_error(answer)]
+    shown = latest(answer["runs"])
+    return [line for each in shown for line in each["log"]] or ["no run has a log here"]
+
+
+def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Merge the workers' logs into one; a line that several have gets all their names.
+
+    Workers that failed come first; each worker's own order is kept.
+    """
+    merged: list[tuple[tuple[str, int], list[str]]] = []
+    for host in sorted(answers, key=lambda name: (is_well(answers[name]), natural_order(name))):
+        count: Counter[str] = Counter()
+        keys = []
+        for line in log_lines(answers[host]):
+            count[line] += 1
+            keys.append((line, count[line]))
+        merge(merged, keys, host)
+    return [f"{folded(sorted(hosts, key=natural_order))}: {line}" for (line, _), hosts in merged]
+
+
+def merge(
+    merged: list[tuple[tuple[str, int], list[str]]], keys: Sequence[tuple[str, int]], host: str
+) -> None:
+    """Add a host's lines: to equal ones where the order allows it, else before the next of them."""
+    at = 0
+    for number, key in enumerate(keys):
+        places = {known: index for index, (known, _) in enumerate(merged) if index >= at}
+        if key in places:
+            at = places[key]
+            merged[at][1].append(host)
+        else:
+            ahead = (places[later] for later in keys[number + 1 :] if later in places)
+            at = next(ahead, len(merged))
+            merged.insert(at, (key, [host]))
+        at += 1
+
+
+def is_well(answer: Mapping[str, Any]) -> bool:
+    """Return whether the worker answered and no run of it failed by itself."""
+    runs = latest(answer.get("runs", []))
+    return "runs" in answer and all(is_fine(parse_process("", each)) for each in runs)
+
+
+class FilterModule:
+    """Ansible's way to find the filters."""
+
+    def filters(self) -> dict[str, Any]:
+        """Name them."""
+        return {"log_lines": log_lines, "folded_logs": folded_logs}

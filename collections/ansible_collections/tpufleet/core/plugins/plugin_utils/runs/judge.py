@@ -1,0 +1,270 @@
+"""The status of runs, judged from what all their workers report and from their records."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...module_utils.worker.run_progress import goodput
+from ...module_utils.worker.run_state import ReasonCode, RunState, latest
+from ..fleet.tpu_slices import run_places
+from ..view.folded_names import natural_order
+from .process import Process, parse_process
+from .record import DesiredState
+from .watch_decision import DEAD, GONE, READY
+
+HUNG_AFTER_S = 600.0
+"""The watch's default; before the first step a compilation may take longer."""
+GOOD_STATES = frozenset(
+    {
+        RunState.STARTING,
+        RunState.RUNNING,
+        RunState.TRAINING,
+        RunState.STOPPING,
+        RunState.DONE,
+    }
+)
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """A worker, and the run that it has now or had last.
+
+    Args:
+        worker: its name in the inventory.
+        process: the run's process; None if the worker has no run.
+        tpu_state: the state of its TPU if that is not READY.
+        answer: Ansible's answer of a worker that did not report its runs.
+        progress: the goodput figures of its metrics (worker/run_progress.py).
+    """
+
+    worker: str
+    process: Process | None = None
+    tpu_state: str = ""
+    answer: Mapping[str, Any] | None = None
+    progress: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run as a whole.
+
+    Args:
+        run: its name.
+        state: what it is doing.
+        wanted: the desired state; empty without a record.
+        attempt: the newest launch.
+        decided_by: the process that has this state; None if its TPU has no worker.
+        tpu: the TPU of its record.
+        tpu_state: the state of that TPU if it is not READY.
+        processes: all its processes.
+        step: the last step, and likewise the figures below; None if unknown.
+        goodput: a share of 1.
+        heartbeat_age: seconds since the oldest last heartbeat.
+        output_age: seconds since the newest output, where there is no heartbeat.
+    """
+
+    run: str
+    state: RunState
+    wanted: str = ""
+    attempt: int | None = None
+    decided_by: Process | None = None
+    tpu: str = ""
+    tpu_state: str = ""
+    processes: tuple[Process, ...] = ()
+    step: int | None = None
+    steps: int | None = None
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    goodput: float | None = None
+    heartbeat_age: float | None = None
+    output_age: float | None = None
+
+    @property
+    def workers(self) -> list[str]:
+        """The workers that have the run."""
+        return [each.host for each in self.processes]
+
+
+def worker_statuses(
+    answers: Mapping[str, Mapping[str, Any]], tpu_states: Mapping[str, str], run: str = ""
+) -> list[WorkerStatus]:
+    """Return one status for each worker and run, sorted as people count.
+
+    Args:
+        answers: run_info's answer of each worker.
+        tpu_states: the state of each worker's TPU.
+        run: this run alone; by default the active ones, else the one launched last.
+    """
+    found: list[WorkerStatus] = []
+    for host in sorted(tpu_states, key=natural_order):
+        answer, tpu_state = answers.get(host) or {}, str(tpu_states[host])
+        if tpu_state != READY:
+            found.append(WorkerStatus(host, tpu_state=tpu_state))
+        elif "runs" not in answer:
+            found.append(WorkerStatus(host, answer=answer))
+        else:
+            runs = answer["runs"]
+            shown = [each for each in runs if each["run"] == run] if run else latest(runs)
+            found += [
+                WorkerStatus(host, judge_process(host, each), progress=each.get("progress"))
+                for each in shown
+            ] or [WorkerStatus(host)]
+    return found
+
+
+def judge_process(host: str, answer: Mapping[str, Any]) -> Process:
+    """Return a process; HUNG if its heartbeat is too old."""
+    process = parse_process(host, answer)
+    age = process.heartbeat_age
+    if process.is_active and process.step and age is not None and age > HUNG_AFTER_S:
+        return replace(process, state=RunState.HUNG)
+    return process
+
+
+def run_statuses(
+    workers: Sequence[WorkerStatus],
+    records: Mapping[str, Mapping[str, Any]],
+    tpu_states: Mapping[str, str],
+    tpu: str = "",
+    now: float | None = None,
+) -> list[RunStatus]:
+    """Return the status of the runs that a worker has, and of wanted ones without a READY TPU.
+
+    Args:
+        workers: the workers' statuses.
+        records: the runs' records, as far as there are any.
+        tpu_states: the state of each TPU in the inventory.
+        tpu: only runs on this TPU; empty for all.
+        now: unix seconds.
+    """
+    by_run: dict[str, list[WorkerStatus]] = {}
+    for each in workers:
+        if each.process:
+            by_run.setdefault(each.process.run, []).append(each)
+    now = time.time() if now is None else now
+    found = [judge_run(run, mine, records.get(run) or {}, now) for run, mine in by_run.items()]
+    for run, record in sorted(records.items()):
+        place = str(record.get("tpu") or "")
+        state = tpu_states.get(place, GONE)
+        is_lost = record.get("wanted") == DesiredState.RUNNING and place and state != READY
+        if is_lost and run not in by_run and tpu in ("", place):
+            found.append(
+                RunStatus(
+                    run,
+                    RunState.PREEMPTED if state in DEAD else RunState.WAITING_FOR_TPU,
+                    DesiredState.RUNNING,
+                    record.get("attempt"),
+                    tpu=place,
+                    tpu_state=state,
+                    step=(record.get("watch") or {}).get("best_step") or None,
+                )
+            )
+    return found
+
+
+def judge_run(
+    run: str, workers: Sequence[WorkerStatus], record: Mapping[str, Any], now: float
+) -> RunStatus:
+    """Return the status of a run that workers have.
+
+    Step, loss and speed are those of its first worker that reports a step.
+    """
+    processes = tuple(each.process for each in workers if each.process)
+    lead = next((each for each in processes if each.step is not None), processes[0])
+    decisive = deciding_process(processes)
+    state = decisive.state
+    if was_stopped(record) and not any(each.is_active for each in processes):
+        state = RunState.STOPPED
+    ages = [each.heartbeat_age for each in processes if each.is_active]
+    ages = [age for age in ages if age is not None]
+    outputs = [each.output_age for each in processes if not each.has_heartbeat]
+    ends = [each.ended_at for each in processes if each.ended_at]
+    until = max(ends) if state is RunState.DONE and ends else now
+    progress = next((each.progress for each in workers if each.progress), None)
+    return RunStatus(
+        run,
+        state,
+        str(record.get("wanted") or ""),
+        max(each.attempt for each in processes) or None,
+        decisive,
+        str(record.get("tpu") or ""),
+        processes=processes,
+        step=lead.step,
+        steps=lead.steps,
+        loss=lead.loss,
+        tokens_per_second=lead.tokens_per_second,
+        goodput=goodput(progress, record, until),
+        heartbeat_age=max(ages, default=None),
+        output_age=None if ages else min((age for age in outputs if age is not None), default=None),
+    )
+
+
+def deciding_process(processes: Sequence[Process]) -> Process:
+    """Return the process that gives a run its state.
+
+    That is the first that failed, else the first that waits, else one of the state that most have.
+    A process that was ended by another one's end does not count.
+    """
+    own = [each for each in processes if each.reason_code is not ReasonCode.PEER_ENDED]
+    failed = [each for each in own if not is_fine(each)]
+    waiting = [each for each in own if each.state is RunState.WAITING]
+    if failed or waiting:
+        return (failed or waiting)[0]
+    ((state, _),) = Counter(each.state for each in own or processes).most_common(1)
+    return next(each for each in own or processes if each.state is state)
+
+
+def is_fine(process: Process) -> bool:
+    """Return whether nothing went wrong in this process itself."""
+    return (
+        process.state in GOOD_STATES
+        or process.state is RunState.WAITING
+        or process.reason_code in (ReasonCode.SAVED, ReasonCode.PEER_ENDED)
+    )
+
+
+def was_stopped(record: Mapping[str, Any]) -> bool:
+    """Return whether a person stopped the run last, by its record."""
+    events = record.get("history") or [{}]
+    by_kill = str(events[-1].get("what", "")).startswith("stopped by")
+    return record.get("wanted") == DesiredState.STOPPED and by_kill
+
+
+def finished_runs(
+    answers: Mapping[str, Mapping[str, Any]], records: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the runs, with their attempts, that are done but not yet recorded as done.
+
+    Every process of the recorded attempt has exited with 0.
+    """
+    found = []
+    for run, record in sorted(records.items()):
+        processes = [
+            parse_process(host, each)
+            for host, answer in answers.items()
+            for each in answer.get("runs", [])
+            if each["run"] == run and each["attempt"] == record["attempt"]
+        ]
+        is_wanted = record.get("wanted") == DesiredState.RUNNING
+        all_done = all(each.state is RunState.DONE for each in processes)
+        if is_wanted and len(processes) == record["workers"] and all_done:
+            found.append({"run": run, "attempt": record["attempt"]})
+    return found
+
+
+def tpu_states(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the state of each TPU by its name, and by ``multislice_NAME`` for slices.
+
+    Of slices that is the state of the one that is not READY. ``facts`` are each host's variables.
+    """
+    found: dict[str, str] = {}
+    for each in facts.values():
+        state = str(each.get("tpu_state") or "")
+        for name in run_places(each):
+            if found.get(name, READY) == READY:
+                found[name] = state
+    return found

@@ -1,0 +1,211 @@
+"""Whether a launch succeeded, judged from its workers' answers: if one fails, the run fails.
+
+Answers are results of the modules ``run`` (``info``) and ``run_wait`` (``info``, ``outcome``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ...module_utils.worker.error_line import error_line, last_attempt
+from .process import Process, parse_process
+from .record import DesiredState
+from .status import answer_error, process_text, stopped_text
+
+Answer = Mapping[str, Any]
+
+
+class WaitOutcome(StrEnum):
+    """How waiting for a run on one worker ended."""
+
+    SETTLED = "settled"
+    """The run has its first step, or has ended."""
+    LEFT = "left"
+    """Another worker failed."""
+    TIMED_OUT = "timed_out"
+    CONTINUES = "continues"
+    """The time to wait for its end is up, and the run continues."""
+
+
+@dataclass(frozen=True)
+class Waited:
+    """What waiting saw on one worker: its process, or Ansible's answer where it saw none."""
+
+    host: str
+    process: Process | None
+    outcome: str
+    answer: Answer
+
+    @classmethod
+    def of(cls, host: str, answer: Answer) -> Waited:
+        """Read the answer of ``run_wait``."""
+        info = answer.get("info")
+        process = parse_process(host, info) if info else None
+        return cls(host, process, str(answer.get("outcome", "")), answer)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the process failed, did not start in time or cannot be asked."""
+        if self.process is None:
+            return True
+        is_late = self.process.is_active and self.outcome == WaitOutcome.TIMED_OUT
+        return is_late or self.process.has_ended_badly
+
+    @property
+    def log(self) -> list[str]:
+        """The lines of its last attempt, of those that were read."""
+        lines = last_attempt((self.answer.get("info") or {}).get("log", []))
+        return [line for line in lines if line.strip()]
+
+    def problem(self) -> str:
+        """Return what failed, with its error message."""
+        if self.process is None:
+            return f"{self.host}: {answer_error(self.answer)}"
+        late = ", not ready in time" if self.process.is_active else ""
+        message = self.process.error or error_line(self.log)
+        text = f"{process_text(self.process)}{late}"
+        return ": ".join(filter(None, (self.host, text, message)))
+
+
+def start_outcomes(
+    parts: Mapping[str, Mapping[str, Any]],
+    ready: Mapping[str, Answer],
+    pushed: Mapping[str, Answer],
+    started: Mapping[str, Answer],
+    records: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, dict[str, Any]]:
+    """Judge the start of each run by its own workers, and by what its record says now.
+
+    ``records`` are the results of a loop over runs, each with the run as ``__run_name``.
+    """
+    stopped = {
+        each["__run_name"]
+        for each in records
+        if (each.get("record") or {}).get("wanted") == DesiredState.STOPPED
+    }
+    return {
+        run: start_outcome(start_answers(hosts, ready, pushed, started), run in stopped)
+        for run, hosts in hosts_by_run(parts).items()
+    }
+
+
+def start_answers(
+    hosts: Sequence[str],
+    ready: Mapping[str, Answer],
+    pushed: Mapping[str, Answer],
+    started: Mapping[str, Answer],
+) -> dict[str, Answer]:
+    """Return each worker's last answer: of a push that failed, else of the second start."""
+    found = {}
+    for host in hosts:
+        push, second = pushed.get(host) or {}, started.get(host) or {}
+        if push.get("unreachable") or push.get("failed"):
+            found[host] = {key: push[key] for key in ("msg", "unreachable") if key in push}
+        elif "info" in second or "msg" in second:
+            found[host] = second
+        else:
+            first = ready.get(host) or {}
+            found[host] = first if first.get("started") else {}
+    return found
+
+
+def start_outcome(answers: Mapping[str, Answer], stopped: bool = False) -> dict[str, Any]:
+    """Judge the start of one run. ``stopped``: somebody stopped it while it was started."""
+    problems = failures(answers) + (["it was stopped while it was started"] if stopped else [])
+    return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
+
+
+def wait_outcomes(
+    before: Mapping[str, Mapping[str, Any]],
+    parts: Mapping[str, Mapping[str, Any]],
+    waited: Mapping[str, Answer],
+) -> dict[str, Mapping[str, Any]]:
+    """Judge each run by what waiting for it saw; a run that was not waited for is unchanged."""
+    found = dict(before)
+    for run, hosts in hosts_by_run(parts).items():
+        answers = {host: waited.get(host) or {} for host in hosts}
+        if not all(answer.get("skipped", not answer) for answer in answers.values()):
+            found[run] = wait_outcome(answers)
+    return found
+
+
+def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
+    """Judge one run from what waiting for it saw.
+
+    ``launch_failed``: it failed before the first step. ``stop``: the attempt is over, so all of it
+    must be stopped; a run that had its first step does not depend on a connection.
+    """
+    waited = [Waited.of(host, answer) for host, answer in answers.items()]
+    problems = [each.problem() for each in failed_first(waited)]
+    began = any(each.process and (each.process.step or 0) >= 1 for each in waited)
+    over = any(each.process and each.process.has_ended_badly for each in waited)
+    return {
+        "problems": problems,
+        "launch_failed": bool(problems) and not began,
+        "stop": bool(problems) and (over or not began),
+    }
+
+
+def failed_first(waited: Sequence[Waited]) -> list[Waited]:
+    """Return those that failed, the first one first: the others often fail because of it."""
+
+    def ended_at(each: Waited) -> float:
+        return (each.process.ended_at if each.process else 0.0) or float("inf")
+
+    return sorted((each for each in waited if each.has_failed), key=ended_at)
+
+
+def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
+    """Return the last log lines of the workers that failed, each with the worker's name."""
+    waited = [Waited.of(host, answer) for host, answer in answers.items()]
+    return [f"{each.host}: {line}" for each in failed_first(waited) for line in each.log]
+
+
+def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
+    """Return on one line why an attempt failed, and what to do.
+
+    ``ended`` are the answers of stopping it.
+    """
+    what = "; ".join(outcome["problems"])
+    if not outcome["stop"]:
+        return f"run {run} continues: {what}. See its status: ansible-playbook playbooks/status.yml"
+    left = failures(ended)
+    if left:
+        return (
+            f"run {run} failed: {what}. It was not stopped on {'; '.join(left)}. Stop it: "
+            f"ansible-playbook playbooks/kill.yml -e run={run}"
+        )
+    return (
+        f"run {run} failed and was stopped on all workers: {what}. Fix it and launch the run "
+        f"again; see its log: ansible-playbook playbooks/logs.yml -e run={run}"
+    )
+
+
+def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
+    """Name the workers whose answer does not have a key, each with the reason."""
+    return [
+        f"{host}: {answer_error(answer)}"
+        for host, answer in answers.items()
+        if needed not in (answer or {})
+    ]
+
+
+def stopped_processes(answers: Mapping[str, Answer]) -> list[tuple[str, str]]:
+    """Return for each worker that had the run how its process ended."""
+    found = []
+    for host, answer in answers.items():
+        info = (answer or {}).get("info")
+        if info and info["attempt"] is not None:
+            found.append((host, stopped_text(parse_process(host, info))))
+    return found
+
+
+def hosts_by_run(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return each run's workers."""
+    found: dict[str, list[str]] = {}
+    for host, part in parts.items():
+        found.setdefault(part["run"], []).append(host)
+    return found
