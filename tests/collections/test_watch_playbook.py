@@ -179,7 +179,7 @@ def test_a_worker_that_never_answers_is_unreachable_in_this_pass_and_the_others_
                 "ansible_ssh_executable": str(tmp_path / "ssh"),
                 "ansible_python_interpreter": sys.executable,
                 "ansible_become": False,
-                "watch_answer_seconds": 5,
+                "watch_answer_seconds": 15,
             },
         }
     }

@@ -128,7 +128,7 @@ def followed(answers, monkeypatch, shown, tmp_path, hosts=("w0",), **options):
     monkeypatch.setattr(run_follow, "GATHER_SECONDS", 0)
     monkeypatch.setattr(run_follow.constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
     monkeypatch.setattr(run_follow.context, "CLIARGS", {"forks": 4})
-    monkeypatch.setattr(run_follow.KeptModules, "run", lambda *_: {})
+    monkeypatch.setattr(run_follow.ActionBase, "run", lambda *_: {})
     action = run_follow.ActionModule.__new__(run_follow.ActionModule)
     action._task = SimpleNamespace(_uuid="task")
     action.validate_argument_spec = lambda **_: (None, {"run": None, "lines": 10, **options})

@@ -94,7 +94,7 @@ class Controller:
             for tpu in self.listing
             for worker in range(tpu.workers)
         }
-        asked = {host: {"runs": [], "holders": [], "asked_at": self.now} for host in hosts}
+        asked = {host: {"runs": [], "holders": []} for host in hosts}
         answers = asked if answers is None else answers
         return replace(Look(hosts, answers, (tuple(self.listing),), self.now), **more)
 

@@ -129,7 +129,7 @@ def test_with_2000_records_in_a_slow_bucket_a_run_that_hangs_is_still_restarted(
         (runs / f"old{number}.json").write_text(json.dumps(record))
     controller.wants()
     began = controller.now
-    answers = {"runs": [running(age=1e5)], "asked_at": began}
+    answers = {"runs": [running(age=1e5)]}
 
     outcomes = controller.pass_once(
         controller.look({"pod-w0": answers}),

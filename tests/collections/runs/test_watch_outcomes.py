@@ -11,12 +11,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
     Limits,
-    Part,
-    Seen,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     LOOK_HOLDS_S,
-    Look,
     Outcome,
     by_tpu,
     changed_since,
@@ -37,7 +34,7 @@ def controller(tmp_path) -> Controller:
 
 
 def answers(controller, *runs):
-    return controller.look({"pod-w0": {"runs": list(runs), "asked_at": controller.now}})
+    return controller.look({"pod-w0": {"runs": list(runs)}})
 
 
 def log(controller) -> str:
@@ -141,19 +138,6 @@ def test_the_fence_of_a_run_decides_who_may_act_on_it(controller):
     assert changed_since(store, stopped, 3) == "the run is running now"
     (controller.fleet_state / "runs/mine.json").write_text("[1]")
     assert "not a JSON object" in changed_since(store, record, 3)
-
-
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [((50.0, 40.0), 40.0), ((50.0, None), 30.0), ((50.0, "now"), 30.0), ((20, 50.0), 20.0)],
-)
-def test_a_look_is_as_old_as_the_first_answer_that_it_needs(times, expected):
-    hosts = {f"w{index}": {"asked_at": time} for index, time in enumerate(times)}
-    look = Look({}, hosts, ((),), looked_at=30.0)
-
-    assert look.asked_at(Seen("READY", tuple(Part(host, True) for host in hosts))) == expected
-    assert look.asked_at(Seen("READY")) == 30.0
-    assert look.asked_at(Seen("READY", (Part("missing", True),))) == 30.0
 
 
 def test_a_run_in_order_is_remembered_once_and_not_logged(controller):

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
 
-from ..plugin_utils.setup.kept_modules import KeptModules
 from ..plugin_utils.setup.setup_content import content_of
 
 
-class ActionModule(KeptModules):
+class ActionModule(ActionBase):
     """Hands the module the content's hash."""
 
     _supports_check_mode = True

@@ -17,11 +17,11 @@ from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.release import ReleaseError
 from ..plugin_utils.runs.release_cache import cache_release
 from ..plugin_utils.runs.staged_code import staged
-from ..plugin_utils.setup.kept_modules import KeptModules
 
 INCOMING = ".cache/tpufleet/incoming"
 SSH_FAILED = 255
@@ -30,7 +30,7 @@ AFTERMATH = re.compile(r"rsync error:|rsync:.*(connection unexpectedly|safe_writ
 LEADER_SECONDS = 900
 
 
-class ActionModule(KeptModules):
+class ActionModule(ActionBase):
     """Sends a release to one worker; the state of the code is the same for all workers of the
     task."""
 

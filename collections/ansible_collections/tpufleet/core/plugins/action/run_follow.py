@@ -12,12 +12,12 @@ from typing import Any
 
 from ansible import constants, context
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.worker.run_state import latest
 from ..plugin_utils.runs.process import parse_process
 from ..plugin_utils.runs.status import process_text
-from ..plugin_utils.setup.kept_modules import KeptModules
 from ..plugin_utils.view.folded_stream import FoldedStream
 
 WAIT_SECONDS = 20
@@ -28,7 +28,7 @@ LOST_SECONDS = 120
 LOOK_SECONDS = 0.3
 
 
-class ActionModule(KeptModules):
+class ActionModule(ActionBase):
     """Follows one worker's log."""
 
     _supports_check_mode = True

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.worker.run_state import RunState
 from ..plugin_utils.runs.launch_outcome import WaitOutcome
 from ..plugin_utils.runs.process import Process, parse_process
 from ..plugin_utils.runs.status import progress_text
-from ..plugin_utils.setup.kept_modules import KeptModules
 
 POLL_SECONDS = 6
 POLL_PROCESS_SECONDS = 2
@@ -23,7 +23,7 @@ PROCESS_SECONDS = 4
 LOST_SECONDS = 120
 
 
-class ActionModule(KeptModules):
+class ActionModule(ActionBase):
     """Polls one worker with tpufleet.core.run_info until the run is where it should be."""
 
     _supports_check_mode = True

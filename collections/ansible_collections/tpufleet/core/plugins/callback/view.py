@@ -49,13 +49,13 @@ from ansible.plugins.callback.default import CallbackModule as Default
 from ..plugin_utils.view import task_tally as tally
 from ..plugin_utils.view.folded_names import folded
 from ..plugin_utils.view.full_log import FullLog
-from ..plugin_utils.view.light_forks import lighten
 from ..plugin_utils.view.screen import Screen
 from ..plugin_utils.view.suggested_commands import completed, fleet_options
 from ..plugin_utils.view.task_tally import TaskTally
 
 _COLORS = {tally.CHANGED: constants.COLOR_CHANGED, tally.IGNORED: constants.COLOR_WARN}
 _SHORT = 140
+_DEBUG = ("ansible.builtin.debug", "debug")
 
 
 class CallbackModule(Default):
@@ -72,6 +72,7 @@ class CallbackModule(Default):
         self._fleet_options = fleet_options(context.CLIARGS, constants.DEFAULT_HOST_LIST)
         self._tally: TaskTally | None = None
         self._play_name = ""
+        self._hosts: list[str] = []
         self._play_said = True
         self._as_default = self._display.verbosity > 0
         self._failures: list[tally.Failure] = []
@@ -100,7 +101,6 @@ class CallbackModule(Default):
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Keep the play's name for its first line: a play that says nothing needs none."""
-        lighten()
         self._end_task()
         self._as_default = self._display.verbosity > 0 or play.strategy.rpartition(".")[2] in (
             "free",
@@ -110,7 +110,7 @@ class CallbackModule(Default):
         self._write(f"play: {self._play_name}")
         if self._as_default:
             super().v2_playbook_on_play_start(play)
-        self._play = play
+        self._hosts = list(play.hosts)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """End the task before, and begin to count."""
@@ -139,7 +139,7 @@ class CallbackModule(Default):
             return super().v2_runner_on_ok(result)
         self._warned(result)
         self._handle_warnings_and_exception(result)
-        if result.task.action in constants._ACTION_DEBUG and not result.task.loop:
+        if result.task.action in _DEBUG and not result.task.loop:
             self._message(result)
         return None
 
@@ -173,7 +173,7 @@ class CallbackModule(Default):
         if self._tally and _changed(result):
             labels = self._tally.items.setdefault(result.host.get_name(), [])
             labels.append(str(self._get_item_label(result.result)))
-        if result.task.action in constants._ACTION_DEBUG:
+        if result.task.action in _DEBUG:
             self._message(result)
         return None
 
@@ -215,10 +215,10 @@ class CallbackModule(Default):
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """Say why a play of the controller's own is left out, which would pass for done; nothing of
         one that leaves itself out (``hosts: "!all"``)."""
-        if list(self._play.hosts) == ["!all"] and not self._as_default:
+        if self._hosts == ["!all"] and not self._as_default:
             return
         limit = context.CLIARGS.get("subset")
-        if limit and list(self._play.hosts) == ["localhost"]:
+        if limit and self._hosts == ["localhost"]:
             self._display.warning(
                 f"nothing is done in {self._play_name!r}: it works on localhost, which --limit "
                 f"{limit} leaves out; name a TPU by -e tpu=NAME instead"
@@ -233,7 +233,6 @@ class CallbackModule(Default):
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Say the failures whole, the recap, and where the log is."""
-        lighten()
         self._end_task()
         counts = {host: stats.summarize(host) for host in stats.processed}
         recap = tally.recap_lines(counts)

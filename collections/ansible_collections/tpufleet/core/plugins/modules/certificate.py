@@ -99,6 +99,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.apt_words import QUERY, missing
 from ..module_utils.worker.certificate import NAME, digests, lacks, read_certificate
 from ..module_utils.worker.devices import device_files
@@ -109,8 +111,6 @@ from ..module_utils.worker.python_env import (
     lock_digest,
     python_minor,
 )
-from ..module_utils.worker.setup_arguments import CERTIFICATE
-from ..module_utils.worker.worker_module import worker_module
 
 
 def missing_packages(packages: list) -> list:
@@ -178,7 +178,23 @@ def grant(path: Path, now: dict) -> None:
 
 def main() -> None:
     """Compare, then take away or write."""
-    module = worker_module(**CERTIFICATE)
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["checked", "granted"], "required": True},
+            "roles": {"type": "list", "elements": "str", "default": []},
+            "uncounted": {"type": "list", "elements": "str", "default": []},
+            "content": {"type": "str", "default": ""},
+            "void": {"type": "bool", "default": False},
+            "files": {"type": "list", "elements": "str", "default": []},
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "units": {"type": "list", "elements": "str", "default": []},
+            "lock": {"type": "str", "default": ""},
+            "device_glob": {"type": "str", "default": ""},
+            "chips": {"type": "int", "default": 0},
+            "root": {"type": "path", "default": "/opt/tpufleet"},
+        },
+        supports_check_mode=True,
+    )
     options, path = module.params, Path(module.params["root"]) / NAME
     try:
         before, now = read_certificate(path.parent), look(options)

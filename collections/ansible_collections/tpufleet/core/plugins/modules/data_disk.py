@@ -67,10 +67,10 @@ import os
 import subprocess
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.data_disk import BY_ID, Seen, UnfitError, decide, line, with_line
-from ..module_utils.worker.setup_arguments import DATA_DISK
 from ..module_utils.worker.whole_file import rewrite
-from ..module_utils.worker.worker_module import worker_module
 
 _MIB = 1 << 20
 
@@ -182,7 +182,17 @@ def ensure(given: dict, *, check: bool) -> dict:
 
 def main() -> None:
     """Run the module."""
-    module = worker_module(**DATA_DISK)
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "device": {"type": "path"},
+            "path": {"type": "path", "required": True},
+            "filesystem": {"type": "str", "choices": ["ext4"], "default": "ext4"},
+            "owner": {"type": "int", "default": 0},
+            "fstab": {"type": "path", "default": "/etc/fstab"},
+        },
+        supports_check_mode=True,
+    )
     try:
         result = ensure(module.params, check=module.check_mode)
     except UnfitError as error:

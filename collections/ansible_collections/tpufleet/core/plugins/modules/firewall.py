@@ -5,20 +5,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: firewall
-short_description: Have the fleet's own nftables table, which takes itself back if it cuts ssh
+short_description: Load the fleet's nftables table, which rolls back unless it is confirmed
 description:
-  - With O(state=present), the table is loaded, and confirmed over a new connection to the worker;
-    the controller's part makes the one of the other two.
-  - With O(state=loaded), a table that differs is loaded, and a timer of systemd's takes it back
-    after some seconds. Nothing else of the worker's rules is touched.
-  - With O(state=confirmed), which is to come over a new connection, the timer is stopped, and the
-    table is kept, over a reboot as well.
-  - With O(state=absent), the table and all that keeps it go.
+  - With O(state=present), a table that differs is loaded, and a systemd timer removes it again
+    after O(seconds). No other table of the worker changes.
+  - With O(state=confirmed), the timer is stopped and the table is kept across reboots. Use it over
+    a new connection (M(ansible.builtin.meta) with C(reset_connection)), which proves that the rules
+    let ssh in.
+  - With O(state=absent), the table and everything that keeps it are removed.
 options:
   state:
     description: What to do.
     type: str
-    choices: [present, loaded, confirmed, absent]
+    choices: [present, confirmed, absent]
     required: true
   peers:
     description: Addresses and networks from which everything may come.
@@ -31,7 +30,7 @@ options:
     elements: str
     default: []
   seconds:
-    description: After how long an unconfirmed table goes again.
+    description: After how many seconds a table that is not confirmed is removed.
     type: int
     default: 45
   path:
@@ -47,26 +46,36 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Have the table, if a new connection comes through it
+- name: Load the firewall rules
   tpufleet.core.firewall:
     state: present
     peers: [10.128.0.2, 10.128.0.3]
   become: true
+  register: firewall
+
+- name: Close the connection, which is older than the rules
+  ansible.builtin.meta: reset_connection
+
+- name: Keep the rules
+  tpufleet.core.firewall:
+    state: confirmed
+  become: true
+  when: firewall.pending
 """
 
 RETURN = r"""
 pending:
   description: Whether the table waits to be confirmed over a new connection.
-  returned: state is loaded
+  returned: state is present
   type: bool
 """
 
 import subprocess
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.firewall_table import TABLE, table_text
-from ..module_utils.worker.setup_arguments import FIREWALL
-from ..module_utils.worker.worker_module import worker_module
 
 UNIT = Path("/etc/systemd/system/tpufleet-firewall.service")
 WAITING = Path("/run/tpufleet-firewall.new")
@@ -187,7 +196,20 @@ def is_kept(text: str, path: Path) -> bool:
 
 def main() -> None:
     """Compare, then load, confirm or remove."""
-    module = worker_module(**FIREWALL)
+    module = AnsibleModule(
+        argument_spec={
+            "state": {
+                "type": "str",
+                "choices": ["present", "confirmed", "absent"],
+                "required": True,
+            },
+            "peers": {"type": "list", "elements": "str", "default": []},
+            "open_ports": {"type": "list", "elements": "str", "default": []},
+            "seconds": {"type": "int", "default": 45},
+            "path": {"type": "path", "default": "/etc/tpufleet/firewall.nft"},
+        },
+        supports_check_mode=True,
+    )
     options, path = module.params, Path(module.params["path"])
     header = {"before_header": str(path), "after_header": str(path)}
     try:

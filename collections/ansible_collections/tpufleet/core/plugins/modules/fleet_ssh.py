@@ -82,9 +82,9 @@ host_keys:
 import subprocess
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.fleet_ssh import authorized_keys, known_hosts, rsyncd_conf, ssh_config
-from ..module_utils.worker.setup_arguments import FLEET_SSH
-from ..module_utils.worker.worker_module import worker_module
 
 
 def public_key(folder: Path, *, make: bool) -> str:
@@ -121,7 +121,24 @@ def write(path: Path, text: str, mode: int, *, check: bool) -> dict | None:
 
 def main() -> None:
     """Make what is missing."""
-    module = worker_module(**FLEET_SSH)
+    module = AnsibleModule(
+        argument_spec={
+            "part": {"type": "str", "choices": ["key", "leader", "worker"], "required": True},
+            "keys": {"type": "dict", "default": {}, "no_log": False},
+            "addresses": {"type": "list", "elements": "str", "default": []},
+            "serves": {"type": "dict", "default": {}},
+            "leader": {"type": "str", "default": ""},
+            "host_keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
+            "folder": {"type": "path", "default": "/etc/tpufleet/peer"},
+            "home": {"type": "path", "default": "/var/lib/tpufleet-peer"},
+            "host_key_glob": {
+                "type": "path",
+                "default": "/etc/ssh/ssh_host_*_key.pub",
+                "no_log": False,
+            },
+        },
+        supports_check_mode=True,
+    )
     options, check = module.params, module.check_mode
     folder, home = Path(options["folder"]), Path(options["home"])
     result, diffs = {}, []

@@ -61,10 +61,10 @@ import socket
 import subprocess
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.hosts_file import with_own_name
-from ..module_utils.worker.setup_arguments import HOST_SETTINGS
 from ..module_utils.worker.whole_file import rewrite
-from ..module_utils.worker.worker_module import worker_module
 
 ZONES = Path("/usr/share/zoneinfo")
 SERVICES = ("chrony", "chronyd", "ntpsec", "ntp", "systemd-timesyncd")
@@ -138,7 +138,16 @@ def sync(check: bool) -> tuple:
 
 def main() -> None:
     """Compare and set."""
-    module = worker_module(**HOST_SETTINGS)
+    module = AnsibleModule(
+        argument_spec={
+            "timezone": {"type": "str", "required": True},
+            "sync": {"type": "bool", "default": True},
+            "address": {"type": "str", "required": True},
+            "hosts": {"type": "path", "default": "/etc/hosts"},
+            "name": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
     options, check = module.params, module.check_mode
     zone, hosts = options["timezone"], Path(options["hosts"])
     name = options["name"] or socket.gethostname()

@@ -56,9 +56,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.apt_words import QUERY, missing, reason
-from ..module_utils.worker.setup_arguments import PACKAGES
-from ..module_utils.worker.worker_module import worker_module
 
 OPTIONS = {
     "Acquire::Languages": "none",  # descriptions in other languages are nobody's need here
@@ -132,7 +132,18 @@ def install(names: list, until: float) -> None:
 
 def main() -> None:
     """Look, then install."""
-    module = worker_module(**PACKAGES)
+    module = AnsibleModule(
+        argument_spec={
+            "names": {"type": "list", "elements": "str", "required": True},
+            "lock_seconds": {"type": "int", "default": 600},
+            "mend": {
+                "type": "str",
+                "default": "mend the list of packages or the way to the mirror",
+            },
+            "again": {"type": "str", "default": "try again"},
+        },
+        supports_check_mode=True,
+    )
     names = module.params["names"]
     try:
         lacking = missing(names, query(names))

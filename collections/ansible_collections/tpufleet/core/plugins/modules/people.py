@@ -73,8 +73,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from ..module_utils.worker.setup_arguments import PEOPLE
-from ..module_utils.worker.worker_module import worker_module
+from ansible.module_utils.basic import AnsibleModule
 
 SUDOERS = Path("/etc/sudoers.d/tpufleet-people")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
@@ -195,7 +194,24 @@ def is_right(person: dict, group: str, more: list) -> bool:
 
 def main() -> None:
     """Compare, then let people come and go."""
-    module = worker_module(**PEOPLE)
+    module = AnsibleModule(
+        argument_spec={
+            "people": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "keys": {"type": "list", "elements": "str", "required": True, "no_log": False},
+                    "sudo": {"type": "bool", "default": False},
+                    "shell": {"type": "path", "default": "/bin/bash"},
+                },
+            },
+            "group": {"type": "str", "default": "tpufleet-people"},
+            "device_groups": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
     people, group, more = (module.params[key] for key in ("people", "group", "device_groups"))
     try:
         check(people)

@@ -130,6 +130,8 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.devices import holders
 from ..module_utils.worker.env_copy import NoCopyError, begun, take_env
 from ..module_utils.worker.env_install import (
@@ -154,9 +156,7 @@ from ..module_utils.worker.python_env import (
     prove,
     python_minor,
 )
-from ..module_utils.worker.setup_arguments import PYTHON_ENV
 from ..module_utils.worker.wheels import NotHereError, drop, have_sent, wheels_folder
-from ..module_utils.worker.worker_module import worker_module
 
 ALONE = "this worker downloaded for itself"
 
@@ -263,7 +263,27 @@ def tidy(options: dict, env: Path) -> list[str]:
 
 def main() -> None:
     """Make the environment if it isn't there, prove it if that wasn't done."""
-    module = worker_module(**PYTHON_ENV)
+    module = AnsibleModule(
+        argument_spec={
+            "lock": {"type": "str", "required": True},
+            "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
+            "source": {"type": "str", "choices": ["registry", "controller"], "default": "registry"},
+            "pack": {"type": "path"},
+            "cache": {"type": "path", "default": "~/.cache/tpufleet"},
+            "env": {"type": "dict", "default": {}},
+            "root": {"type": "path", "default": "/opt/tpufleet"},
+            "keep": {"type": "int", "default": 2},
+            "runs": {"type": "path", "default": "/etc/tpufleet/runs"},
+            "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
+            "devices": {"type": "int", "default": 1},
+            "chips": {"type": "int", "default": 0},
+            "device_glob": {"type": "str", "default": ""},
+            "proof_seconds": {"type": "int", "default": 120},
+            "user": {"type": "str", "default": "tpufleet"},
+            "needed_mb": {"type": "int"},
+        },
+        supports_check_mode=True,
+    )
     options, root = module.params, Path(module.params["root"])
     python, gone = root / "bin/python", []
     if options["turn"] == "leader" and (module.check_mode or has_leader()):

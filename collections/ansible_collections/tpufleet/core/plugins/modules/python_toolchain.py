@@ -91,6 +91,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.from_leader import FromLeaderError, has_leader, pull
 from ..module_utils.worker.locks import SETUP, one_at_a_time
 from ..module_utils.worker.python_env import (
@@ -102,7 +104,6 @@ from ..module_utils.worker.python_env import (
     python_minor,
     run,
 )
-from ..module_utils.worker.setup_arguments import PYTHON_TOOLCHAIN
 from ..module_utils.worker.wheels import (
     NotHereError,
     download,
@@ -112,7 +113,6 @@ from ..module_utils.worker.wheels import (
     unpack_programs,
     wheels_folder,
 )
-from ..module_utils.worker.worker_module import worker_module
 
 UV_MB = 200
 
@@ -223,7 +223,21 @@ def link(path: Path, target: Path, check: bool) -> dict | None:
 
 def main() -> None:
     """Install what is missing, link what was chosen."""
-    module = worker_module(**PYTHON_TOOLCHAIN)
+    module = AnsibleModule(
+        argument_spec={
+            "lock": {"type": "str", "required": True},
+            "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
+            "source": {"type": "str", "choices": ["registry", "controller"], "default": "registry"},
+            "pack": {"type": "path"},
+            "cache": {"type": "path", "default": "~/.cache/tpufleet"},
+            "env": {"type": "dict", "default": {}},
+            "root": {"type": "path", "default": "/opt/tpufleet"},
+            "minimum": {"type": "int", "default": 12},
+            "wanted": {"type": "str", "default": "3.12"},
+            "mirror": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
     options, root = module.params, Path(module.params["root"])
     home = root / f"uv-{lock_digest(options['lock'])[:16]}"
     uv = home / "bin/uv"

@@ -91,6 +91,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.from_leader import FOLDER, FromLeaderError, pull
 from ..module_utils.worker.locks import one_at_a_time
 from ..module_utils.worker.release import (
@@ -110,8 +112,6 @@ from ..module_utils.worker.release import (
 from ..module_utils.worker.run import Places, RunError
 from ..module_utils.worker.run_unit import active_runs
 from ..module_utils.worker.safe_files import read_json
-from ..module_utils.worker.worker_arguments import RELEASE
-from ..module_utils.worker.worker_module import worker_module
 
 
 def incoming_path(given: str) -> Path:
@@ -171,7 +171,20 @@ def listing(entries: list[Entry]) -> str:
 
 def main() -> None:
     """Run the worker's part: look, and put the release in place if it isn't there."""
-    module = worker_module(**RELEASE)
+    module = AnsibleModule(
+        argument_spec={
+            "code": {"type": "path", "required": True},
+            "code_paths": {"type": "list", "elements": "str", "default": []},
+            "name": {"type": "str"},
+            "keep": {"type": "path"},
+            "root": {"type": "path", "default": "/opt/tpufleet"},
+            "release": {"type": "str"},
+            "incoming": {"type": "path"},
+            "from_leader": {"type": "bool", "default": False},
+            "kept": {"type": "int", "default": 5},
+        },
+        supports_check_mode=True,
+    )
     name = module.params["release"]
     if not name or not module.params["incoming"]:
         module.fail_json(

@@ -100,8 +100,8 @@ options:
     type: dict
     default: {}
   secrets:
-    description: Environment variables that are in no log. They reach the trainer as a systemd
-      credential.
+    description: Environment variables that are in no log, each of at least 8 characters. They
+      reach the trainer as a systemd credential.
     type: dict
     default: {}
     no_log: true
@@ -169,6 +169,8 @@ info:
 import re
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.done_marker import read_marker
 from ..module_utils.worker.locks import RUNS, one_at_a_time
 from ..module_utils.worker.python_env import EnvError, env_id, python_minor
@@ -185,8 +187,8 @@ from ..module_utils.worker.run_unit import (
     stop,
     unit_states,
 )
-from ..module_utils.worker.worker_arguments import RUN
-from ..module_utils.worker.worker_module import worker_module
+
+SHORTEST_SECRET = 8
 
 
 def places_of(params: dict) -> Places:
@@ -205,7 +207,7 @@ def launch_of(params: dict, places: Places) -> Launch:
         config=asked["config"],
         command=command_words(asked["command"]),
         env=pairs(params["env"]),
-        secrets=pairs(params["secrets"] or {}),
+        secrets=pairs(params["secrets"]),
         coordinator=asked["coordinator"],
         num_processes=asked["num_processes"],
         process_id=asked["process_id"],
@@ -231,6 +233,21 @@ def minor_of(python: Path) -> int:
 def pairs(variables: dict) -> tuple[tuple[str, str], ...]:
     """Give variables in an order that is always the same."""
     return tuple(sorted((str(name), str(value)) for name, value in variables.items()))
+
+
+def check_secrets(secrets: dict) -> None:
+    """Raise RunError for a short secret.
+
+    AnsibleModule masks every secret wherever it is found in an answer, also within numbers and
+    words.
+    """
+    short = [name for name, value in pairs(secrets) if 0 < len(value) < SHORTEST_SECRET]
+    if short:
+        raise RunError(
+            f"secrets: {', '.join(short)} has fewer than {SHORTEST_SECRET} characters, which "
+            "would also mask other text. Set what is not secret with env instead: "
+            "ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
+        )
 
 
 def mortal(params: dict) -> list[str]:
@@ -340,9 +357,49 @@ def stopped(params: dict, places: Places, check: bool) -> dict:
 
 def main() -> None:
     """Do what the state asks for."""
-    module = worker_module(**RUN)
+    module = AnsibleModule(
+        argument_spec={
+            "run": {"type": "str", "required": True},
+            "state": {
+                "type": "str",
+                "choices": ["ready", "launched", "started", "stopped"],
+                "required": True,
+            },
+            "launch": {
+                "type": "dict",
+                "options": {
+                    "attempt": {"type": "int", "default": 0},
+                    "release": {"type": "str", "required": True},
+                    "lock_digest": {"type": "str", "required": True},
+                    "config": {"type": "str"},
+                    "command": {"type": "list", "elements": "str", "required": True},
+                    "coordinator": {"type": "str", "required": True},
+                    "num_processes": {"type": "int", "default": 1},
+                    "process_id": {"type": "int", "default": 0},
+                    "peers": {"type": "list", "elements": "str", "default": []},
+                    "meet_seconds": {"type": "int", "default": 120},
+                    "checkpoints": {"type": "str", "required": True},
+                    "compile_cache": {"type": "str", "default": ""},
+                    "chip": {"type": "int", "default": -1},
+                    "volatile_checkpoints": {"type": "bool", "default": False},
+                    "finished_attempt": {"type": "int", "default": 0},
+                },
+            },
+            "env": {"type": "dict", "default": {}},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "token": {"type": "str", "no_log": True},
+            "mortal": {"type": "bool", "default": False},
+            "device_glob": {"type": "str", "default": ""},
+            "root": {"type": "path", "default": "/opt/tpufleet"},
+            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
+            "etc": {"type": "path", "default": "/etc/tpufleet"},
+        },
+        required_if=[("state", state, ["launch"]) for state in ("ready", "launched", "started")],
+        supports_check_mode=True,
+    )
     params, places = module.params, places_of(module.params)
     try:
+        check_secrets(params["secrets"])
         with one_at_a_time(RUNS):
             if params["state"] == "ready":
                 result = ready(params, places)

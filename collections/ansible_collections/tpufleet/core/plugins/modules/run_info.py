@@ -75,10 +75,6 @@ holders:
   returned: success
   type: list
   elements: str
-asked_at:
-  description: When the worker was asked, by the controller's clock, in unix seconds.
-  returned: success
-  type: float
 settled:
   description: Whether what was waited for has come.
   returned: success
@@ -88,14 +84,14 @@ settled:
 import time
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.devices import holders
 from ..module_utils.worker.run import Places, RunError, check_name
 from ..module_utils.worker.run_log import log_since, log_start
 from ..module_utils.worker.run_progress import progress
 from ..module_utils.worker.run_state import latest
 from ..module_utils.worker.run_unit import known_runs, observe, unit_states
-from ..module_utils.worker.worker_arguments import RUN_INFO
-from ..module_utils.worker.worker_module import worker_module
 
 POLL_SECONDS = 0.5
 
@@ -121,7 +117,21 @@ def seen_of(run: str, places: Places, params: dict, unit: dict[str, str]) -> dic
 
 def main() -> None:
     """Look, and look again until it has come or the time is up."""
-    module = worker_module(**RUN_INFO)
+    module = AnsibleModule(
+        argument_spec={
+            "run": {"type": "str"},
+            "lines": {"type": "int", "default": 0},
+            "until": {"type": "str", "choices": ["now", "first_step", "done"], "default": "now"},
+            "wait": {"type": "int", "default": 8},
+            "since": {"type": "int"},
+            "progress": {"type": "bool", "default": False},
+            "device_glob": {"type": "str", "default": ""},
+            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
+            "etc": {"type": "path", "default": "/etc/tpufleet"},
+        },
+        required_by={"since": "run"},
+        supports_check_mode=True,
+    )
     params = module.params
     places = Places(Path("/opt/tpufleet"), Path(params["state_dir"]), Path(params["etc"]))
     last = time.monotonic() + params["wait"]

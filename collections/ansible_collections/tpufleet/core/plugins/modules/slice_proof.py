@@ -79,6 +79,8 @@ devices:
 
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.devices import holders
 from ..module_utils.worker.python_env import (
     EnvError,
@@ -87,13 +89,25 @@ from ..module_utils.worker.python_env import (
     prove_slice,
     python_minor,
 )
-from ..module_utils.worker.setup_arguments import SLICE_PROOF
-from ..module_utils.worker.worker_module import worker_module
 
 
 def main() -> None:
     """Run, and compare what was added up with what should be."""
-    module = worker_module(**SLICE_PROOF)
+    module = AnsibleModule(
+        argument_spec={
+            "lock": {"type": "str", "required": True},
+            "coordinator": {"type": "str", "required": True},
+            "processes": {"type": "int", "required": True},
+            "process": {"type": "int", "required": True},
+            "devices": {"type": "int", "default": 1},
+            "platform": {"type": "str", "choices": ["cpu", "tpu", "cuda"], "default": "cpu"},
+            "device_glob": {"type": "str", "default": ""},
+            "seconds": {"type": "int", "default": 120},
+            "user": {"type": "str", "default": "tpufleet"},
+            "root": {"type": "path", "default": "/opt/tpufleet"},
+        },
+        supports_check_mode=True,
+    )
     options, root = module.params, Path(module.params["root"])
     if module.check_mode:
         module.exit_json(changed=False, devices=0)

@@ -87,10 +87,10 @@ import stat
 import subprocess
 from pathlib import Path
 
+from ansible.module_utils.basic import AnsibleModule
+
 from ..module_utils.worker.safe_files import is_directory, make_directory
-from ..module_utils.worker.setup_arguments import SYSTEM_FILES
 from ..module_utils.worker.system_files import SystemFile, clashes, following, undone
-from ..module_utils.worker.worker_module import worker_module
 
 
 class NotTakenError(Exception):
@@ -154,7 +154,32 @@ def file_diff(file: SystemFile) -> dict:
 
 def main() -> None:
     """Compare, write, and let the system take what changed."""
-    module = worker_module(**SYSTEM_FILES)
+    module = AnsibleModule(
+        argument_spec={
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str", "required": True},
+                    "mode": {"type": "str", "default": "0644"},
+                },
+            },
+            "directories": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "owner": {"type": "int", "default": 0},
+                    "mode": {"type": "str", "default": "0755"},
+                },
+            },
+            "owed": {"type": "path", "default": "/etc/tpufleet/owed"},
+        },
+        supports_check_mode=True,
+    )
     files = [
         SystemFile(one["path"], one["content"], int(one["mode"], 8))
         for one in module.params["files"]

@@ -36,7 +36,7 @@ class Look:
 
     Args:
         hosts: the inventory's variables of each host.
-        answers: run_info's answer of each host, ``asked_at`` by this controller's clock.
+        answers: run_info's answer of each host.
         listings: the TPUs in the inventory, then in each answer of the API.
         looked_at: when the first worker was asked. Times are unix seconds.
         listed_at: when the API was asked last; 0 for the inventory, which may come from a cache.
@@ -55,12 +55,6 @@ class Look:
     def with_listing(self, listed: Sequence[SeenTpu], at: float) -> Look:
         """Return the same with a newer answer of the API."""
         return replace(self, listings=(*self.listings, tuple(listed)), listed_at=at)
-
-    def asked_at(self, seen: watch.Seen) -> float:
-        """Return when the first of a run's workers was asked. No answer has no time of its own."""
-        times = [self.answers.get(part.host, {}).get("asked_at") for part in seen.parts]
-        known = [float(each) if isinstance(each, int | float) else self.looked_at for each in times]
-        return min(known, default=self.looked_at)
 
 
 @dataclass(frozen=True)
@@ -225,7 +219,7 @@ class WatchPass:
 
     def _is_outdated(self, record: RunRecord, seen: watch.Seen, look: Look) -> str:
         """Say why an observation is no ground for a destructive action; empty if it is one."""
-        age = self.clock() - look.asked_at(seen)
+        age = self.clock() - look.looked_at
         if age > LOOK_HOLDS_S:
             return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
         if self.clock() - look.listed_at > LOOK_HOLDS_S:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
 
 from ...module_utils.worker.python_env import EnvError
 from .controller_wheels import Target, packed
-from .kept_modules import KeptModules
 
 
-class SendsWheels(KeptModules):
+class SendsWheels(ActionBase):
     """Runs a module; where it answers that wheels are missing, sends them and runs it again."""
 
     _supports_check_mode = True

@@ -1,0 +1,121 @@
+"""Plugins use what ansible-core offers them; what is sent to workers needs nothing but Python."""
+
+import ast
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PLUGINS = Path(__file__).parents[2] / "collections/ansible_collections/tpufleet/core/plugins"
+PACKAGE = "ansible_collections.tpufleet.core.plugins"
+CODE = sorted(PLUGINS.rglob("*.py"))
+CLASSES = sorted(file for kind in ("action", "callback") for file in (PLUGINS / kind).glob("*.py"))
+WORKER = sorted((PLUGINS / "module_utils/worker").glob("*.py"))
+ON_WORKERS = [
+    file
+    for file in sorted((PLUGINS / "modules").glob("*.py"))
+    if "module_utils.worker" in file.read_text()
+]
+SETTINGS = {"_supports_check_mode", "_supports_diff", "_supports_async", "_requires_connection"}
+"""Class attributes of ActionBase that an action plugin is meant to set."""
+
+
+def label(file: Path) -> str:
+    return str(file.relative_to(PLUGINS))
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_names(tree: ast.AST) -> Iterator[str]:
+    """Name the private parts of ansible-core that a file imports or reads from what it imports."""
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ansible":
+            names = [part for each in node.names for part in (*node.module.split("."), each.name)]
+            yield from (f"{node.module}: {name}" for name in names if is_private(name))
+            imported |= {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.Import):
+            parts = [each.name for each in node.names if each.name.split(".")[0] == "ansible"]
+            yield from (name for name in parts if any(map(is_private, name.split("."))))
+            imported |= {"ansible"} if parts else set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            start = node.value
+            while isinstance(start, ast.Attribute):
+                start = start.value
+            if isinstance(start, ast.Name) and start.id in imported:
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("file", CODE, ids=label)
+def test_no_private_name_of_ansible_core_is_imported(file):
+    assert list(private_names(ast.parse(file.read_text()))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from ansible.executor.module_common import _BuiltModule",
+        "from ansible._internal import plugins",
+        "import ansible._internal._wrapt",
+        "from ansible import constants\nconstants._ACTION_DEBUG",
+        "from ansible.plugins.action import ActionBase\nActionBase._configure_module(1)",
+    ],
+)
+def test_a_private_name_would_be_found(text):
+    assert list(private_names(ast.parse(text)))
+
+
+def own_names(cls: type) -> set[str]:
+    """Name what a class defines, and what its methods set on its objects."""
+    tree = ast.parse(inspect.getsource(cls)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    stored = [node for node in ast.walk(tree) if isinstance(getattr(node, "ctx", None), ast.Store)]
+    on_self = {ast.unparse(node).removeprefix("self.") for node in stored}
+    return defined | {name for name in on_self if name.isidentifier()}
+
+
+@pytest.mark.parametrize("file", CLASSES, ids=label)
+def test_no_private_name_of_ansible_core_is_overridden(file):
+    module = importlib.import_module(f"{PACKAGE}.{file.parent.name}.{file.stem}")
+    for cls in vars(module).values():
+        if not (inspect.isclass(cls) and cls.__module__ == module.__name__):
+            continue
+        bases = [base for base in cls.__mro__ if base.__module__.split(".")[0] == "ansible"]
+        theirs = {name for base in bases for name in own_names(base) if is_private(name)}
+        assert own_names(cls) & theirs <= SETTINGS, cls
+
+
+def imports(file: Path) -> set[tuple[int, str]]:
+    """Name what a file imports: how many dots, and the module."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    plain = {
+        (0, each.name) for node in nodes if isinstance(node, ast.Import) for each in node.names
+    }
+    return plain | {
+        (node.level, node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)
+    }
+
+
+@pytest.mark.parametrize("file", WORKER, ids=label)
+def test_code_of_workers_imports_the_standard_library_and_its_own_room(file):
+    for dots, name in imports(file):
+        assert dots == 1 if dots else name.split(".")[0] in sys.stdlib_module_names, name
+
+
+@pytest.mark.parametrize("file", ON_WORKERS, ids=label)
+def test_a_module_of_workers_adds_only_what_ansible_sends_with_every_module(file):
+    for dots, name in imports(file):
+        allowed = name.startswith("module_utils.worker") if dots else name.startswith("ansible.mod")
+        assert allowed or name.split(".")[0] in sys.stdlib_module_names, name
+
+
+@pytest.mark.parametrize("file", sorted((PLUGINS / "action").glob("*.py")), ids=label)
+def test_an_action_plugin_has_the_module_that_documents_it(file):
+    assert (PLUGINS / "modules" / file.name).exists()
