@@ -30,11 +30,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 
 from bench.disk import warn_of_distortion
+from harness.disturbed import BUCKET, TPU, WATCH_EVERY_S, Disturbed, Losses
+from harness.faults import FAULTS, HOME_ZONE, Fault
+from harness.fleet import Fleet, beside
 from localcloud import cloud
 from localcloud.place import Place, clouds_directory
-from tests.chaos.disturbed import BUCKET, TPU, WATCH_EVERY_S, Disturbed, Losses
-from tests.chaos.faults import FAULTS, HOME_ZONE, Fault
-from tests.journey.fleet import Fleet, beside
 
 GOODPUT_BAR = 0.75
 PREEMPTED_BAR_S = 20.0

@@ -28,7 +28,7 @@ from urllib.parse import parse_qs
 
 import yaml
 
-from tests.collections.scripted_api import PROJECT, TOKEN, Asked, Say, ScriptedApi, error, serving
+from harness.scripted_api import PROJECT, TOKEN, Asked, Say, ScriptedApi, error, serving
 
 ROOT = Path(__file__).resolve().parents[1]
 AT_MOST_RATIO = 1.6

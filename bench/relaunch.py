@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.train.trainer_processes import PROJECT, Attempt, Compiled, read_metrics
+from harness.trainer_processes import PROJECT, Attempt, Compiled, read_metrics
 
 BAR_SECONDS = 5.0
 WORDS = ["steps=1000000", "sample.length=0", "checkpoint.every=1000000"]

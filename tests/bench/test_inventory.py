@@ -1,7 +1,7 @@
 """The inventory's benchmark does what it says, on a fleet that is tiny."""
 
 from bench.inventory import Bench, Fleet, compare, fails_twice
-from tests.collections.scripted_api import serving
+from harness.scripted_api import serving
 
 TINY = Fleet(4, 2, ("us-central2-b", "us-east1-d"), "v4-16")
 

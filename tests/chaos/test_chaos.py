@@ -11,11 +11,11 @@ import re
 
 import pytest
 
+from harness.disturbed import BUCKET, TPU, Disturbed, Losses
+from harness.faults import HOME_ZONE, OTHER_ZONE, Fault, chosen
+from harness.fleet import Fleet, beside
 from localcloud import client, cloud
 from localcloud.place import Place
-from tests.chaos.disturbed import BUCKET, TPU, Disturbed, Losses
-from tests.chaos.faults import HOME_ZONE, OTHER_ZONE, Fault, chosen
-from tests.journey.fleet import Fleet, beside
 
 WHAT = os.environ.get("TPUFLEET_CHAOS", "")
 pytestmark = [

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.disturbed import Losses
-from tests.chaos.faults import FAULTS, SOME, chosen
-from tests.process_tree import kill_tree
+from harness.disturbed import Losses
+from harness.faults import FAULTS, SOME, chosen
+from harness.process_tree import kill_tree
 
 
 def test_all_strikes_each_alone_and_then_each_once_more_in_the_order_of_the_seed():

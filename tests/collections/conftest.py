@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
 
-from tests.collections.scripted_api import ScriptedApi, serving
+from harness.scripted_api import ScriptedApi, serving
 
 
 class Clock:

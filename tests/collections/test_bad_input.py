@@ -11,8 +11,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_lifecycle 
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_queue import ensure_requested
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import WantedRequest
 
+from harness.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error
 from tests.collections.running_modules import run_module
-from tests.collections.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error
 from tests.collections.test_fleet import cloud_of
 from tests.collections.test_playbooks import environment, node_task, play, play_of  # noqa: F401
 from tests.collections.test_tpu_lifecycle import DEMO

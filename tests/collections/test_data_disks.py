@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import Options, create
 
-from tests.collections.scripted_api import ZONE, Say, error
+from harness.scripted_api import ZONE, Say, error
 from tests.collections.test_fleet import DEMO, cloud_of
 from tests.collections.test_playbooks import environment, flat, play  # noqa: F401  a fixture
 from tests.collections.test_shortage import make

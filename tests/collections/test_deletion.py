@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_queue impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import Options, delete
 
-from tests.collections.scripted_api import PROJECT, ZONE, Drop, Say, error, node
+from harness.scripted_api import PROJECT, ZONE, Drop, Say, error, node
 from tests.collections.test_queued_resources import request
 from tests.collections.test_tpu_lifecycle import DEMO
 

@@ -40,7 +40,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_ways i
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_names import folded
 
-from tests.collections.scripted_api import Say, error, node
+from harness.scripted_api import Say, error, node
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_queued_resources import request
 

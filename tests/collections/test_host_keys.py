@@ -15,7 +15,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
 
-from tests.collections.scripted_api import ZONE, Say, error, node
+from harness.scripted_api import ZONE, Say, error, node
 
 
 def key_of(kind: str, tail: bytes = b"\0\0\0\1x") -> str:

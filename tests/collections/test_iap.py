@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
     KnownHostsFile,
 )
 
-from tests.collections.scripted_api import Say, node
+from harness.scripted_api import Say, node
 from tests.collections.test_host_keys import ED25519, published
 from tests.collections.test_inventory import listed, the_inventory, the_line  # noqa: F401
 from tests.collections.test_playbooks import environment, flat, play  # noqa: F401

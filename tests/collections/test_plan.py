@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import e
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import sort_nodes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_plan import plan, read_date
 
-from tests.collections.scripted_api import Say, error, node
+from harness.scripted_api import Say, error, node
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_queued_resources import DEMO as WANTED
 from tests.collections.test_queued_resources import TPU, request

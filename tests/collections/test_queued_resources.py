@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_wanted imp
     Wanted,
 )
 
-from tests.collections.scripted_api import PROJECT, ZONE, Drop, Say, error
+from harness.scripted_api import PROJECT, ZONE, Drop, Say, error
 from tests.localcloud.api.local_api import LocalApi, wait_for
 
 TPU = Wanted("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")

@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet impo
     survey,
 )
 
-from tests.collections.scripted_api import node
+from harness.scripted_api import node
 from tests.collections.test_fleet import cloud_of, quiet
 from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi, wait_for

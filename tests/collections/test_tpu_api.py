@@ -8,7 +8,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_err
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
 
-from tests.collections.scripted_api import TOKEN, ZONE, Asked, Drop, Say, ScriptedApi, error, node
+from harness.scripted_api import TOKEN, ZONE, Asked, Drop, Say, ScriptedApi, error, node
 
 BUSY = error(503, "busy", "UNAVAILABLE")
 

@@ -24,7 +24,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_hosts impo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.collections.scripted_api import node
+from harness.scripted_api import node
 from tests.localcloud.api.google_schema import document
 
 

@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_wanted imp
     Wanted,
 )
 
-from tests.collections.scripted_api import ZONE, Drop, Say, error, node
+from harness.scripted_api import ZONE, Drop, Say, error, node
 from tests.localcloud.api.local_api import LocalApi
 
 DEMO = Wanted("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")

@@ -13,7 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.vpc_firewall i
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collections.scripted_api import Drop, Say, error
+from harness.scripted_api import Drop, Say, error
 from tests.collections.test_fleet import cloud_of
 from tests.localcloud.api.local_api import LocalApi
 

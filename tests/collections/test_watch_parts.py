@@ -21,9 +21,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view impo
     view,
 )
 
+from harness.scripted_api import node
 from tests.collections.runs.answers import report, report_end
 from tests.collections.runs.records import ZONE, run_record
-from tests.collections.scripted_api import node
 
 POD = SeenTpu("pod", ZONE, "7", "READY", is_ours=True)
 LAUNCHED = NodeIdentity("pod", ZONE, "7")

@@ -25,8 +25,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view impo
     view,
 )
 
+from harness.scripted_api import node
 from tests.collections.runs.records import ZONE, run_record
-from tests.collections.scripted_api import node
 
 ELSEWHERE = "europe-west4-b"
 OURS = {LABEL: "default"}

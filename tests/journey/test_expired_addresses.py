@@ -6,9 +6,9 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from harness.fleet import Fleet, beside
 from localcloud import cloud
 from localcloud.place import Place
-from tests.journey.fleet import Fleet, beside
 
 pytestmark = [
     pytest.mark.machines,

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.fleet import Fleet, beside
 from localcloud import client, cloud
 from localcloud.place import PROJECT_ROOT, Place
-from tests.journey.fleet import Fleet, beside
 
 pytestmark = [
     pytest.mark.machines,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.fleet import Fleet
 from localcloud import client, cloud
 from localcloud.machines import processes
 from localcloud.place import Place
-from tests.journey.fleet import Fleet
 
 pytestmark = pytest.mark.machines
 STEPS = 400

@@ -8,9 +8,9 @@ import shlex
 
 import pytest
 
+from harness.fleet import Fleet, beside
 from localcloud import cloud
 from localcloud.place import Place
-from tests.journey.fleet import Fleet, beside
 
 pytestmark = [
     pytest.mark.machines,

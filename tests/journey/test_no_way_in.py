@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.fleet import Fleet
 from localcloud import cloud
 from localcloud.machines import processes
 from localcloud.place import Place
-from tests.journey.fleet import Fleet
 
 pytestmark = pytest.mark.machines
 CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")

@@ -8,10 +8,10 @@ import os
 
 import pytest
 
+from harness.fleet import Fleet
 from localcloud import cloud
 from localcloud.machines import image
 from localcloud.place import Place
-from tests.journey.fleet import Fleet
 
 pytestmark = [
     pytest.mark.machines,

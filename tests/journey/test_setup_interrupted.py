@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from harness.fleet import Fleet
+from harness.process_tree import kill_tree
 from localcloud import cloud
 from localcloud.place import PROJECT_ROOT, Place
-from tests.journey.fleet import Fleet
-from tests.process_tree import kill_tree
 
 pytestmark = [
     pytest.mark.machines,

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from harness.fleet import Fleet, beside
 from localcloud import cloud
 from localcloud.place import Place
-from tests.journey.fleet import Fleet, beside
 
 pytestmark = [
     pytest.mark.machines,

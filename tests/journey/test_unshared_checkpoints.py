@@ -9,9 +9,9 @@ import shlex
 
 import pytest
 
+from harness.fleet import Fleet, Played, beside
 from localcloud import cloud
 from localcloud.place import Place
-from tests.journey.fleet import Fleet, Played, beside
 
 pytestmark = [
     pytest.mark.machines,

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+from harness.fleet import Fleet, beside
 from localcloud import client, cloud
 from localcloud.place import Place
-from tests.journey.fleet import Fleet, beside
 
 pytestmark = [
     pytest.mark.machines,

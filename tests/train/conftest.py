@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.train.trainer_processes import (
+from harness.trainer_processes import (
     PROCESSES,
     QUICKLY_COMPILED,
     Attempt,

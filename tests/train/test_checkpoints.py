@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.trainer_processes import Attempt, loss_log, read_metrics, train_here
 from tests.train.bucket import NAME, emulated_bucket
-from tests.train.trainer_processes import Attempt, loss_log, read_metrics, train_here
 from train import contract
 from train.checkpoint import DAMAGED, MANIFEST, Checkpoints, Manifest, identity
 from train.config import CheckpointConfig, Config, ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.trainer_processes import PROJECT, clean_environment
+from harness.trainer_processes import PROJECT, clean_environment
 from train.__main__ import importing
 
 WITHOUT_JAX = "import sys; sys.modules['jax'] = None; sys.path.insert(0, {path!r}); "

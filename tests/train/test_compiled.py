@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.trainer_processes import Attempt
 from tests.train.bucket import NAME, emulated_bucket
-from tests.train.trainer_processes import Attempt
 from train.compiled import SETTLED_SECONDS, Programs
 from train.contract import files_at
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.train.trainer_processes import PROJECT
+from harness.trainer_processes import PROJECT
 from train.config import Config
 
 ROW = re.compile(r"^\| `([a-z0-9_.]+)` \| `(.*?)` \| \S.* \|$", re.MULTILINE)

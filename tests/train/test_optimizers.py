@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from harness.trainer_processes import PROJECT, QUICKLY_COMPILED, Compiled, clean_environment
 from tests.train.fixed_windows import VOCABULARY, losses
-from tests.train.trainer_processes import PROJECT, QUICKLY_COMPILED, Compiled, clean_environment
 from train import lora, model, optimizer, step
 from train.config import Config, ConfigError, build
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.train.trainer_processes import Attempt, loss_log
+from harness.trainer_processes import Attempt, loss_log
 from train.contract import HUNG
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from harness.trainer_processes import PROJECT
 from tests.train.fixed_windows import VOCABULARY, losses
-from tests.train.trainer_processes import PROJECT
 from train import step
 from train.config import Config, load
 from train.model import count

@@ -11,7 +11,7 @@ import jax
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.train.trainer_processes import read_metrics, train_here
+from harness.trainer_processes import read_metrics, train_here
 from train import contract, metrics, mirror, plot, report
 from train.config import Config, ConfigError, ProfileConfig, ReportConfig
 from train.contract import Contract

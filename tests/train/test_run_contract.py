@@ -7,7 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from tests.train.trainer_processes import loss_log
+from harness.trainer_processes import loss_log
 from train import contract
 from train.config import Config, ConfigError
 from train.contract import Heartbeat, check_writable, from_environment

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from harness.trainer_processes import PROJECT, Compiled, clean_environment
 from tests.train.spread_training import ENVIRONMENT, MESHES, VARIANTS
-from tests.train.trainer_processes import PROJECT, Compiled, clean_environment
 from train import mesh
 from train.config import ConfigError, build
 

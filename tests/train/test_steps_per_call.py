@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.train.trainer_processes import loss_log, read_metrics, train_here
+from harness.trainer_processes import loss_log, read_metrics, train_here
 from train import contract
 from train.config import Config, ConfigError, build
 from train.corpus import prepare

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.trainer_processes import PROJECT
 from tests.train.conftest import SENTENCE
-from tests.train.trainer_processes import PROJECT
 from train import tokens
 from train.config import ConfigError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.train.trainer_processes import PROJECT
+from harness.trainer_processes import PROJECT
 from train.config import Config, ConfigError, build, check_share, load
 
 CONFIGS = sorted((PROJECT / "train" / "configs").glob("*.yml"))

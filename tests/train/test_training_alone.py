@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.train.trainer_processes import loss_log, train_here
+from harness.trainer_processes import loss_log, train_here
 from train import contract
 from train.config import Config, ConfigError
 from train.contract import Contract

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.trainer_processes import AS_ANYBODY_S, Attempt, loss_log
+from harness.trainer_processes import AS_ANYBODY_S, Attempt, loss_log
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75
 CALL = 5

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from tests.train.trainer_processes import loss_log, train_here
+from harness.trainer_processes import loss_log, train_here
 from train import bench, contract
 from train.__main__ import main
 from train.config import Config, ModelConfig, build

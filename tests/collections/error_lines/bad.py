@@ -25,11 +25,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.view.task_tally impo
     failure_text,
 )
 
+from harness.trainer_processes import clean_environment
 from tests.collections.running_modules import run_module
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_inventory import ROOT
 from tests.localcloud.api.local_api import LocalApi
-from tests.train.trainer_processes import clean_environment
 
 SAYS_WHY = (
     AnsibleFilterError,

@@ -4,12 +4,12 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
 
+from harness.scripted_api import Say, error
 from localcloud import cloud as local_cloud
 from localcloud.failure import CloudError
 from localcloud.place import Place
 from tests.collections.error_lines.bad import Bad, case, failed, nowhere, refused
 from tests.collections.running_modules import run_module
-from tests.collections.scripted_api import Say, error
 from tests.collections.test_bad_input import refusing
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_playbooks import environment_of, play

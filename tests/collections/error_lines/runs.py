@@ -41,9 +41,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep impor
     read_sweep,
 )
 
+from harness.scripted_api import error
 from tests.collections.error_lines.bad import Bad, case, refused, shown
 from tests.collections.modules.test_run_launch import LAUNCH
-from tests.collections.scripted_api import error
 from tests.collections.test_inventory import ROOT
 
 

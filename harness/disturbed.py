@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import requests
 
+from harness.fleet import Fleet
 from localcloud import client
 from localcloud.place import PROJECT_ROOT
-from tests.journey.fleet import Fleet
 
 BUCKET = "gs://local-fleet"
 TPU = "demo"

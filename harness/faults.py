@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import requests
 
+from harness.disturbed import BUCKET, TPU, Disturbed
+from harness.process_tree import kill_tree
 from localcloud import client
-from tests.chaos.disturbed import BUCKET, TPU, Disturbed
-from tests.process_tree import kill_tree
 
 HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
 

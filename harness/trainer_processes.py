@@ -16,7 +16,7 @@ from train.contract import Contract, Heartbeat, check_writable
 from train.corpus import prepare
 from train.data import Corpus
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[1]
 LIMIT_SECONDS = 300
 PROCESSES = 2
 

@@ -1,0 +1,1 @@
+"""Fleets, faults, trainers and a scripted API that tests and benchmarks drive."""
