@@ -125,7 +125,7 @@ def check_name(run: str) -> str:
 
 
 def contract(launch: Launch, places: Places) -> dict[str, str]:
-    """Give the run contract's variables of one process, as DESIGN.md names them."""
+    """Give the run contract's variables of one process (docs/own_trainer.md)."""
     run_dir = places.run_dir(launch.run)
     variables = {
         "TPUFLEET_RUN": launch.run,
