@@ -17,7 +17,7 @@ USER = "tpufleet"
 DONE_MARKER = "tpufleet-done.json"
 """The file beside the checkpoints of a run that is done."""
 
-# Exit codes of a trainer and of its unit (the run contract, docs/own_trainer.md). Any other is a crash.
+# Exit codes of a trainer and of its unit (docs/own_trainer.md). Any other is a crash.
 DONE = 0
 BAD_CONFIG = 2
 NOT_A_NUMBER = 3
