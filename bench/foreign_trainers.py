@@ -11,12 +11,12 @@ PyTorch's wheel brings CUDA), by default a temporary one. They are in no lock fi
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,13 +28,15 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "collections"))
 
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (  # noqa: E402
-    Launch,
-    Places,
-    environment,
-    fill,
-    meeting,
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import (  # noqa: E402
+    LaunchSpec,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import (  # noqa: E402
+    Process,
+    environment,
+    launch_file,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places  # noqa: E402
 
 FILES = PROJECT / "bench/foreign"
 PROCESSES = 2
@@ -91,33 +93,41 @@ class Attempt:
     def __init__(self, trainer: Trainer, number: int, folder: Path, env: Path) -> None:
         self.trainer, self.folder = trainer, folder
         self.processes = []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            coordinator = f"127.0.0.1:{min(free.getsockname()[1], 60000)}"
         for process in range(PROCESSES):
             own = folder / str(process)
             places = Places(own / "opt", own / "state", own / "etc")
-            launch = Launch(
-                *(trainer.name, number, "0" * 16, "env", None, trainer.command),
-                (("JAX_PLATFORMS", "cpu"),),
-                *(coordinator, PROCESSES, process, str(folder / "checkpoints")),
-                peers=tuple(f"worker-{n}" for n in range(PROCESSES)),
-                token="bench",  # noqa: S106 - both processes are here
+            spec = LaunchSpec(
+                run=trainer.name,
+                release="0" * 16,
+                requirements="0" * 64,
+                command=tuple(trainer.command),
+                checkpoints=str(folder / f"checkpoints/{trainer.name}"),
+                tpu="bench",
+                attempt=number,
+                workers=PROCESSES,
+                env={"JAX_PLATFORMS": "cpu"},
+                volatile_checkpoints=True,
+                coordinator_host="127.0.0.1",
+                placement=tuple(f"worker-{n}" for n in range(PROCESSES)),
             )
-            for directory in (places.run_dir(launch.run), places.unit_dir(launch.run), places.home):
+            launch = Process(spec, process, "env", token="bench")  # noqa: S106 - both are here
+            for directory in (places.run_dir(spec.run), places.unit_dir(spec.run), places.home):
                 directory.mkdir(parents=True, exist_ok=True)
-            command = {
-                "argv": fill(launch.command, launch, places),
-                "cwd": str(folder / "code"),
-                "run_dir": str(places.run_dir(launch.run)),
-            }
-            (places.unit_dir(launch.run) / "command").write_text(json.dumps(command))
-            variables = environment(launch, places, {}) | meeting(launch)
+            (places.root / "bin").mkdir(parents=True, exist_ok=True)
+            for program in (PROJECT / "roles/run/files").iterdir():
+                with contextlib.suppress(FileExistsError):
+                    (places.root / "bin" / program.name).symlink_to(program)
+            code = places.release(spec.release)
+            code.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                code.symlink_to(folder / "code")
+            (places.unit_dir(spec.run) / "launch.json").write_text(launch_file(launch))
+            variables = environment(launch, places, {})
             variables["PATH"] = f"{env}/bin:{os.environ['PATH']}"
             variables["VIRTUAL_ENV"] = str(env)
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, PROJECT / "roles/run/files/attempt", "begin", launch.run],
+                    [sys.executable, places.root / "bin/attempt", "begin", spec.run],
                     env=variables | {"TPUFLEET_ETC": str(places.etc)},
                     stdin=subprocess.DEVNULL,
                 )

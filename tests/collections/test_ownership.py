@@ -41,7 +41,7 @@ def test_no_other_label_makes_a_tpu_ours(labels):
 
 
 def test_the_expected_tpu_of_this_fleet_may_be_deleted():
-    assert deletion_blocker(NODE, NodeIdentity.of(NODE), "lab") == ""
+    assert deletion_blocker(NODE, NodeIdentity("demo", "us-central2-b", "123"), "lab") == ""
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_every_form_of_google_s_zones_is_an_identity_s(zone):
     ],
 )
 def test_an_identity_without_name_zone_or_id_is_refused(identity):
-    with pytest.raises(NotConfigured, match="invalid"):
+    with pytest.raises(ValueError, match="invalid"):
         NodeIdentity.parse(*identity)
 
 
@@ -133,7 +133,7 @@ def test_a_label_of_any_length_is_shown_cut():
     ],
 )
 def test_the_part_of_an_identity_that_is_invalid_is_named(identity, what):
-    with pytest.raises(NotConfigured, match=rf"^invalid {what} \(''\)$"):
+    with pytest.raises(ValueError, match=rf"^invalid {what} \(''\)$"):
         NodeIdentity.parse(*identity)
 
 

@@ -16,14 +16,17 @@ from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedul
     cron_line,
     playbook_words,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_checkpoints, run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
+    run_checkpoints,
+    run_start,
+    run_unit,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     Places,
     command_words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import Exit
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import end_state
-from ansible_collections.tpufleet.core.plugins.modules.run import mortal
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     attempt_text,
     wait_outcome,
@@ -32,7 +35,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import
     Worker,
     find_config,
     overrides,
-    parts,
+    place,
     read_config,
     run_name,
 )
@@ -43,7 +46,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep impor
 
 from harness.scripted_api import error
 from tests.collections.error_lines.bad import Bad, case, refused, shown
-from tests.collections.modules.test_run_launch import LAUNCH
+from tests.collections.runs.valid_record import launch_spec, process
 from tests.collections.test_inventory import ROOT
 
 
@@ -90,12 +93,12 @@ def sweep_with_more_runs_than_tpus(bad: Bad) -> str:
 
 @case("READY")
 def no_worker_to_run_on(bad: Bad) -> str:
-    return refused(parts, [], "mine")
+    return refused(place, [], "mine")
 
 
 @case("pod")
 def part_of_a_slice(bad: Bad) -> str:
-    return refused(parts, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
+    return refused(place, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
 
 
 @case("env")
@@ -120,15 +123,19 @@ def ended(run: str, status: str, log: str) -> str:
 def command_that_does_not_exist(bad: Bad) -> str:
     place = bad.folder / "runs/mine"
     place.mkdir(parents=True)
-    command = {"argv": ["no-such-program"], "cwd": str(bad.folder), "run_dir": str(bad.folder)}
-    (place / "command").write_text(json.dumps(command))
+    spec = launch_spec(command=["no-such-program"], release="0" * 16)
+    launch = {"spec": spec.to_json(), "process_id": 0, "python_env": "e"}
+    (place / "launch.json").write_text(json.dumps(launch))
+    (bad.folder / "bin").mkdir()
+    for file in (ROOT / "roles/run/files").iterdir():
+        (bad.folder / "bin" / file.name).symlink_to(file)
+    (bad.folder / "releases" / spec.release).mkdir(parents=True)
     done = subprocess.run(
-        [sys.executable, str(ROOT / "roles/run/files/attempt"), "begin", "mine"],
+        [sys.executable, bad.folder / "bin/attempt", "begin", "mine"],
         env={
             "PATH": os.environ["PATH"],
             "TPUFLEET_ETC": str(bad.folder),
-            "TPUFLEET_RUN": "mine",
-            "TPUFLEET_ATTEMPT": "1",
+            "TPUFLEET_RUN_DIR": str(bad.folder),
         },
         capture_output=True,
         text=True,
@@ -153,30 +160,29 @@ def worker_that_is_down_at_launch(bad: Bad) -> str:
     return shown(f"nothing of run mine was started: {verdict['problems']['mine'][0]}")
 
 
-@case("rrrrrrrrrrrrrrrr")
+@case("0123456789abcdef")
 def release_that_fails_its_manifest(bad: Bad) -> str:
     places = Places(bad.folder, bad.folder, bad.folder)
-    places.release(LAUNCH.release).mkdir(parents=True)
-    return shown(run_unit.release_trouble(LAUNCH, places))
+    places.release(process().spec.release).mkdir(parents=True)
+    return shown(run_start.release_problem(process(), places))
 
 
 @case("other")
 def worker_that_another_run_holds(bad: Bad) -> str:
     places = Places(bad.folder, bad.folder, bad.folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_unit, "active_runs", lambda: ["other"])
+        patch.setattr(run_start, "active_runs", lambda: ["other"])
         patch.setattr(run_unit, "unit_state", lambda run: {"ActiveState": "active"})
-        patch.setattr(run_unit.run_checkpoints, "trouble", lambda *_: None)
-        patch.setattr(run_unit, "read_certificate", lambda root: {})
-        patch.setattr(run_unit, "is_complete", lambda env: True)
-        return shown("; ".join(run_unit.obstacles(LAUNCH, places)))
+        patch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
+        patch.setattr(run_start, "read_certificate", lambda root: None)
+        patch.setattr(run_start, "is_complete", lambda env: True)
+        return shown("; ".join(run_start.blockers(process(), places)))
 
 
 @case("checkpoints")
 def checkpoints_that_die_with_the_leader(bad: Bad) -> str:
-    launch = {"checkpoints": "/opt", "coordinator": "10.0.0.2:8479"}
-    params = {"mortal": True, "launch": launch}
-    return shown("; ".join(mortal(params)))
+    found = process(checkpoints="/opt/mine", volatile_checkpoints=False)
+    return shown("; ".join(run_start.lost_with_tpu(found)))
 
 
 @case("gs://fleet/a")

@@ -18,12 +18,11 @@ from pathlib import Path
 
 import jinja2
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start, run_unit
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.locks import one_at_a_time
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.report_metrics import summary
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     TRAINER,
-    Launch,
     Places,
     RunError,
 )
@@ -35,6 +34,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress 
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 
 from tests.collections.running_modules import run_module
+from tests.collections.runs.valid_record import process
 from tests.collections.test_inventory import ROOT
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it needs root and a second user")
@@ -43,9 +43,7 @@ STOPPED = {"ActiveState": "inactive"}
 SECRET = "hunter2"
 READ = ("heartbeat.json", "exit.json", "meeting.json", "log", "metrics.jsonl", "config.yml")
 WRITTEN = ("heartbeat.json", "exit.json", "meeting.json", "config.yml")
-LAUNCH = Launch(
-    "mine", 1, "r" * 16, "e" * 16, "steps: 1\n", ("x",), (), "10.0.0.2:8477", 1, 0, "gs://b/mine"
-)
+LAUNCH = process(attempt=1, compile_cache="")
 
 
 @pytest.fixture
@@ -63,9 +61,9 @@ def places(tmp_path, monkeypatch):
     found.run_dir("mine").mkdir(parents=True)
     os.chown(found.run_dir("mine"), USER.pw_uid, USER.pw_gid)
     found.unit_dir("mine").mkdir(parents=True)
-    monkeypatch.setattr(run_unit, "USER", USER.pw_name)
-    monkeypatch.setattr(run_unit, "systemctl", lambda *_: "")
-    monkeypatch.setattr(run_unit, "allow", lambda *_: None)
+    monkeypatch.setattr(run_start, "USER", USER.pw_name)
+    monkeypatch.setattr(run_start, "systemctl", lambda *_: "")
+    monkeypatch.setattr(run_start, "allow", lambda *_: None)
     return found
 
 
@@ -175,11 +173,11 @@ def test_a_launch_replaces_a_link_and_leaves_what_it_led_to(places, secret, name
     before = secret.read_text()
     link(places.run_dir("mine") / name, secret)
 
-    run_unit.start(LAUNCH, places)
+    run_start.start(LAUNCH, places)
 
     assert (secret.read_text(), secret.stat().st_uid) == (before, 0)
     assert not (places.run_dir("mine") / name).is_symlink()
-    assert (places.run_dir("mine") / "config.yml").read_text() == LAUNCH.config
+    assert (places.run_dir("mine") / "config.yml").read_text() == LAUNCH.spec.config
 
 
 @pytest.mark.parametrize("component", ["state", "runs", "mine", "home"])
@@ -200,7 +198,7 @@ def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(places, 
     link(place, secret.parent)
 
     with pytest.raises(OSError, match=r"link|Not a directory"):
-        run_unit.start(LAUNCH, places)
+        run_start.start(LAUNCH, places)
 
     assert {path.stat().st_uid for path in (secret.parent, *secret.parent.rglob("*"))} == {0}
     assert {path.name for path in secret.parent.iterdir()} == {"secret", "mine"}
@@ -263,7 +261,7 @@ def test_the_shared_cache_and_checkpoint_directories_follow_no_link(tmp_path, se
     link(shared / Path(below).parts[0], secret.parent if "/" in below else secret.parent / "cache")
     wanted = str(shared / below)
 
-    assert run_unit.usable_cache(wanted, USER) == ""
+    assert run_start.usable_cache(wanted, USER) == ""
     answer = run_module(
         "system_files",
         directories=[{"path": wanted, "owner": USER.pw_uid}],
@@ -324,14 +322,14 @@ def test_a_link_that_root_made_is_followed(places, tmp_path):
     places.state.rename(tmp_path / "disk/state")
     places.state.symlink_to(tmp_path / "disk/state")
 
-    run_unit.start(LAUNCH, places)
+    run_start.start(LAUNCH, places)
 
-    assert (tmp_path / "disk/state/runs/mine/config.yml").read_text() == LAUNCH.config
+    assert (tmp_path / "disk/state/runs/mine/config.yml").read_text() == LAUNCH.spec.config
     assert run_unit.observe("mine", places, unit=STOPPED)["attempt"] == 1
 
 
 def test_the_trainers_home_is_its_own_and_not_the_directory_of_the_runs(places):
-    run_unit.start(LAUNCH, places)
+    run_start.start(LAUNCH, places)
 
     environment = (places.unit_dir("mine") / "environment").read_text()
     assert f'HOME="{places.state}/home"' in environment

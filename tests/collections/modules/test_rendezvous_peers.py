@@ -10,30 +10,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.collections.runs.valid_record import launch_spec
 from tests.collections.test_inventory import ROOT
 
 sys.path.insert(0, str(ROOT / "roles/run/files"))
 
-import attempt_meeting
-from attempt_meeting import Connection, Rendezvous, RendezvousError, mac
+import attempt_rendezvous
+from attempt_connection import Connection, mac
+from attempt_rendezvous import Rendezvous, RendezvousError
 
-NAMES = ("pod-w0", "pod-w1")
+NAMES = ["pod-w0", "pod-w1"]
 TOKEN = "secret"
 DEEP = b"[" * 4000
 
 
-def environ(number: int, port: int, seconds: float = 20) -> dict[str, str]:
-    return {
-        "TPUFLEET_MEET_AT": f"127.0.0.1:{port}",
-        "TPUFLEET_MEET_TOKEN": TOKEN,
-        "TPUFLEET_MEET_AS": " ".join(NAMES),
-        "TPUFLEET_MEET_SECONDS": str(seconds),
-        "TPUFLEET_MEET_RELEASE": "r",
-        "TPUFLEET_MEET_ENVIRONMENT": "e",
-        "TPUFLEET_PROCESS_ID": str(number),
-        "TPUFLEET_RUN": "mine",
-        "TPUFLEET_ATTEMPT": "4",
-    }
+def rendezvous(number: int, port: int, seconds: float = 20) -> Rendezvous:
+    """Return the rendezvous of one of two workers, at a port of this test."""
+    spec = launch_spec(workers=2, placement=NAMES, coordinator_host="127.0.0.1", attempt=4)
+    found = Rendezvous(spec, number, "e", TOKEN, lambda _: None)
+    found.address, found.until = ("127.0.0.1", port), time.monotonic() + seconds
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +54,7 @@ class Worker0:
 
     def _meet(self, seconds: float) -> None:
         try:
-            self.outcome = Rendezvous(environ(0, self.port, seconds), lambda _: None).meet()
+            self.outcome = rendezvous(0, self.port, seconds).connect()
         except BaseException as error:
             self.outcome = error
 
@@ -79,7 +75,7 @@ class Worker0:
 
 def all_meet(worker0: Worker0) -> bool:
     """Let the real worker 1 come; tell whether both begin."""
-    joined = Rendezvous(environ(1, worker0.port), lambda _: None).meet()
+    joined = rendezvous(1, worker0.port).connect()
     gathered = worker0.end()
     begun = isinstance(gathered, list) and [peer.name for peer in gathered] == ["pod-w1"]
     for peer in [*joined, *(gathered if begun else [])]:
@@ -134,9 +130,9 @@ def test_whatever_a_stranger_sends_the_workers_still_meet(ports, parts, stays):
 @pytest.mark.parametrize("line", [DEEP, b'{"number":' * 400, b"{}", b"null", b"not JSON"])
 def test_nothing_that_a_stranger_sends_is_parsed(ports, monkeypatch, line):
     parsed = []
-    parse = attempt_meeting.parse
+    parse = attempt_rendezvous.parse
     monkeypatch.setattr(
-        attempt_meeting, "parse", lambda text: (parsed.append(text), parse(text))[1]
+        attempt_rendezvous, "parse", lambda text: (parsed.append(text), parse(text))[1]
     )
     worker0 = Worker0(ports())
     with worker0.connect() as stranger:
@@ -187,7 +183,7 @@ def test_a_hello_that_was_overheard_opens_no_second_connection(ports):
         second.recv(100)
         second.sendall(sealed(nonce, b'{"number": 1, "same": {}, "nonce": "' + b"0" * 32 + b'"}'))
         assert second.recv(100) == b""
-    assert str(worker0.end()) == "pod-w1 did not come"
+    assert str(worker0.end()) == "pod-w1 did not arrive"
 
 
 @pytest.mark.parametrize("greeting", [b"x" * 5000, DEEP, b"{}\n", b"0" * 32 + b"\n" + DEEP + b"\n"])
@@ -205,9 +201,9 @@ def test_whatever_listens_at_worker_0s_port_worker_1_says_that_worker_0_did_not_
                     return
 
         threading.Thread(target=answer, daemon=True).start()
-        rendezvous = Rendezvous(environ(1, server.getsockname()[1], 1), lambda _: None)
-        with pytest.raises(RendezvousError, match=r"pod-w0 .* did not come"):
-            rendezvous.meet()
+        late = rendezvous(1, server.getsockname()[1], 1)
+        with pytest.raises(RendezvousError, match=r"pod-w0 .* did not arrive"):
+            late.connect()
         server.shutdown(socket.SHUT_RDWR)
 
 

@@ -19,8 +19,13 @@ PARTS = {"w0": {"run": "mine", "tpu": "pod"}, "w1": {"run": "mine", "tpu": "pod"
 DOWN = {"unreachable": True, "msg": "Failed to connect to the host via ssh: ssh: No route to host"}
 
 
-def ready(standing="absent", *obstacles):
-    return {"standing": standing, "obstacles": list(obstacles), "started": False, "lacks": ""}
+def ready(status="absent", *blockers):
+    return {
+        "status": status,
+        "blockers": list(blockers),
+        "started": False,
+        "release_is_missing": False,
+    }
 
 
 def started():
@@ -53,7 +58,7 @@ def test_a_run_that_started_everywhere_needs_no_second_step():
 
 
 def test_a_run_of_which_one_worker_lacks_the_release_has_it_pushed_and_is_started_there():
-    lacking = ready() | {"lacks": "release abc: it is not there"}
+    lacking = ready() | {"release_is_missing": True}
 
     verdict = launch_verdict({"w0": started(), "w1": lacking}, PARTS)
 
@@ -61,7 +66,10 @@ def test_a_run_of_which_one_worker_lacks_the_release_has_it_pushed_and_is_starte
 
 
 def test_what_failed_at_the_push_is_the_last_word_of_a_worker():
-    lacking, failed = ready() | {"lacks": "all"}, {"failed": True, "msg": "no space left"}
+    lacking, failed = (
+        ready() | {"release_is_missing": True},
+        {"failed": True, "msg": "no space left"},
+    )
     answers = start_answers(
         ["w0", "w1"], {"w0": started() | {"info": {}}, "w1": lacking}, {"w1": failed}, {}
     )
@@ -70,7 +78,7 @@ def test_what_failed_at_the_push_is_the_last_word_of_a_worker():
 
 
 def test_a_worker_that_lacked_the_release_and_never_started_is_a_failure():
-    lacking = ready() | {"lacks": "all", "info": {}}
+    lacking = ready() | {"release_is_missing": True, "info": {}}
 
     assert failures(start_answers(["w0"], {"w0": lacking}, {}, {})) == ["w0: no answer"]
 
@@ -81,7 +89,7 @@ def test_the_second_step_is_a_workers_last_word():
     assert start_answers(["w0"], {"w0": ready()}, {"w0": {"files": 3}}, second) == second
 
 
-def test_each_obstacle_is_named_with_its_worker():
+def test_each_blocker_is_named_with_its_worker():
     verdict = launch_verdict({"w0": ready("other", "run b is here"), "w1": ready()}, PARTS)
 
     assert verdict["problems"] == {"mine": ["w0: run b is here"]}

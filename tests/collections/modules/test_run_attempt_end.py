@@ -1,7 +1,6 @@
 """What the unit writes when an attempt has ended, and what is read out of it."""
 
 import subprocess
-import sys
 import time
 
 import pytest
@@ -45,10 +44,3 @@ def test_nothing_is_left_beside_it(places):
     ended(places)
 
     assert [path.name for path in places.run_dir("mine").iterdir()] == ["exit.json"]
-
-
-def test_a_unit_of_before_that_calls_the_other_program_gets_the_same(places, monkeypatch):
-    before = (sys.executable, FILES / "attempt", "end")
-    monkeypatch.setattr(sys.modules[__name__], "PROGRAM", before)
-
-    assert ended(places, EXIT_CODE="exited", EXIT_STATUS="0")["state"] == "done"

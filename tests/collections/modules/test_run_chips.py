@@ -9,20 +9,19 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action.run_plan import node_of
 from ansible_collections.tpufleet.core.plugins.filter.run_chips import CARRIED, chip_hosts
 from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import coordinator_port
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import (
     device_files,
     holders,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    Launch,
     Places,
     overlap,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, parts
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
     LAUNCH,
     Part,
@@ -41,6 +40,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view impo
 )
 
 from tests.collections.runs.records import ZONE, run_record
+from tests.collections.runs.valid_record import process
 from tests.collections.test_inventory import ROOT
 
 FACTS = {
@@ -98,20 +98,18 @@ def test_the_chips_of_a_slice_of_several_workers_work_together_only():
 
 
 def test_each_chip_has_a_run_of_its_own_of_one_process():
-    found = parts(chips(0, 1), "mine")
+    found = place(chips(0, 1), "mine")
 
     assert {host: part.run for host, part in found.items()} == {
         "pod-w0-c0": "mine-pod-c0",
         "pod-w0-c1": "mine-pod-c1",
     }
-    assert {(part.num_processes, part.process_id, part.tpu) for part in found.values()} == {
-        (1, 0, "pod")
-    }
-    assert found["pod-w0-c1"].own["TPU_VISIBLE_CHIPS"] == "1"
+    assert {(each.process_id, each.tpu) for each in found.values()} == {(0, "pod")}
+    assert found["pod-w0-c1"].chip == 1
 
 
 def test_a_run_of_one_chip_is_launched_again_under_its_own_name():
-    assert parts(chips(1), "mine-pod-c1")["pod-w0-c1"].run == "mine-pod-c1"
+    assert place(chips(1), "mine-pod-c1")["pod-w0-c1"].run == "mine-pod-c1"
 
 
 def test_runs_of_two_chips_never_share_a_port_whatever_their_attempts():
@@ -123,7 +121,7 @@ def test_runs_of_two_chips_never_share_a_port_whatever_their_attempts():
 
 
 def test_the_release_is_brought_once_to_a_worker_whose_chips_all_lack_it():
-    told = {"standing": "absent", "started": False, "obstacles": [], "lacks": "it is not there"}
+    told = {"status": "absent", "started": False, "blockers": [], "release_is_missing": True}
     plan = {
         f"pod-w0-c{n}": {"run": f"mine-c{n}", "worker": "pod-w0", "process_id": 0} for n in (0, 1)
     }
@@ -142,21 +140,15 @@ def test_a_run_is_in_the_way_of_another_where_they_share_a_chip(mine, other, in_
     assert overlap(mine, other) is in_the_way
 
 
-def launch(chip):
-    return Launch(
-        "mine", 1, "r", "e", None, ("x",), (), "10.0.0.2:8476", 1, 0, "gs://b/mine", chip=chip
-    )
-
-
-def test_only_a_run_of_the_same_chip_is_an_obstacle(monkeypatch, tmp_path):
+def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
     active = {"run": "other", "state": "training", "active": True, "launched": {"chip": 1}}
-    monkeypatch.setattr(run_unit, "active_runs", lambda: ["other"])
-    monkeypatch.setattr(run_unit, "observe", lambda *_, **__: active)
-    monkeypatch.setattr(run_unit.run_checkpoints, "trouble", lambda *_: None)
+    monkeypatch.setattr(run_start, "active_runs", lambda: ["other"])
+    monkeypatch.setattr(run_start, "observe", lambda *_, **__: active)
+    monkeypatch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
     places = Places(tmp_path, tmp_path, tmp_path)
 
     def named(chip):
-        return [line for line in run_unit.obstacles(launch(chip), places) if "other" in line]
+        return [line for line in run_start.blockers(process(chip=chip), places) if "other" in line]
 
     assert named(0) == []
     assert "run other is training here" in named(1)[0]
@@ -190,10 +182,10 @@ def test_a_chips_kill_looks_at_its_own_device_and_the_lockfile_waits_for_all(
 ):
     lock = tmp_path / "libtpu_lockfile"
     lock.touch()
-    monkeypatch.setattr(run_unit, "active_runs", lambda: ["the-other-chips"])
+    monkeypatch.setattr(run_start, "active_runs", lambda: ["the-other-chips"])
 
-    assert run_unit.free_device(held, lock, chip=0) == ([], False)
-    left, taken = run_unit.free_device(held, lock, chip=1)
+    assert run_start.free_device(held, lock, chip=0) == ([], False)
+    left, taken = run_start.free_device(held, lock, chip=1)
 
     assert "accel1" in left[0]
     assert (taken, lock.exists()) == (False, True)

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import groups
 
 
@@ -22,15 +22,15 @@ def test_the_groups_of_devices_that_a_group_may_open_are_given_but_roots_is_not(
 
 def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_path, monkeypatch):
     reloads = []
-    monkeypatch.setattr(run_unit, "systemctl", lambda *words: reloads.append(words))
+    monkeypatch.setattr(run_start, "systemctl", lambda *words: reloads.append(words))
     place = tmp_path / "u.service.d/device-groups.conf"
 
-    run_unit.allow([5, 6], "u.service", tmp_path)
-    run_unit.allow([5, 6], "u.service", tmp_path)
+    run_start.allow([5, 6], "u.service", tmp_path)
+    run_start.allow([5, 6], "u.service", tmp_path)
     assert place.read_text() == "[Service]\nSupplementaryGroups=5 6\n"
     assert len(reloads) == 1
 
-    run_unit.allow([], "u.service", tmp_path)
+    run_start.allow([], "u.service", tmp_path)
     assert not place.exists()
     assert len(reloads) == 2
 
@@ -47,10 +47,10 @@ def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_pa
 def test_the_lockfile_goes_only_when_nobody_has_the_device(
     tmp_path, monkeypatch, active, held, expected, stays
 ):
-    monkeypatch.setattr(run_unit, "active_runs", lambda: active)
-    monkeypatch.setattr(run_unit, "holders", lambda _: held)
+    monkeypatch.setattr(run_start, "active_runs", lambda: active)
+    monkeypatch.setattr(run_start, "holders", lambda _: held)
     lockfile = tmp_path / "libtpu_lockfile"
     lockfile.touch()
 
-    assert run_unit.free_device("/dev/accel*", lockfile) == expected
+    assert run_start.free_device("/dev/accel*", lockfile) == expected
     assert lockfile.exists() == stays

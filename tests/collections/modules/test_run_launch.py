@@ -1,44 +1,42 @@
-"""What a launch is on one worker: its environment, its words, its identity."""
+"""A process on its worker: its environment, its identity, its files."""
 
 import json
 import os
 import pwd
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import (
+    Process,
+    environment,
+    environment_file,
+    launch_file,
+    launch_summary,
+    secrets_file,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    Launch,
     Places,
     RunError,
     command_words,
-    environment,
-    environment_file,
-    fill,
-    secrets_file,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import (
-    takes_secrets,
-    usable_cache,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import usable_cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.collections.runs.valid_record import process
+
 PLACES = Places(Path("/opt/tpufleet"), Path("/var/lib/tpufleet"), Path("/etc/tpufleet"))
-LAUNCH = Launch(
-    run="mine",
-    attempt=3,
-    release="r" * 16,
-    python_env="e" * 16,
-    config="steps: 1\n",
-    command=("python", "-m", "train", "run", "{config}"),
-    env=(("JAX_PLATFORMS", "cpu"),),
-    coordinator="10.0.0.2:8479",
-    num_processes=2,
-    process_id=1,
-    checkpoints="/mnt/shared/checkpoints/mine",
+LAUNCH = process(
+    1, attempt=3, jax_requirements="worker-cpu", checkpoints="/mnt/shared/checkpoints/mine"
 )
+
+
+def changed(**fields) -> Process:
+    """Return the same process of a launch with some fields of another value."""
+    return replace(LAUNCH, spec=replace(LAUNCH.spec, **fields))
 
 
 def test_a_process_gets_the_whole_run_contract():
@@ -64,14 +62,14 @@ def test_the_environments_programs_come_first():
 
 def test_sigterm_is_the_trainers_unless_the_launch_says_that_it_asks_for_jaxs_notice():
     name = "JAX_ENABLE_PREEMPTION_SERVICE"
-    asks = LAUNCH._replace(env=((name, "true"),))
+    asks = changed(env={name: "true"})
 
     assert environment(LAUNCH, PLACES, {})[name] == "false"
     assert environment(asks, PLACES, {})[name] == "true"
 
 
 def test_nobody_can_set_what_the_contract_sets():
-    forged = LAUNCH._replace(env=(("TPUFLEET_PROCESS_ID", "0"), ("MINE", "1")))
+    forged = changed(env={"TPUFLEET_PROCESS_ID": "0", "MINE": "1"})
 
     variables = environment(forged, PLACES, {})
 
@@ -79,19 +77,7 @@ def test_nobody_can_set_what_the_contract_sets():
 
 
 def test_a_run_without_a_config_has_no_variable_for_it():
-    assert "TPUFLEET_CONFIG" not in environment(LAUNCH._replace(config=None), PLACES, {})
-
-
-def test_a_commands_words_take_the_contracts_values_and_leave_other_braces():
-    words = ("x", "--id={process_id}", "{coordinator}", '{"a": 1}', "{unknown}")
-
-    assert fill(words, LAUNCH, PLACES) == ["x", "--id=1", "10.0.0.2:8479", '{"a": 1}', "{unknown}"]
-
-
-def test_a_value_with_spaces_stays_one_word():
-    spaced = LAUNCH._replace(checkpoints="/mnt/a b; rm -rf /")
-
-    assert fill(("--to", "{checkpoints}"), spaced, PLACES) == ["--to", "/mnt/a b; rm -rf /"]
+    assert "TPUFLEET_CONFIG" not in environment(changed(config=None), PLACES, {})
 
 
 @pytest.mark.parametrize("command", ["", "   ", "python 'open"])
@@ -129,7 +115,7 @@ def test_a_value_that_systemd_would_drop_is_refused_without_being_shown():
 
 
 def test_the_attempt_and_its_port_are_no_part_of_what_is_launched():
-    again = LAUNCH._replace(attempt=4, coordinator="10.0.0.2:8480")
+    again = changed(attempt=4)
 
     assert again.identity() == LAUNCH.identity()
 
@@ -139,26 +125,70 @@ def test_the_attempt_and_its_port_are_no_part_of_what_is_launched():
     [
         {"release": "other"},
         {"config": "steps: 2\n"},
-        {"env": ()},
-        {"python_env": "other"},
-        {"num_processes": 4},
-        {"coordinator": "10.0.0.9:8479"},
+        {"env": {}},
+        {"workers": 4},
+        {"coordinator_host": "10.0.0.9"},
         {"command": ("python", "x.py")},
         {"checkpoints": "/elsewhere"},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_everything_else_is(change):
-    assert LAUNCH._replace(**change).identity() != LAUNCH.identity()
+    assert changed(**change).identity() != LAUNCH.identity()
+    assert replace(LAUNCH, python_env="other").identity() != LAUNCH.identity()
 
 
-def test_what_was_compiled_is_kept_by_each_worker_unless_a_shared_place_is_named():
+def test_the_compile_cache_is_a_directory_of_each_worker_unless_another_is_usable():
     own = environment(LAUNCH, PLACES, {})["JAX_COMPILATION_CACHE_DIR"]
-    shared = LAUNCH._replace(compile_cache="/mnt/shared/jax-cache")
+    shared = environment(LAUNCH, PLACES, {}, "/mnt/shared/jax-cache")
 
     assert own == "/var/lib/tpufleet/jax-cache"
-    assert environment(shared, PLACES, {})["JAX_COMPILATION_CACHE_DIR"] == "/mnt/shared/jax-cache"
-    assert shared.identity() == LAUNCH.identity()
+    assert shared["JAX_COMPILATION_CACHE_DIR"] == "/mnt/shared/jax-cache"
+
+
+def test_the_launch_overrides_the_variables_of_the_inventory_and_secrets_are_in_neither():
+    given = replace(LAUNCH, worker_env={"A": "inventory", "B": "inventory"})
+    layered = replace(given, spec=replace(LAUNCH.spec, env={"A": "launch"}))
+
+    variables = environment(layered, PLACES, {})
+
+    assert (variables["A"], variables["B"]) == ("launch", "inventory")
+    assert variables["JAX_PLATFORMS"] == "cpu"
+    assert "JAX_PLATFORMS" not in environment(process(), PLACES, {})
+
+
+def test_each_slice_of_a_multislice_gets_its_number():
+    spec = process(slices=2, workers=4, placement=["a", "b", "c", "d"]).spec
+
+    found = [environment(Process(spec, n, "e"), PLACES, {}) for n in range(4)]
+
+    assert [each["MEGASCALE_SLICE_ID"] for each in found] == ["0", "0", "1", "1"]
+    assert found[3]["MEGASCALE_COORDINATOR_ADDRESS"] == "10.0.0.2:8081"
+    assert "MEGASCALE_SLICE_ID" not in environment(LAUNCH, PLACES, {})
+
+
+def test_a_run_on_one_chip_sees_no_other():
+    variables = environment(process(chip=1, workers=1), PLACES, {})
+
+    assert variables["TPU_VISIBLE_CHIPS"] == "1"
+    assert "TPU_VISIBLE_CHIPS" not in environment(LAUNCH, PLACES, {})
+
+
+def test_launch_json_is_the_launch_as_it_came_and_its_summary_shows_no_environment():
+    content = json.loads(launch_file(LAUNCH))
+
+    summary = launch_summary(content)
+
+    assert content["spec"] == LAUNCH.spec.to_json()
+    assert (summary["attempt"], summary["process_id"]) == (3, 1)
+    assert summary["identity"] == LAUNCH.identity()
+    assert not {"env", "config", "spec"} & set(summary)
+
+
+def test_the_summary_of_an_older_versions_launch_is_what_it_wrote():
+    older = {"identity": "x", "attempt": 2, "release": "r", "chip": -1}
+
+    assert launch_summary(older) == older
 
 
 def test_a_shared_place_for_what_was_compiled_is_the_trainers_alone(tmp_path):
@@ -187,39 +217,26 @@ def test_a_directory_of_somebody_else_is_not_taken_for_the_compile_cache(tmp_pat
     assert (tmp_path / "theirs").stat().st_uid == os.getuid()
 
 
-SECRETS = (("KEY", 'a "$x"\nb'), ("MINE", "2"))
+SECRETS = {"KEY": 'a "$x"\nb', "MINE": "2"}
 
 
 def test_secrets_are_in_a_file_of_their_own_and_not_in_the_environment_file():
-    launch = LAUNCH._replace(secrets=SECRETS)
+    launch = replace(LAUNCH, secrets=SECRETS)
 
     assert json.loads(secrets_file(launch)) == dict(SECRETS)
     assert environment(launch, PLACES, {}) == environment(LAUNCH, PLACES, {})
 
 
-def test_a_run_with_another_secret_is_another_and_the_way_it_is_given_makes_no_difference():
-    assert LAUNCH._replace(secrets=SECRETS).identity() != LAUNCH.identity()
-    assert (
-        LAUNCH._replace(env=(("A", "1"),), secrets=(("B", "2"),)).identity()
-        == LAUNCH._replace(env=(("A", "1"), ("B", "2"))).identity()
-    )
+def test_a_run_with_another_secret_is_another():
+    assert replace(LAUNCH, secrets=SECRETS).identity() != LAUNCH.identity()
 
 
 @pytest.mark.parametrize("pair", [("NOT A NAME", "hunter2"), ("KEY", "hunter2\0")])
 def test_a_secret_that_can_be_no_variable_is_refused_without_being_shown(pair):
     with pytest.raises(RunError) as refused:
-        secrets_file(LAUNCH._replace(secrets=(pair,)))
+        secrets_file(replace(LAUNCH, secrets=dict([pair])))
 
     assert "hunter2" not in str(refused.value)
-
-
-def test_an_older_unit_is_known_by_not_taking_credentials(tmp_path):
-    unit = tmp_path / "unit"
-    assert not takes_secrets(unit)
-    unit.write_text("EnvironmentFile=/etc/tpufleet/runs/%i/environment\n")
-    assert not takes_secrets(unit)
-    unit.write_text(Path("roles/run/templates/tpufleet-run@.service.j2").read_text())
-    assert takes_secrets(unit)
 
 
 def test_systemd_takes_the_unit(tmp_path):
@@ -241,3 +258,12 @@ def test_systemd_takes_the_unit(tmp_path):
         check=False,
     )
     assert "tpufleet-run@" not in done.stderr, done.stderr
+
+
+def test_only_processes_that_wait_for_each_other_get_the_token_of_the_attempt():
+    name = "TPUFLEET_RENDEZVOUS_TOKEN"
+    alone = replace(process(workers=1), token="abc")
+
+    assert environment(replace(LAUNCH, token="abc"), PLACES, {})[name] == "abc"
+    assert name not in environment(alone, PLACES, {})
+    assert name not in environment(LAUNCH, PLACES, {})

@@ -10,13 +10,13 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
-    Part,
+    Place,
     Worker,
     command_of,
     find_config,
     one_for_all,
     overrides,
-    parts,
+    place,
     read_config,
     run_name,
     with_overrides,
@@ -31,16 +31,16 @@ def workers(tpu: str, count: int = 2) -> list[Worker]:
 
 
 def test_each_worker_of_a_tpu_is_the_process_of_its_index():
-    assert parts(workers("demo"), "mine") == {
-        "demo-w0": Part("mine", 0, 2, "10.0.0.2", "demo"),
-        "demo-w1": Part("mine", 1, 2, "10.0.0.2", "demo"),
+    assert place(workers("demo"), "mine") == {
+        "demo-w0": Place("mine", 0, "10.0.0.2", "demo"),
+        "demo-w1": Place("mine", 1, "10.0.0.2", "demo"),
     }
 
 
 def test_several_tpus_have_a_run_each_with_their_name_behind_it():
-    found = parts([*workers("a"), *workers("b", 1)], "mine")
+    found = place([*workers("a"), *workers("b", 1)], "mine")
 
-    assert {host: part.run for host, part in found.items()} == {
+    assert {host: each.run for host, each in found.items()} == {
         "a-w0": "mine-a",
         "a-w1": "mine-a",
         "b-w0": "mine-b",
@@ -49,12 +49,12 @@ def test_several_tpus_have_a_run_each_with_their_name_behind_it():
 
 def test_a_slice_is_never_launched_on_a_part_of_its_workers():
     with pytest.raises(RunError, match="TPU demo has 4 workers and a run takes all of them"):
-        parts(workers("demo", 4)[:3], "mine")
+        place(workers("demo", 4)[:3], "mine")
 
 
 def test_no_worker_at_all_is_an_error():
     with pytest.raises(RunError, match="no READY worker"):
-        parts([], "mine")
+        place([], "mine")
 
 
 def test_attempts_have_different_ports_and_none_is_the_slice_proofs():
@@ -71,9 +71,9 @@ def test_attempts_have_different_ports_and_none_is_the_slice_proofs():
 
 
 def test_a_config_is_found_where_the_command_was_typed_first(tmp_path):
-    for place in ("typed", "project"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "a.yml").write_text(place)
+    for folder in ("typed", "project"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.yml").write_text(folder)
     places = [tmp_path / "typed", tmp_path / "project"]
 
     assert find_config("a.yml", places).read_text() == "typed"
@@ -149,7 +149,7 @@ def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "a b", "../a", "ä", "a" * 101])
 def test_a_name_that_can_not_be_a_unit_or_a_file_is_refused(name):
     with pytest.raises(RunError):
-        parts(workers("demo"), name)
+        place(workers("demo"), name)
 
 
 def test_slices_that_were_made_together_are_one_run_numbered_slice_by_slice():
@@ -163,16 +163,11 @@ def test_slices_that_were_made_together_are_one_run_numbered_slice_by_slice():
         for worker, number in zip(made, (0, 0, 1, 1), strict=True)
     ]
 
-    found = parts(together, "mine")
+    found = place(together, "mine")
 
     assert [found[worker.host].process_id for worker in together] == [0, 1, 2, 3]
-    assert {(part.run, part.num_processes, part.leader) for part in found.values()} == {
-        ("mine", 4, "10.0.0.2")
-    }
-    assert found["pod-1-w0"].own == {
-        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.2:8081",
-        "MEGASCALE_NUM_SLICES": "2",
-        "MEGASCALE_SLICE_ID": "1",
+    assert {(each.run, each.slices, each.coordinator_host) for each in found.values()} == {
+        ("mine", 2, "10.0.0.2")
     }
 
 
@@ -180,7 +175,7 @@ def test_a_run_over_slices_is_refused_while_one_is_missing():
     one = Worker("p-0-w0", "p-0", 0, 1, "10.0.0.2", "p", 0, 2, "10.0.0.2")
 
     with pytest.raises(RunError, match="a run over p takes all its 2 slices; missing are 1"):
-        parts([one], "mine")
+        place([one], "mine")
 
 
 def sweep_of(tmp_path, text: str):
@@ -191,10 +186,10 @@ def sweep_of(tmp_path, text: str):
 
 def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
     text = "- set: {lr: 0.1, name: x}\n  name: hot\n- tpu: a\n  set: [lr=0.2]\n  env: {A: 1}\n"
-    found = parts([*workers("a", 1), *workers("b", 1)], "mine", sweep_of(tmp_path, text))
+    found = place([*workers("a", 1), *workers("b", 1)], "mine", sweep_of(tmp_path, text))
 
-    assert (found["b-w0"].run, found["b-w0"].extra) == ("mine-hot", ("lr=0.1", "name=x"))
-    assert (found["a-w0"].run, found["a-w0"].extra) == ("mine-a", ("lr=0.2",))
+    assert (found["b-w0"].run, found["b-w0"].overrides) == ("mine-hot", ("lr=0.1", "name=x"))
+    assert (found["a-w0"].run, found["a-w0"].overrides) == ("mine-a", ("lr=0.2",))
     assert found["a-w0"].env == {"A": "1"}
 
 
@@ -224,12 +219,12 @@ def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, said):
 
 def test_a_sweep_with_more_runs_than_tpus_says_so(tmp_path):
     with pytest.raises(RunError, match="has 2 runs and 1 TPUs are addressed"):
-        parts(workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n"))
+        place(workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n"))
 
 
 def test_a_tpu_that_a_sweep_names_and_is_not_addressed_is_named(tmp_path):
     with pytest.raises(RunError, match="line 1: tpu c is not one of those addressed: a"):
-        parts(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
+        place(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
 
 
 def test_what_a_launch_has_once_may_not_differ_between_its_workers():

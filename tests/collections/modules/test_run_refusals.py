@@ -3,26 +3,22 @@
 import http.server
 import json
 import threading
-from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.runs import failures, launch_verdict
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_unit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    Launch,
     Places,
     RunError,
     check_name,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import trouble
-from ansible_collections.tpufleet.core.plugins.modules.run import mortal
 
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
+from tests.collections.runs.valid_record import process
 
-LAUNCH = Launch(
-    "mine", 1, "r" * 16, "e" * 16, None, ("x",), (), "10.0.0.2:8477", 2, 0, "gs://b/mine"
-)
+LAUNCH = process()
 PARTS = {f"pod-w{n}": {"run": "mine", "process_id": n} for n in (0, 1)}
 
 
@@ -30,51 +26,52 @@ PARTS = {f"pod-w{n}": {"run": "mine", "process_id": n} for n in (0, 1)}
 def places(tmp_path, monkeypatch):
     """A worker that is set up and can write its checkpoints; no unit is active."""
     found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    found.root.mkdir()
+    (found.root / "bin/worker").mkdir(parents=True)
+    (found.root / "bin/worker/launch_spec.py").touch()
     (found.root / "ready.json").write_text('{"content": "x"}')
-    monkeypatch.setattr(run_unit, "active_runs", list)
-    monkeypatch.setattr(run_unit, "is_complete", lambda _: True)
-    monkeypatch.setattr(run_unit.run_checkpoints, "trouble", lambda *_: None)
+    monkeypatch.setattr(run_start, "active_runs", list)
+    monkeypatch.setattr(run_start, "is_complete", lambda _: True)
+    monkeypatch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
     return found
 
 
-def test_a_worker_that_is_set_up_has_no_obstacle(places):
-    assert run_unit.obstacles(LAUNCH, places) == []
+def test_a_worker_that_is_set_up_has_no_blocker(places):
+    assert run_start.blockers(LAUNCH, places) == []
 
 
 def test_a_tpu_with_one_worker_that_lacks_its_certificate_starts_nothing_and_says_which(places):
-    sound = {"standing": "absent", "started": True, "obstacles": [], "lacks": ""}
+    sound = {"status": "absent", "started": True, "blockers": [], "release_is_missing": False}
     (places.root / "ready.json").unlink()
-    bare = sound | {"started": False, "obstacles": run_unit.obstacles(LAUNCH, places)}
+    bare = sound | {"started": False, "blockers": run_start.blockers(LAUNCH, places)}
 
     verdict = launch_verdict({"pod-w0": sound, "pod-w1": bare}, PARTS)
 
     assert verdict["launch"] == []
     assert verdict["problems"]["mine"] == [
-        "pod-w1: this worker is not set up: ansible-playbook setup.yml"
+        "pod-w1: this worker is not set up. Set it up: ansible-playbook setup.yml"
     ]
 
 
 def test_a_torn_certificate_is_none(places):
     (places.root / "ready.json").write_text('{"conte')
 
-    assert "not set up" in run_unit.obstacles(LAUNCH, places)[0]
+    assert "not set up" in run_start.blockers(LAUNCH, places)[0]
 
 
 def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(places, tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
     put(tmp_path / "staged", places.root / "releases", name)
-    launch = LAUNCH._replace(release=name)
-    assert run_unit.release_trouble(launch, places) == ""
+    launch = process(release=name)
+    assert run_start.release_problem(launch, places) == ""
 
     broken = places.release(name) / "train/main.py"
     broken.chmod(0o644)
     broken.write_text("print('changed')\n")
 
-    assert "train/main.py differs" in run_unit.release_trouble(launch, places)
-    assert "playbooks/push.yml" in run_unit.release_trouble(launch, places)
+    assert "train/main.py differs" in run_start.release_problem(launch, places)
+    assert "playbooks/push.yml" in run_start.release_problem(launch, places)
     (places.release(name) / MANIFEST).unlink()
-    assert "no manifest" in run_unit.release_trouble(launch, places)
+    assert "no manifest" in run_start.release_problem(launch, places)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +85,25 @@ def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
     assert "-e run=NAME" in str(refused.value)
 
 
-def test_checkpoints_that_go_with_a_spot_tpu_are_refused_unless_that_is_fine():
-    here = str(Path(__file__).anchor)
-    asked = {"mortal": True, "launch": {"checkpoints": here, "coordinator": "10.0.0.2:8477"}}
+def test_a_worker_whose_unit_is_of_an_older_version_has_to_be_set_up_again(places):
+    (places.root / "bin/worker/launch_spec.py").unlink()
 
-    assert "-e volatile_checkpoints=true" in mortal(asked)[0]
-    assert mortal(asked | {"mortal": False}) == []
-    assert mortal(asked | {"launch": {**asked["launch"], "checkpoints": "gs://b/mine"}}) == []
+    assert "set up by an older version" in run_start.blockers(LAUNCH, places)[0]
+
+
+def test_checkpoints_that_are_lost_with_a_spot_tpu_are_refused_unless_that_is_accepted(
+    places, monkeypatch
+):
+    monkeypatch.setattr(run_start.run_checkpoints, "on_same_disk", lambda *_: True)
+
+    def named(is_preemptible=True, **fields):
+        local = {"checkpoints": "/data/mine", "volatile_checkpoints": False} | fields
+        return run_start.blockers(process(**local), places, is_preemptible=is_preemptible)
+
+    assert "-e volatile_checkpoints=true" in named()[0]
+    assert named(is_preemptible=False) == []
+    assert named(volatile_checkpoints=True) == []
+    assert named(checkpoints="gs://bucket-of-ours/mine") == []
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Ru
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
-from tests.collections.runs.valid_record import launch_fields, record_fields
+from tests.collections.runs.valid_record import launch_spec, record_fields
 from tests.collections.test_inventory import ROOT
 
 
@@ -42,7 +42,9 @@ def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp
 def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
     killed(store)
 
-    answer = run_want.want(RunStore(store), "mine", launch_fields(), "launched", look_first=True)
+    answer = run_want.want(
+        RunStore(store), "mine", launch_spec().to_json(), "launched", look_first=True
+    )
 
     assert answer["launch"] is False
     assert store.read("mine")["wanted"] == "stopped"
@@ -51,7 +53,7 @@ def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
 @pytest.mark.parametrize(("had", "fine"), [("gs://b23/c/mine", True), ("/mnt/c/mine", False)])
 def test_the_checkpoints_of_a_run_do_not_move_unasked(store, had, fine):
     store.change("mine", store.read("mine")["generation"], {"checkpoints": had}, "launched")
-    launch = launch_fields(checkpoints="gs://b23/c/mine")
+    launch = launch_spec(checkpoints="gs://b23/c/mine").to_json()
 
     def want():
         return run_want.want(

@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker i
     parse_text,
     read_marker,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Launch, Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import kind_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import (
@@ -27,12 +27,13 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import Ru
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collections.runs.valid_record import launch_fields, record_fields
+from tests.collections.runs.valid_record import launch_fields, launch_spec, process, record_fields
 from tests.collections.test_inventory import ROOT
 from tests.train.bucket import NAME as BUCKET
 from tests.train.bucket import emulated_bucket
 
 ATTEMPT_END = ROOT / "roles/run/files/attempt_end"
+PARAMS = {"device_glob": "", "preemptible": False}
 DONE = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
 
 
@@ -194,28 +195,24 @@ def test_a_marker_that_is_wrong_in_any_field_counts_for_nothing(value):
 
 
 def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
-    """Let a new worker look at a launch whose record is at ``attempt``; return its standing."""
-    launch = Launch(
-        *("mine", attempt, "r" * 16, "e" * 16, None, ("x",), (), "10.0.0.2:8477", 1, 0),
-        str(tmp_path / "checkpoints"),
-        finished_attempt=attempt,
-    )
+    """Let a new worker look at a launch whose record is at ``attempt``; return its status."""
+    fields = {"checkpoints": str(tmp_path / "checkpoints/mine"), "finished_attempt": attempt}
+    found = process(attempt=attempt, **fields)
     places = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    monkeypatch.setattr(run_module, "launch_of", lambda *_: launch)
+    monkeypatch.setattr(run_module, "process_of", lambda *_: found)
     monkeypatch.setattr(run_module, "unit_states", lambda *_, **__: {"mine": {}})
-    monkeypatch.setattr(run_module, "obstacles", lambda *_: [])
-    monkeypatch.setattr(run_module, "mortal", lambda *_: [])
-    monkeypatch.setattr(run_module, "release_trouble", lambda *_: "")
-    return run_module.ready({"device_glob": ""}, places)["standing"]
+    monkeypatch.setattr(run_module, "blockers", lambda *_: [])
+    monkeypatch.setattr(run_module, "release_problem", lambda *_: "")
+    return run_module.checked(PARAMS, places)["status"]
 
 
-@pytest.mark.parametrize(("recorded", "standing"), [(3, "done"), (4, "absent")])
+@pytest.mark.parametrize(("recorded", "status"), [(3, "done"), (4, "absent")])
 def test_a_new_worker_starts_nothing_where_the_recorded_attempt_is_done(
-    tmp_path, monkeypatch, recorded, standing
+    tmp_path, monkeypatch, recorded, status
 ):
-    end(tmp_path, str(tmp_path / "checkpoints"))
+    end(tmp_path, str(tmp_path / "checkpoints/mine"))
 
-    assert launched_again(tmp_path, monkeypatch, recorded) == standing
+    assert launched_again(tmp_path, monkeypatch, recorded) == status
 
 
 def test_a_launch_says_so_where_the_bucket_does_not_tell_whether_the_run_is_done(
@@ -228,10 +225,10 @@ def test_a_launch_says_so_where_the_bucket_does_not_tell_whether_the_run_is_done
     places = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     launched_again(tmp_path, monkeypatch, 3)
 
-    answer = run_module.ready({"device_glob": ""}, places)
+    answer = run_module.checked(PARAMS, places)
 
-    assert answer["standing"] == "absent"
-    assert "cannot read whether the run is done: Input/output error" in answer["obstacles"][0]
+    assert answer["status"] == "absent"
+    assert "cannot read whether the run is done (Input/output error)" in answer["blockers"][0]
 
 
 @pytest.mark.parametrize(
@@ -241,11 +238,11 @@ def test_only_the_launch_that_is_recorded_can_be_done_already(tmp_path, changes,
     store = RunStore.of(str(tmp_path), {})
     store.change("mine", 0, record_fields(attempt=3), "launched")
 
-    answer = run_want.want(store, "mine", launch_fields(**changes), "launched")
+    answer = run_want.want(store, "mine", launch_spec(**changes).to_json(), "launched")
 
     assert answer["finished_attempt"] == expected
-    part = {"run": "mine", "process_id": 0, "num_processes": 1, "leader": "10.0.0.2", "chip": -1}
-    given = starts({"w0": part}, {"mine": launch_fields(**changes)}, {"mine": answer}, 120)
+    place = {"run": "mine", "process_id": 0}
+    given = starts({"w0": place}, {"mine": launch_fields(**changes)}, {"mine": answer})
     assert given["w0"]["launch"]["finished_attempt"] == expected
 
 

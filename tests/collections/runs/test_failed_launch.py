@@ -14,7 +14,7 @@ PLAY = """
   connection: local
   vars:
     ansible_python_interpreter: "{{ ansible_playbook_python }}"
-    fleet_state: FOLDER
+    records_location: FOLDER
     relaunch: RELAUNCH
     wait: started
     __run_plan:

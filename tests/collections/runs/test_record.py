@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     DesiredState,
     InvalidRecordError,
-    NodeIdentity,
     parse_record,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder

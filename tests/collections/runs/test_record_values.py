@@ -77,7 +77,6 @@ def test_a_text_or_list_is_read_up_to_its_longest(field: str, longest: Any) -> N
         ("watch", {"since": -1e20}),
         ("watch", {"since": float("nan")}),
         ("given_up", 1),
-        ("config_path", 1),
     ],
 )
 def test_a_value_that_a_field_cannot_have_is_refused(field: str, value: Any) -> None:
@@ -106,6 +105,11 @@ def test_a_record_that_has_only_what_every_launch_needs_gets_defaults_for_the_re
         "compile_cache": "",
         "volatile_checkpoints": False,
         "nodes": [],
+        "slices": 1,
+        "coordinator_host": "",
+        "placement": [],
+        "rendezvous_seconds": 120,
+        "finished_attempt": 0,
     }
 
 
@@ -127,20 +131,6 @@ def test_checkpoints_that_are_not_the_runs_own_directory_are_refused(place: str)
 def test_a_path_that_leads_upwards_is_refused(field: str, place: str) -> None:
     with pytest.raises(InvalidRecordError, match=field):
         read(**{field: place})
-
-
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ({"config_name": None, "config_path": "/home/me/configs/big.yml"}, "big.yml"),
-        ({"config_name": None, "config_path": "big.yml"}, "big.yml"),
-        ({"config_name": None, "config_path": "/home/me/a b.yml"}, "config.yml"),
-        ({"config_name": None, "config_path": ""}, "config.yml"),
-        ({"config_name": "new.yml", "config_path": "/home/me/old.yml"}, "new.yml"),
-    ],
-)
-def test_records_of_older_versions_name_the_config_by_its_path(fields: dict, name: str) -> None:
-    assert read(**fields).launch.config_name == name
 
 
 def test_the_reason_for_giving_up_is_kept_in_one_line() -> None:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import LaunchSpec
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import Process
+
 LAUNCH: dict[str, Any] = {
     "release": "0123456789abcdef",
     "requirements": "ab" * 32,
@@ -16,12 +19,28 @@ LAUNCH: dict[str, Any] = {
     "nodes": [{"name": "pod", "zone": "us-east1-d", "id": "4711"}],
     "chip": -1,
     "workers": 4,
+    "slices": 1,
+    "coordinator_host": "10.0.0.2",
+    "placement": ["pod-w0", "pod-w1", "pod-w2", "pod-w3"],
+    "rendezvous_seconds": 120,
+    "finished_attempt": 0,
 }
 
 
 def launch_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
     """Return what a record holds of a launch of a run, with some ``fields`` of another value."""
     return {**LAUNCH, "checkpoints": f"gs://bucket-of-ours/checkpoints/{run}"} | fields
+
+
+def launch_spec(run: str = "mine", **fields: Any) -> LaunchSpec:
+    """Return a valid launch of a run, with some ``fields`` of another value."""
+    return LaunchSpec.from_json({"run": run, **launch_fields(run, **fields)})
+
+
+def process(process_id: int = 0, **fields: Any) -> Process:
+    """Return a process of a valid launch of two workers, with some ``fields`` of another value."""
+    two = {"workers": 2, "placement": ["pod-w0", "pod-w1"]}
+    return Process(launch_spec(**(two | fields)), process_id, python_env="e" * 16)
 
 
 def record_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:

@@ -12,21 +12,23 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..filter.runs import one_env
+from ..module_utils.worker.contract import RENDEZVOUS_SECONDS
+from ..module_utils.worker.node_identity import NodeIdentity
 from ..module_utils.worker.release import ReleaseError
 from ..module_utils.worker.run import RunError, check_name
-from ..plugin_utils.runs.launch import LaunchOptions, new_launches, relaunched
-from ..plugin_utils.runs.record import DesiredState, LaunchSpec, NodeIdentity
+from ..plugin_utils.runs.launch import new_launches, relaunched
+from ..plugin_utils.runs.record import DesiredState, LaunchSpec
 from ..plugin_utils.runs.relaunch import keep_lock, kept_release
 from ..plugin_utils.runs.release_cache import cache_release, verify_release
 from ..plugin_utils.runs.run_plan import (
     TRAINER,
-    Part,
+    Place,
     Worker,
     command_of,
     find_config,
     one_for_all,
     overrides,
-    parts,
+    place,
     read_config,
     run_name,
 )
@@ -62,6 +64,7 @@ class ActionModule(ActionBase):
                 "compile_cache": {"type": "str", "default": ""},
                 "volatile_checkpoints": {"type": "bool", "default": False},
                 "env": {"type": "raw", "default": {}},
+                "rendezvous_seconds": {"type": "int", "default": RENDEZVOUS_SECONDS},
                 "kept": {"type": "path", "required": True},
                 "fleet_state": {"type": "str", "required": True},
                 "relaunch": {"type": "bool", "default": False},
@@ -90,13 +93,13 @@ class ActionModule(ActionBase):
             "release": any_launch.release,
             "own_trainer": any_launch.command[: len(TRAINER)] == TRAINER,
             "volatile_checkpoints": any_launch.volatile_checkpoints,
-            "launches": {run: launch.fields() for run, launch in launches.items()},
-            "parts": {host: asdict(part) for host, part in found.items()},
+            "launches": {run: launch.to_json() for run, launch in launches.items()},
+            "parts": {host: asdict(each) for host, each in found.items()},
         }
 
     def _new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
-    ) -> tuple[dict[str, Part], dict[str, LaunchSpec]]:
+    ) -> tuple[dict[str, Place], dict[str, LaunchSpec]]:
         """Plan what was asked for on the command line."""
         command = command_of(options["command"])
         path, text = None, None
@@ -114,22 +117,21 @@ class ActionModule(ActionBase):
         if options["sweep"]:
             file = find_config(options["sweep"], places, "sweep")
             sweep = (file, read_sweep(file))
-        found = parts(workers, name, sweep)
+        found = place(workers, name, sweep)
         lock = Path(options["lock"]).read_bytes().strip()
-        launch = LaunchOptions(
-            release=self._release(options, lock),
-            requirements=hashlib.sha256(lock).hexdigest(),
-            jax_requirements=options["jax_requirements"],
-            command=command,
-            overrides=overrides(options["set"]),
-            checkpoints=options["checkpoints"],
-            config=text,
-            config_name=path.name if path else "config.yml",
-            compile_cache=options["compile_cache"],
-            volatile_checkpoints=options["volatile_checkpoints"],
-            env=one_env(options["env"]),
-        )
-        return found, new_launches(launch, found, nodes)
+        common = {
+            "release": self._release(options, lock),
+            "requirements": hashlib.sha256(lock).hexdigest(),
+            "jax_requirements": options["jax_requirements"],
+            "config": text,
+            "config_name": path.name if path else "config.yml",
+            "compile_cache": options["compile_cache"],
+            "volatile_checkpoints": options["volatile_checkpoints"],
+            "rendezvous_seconds": options["rendezvous_seconds"],
+            "env": one_env(options["env"]),
+        }
+        words = overrides(options["set"])
+        return found, new_launches(common, command, words, options["checkpoints"], found, nodes)
 
     def _recorded(
         self,
@@ -137,7 +139,7 @@ class ActionModule(ActionBase):
         task_vars: Mapping[str, Any],
         workers: list[Worker],
         nodes: dict[str, NodeIdentity],
-    ) -> tuple[dict[str, Part], dict[str, LaunchSpec]]:
+    ) -> tuple[dict[str, Place], dict[str, LaunchSpec]]:
         """Plan the launch of one run as its record has it."""
         run = check_name(str(options["run"]))
         api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
@@ -157,14 +159,14 @@ class ActionModule(ActionBase):
                 f"expected {record.launch.release}). Relaunch it with "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
-        found = parts(workers, run)
-        others = sorted({part.run for part in found.values()} - {run})
+        found = place(workers, run)
+        others = sorted({each.run for each in found.values()} - {run})
         if others:
             raise RunError(
                 f"a relaunch is of one run on its own TPU, and this play has {', '.join(others)}: "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
-        return found, {run: relaunched(record.launch, run, found, nodes)}
+        return found, {run: relaunched(record.launch, found, nodes)}
 
     def _release(self, options: Mapping[str, Any], lock: bytes) -> str:
         """Stage the code and name its release; keep copies of it and of the lock file."""

@@ -7,7 +7,6 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.worker.contract import coordinator_port
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
 from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
@@ -87,7 +86,6 @@ def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> di
         "warnings": [no_record(run, options["fleet_state"])] if missing else [],
         "record": told,
         "was_wanted": before is not None and is_wanted(before),
-        "port": coordinator_port(int(told.get("attempt", 0)), int(told.get("chip", -1))),
         "diff": {"before": shown(was), "after": shown(told)},
     }
 

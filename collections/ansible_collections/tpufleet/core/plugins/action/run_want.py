@@ -9,10 +9,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.worker.contract import coordinator_port
 from ..module_utils.worker.run import RunError
 from ..plugin_utils.runs.launch import starts
-from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
+from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, LaunchSpec, RunRecord
 from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
 from ..plugin_utils.runs.store import RunStore
 from .run_record import plain
@@ -33,7 +32,6 @@ class ActionModule(ActionBase):
         _, options = self.validate_argument_spec(
             argument_spec={
                 "plan": {"type": "dict", "required": True},
-                "meet_seconds": {"type": "int", "required": True},
                 "fleet_state": {"type": "str", "required": True},
                 "look_first": {"type": "bool", "default": False},
                 "same_place": {"type": "bool", "default": False},
@@ -64,7 +62,7 @@ class ActionModule(ActionBase):
         return {
             "changed": any(answer["launch"] for answer in found.values()),
             "runs": found,
-            "starts": starts(plan["parts"], plan["launches"], found, options["meet_seconds"]),
+            "starts": starts(plan["parts"], plan["launches"], found),
         }
 
 
@@ -80,8 +78,8 @@ def want(
 ) -> dict[str, Any]:
     """Record a run as wanted, with its next attempt, unless its workers have to be asked first.
 
-    Returns ``launch`` (whether it was recorded), ``was_wanted``, ``record`` with its attempt, the
-    attempt's ``port``, and ``finished_attempt``, the recorded attempt of the same launch, which may
+    Returns ``launch`` (whether it was recorded), ``was_wanted``, ``record`` with its attempt,
+    and ``finished_attempt``, the recorded attempt of the same launch, which may
     be done. Raises RunError, RecordError.
     """
     for attempt in range(TRIES):
@@ -112,7 +110,6 @@ def want(
             "launch": True,
             "was_wanted": was_wanted,
             "record": {"attempt": number + 1},
-            "port": coordinator_port(number + 1, int(launch.get("chip", -1))),
         }
     raise RecordError(
         f"the record of run {run} keeps being changed by other controllers. Run this command again"
@@ -140,5 +137,4 @@ def must_look(before: RunRecord, launch: Mapping[str, Any]) -> bool:
 
 def is_same(before: RunRecord, launch: Mapping[str, Any]) -> bool:
     """Tell whether a launch is the recorded one, whichever TPU it is on."""
-    known = {**before.launch.fields(), "nodes": launch["nodes"]}
-    return all(known.get(name) == value for name, value in launch.items())
+    return before.launch.definition() == LaunchSpec.from_json(launch).definition()

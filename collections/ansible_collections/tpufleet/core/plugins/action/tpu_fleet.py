@@ -154,7 +154,10 @@ class ActionModule(ActionBase):
         self, api: TpuApi, given: Mapping[str, Any], listed: Sequence[Node]
     ) -> dict[str, Any]:
         """Remove one TPU by its id, as nobody watches: it must belong to this fleet."""
-        wanted = NodeIdentity.parse(given["only"], given["zone"], given["node_id"])
+        try:
+            wanted = NodeIdentity.parse(given["only"], given["zone"], given["node_id"])
+        except ValueError as error:
+            raise NotConfigured(str(error)) from None
         nodes = [node for node in listed if (node.name, node.zone) == (wanted.name, wanted.zone)]
         for node in nodes:
             if blocker := deletion_blocker(node, wanted, given["fleet_name"]):

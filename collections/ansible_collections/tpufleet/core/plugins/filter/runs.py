@@ -147,7 +147,7 @@ def pairs(words: Sequence[str]) -> dict[str, str]:
 def launch_verdict(
     answers: Mapping[str, Answer], parts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Decide from each worker's answer to ``state: launched`` or ``ready`` what is to be done.
+    """Decide from each worker's answer to ``state: launched`` or ``checked`` what is to be done.
 
     Each run stands for itself. Returns ``problems`` (by run its lines; a run that has one may not
     start), ``launch`` (runs that start), of these ``again`` (not all workers have started yet) and
@@ -159,13 +159,13 @@ def launch_verdict(
     push = set()
     for host, part in parts.items():
         answer, mine = answers.get(host) or {}, problems.setdefault(part["run"], [])
-        if "standing" not in answer:
+        if "status" not in answer:
             mine.append((host, answer_error(answer) + doctor_of(answer, part["tpu"])))
             continue
-        mine += [(host, line) for line in answer["obstacles"]]
-        standing = "started" if answer["started"] else answer["standing"]
+        mine += [(host, line) for line in answer["blockers"]]
+        standing = "started" if answer["started"] else answer["status"]
         standings.setdefault(part["run"], set()).add(standing)
-        if answer["lacks"]:
+        if answer["release_is_missing"]:
             push.add(part["run"])
     refused = {run for run, lines in problems.items() if lines}
     whole = {

@@ -110,8 +110,7 @@ from ..module_utils.worker.release import (
     take,
 )
 from ..module_utils.worker.run import Places, RunError
-from ..module_utils.worker.run_unit import active_runs
-from ..module_utils.worker.safe_files import read_json
+from ..module_utils.worker.run_unit import active_runs, launched_here
 
 
 def incoming_path(given: str) -> Path:
@@ -144,8 +143,7 @@ def used() -> set[str]:
         runs = active_runs()
     except (RunError, FileNotFoundError):  # no systemd, so no runs
         return set()
-    launched = [read_json(places.unit_dir(run) / "launch.json") or {} for run in runs]
-    return {str(found.get("release")) for found in launched}
+    return {str(launched_here(run, places).get("release")) for run in runs}
 
 
 def bring(

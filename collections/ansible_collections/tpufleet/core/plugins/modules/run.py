@@ -1,102 +1,35 @@
 #!/usr/bin/python
-"""Start or stop a run on a worker, or say what keeps it from starting."""
+"""Check, start or stop one process of a run on its worker."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run
-short_description: Start or stop this worker's part of a run
+short_description: Check, start or stop this worker's process of a run
 description:
-  - O(state=ready) looks only, and answers how the run stands here and what keeps it from starting.
-  - O(state=launched) answers the same, and starts the run where nothing is in the way; its workers
-    then wait for each other, so that none begins alone.
-  - O(state=started) looks again, writes what the unit needs and starts it. A run that runs already
-    as it is asked for is left alone; one that runs otherwise, or another run on the worker, is
-    refused by name.
-  - O(state=stopped) sends TERM to all of the run, gives it time to save, then KILL.
+  - O(state=checked) answers the status of the run here and what blocks its start.
+  - O(state=launched) answers the same, and starts the run if nothing blocks it. The processes of an
+    attempt then wait for each other, so none begins alone.
+  - O(state=started) checks again and starts the run; a blocker is an error. A run whose attempt is
+    active already is left alone.
+  - O(state=stopped) sends TERM to all processes of the run, gives them time to save, then KILL.
 options:
   state:
     description: What to do.
     type: str
-    choices: [ready, launched, started, stopped]
+    choices: [checked, launched, started, stopped]
     required: true
   launch:
-    description: What this worker's part of an attempt is. Not needed to stop a run.
+    description: The launch as the plan made it (module_utils/worker/launch_spec.py lists its
+      fields). It is validated here and written to C(launch.json). Not needed to stop a run.
     type: dict
-    suboptions:
-      attempt:
-        description: Which launch of the run this is.
-        type: int
-        default: 0
-      release:
-        description: The release to run.
-        type: str
-        required: true
-      lock_digest:
-        description: SHA-256 of the lock file whose environment the run takes.
-        type: str
-        required: true
-      config:
-        description: The config's text; the worker gets it as a file. None for a trainer that takes
-          none.
-        type: str
-      command:
-        description:
-          - The trainer's words, run without a shell in the release's directory, with the
-            environment's programs first. C({run}), C({run_dir}), C({attempt}), C({coordinator}),
-            C({num_processes}), C({process_id}), C({config}) and C({checkpoints}) are filled in.
-        type: list
-        elements: str
-        required: true
-      coordinator:
-        description: C(host:port) of process 0.
-        type: str
-        required: true
-      num_processes:
-        description: How many processes the run has.
-        type: int
-        default: 1
-      process_id:
-        description: Which of them is this worker's.
-        type: int
-        default: 0
-      peers:
-        description: The names of the run's workers, by process.
-        type: list
-        elements: str
-        default: []
-      meet_seconds:
-        description: How long the workers of an attempt wait for each other.
-        type: int
-        default: 120
-      checkpoints:
-        description: Where this run's checkpoints go.
-        type: str
-        required: true
-      compile_cache:
-        description:
-          - Where JAX keeps what it compiled, a directory that all workers see or a gs:// address.
-            Only process 0 writes there, so workers whose caches are their own compile all of it
-            again at each launch. By default, and where the directory can't be made, one of the
-            worker's own.
-        type: str
-        default: ""
-      chip:
-        description: Which one chip of the worker the run has; -1 for all of them. Runs of other
-          chips are not in its way.
-        type: int
-        default: -1
-      volatile_checkpoints:
-        description: Whether several workers may have a checkpoint directory that they do not share.
-        type: bool
-        default: false
-      finished_attempt:
-        description: The attempt whose marker beside the checkpoints shows that this launch is done;
-          then nothing is started. 0 for none.
-        type: int
-        default: 0
+  process_id:
+    description: Which process of the run this worker has.
+    type: int
+    default: 0
   env:
-    description: More environment variables for the trainer.
+    description: The inventory's environment variables for trainers on this worker. Those of the
+      launch override them.
     type: dict
     default: {}
   secrets:
@@ -106,12 +39,12 @@ options:
     default: {}
     no_log: true
   token:
-    description: The attempt's own secret, by which its workers know each other. Without one they
-      don't wait for each other.
+    description: The secret by which the processes of this attempt recognize each other. Without one
+      they do not wait for each other.
     type: str
-  mortal:
-    description: Whether this TPU may be taken away at any time (spot), with all that is on its
-      disks. Checkpoints that lie there are refused.
+  preemptible:
+    description: Whether Google can take this TPU away at any time (spot), with all that is on its
+      disks. Checkpoints on them are refused, unless the launch accepts their loss.
     type: bool
     default: false
   device_glob:
@@ -119,7 +52,7 @@ options:
     type: str
     default: ""
   root:
-    description: Where the fleet lives on the worker.
+    description: Where environments and releases are on the worker.
     type: path
     default: /opt/tpufleet
 extends_documentation_fragment:
@@ -142,26 +75,26 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-standing:
-  description: C(running) and C(done) as asked for, C(other) if something else runs under the name,
-    or C(absent).
-  returned: state is ready or launched
+status:
+  description: C(running) or C(done) as this launch, C(other) if the run is active as another
+    launch, else C(absent).
+  returned: state is checked or launched
   type: str
-obstacles:
+blockers:
   description: What keeps the run from starting here.
-  returned: state is ready or launched
+  returned: state is checked or launched
   type: list
   elements: str
-lacks:
-  description: What is missing of the release, empty if it is whole.
-  returned: state is ready or launched
-  type: str
+release_is_missing:
+  description: Whether the release is missing or damaged here.
+  returned: state is checked or launched
+  type: bool
 started:
   description: Whether this has started the run.
-  returned: state is ready or launched
+  returned: state is checked or launched
   type: bool
 info:
-  description: How the run stands afterwards.
+  description: The run's observed state afterwards.
   returned: always
   type: dict
 """
@@ -172,67 +105,51 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.done_marker import read_marker
+from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.locks import RUNS, one_at_a_time
+from ..module_utils.worker.process import Process
 from ..module_utils.worker.python_env import EnvError, env_id, python_minor
-from ..module_utils.worker.run import Launch, Places, RunError, check_name, chip_of, command_words
-from ..module_utils.worker.run_checkpoints import dies_with_tpu, why
-from ..module_utils.worker.run_state import RunState
-from ..module_utils.worker.run_unit import (
+from ..module_utils.worker.run import Places, RunError, check_name, chip_of
+from ..module_utils.worker.run_checkpoints import why
+from ..module_utils.worker.run_start import (
+    blockers,
     free_device,
-    observe,
-    obstacles,
-    release_trouble,
-    standing,
+    release_problem,
     start,
+    status,
     stop,
-    unit_states,
 )
+from ..module_utils.worker.run_state import RunState
+from ..module_utils.worker.run_unit import observe, unit_states
 
 SHORTEST_SECRET = 8
 
 
 def places_of(params: dict) -> Places:
-    """Read where things lie."""
+    """Return where things are on this worker."""
     return Places(Path(params["root"]), Path(params["state_dir"]), Path(params["etc"]))
 
 
-def launch_of(params: dict, places: Places) -> Launch:
-    """Read what is to be launched."""
-    asked = params["launch"]
-    return Launch(
-        run=check_name(params["run"]),
-        attempt=asked["attempt"],
-        release=asked["release"],
-        python_env=env_id(asked["lock_digest"], minor_of(places.root / "bin/python")),
-        config=asked["config"],
-        command=command_words(asked["command"]),
-        env=pairs(params["env"]),
-        secrets=pairs(params["secrets"]),
-        coordinator=asked["coordinator"],
-        num_processes=asked["num_processes"],
-        process_id=asked["process_id"],
-        checkpoints=asked["checkpoints"],
-        peers=tuple(asked["peers"]),
+def process_of(params: dict, places: Places) -> Process:
+    """Return this worker's process of the launch. Raises InvalidLaunchError, EnvError."""
+    spec = LaunchSpec.from_json(params["launch"])
+    return Process(
+        spec=spec,
+        process_id=params["process_id"],
+        python_env=env_id(spec.requirements, minor_of(places.root / "bin/python")),
+        worker_env={name: str(value) for name, value in params["env"].items()},
+        secrets={name: str(value) for name, value in params["secrets"].items()},
         token=params["token"] or "",
-        meet_seconds=asked["meet_seconds"],
-        compile_cache=asked["compile_cache"],
-        chip=asked["chip"],
-        volatile_checkpoints=asked["volatile_checkpoints"],
-        finished_attempt=asked["finished_attempt"],
     )
 
 
 def minor_of(python: Path) -> int:
-    """Tell the minor version of the fleet's Python by the name that it leads to; where that doesn't
-    say, by asking it, which takes as long as all the rest here. Raises EnvError.
+    """Return the minor version of the fleet's Python, by its file's name if that has it.
+
+    Raises EnvError.
     """
     named = re.fullmatch(r"python3\.(\d+)", python.resolve().name)
     return int(named[1]) if named and python.exists() else python_minor(python)
-
-
-def pairs(variables: dict) -> tuple[tuple[str, str], ...]:
-    """Give variables in an order that is always the same."""
-    return tuple(sorted((str(name), str(value)) for name, value in variables.items()))
 
 
 def check_secrets(secrets: dict) -> None:
@@ -241,96 +158,88 @@ def check_secrets(secrets: dict) -> None:
     AnsibleModule masks every secret wherever it is found in an answer, also within numbers and
     words.
     """
-    short = [name for name, value in pairs(secrets) if 0 < len(value) < SHORTEST_SECRET]
+    short = [name for name, value in secrets.items() if 0 < len(str(value)) < SHORTEST_SECRET]
     if short:
         raise RunError(
-            f"secrets: {', '.join(short)} has fewer than {SHORTEST_SECRET} characters, which "
-            "would also mask other text. Set what is not secret with env instead: "
+            f"secrets: {', '.join(sorted(short))} has fewer than {SHORTEST_SECRET} characters, "
+            "which would also mask other text. Set what is not secret with env instead: "
             "ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
         )
 
 
-def mortal(params: dict) -> list[str]:
-    """Refuse checkpoints that are gone when the TPU is."""
-    asked = params["launch"]
-    leader = asked["coordinator"].rpartition(":")[0].strip("[]")
-    why = dies_with_tpu(asked["checkpoints"], leader) if params["mortal"] else None
-    if not why:
-        return []
-    return [
-        f"{why}, and this TPU may be taken away: "
-        "ansible-playbook train.yml -e checkpoints=gs://BUCKET/PREFIX, "
-        "or -e volatile_checkpoints=true if losing them is fine"
-    ]
-
-
-def ready(params: dict, places: Places) -> dict:
-    """Look only."""
-    answer = {"changed": False, "started": False, "obstacles": [], "lacks": "", "info": {}}
+def checked(params: dict, places: Places) -> dict:
+    """Return the status of the launch here, and what blocks it."""
+    answer = {"changed": False, "started": False, "blockers": [], "info": {}}
+    answer["release_is_missing"] = False
     try:
-        launch = launch_of(params, places)
+        process = process_of(params, places)
     except EnvError as error:
-        return {**answer, "standing": "absent", "obstacles": [str(error)]}
-    units = unit_states([launch.run], others=True)
-    seen = observe(launch.run, places, unit=units[launch.run])
-    found = standing(launch, seen)
-    if found == "absent" and launch.finished_attempt:
+        return {**answer, "status": "absent", "blockers": [str(error)]}
+    spec = process.spec
+    units = unit_states([spec.run], others=True)
+    seen = observe(spec.run, places, unit=units[spec.run])
+    found = status(process, seen)
+    if found == "absent" and spec.finished_attempt:
+        variables = {**process.variables(), **process.secrets}
         try:
-            marker = read_marker(launch.checkpoints, launch.run, launch.variables())
+            marker = read_marker(spec.checkpoints, spec.run, variables)
         except (OSError, ValueError) as error:
-            what = why(error) if isinstance(error, OSError) else "the answers make no sense"
-            cannot_tell = f"{launch.checkpoints}: cannot read whether the run is done: {what}"
-            return {**answer, "standing": found, "info": seen, "obstacles": [cannot_tell]}
-        found = "done" if marker and marker.attempt == launch.finished_attempt else found
+            what = why(error) if isinstance(error, OSError) else "malformed answer"
+            cannot_tell = f"{spec.checkpoints}: cannot read whether the run is done ({what})"
+            return {**answer, "status": found, "info": seen, "blockers": [cannot_tell]}
+        found = "done" if marker and marker.attempt == spec.finished_attempt else found
     if found not in ("running", "done"):
-        in_the_way = obstacles(launch, places, params["device_glob"], units)
-        answer["obstacles"] = in_the_way + mortal(params)
-        answer["lacks"] = release_trouble(launch, places)
-    return {**answer, "standing": found, "info": seen}
+        device_glob, is_preemptible = params["device_glob"], params["preemptible"]
+        answer["blockers"] = blockers(process, places, device_glob, units, is_preemptible)
+        answer["release_is_missing"] = bool(release_problem(process, places))
+    return {**answer, "status": found, "info": seen}
 
 
 def launched(params: dict, places: Places, check: bool) -> dict:
-    """Start the run where nothing is in the way; else answer what is."""
-    answer = ready(params, places)
-    if answer["standing"] != "absent" or answer["obstacles"] or answer["lacks"]:
+    """Start the run if nothing blocks it; else answer what does."""
+    answer = checked(params, places)
+    if answer["status"] != "absent" or answer["blockers"] or answer["release_is_missing"]:
         return answer
-    begun = begin(launch_of(params, places), places, params["device_glob"], check, answer["info"])
+    process = process_of(params, places)
+    begun = begin(process, places, params["device_glob"], check, answer["info"])
     return {**answer, **begun, "started": True}
 
 
 def started(params: dict, places: Places, check: bool) -> dict:
-    """Start the run if it doesn't run. Raises RunError with all that is in the way."""
-    launch = launch_of(params, places)
-    seen = observe(launch.run, places)
-    if standing(launch, seen) == "running" and seen["attempt"] == launch.attempt:
+    """Start the run unless this attempt is active. Raises RunError naming all blockers."""
+    process = process_of(params, places)
+    spec = process.spec
+    seen = observe(spec.run, places)
+    if status(process, seen) == "running" and seen["attempt"] == spec.attempt:
         return {"changed": False, "info": seen}
     if seen["active"]:
         raise RunError(
-            f"run {launch.run} is {seen['state']} here, attempt {seen['attempt']}: "
-            f"ansible-playbook playbooks/kill.yml -e run={launch.run} first"
+            f"run {spec.run} is {seen['state']} here, attempt {seen['attempt']}. Stop it first: "
+            f"ansible-playbook playbooks/kill.yml -e run={spec.run}"
         )
-    in_the_way = obstacles(launch, places, params["device_glob"])
-    lacks = "" if check else release_trouble(launch, places)  # a dry run has pushed nothing
-    if in_the_way or lacks:
-        raise RunError("; ".join(in_the_way + ([lacks] if lacks else [])))
-    return begin(launch, places, params["device_glob"], check, seen)
+    found = blockers(process, places, params["device_glob"])
+    missing = "" if check else release_problem(process, places)  # a dry run has pushed nothing
+    if found or missing:
+        raise RunError("; ".join(found + ([missing] if missing else [])))
+    return begin(process, places, params["device_glob"], check, seen)
 
 
-def begin(launch: Launch, places: Places, device_glob: str, check: bool, seen: dict) -> dict:
-    """Start what nothing is in the way of; ``seen`` is how the run stood before."""
+def begin(process: Process, places: Places, device_glob: str, check: bool, seen: dict) -> dict:
+    """Start the run; ``seen`` is its observed state before."""
     unit = None
     if not check:
-        start(launch, places, device_glob)
+        start(process, places, device_glob)
         unit = {"ActiveState": "active"}  # or systemd had refused (systemd.service(5), Type=exec)
+    after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,
-        "info": observe(launch.run, places, unit=unit),
-        "diff": {"before": f"{seen['state']}\n", "after": f"running, attempt {launch.attempt}\n"},
+        "info": observe(process.spec.run, places, unit=unit),
+        "diff": {"before": f"{seen['state']}\n", "after": after},
     }
 
 
 def stopped(params: dict, places: Places, check: bool) -> dict:
-    """Stop the run if it runs; nothing to stop is fine, but a device that is held still is not."""
+    """Stop the run if it is active; a device that a process still holds is an error."""
     run = check_name(params["run"])
     seen = observe(run, places)
     if not seen["active"]:
@@ -362,54 +271,36 @@ def main() -> None:
             "run": {"type": "str", "required": True},
             "state": {
                 "type": "str",
-                "choices": ["ready", "launched", "started", "stopped"],
+                "choices": ["checked", "launched", "started", "stopped"],
                 "required": True,
             },
-            "launch": {
-                "type": "dict",
-                "options": {
-                    "attempt": {"type": "int", "default": 0},
-                    "release": {"type": "str", "required": True},
-                    "lock_digest": {"type": "str", "required": True},
-                    "config": {"type": "str"},
-                    "command": {"type": "list", "elements": "str", "required": True},
-                    "coordinator": {"type": "str", "required": True},
-                    "num_processes": {"type": "int", "default": 1},
-                    "process_id": {"type": "int", "default": 0},
-                    "peers": {"type": "list", "elements": "str", "default": []},
-                    "meet_seconds": {"type": "int", "default": 120},
-                    "checkpoints": {"type": "str", "required": True},
-                    "compile_cache": {"type": "str", "default": ""},
-                    "chip": {"type": "int", "default": -1},
-                    "volatile_checkpoints": {"type": "bool", "default": False},
-                    "finished_attempt": {"type": "int", "default": 0},
-                },
-            },
+            "launch": {"type": "dict"},
+            "process_id": {"type": "int", "default": 0},
             "env": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "token": {"type": "str", "no_log": True},
-            "mortal": {"type": "bool", "default": False},
+            "preemptible": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/opt/tpufleet"},
             "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
             "etc": {"type": "path", "default": "/etc/tpufleet"},
         },
-        required_if=[("state", state, ["launch"]) for state in ("ready", "launched", "started")],
+        required_if=[("state", state, ["launch"]) for state in ("checked", "launched", "started")],
         supports_check_mode=True,
     )
     params, places = module.params, places_of(module.params)
     try:
         check_secrets(params["secrets"])
         with one_at_a_time(RUNS):
-            if params["state"] == "ready":
-                result = ready(params, places)
+            if params["state"] == "checked":
+                result = checked(params, places)
             elif params["state"] == "launched":
                 result = launched(params, places, module.check_mode)
             elif params["state"] == "started":
                 result = started(params, places, module.check_mode)
             else:
                 result = stopped(params, places, module.check_mode)
-    except (RunError, EnvError) as error:
+    except (RunError, EnvError, InvalidLaunchError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")

@@ -70,6 +70,7 @@ missing:
 """
 
 import io
+import json
 import os
 import subprocess
 import tarfile
@@ -83,8 +84,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.checkpoint_sound import Layout, files_of, newest_finished, none_finished
 from ..module_utils.worker.run import TRAINER, Places, RunError, check_name
-from ..module_utils.worker.run_unit import UNIT
-from ..module_utils.worker.safe_files import open_file, read_json
+from ..module_utils.worker.run_unit import UNIT, launched_here
+from ..module_utils.worker.safe_files import open_file
 
 WRITTEN = ("config.yml", "exit.json", "heartbeat.json", "log", "meeting.json", "metrics.jsonl")
 LOOKS = {
@@ -109,13 +110,13 @@ def look(words: list[str], unit: str) -> bytes:
 def pack(params: dict, places: Places, archive: tarfile.TarFile) -> dict[str, Any]:
     """Fill the archive; return what is said about checkpoints. Raises RunError for no run."""
     run = check_name(params["run"])
-    folder, launch = places.run_dir(run), places.unit_dir(run) / "launch.json"
+    folder, launched = places.run_dir(run), launched_here(run, places)
     if not folder.is_dir() or folder.is_symlink():
         raise RunError(
             f"there was never a run {run} here: "
             "ansible-playbook playbooks/status.yml shows the runs"
         )
-    for path in [folder / name for name in WRITTEN] + [launch]:
+    for path in [folder / name for name in WRITTEN]:
         try:
             stream = open_file(path)
         except OSError:  # not there, or no regular file
@@ -127,11 +128,15 @@ def pack(params: dict, places: Places, archive: tarfile.TarFile) -> dict[str, An
             entry = tarfile.TarInfo(f"{run}/{name}")
             entry.size = len(said)
             archive.addfile(entry, io.BytesIO(said))
-    told = read_json(launch) or {}
-    place = str(told.get("checkpoints", ""))
+    if launched:
+        content = json.dumps(launched, indent=1).encode()
+        entry = tarfile.TarInfo(f"{run}/launch.json")
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+    place = str(launched.get("checkpoints", ""))
     if params["checkpoints"] == "none" or "://" in place:
         return {"passed_over": [], "unreadable": [], "missing": ""}
-    command = told.get("command")
+    command = launched.get("command")
     is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
     layout = Layout(is_own, pattern=params["checkpoint_pattern"])
     # As the trainer's user, so that no link of its can lead to what it may not read.

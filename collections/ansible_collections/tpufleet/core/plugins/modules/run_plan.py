@@ -68,6 +68,10 @@ options:
     description: The trainer's environment, a mapping or one line of NAME=value. Nothing secret.
     type: raw
     default: {}
+  rendezvous_seconds:
+    description: Seconds that the processes of an attempt wait for each other.
+    type: int
+    default: 120
   kept:
     description: Where the controller keeps releases and lock files.
     type: path

@@ -15,10 +15,6 @@ options:
     description: The answer of tpufleet.core.run_plan.
     type: dict
     required: true
-  meet_seconds:
-    description: How long the workers of an attempt wait for each other.
-    type: int
-    required: true
   look_first:
     description: Record none of them yet.
     type: bool
@@ -45,7 +41,6 @@ EXAMPLES = r"""
 - name: Record what is to run
   tpufleet.core.run_want:
     plan: "{{ plan }}"
-    meet_seconds: 120
     fleet_state: ~/fleet
     event: launched
   run_once: true

@@ -66,10 +66,11 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict | None:
     return value if isinstance(value, dict) else None
 
 
-def write_file(path: Path, text: str, mode: int, durable: bool = True) -> None:
+def write_file(path: Path, text: str, mode: int, durable: bool = True, group: int = -1) -> None:
     """Replace a file so that readers see the old or the new content, never with wider rights.
 
-    ``durable`` waits until the content is on the disk. Raises OSError.
+    ``durable`` waits until the content is on the disk; ``group`` is the file's group id. Raises
+    OSError.
     """
     with parent_of(path) as directory:
         new = f".{path.name}.{secrets.token_hex(8)}"
@@ -78,6 +79,7 @@ def write_file(path: Path, text: str, mode: int, durable: bool = True) -> None:
             with os.fdopen(
                 os.open(new, flags, 0o600, dir_fd=directory), "w", encoding="utf-8"
             ) as to:
+                os.fchown(to.fileno(), -1, group)
                 os.fchmod(to.fileno(), mode)
                 to.write(text)
                 to.flush()

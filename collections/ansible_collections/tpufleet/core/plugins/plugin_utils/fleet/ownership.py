@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from ...module_utils.cloud.tpu_errors import NotConfigured
 from ...module_utils.cloud.tpu_nodes import Node
+from ...module_utils.worker.node_identity import NodeIdentity
 
 LABEL = "tpufleet-fleet"
 DEFAULT_FLEET_NAME = "default"
@@ -21,9 +21,6 @@ DEFAULT_FLEET_NAME = "default"
 FOREIGN_GROUP = "foreign"
 
 _FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]+[0-9]*[a-z]?")
 
 
 class Owner(Enum):
@@ -32,32 +29,6 @@ class Owner(Enum):
     THIS_FLEET = "this fleet"
     OTHER_FLEET = "another fleet"
     NOBODY = "nobody"
-
-
-@dataclass(frozen=True)
-class NodeIdentity:
-    """One TPU, never a later one of the same name. ``id`` is the API's ``Node.id``."""
-
-    name: str
-    zone: str
-    id: str
-
-    @classmethod
-    def parse(cls, name: object, zone: object, node_id: object) -> NodeIdentity:
-        """Validate an identity from outside. Raises NotConfigured."""
-        for what, value, pattern in (
-            ("TPU name", name, _NODE_NAME),
-            ("zone", zone, _ZONE),
-            ("node id", node_id, _NODE_ID),
-        ):
-            if not isinstance(value, str) or not pattern.fullmatch(value):
-                raise NotConfigured(f"invalid {what} ({value!r:.80})")
-        return cls(str(name), str(zone), str(node_id))
-
-    @classmethod
-    def of(cls, node: Node) -> NodeIdentity:
-        """Return the identity of a listed TPU. Raises NotConfigured if the API gave no id."""
-        return cls.parse(node.name, node.zone, node.id)
 
 
 def parse_fleet_name(value: object) -> str:

@@ -1,5 +1,4 @@
-"""Which processes a run has: from the workers addressed to each one's part. Controller only, and
-pure."""
+"""Which process of which run each worker gets. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from ...module_utils.worker.contract import MEGASCALE_PORT, METRICS_PORT
 from ...module_utils.worker.run import TRAINER, RunError, check_name, command_words
 from .run_sweep import Trial, assigned
 
@@ -51,20 +49,26 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One worker's part of a run. ``extra`` are words behind the command and ``env`` variables, the
-    sweep's; ``own`` variables follow from where it runs; ``tpu`` is what the run is on, as
-    ``-e tpu=`` takes it; ``worker`` is the host that has the chip.
+class Place:
+    """The process of a run that a worker has.
+
+    Args:
+        coordinator_host: the address of process 0's worker.
+        tpu: what the run is on, as ``-e tpu=`` accepts it.
+        slices: how many slices the run has.
+        overrides: key=value from a sweep.
+        env: variables from a sweep.
+        chip: the one chip of its worker that the run uses, -1 for all.
+        worker: the host that has the chip.
     """
 
     run: str
     process_id: int
-    num_processes: int
-    leader: str
+    coordinator_host: str
     tpu: str = ""
-    extra: tuple[str, ...] = ()
+    slices: int = 1
+    overrides: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    own: Mapping[str, str] = field(default_factory=dict)
     chip: int = -1
     worker: str = ""
 
@@ -84,11 +88,12 @@ def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
-def parts(
+def place(
     workers: Sequence[Worker], name: str, sweep: tuple[Path, Sequence[Trial]] | None = None
-) -> dict[str, Part]:
-    """Give each worker its part: one run a TPU, or one over the slices that were made together,
-    with their name behind the run's if there are several, or with a ``sweep``.
+) -> dict[str, Place]:
+    """Give each worker its process: one run per TPU, or one over slices created together.
+
+    With several TPUs, or a ``sweep``, their names are appended to the run's.
 
     Raises RunError if a TPU's workers aren't all there: a slice runs whole.
     """
@@ -102,21 +107,21 @@ def parts(
         whole = f"multislice_{worker.multislice}" if worker.multislice else worker.tpu
         together[f"{whole}-c{worker.chip}" if worker.chip >= 0 else whole].append(worker)
     trials = assigned(sweep[1], sorted(together), sweep[0]) if sweep else {}
-    found: dict[str, Part] = {}
+    found: dict[str, Place] = {}
     for whole, members in sorted(together.items()):
         trial = trials.get(whole, Trial(0))
         behind = trial.name or (
             whole.removeprefix("multislice_") if members[0].multislice else whole
         )
         run = check_name(name if len(together) == 1 and not sweep else f"{name}-{behind}")
-        if sweep and any(part.run == run for part in found.values()):
+        if sweep and any(each.run == run for each in found.values()):
             raise RunError(f"two runs of the sweep {sweep[0]} would be named {run}: name them")
         on = members[0].tpu if members[0].chip >= 0 else whole
         found |= _slices(run, on, members, trial)
     return found
 
 
-def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Part]:
+def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Place]:
     """Number the processes of one run: slice by slice, in each as its workers are."""
     by_slice: dict[int, list[Worker]] = defaultdict(list)
     for member in members:
@@ -128,10 +133,9 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
             f"a run over {whole.removeprefix('multislice_')} takes all its {count} slices; "
             f"missing are {missing}: ansible-playbook playbooks/status.yml shows them"
         )
-    total = sum(part[0].count for part in by_slice.values())
     leader = members[0].slice_leader if count > 1 else members[0].leader
     found, first = {}, 0
-    for number, slice_members in sorted(by_slice.items()):
+    for _, slice_members in sorted(by_slice.items()):
         wanted, there = slice_members[0].count, sorted(member.index for member in slice_members)
         if there != list(range(wanted)):
             raise RunError(
@@ -140,45 +144,19 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
                 "leave --limit out, or see ansible-playbook playbooks/status.yml"
             )
         for member in slice_members:
-            own = {**_slice_env(leader, count, number), **chip_env(member.chip)}
-            found[member.host] = Part(
-                run,
-                first + member.index,
-                total,
-                leader,
-                whole,
-                trial.words,
-                dict(trial.env),
-                own,
-                member.chip,
-                member.chip_of,
+            found[member.host] = Place(
+                run=run,
+                process_id=first + member.index,
+                coordinator_host=leader,
+                tpu=whole,
+                slices=count,
+                overrides=trial.words,
+                env=dict(trial.env),
+                chip=member.chip,
+                worker=member.chip_of,
             )
         first += wanted
     return found
-
-
-def _slice_env(leader: str, count: int, number: int) -> dict[str, str]:
-    """Give what libtpu needs to join slices over the data centre's network."""
-    if count < 2:
-        return {}
-    return {
-        "MEGASCALE_COORDINATOR_ADDRESS": f"{leader}:{MEGASCALE_PORT}",
-        "MEGASCALE_NUM_SLICES": str(count),
-        "MEGASCALE_SLICE_ID": str(number),
-    }
-
-
-def chip_env(chip: int) -> dict[str, str]:
-    """Give what keeps a process to one chip of its worker; nothing for all of them."""
-    if chip < 0:
-        return {}
-    return {
-        "TPU_VISIBLE_CHIPS": str(chip),
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
-        "TPU_PROCESS_BOUNDS": "1,1,1",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "LIBTPU_INIT_ARGS": f"--runtime_metric_service_port={METRICS_PORT + chip}",
-    }
 
 
 def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:

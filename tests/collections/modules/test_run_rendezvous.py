@@ -1,67 +1,95 @@
-"""The unit's first act: all workers of an attempt come together, or none of them starts; and the
-lifeline afterwards. Each worker is a real process of the role's program, on loopback."""
+"""The unit's program: all workers of an attempt arrive or none starts, and all end together.
+
+Each worker is a real process of the role's program, on loopback."""
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import (
+    ATTEMPT_PORTS,
+    rendezvous_port,
+)
 
+from tests.collections.runs.valid_record import launch_spec
 from tests.collections.test_inventory import ROOT
 
-ATTEMPT = ROOT / "roles/run/files/attempt"
-NAMES = "pod-w0 pod-w1 pod-w2"
+FILES = ROOT / "roles/run/files"
+NAMES = ["pod-w0", "pod-w1", "pod-w2"]
 TOUCH = "import pathlib, time; pathlib.Path('began').touch(); {}"
 STAY = TOUCH.format("time.sleep(60)")
+RELEASE = launch_spec().release
+ALONE = {"TPUFLEET_RENDEZVOUS_TOKEN": ""}
+"""The environment of a process that waits for no others."""
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+def attempt() -> int:
+    """An attempt whose rendezvous has a free port."""
+    numbers = random.sample(range(ATTEMPT_PORTS), ATTEMPT_PORTS)
+    return next(number for number in numbers if is_free(rendezvous_port(number)))
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 class Workers:
     """Processes of one attempt; the trainer of each is a line of Python."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port = folder, port
+    def __init__(self, folder: Path, attempt: int) -> None:
+        self.folder, self.attempt = folder, attempt
         self.started: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(
-        self, number: int, program: str, inside: tuple[str, ...] = (), **differs: str
+        self,
+        number: int,
+        program: str,
+        inside: tuple[str, ...] = (),
+        environ: Mapping[str, str] | None = None,
+        python_env: str = "e",
+        **differs: Any,
     ) -> None:
+        """Start a worker's unit; ``differs`` are fields of its launch."""
         place = self.folder / str(number)
-        (place / "etc/runs/mine").mkdir(parents=True)
-        (place / "run").mkdir()
-        command = {
-            "argv": [sys.executable, "-c", program],
-            "cwd": str(place),
-            "run_dir": str(place / "run"),
-        }
-        (place / "etc/runs/mine/command").write_text(json.dumps(command))
-        environ = {
+        spec = launch_spec(
+            **{
+                "attempt": self.attempt,
+                "workers": 3,
+                "coordinator_host": "127.0.0.1",
+                "placement": NAMES if number == 0 else NAMES[:1],
+                "rendezvous_seconds": 15,
+                "command": [sys.executable, "-c", program],
+            }
+            | differs
+        )
+        for folder in ("etc/runs/mine", "run", "bin", f"releases/{spec.release}"):
+            (place / folder).mkdir(parents=True)
+        for file in FILES.iterdir():
+            (place / "bin" / file.name).symlink_to(file)
+        launch = {"spec": spec.to_json(), "process_id": number, "python_env": python_env}
+        (place / "etc/runs/mine/launch.json").write_text(json.dumps(launch))
+        variables = {
             "PATH": os.environ["PATH"],
             "TPUFLEET_ETC": str(place / "etc"),
             "TPUFLEET_RUN": "mine",
-            "TPUFLEET_ATTEMPT": "4",
-            "TPUFLEET_MEET_RELEASE": "r",
-            "TPUFLEET_MEET_ENVIRONMENT": "e",
-            "TPUFLEET_PROCESS_ID": str(number),
-            "TPUFLEET_MEET_AT": f"127.0.0.1:{self.port}",
-            "TPUFLEET_MEET_TOKEN": "secret",
-            "TPUFLEET_MEET_SECONDS": "15",
-            "TPUFLEET_MEET_AS": NAMES,
-        } | differs
+            "TPUFLEET_RUN_DIR": str(place / "run"),
+            "TPUFLEET_RENDEZVOUS_TOKEN": "secret",
+        }
         self.started[number] = subprocess.Popen(
-            [*inside, sys.executable, ATTEMPT, "begin", "mine"],
-            env=environ,
+            [*inside, sys.executable, place / "bin/attempt", "begin", "mine"],
+            env=variables | dict(environ or {}),
             stdin=subprocess.DEVNULL,
         )
 
@@ -69,7 +97,11 @@ class Workers:
         return self.started[number].wait(60)
 
     def began(self, number: int) -> bool:
-        return (self.folder / str(number) / "began").exists()
+        return self.home(number, "began").exists()
+
+    def home(self, number: int, name: str) -> Path:
+        """Return a path in the directory that the trainer is started in."""
+        return self.folder / str(number) / "releases" / RELEASE / name
 
     def all_began(self) -> None:
         deadline = time.monotonic() + 30
@@ -83,8 +115,8 @@ class Workers:
 
 
 @pytest.fixture
-def workers(tmp_path, port):
-    found = Workers(tmp_path, port)
+def workers(tmp_path, attempt):
+    found = Workers(tmp_path, attempt)
     yield found
     for process in found.started.values():
         if process.poll() is None:
@@ -110,44 +142,46 @@ def test_nobody_starts_before_all_have_come_and_then_all_do(workers):
 
 def test_if_one_does_not_come_none_starts_and_everybody_names_it(workers):
     for number in (0, 2):
-        workers.start(number, TOUCH.format(""), TPUFLEET_MEET_SECONDS="2")
+        workers.start(number, TOUCH.format(""), rendezvous_seconds=2)
 
     assert [workers.code(0), workers.code(2)] == [76, 76]
     assert not workers.began(0)
     assert not workers.began(2)
-    assert workers.news(0)["error"] == workers.news(2)["error"] == "pod-w1 did not come"
+    assert workers.news(0)["error"] == workers.news(2)["error"] == "pod-w1 did not arrive"
 
 
 def test_without_worker_0_none_starts_and_it_is_named(workers):
-    workers.start(1, TOUCH.format(""), TPUFLEET_MEET_SECONDS="1")
+    workers.start(1, TOUCH.format(""), rendezvous_seconds=1)
 
     assert workers.code(1) == 76
     assert workers.news(1)["error"].startswith("pod-w0 (127.0.0.1:")
 
 
 @pytest.mark.parametrize(
-    ("variable", "what"),
+    ("differs", "what"),
     [
-        ("TPUFLEET_MEET_RELEASE", "release other, pod-w0 has r"),
-        ("TPUFLEET_MEET_ENVIRONMENT", "environment other, pod-w0 has e"),
-        ("TPUFLEET_ATTEMPT", "attempt other, pod-w0 has 4"),
+        ({"release": "f" * 16}, f"release {'f' * 16}, pod-w0 has {RELEASE}"),
+        ({"python_env": "other"}, "environment other, pod-w0 has e"),
+        ({"run": "yours"}, "run yours, pod-w0 has mine"),
     ],
 )
-def test_a_worker_that_comes_with_something_else_keeps_all_from_starting(workers, variable, what):
+def test_a_worker_that_arrives_with_something_else_keeps_all_from_starting(workers, differs, what):
     workers.start(0, TOUCH.format(""))
-    workers.start(1, TOUCH.format(""), **{variable: "other"})
+    workers.start(1, TOUCH.format(""), **differs)
 
     assert [workers.code(0), workers.code(1)] == [76, 76]
-    assert workers.news(0)["error"] == workers.news(1)["error"] == f"pod-w1 has come with {what}"
+    assert workers.news(0)["error"] == workers.news(1)["error"] == f"pod-w1 arrived with {what}"
 
 
 def test_who_has_not_the_attempts_token_is_nobody(workers):
-    workers.start(0, TOUCH.format(""), TPUFLEET_MEET_SECONDS="3")
-    workers.start(2, TOUCH.format(""), TPUFLEET_MEET_SECONDS="3")
-    workers.start(1, TOUCH.format(""), TPUFLEET_MEET_SECONDS="3", TPUFLEET_MEET_TOKEN="guess")
+    workers.start(0, TOUCH.format(""), rendezvous_seconds=3)
+    workers.start(2, TOUCH.format(""), rendezvous_seconds=3)
+    workers.start(
+        1, TOUCH.format(""), rendezvous_seconds=3, environ={"TPUFLEET_RENDEZVOUS_TOKEN": "guess"}
+    )
 
     assert workers.code(0) == 76
-    assert workers.news(0)["error"] == "pod-w1 did not come"
+    assert workers.news(0)["error"] == "pod-w1 did not arrive"
     assert not workers.began(1)
 
 
@@ -159,6 +193,11 @@ def shared(tmp_path):
     """A checkpoint path below a shared directory; the run's own directory is not made yet."""
     (tmp_path / "shared").mkdir()
     return tmp_path / "shared/checkpoints/mine"
+
+
+def unshared(shared: Path) -> dict[str, Any]:
+    """Return the fields of a launch whose checkpoint directory must be proven to be shared."""
+    return {"checkpoints": str(shared), "volatile_checkpoints": False}
 
 
 def with_own(folder: Path, shared: Path) -> tuple[str, ...]:
@@ -177,8 +216,8 @@ def test_no_worker_starts_whose_checkpoint_directory_is_its_own(workers, shared,
             number,
             TOUCH.format(""),
             with_own(tmp_path / f"disk{number}", shared) if number in apart else (),
-            TPUFLEET_MEET_CHECKPOINTS=str(shared),
-            TPUFLEET_MEET_SHARED_SECONDS="0.5",
+            **unshared(shared),
+            environ={"TPUFLEET_RENDEZVOUS_SHARED_SECONDS": "0.5"},
         )
 
     assert [workers.code(number) for number in range(3)] == [78, 78, 78]
@@ -196,7 +235,7 @@ def test_workers_that_share_the_checkpoint_directory_start_and_the_check_leaves_
     workers, shared
 ):
     for number in range(3):
-        workers.start(number, TOUCH.format(""), TPUFLEET_MEET_CHECKPOINTS=str(shared))
+        workers.start(number, TOUCH.format(""), **unshared(shared))
 
     assert [workers.code(number) for number in range(3)] == [0, 0, 0]
     assert not list(shared.parent.parent.iterdir())
@@ -209,8 +248,8 @@ def test_a_worker_that_dies_during_the_check_keeps_all_from_starting(workers, sh
             number,
             TOUCH.format(""),
             with_own(tmp_path / "disk", shared) if number == 2 else (),
-            TPUFLEET_MEET_CHECKPOINTS=str(shared),
-            TPUFLEET_MEET_SHARED_SECONDS="60",
+            **unshared(shared),
+            environ={"TPUFLEET_RENDEZVOUS_SHARED_SECONDS": "60"},
         )
     deadline = time.monotonic() + 30
     while not list(shared.parent.parent.iterdir()):  # the token of worker 0
@@ -224,7 +263,7 @@ def test_a_worker_that_dies_during_the_check_keeps_all_from_starting(workers, sh
 
 
 def test_the_token_is_not_in_the_trainers_environment(workers):
-    program = "import os, sys; sys.exit(any('MEET' in name for name in os.environ))"
+    program = "import os, sys; sys.exit(any('RENDEZVOUS' in name for name in os.environ))"
     for number in range(3):
         workers.start(number, program)
 
@@ -243,10 +282,10 @@ def test_secrets_reach_a_trainer_behind_a_shell_wrapper_and_are_no_ones_argument
         f"import subprocess, sys; open('env', 'w').write(subprocess.check_output("
         f"['sh', '-c', 'exec \"$0\" -c \"$1\"', sys.executable, {inner!r}], text=True))"
     )
-    workers.start(0, wrapper, TPUFLEET_MEET_AT="", CREDENTIALS_DIRECTORY=str(credentials))
+    workers.start(0, wrapper, environ={**ALONE, "CREDENTIALS_DIRECTORY": str(credentials)})
     assert workers.code(0) == 0
 
-    seen = json.loads((tmp_path / "0/env").read_text())
+    seen = json.loads((workers.home(0, "env")).read_text())
     assert (seen["KEY"], seen["TPUFLEET_RUN"]) == ("sesame", "mine")
     assert "LD_PRELOAD" not in seen
 
@@ -293,7 +332,7 @@ def test_a_trainer_that_saves_when_the_others_end_says_so_by_its_own_code(worker
     for number in range(3):
         workers.start(number, crash if number == 1 else save)
     workers.all_began()
-    (workers.folder / "1/go").touch()
+    workers.home(1, "go").touch()
 
     assert [workers.code(number) for number in (0, 1, 2)] == [75, 1, 75]
 
@@ -331,7 +370,7 @@ def test_a_trainer_that_is_done_leaves_the_others_alone(workers):
 
 def test_a_trainer_that_dies_of_a_signal_dies_of_it_for_systemd_too(workers):
     crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-    workers.start(0, crash, TPUFLEET_MEET_AT="", TPUFLEET_MEET_AS="")
+    workers.start(0, crash, environ=ALONE)
 
     assert workers.code(0) == -signal.SIGSEGV
 
@@ -350,16 +389,7 @@ def test_term_before_the_beginning_ends_the_waiting(workers):
 
 
 def test_a_command_that_does_not_exist_says_so(workers, tmp_path):
-    workers.start(0, "", TPUFLEET_MEET_AT="", TPUFLEET_MEET_AS="")
-    workers.code(0)
-    command = tmp_path / "0/etc/runs/mine/command"
-    command.write_text(command.read_text().replace(sys.executable, "nowhere/python"))
-    workers.started.clear()
-    done = subprocess.run(
-        [sys.executable, ATTEMPT, "begin", "mine"],
-        env={"TPUFLEET_ETC": str(tmp_path / "0/etc"), "TPUFLEET_ATTEMPT": "5"},
-        check=False,
-    )
+    workers.start(0, "", environ=ALONE, command=["nowhere/python"])
 
-    assert done.returncode == 127
+    assert workers.code(0) == 127
     assert "nowhere/python: No such file" in (tmp_path / "0/run/log").read_text()

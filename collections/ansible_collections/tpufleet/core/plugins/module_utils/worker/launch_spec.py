@@ -1,0 +1,272 @@
+"""What one attempt of a run is, for all its processes.
+
+The plan builds a LaunchSpec once. The run's record stores it, the module ``run`` writes it to
+``launch.json`` on each worker, and the programs of the run's unit read it there. A new field is
+added here and where it is used. Python 3.9, standard library: workers import this file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import PurePosixPath
+from typing import Any
+
+from .contract import RENDEZVOUS_SECONDS, coordinator_port, rendezvous_port
+from .node_identity import NodeIdentity
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_RELEASE = re.compile(r"[0-9a-f]{16}")
+_LOCK_DIGEST = re.compile(r"[0-9a-f]{64}")
+_REQUIREMENTS = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_TPU = re.compile(r"(multislice_)?[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_PATH = re.compile(r"(/|gs://[a-z0-9][a-z0-9._-]{1,221}(/|$))[A-Za-z0-9._/=@+:,~ -]*")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,253}")
+
+MAX_CONFIG = 1 << 20
+"""Characters of a config."""
+_MAX_WORDS, _MAX_TEXT, _MAX_NODES, _MAX_WORKERS = 1000, 1 << 16, 1024, 1 << 16
+
+Check = Callable[[Any], Any]
+"""Returns the value that a field gets. Raises ValueError with what is wrong with the given one."""
+
+
+class InvalidLaunchError(ValueError):
+    """A field of a launch is invalid; ``problem`` says why and never shows its value."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"invalid launch: {name} {problem}")
+        self.field, self.problem = name, problem
+
+
+def checked(value: Any, kind: type) -> Any:
+    """Return the value if it is of this JSON type. Raises ValueError."""
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise ValueError(f"is a {type(value).__name__}, expected {kind.__name__}")
+    return value
+
+
+def is_text(value: object, longest: int) -> bool:
+    """Return whether this is a text of at most ``longest`` characters, no control characters."""
+    return isinstance(value, str) and len(value) <= longest and not CONTROL.search(value)
+
+
+def _text(pattern: re.Pattern[str]) -> Check:
+    def check(value: Any) -> str:
+        if not pattern.fullmatch(checked(value, str)):
+            raise ValueError("has an invalid format")
+        return value
+
+    return check
+
+
+def _path(value: Any) -> str:
+    if ".." in PurePosixPath(_text(_PATH)(value)).parts:
+        raise ValueError("leads through '..'")
+    return value
+
+
+def _number(least: int, most: int) -> Check:
+    def check(value: Any) -> int:
+        if not least <= checked(value, int) <= most:
+            raise ValueError(f"is not between {least} and {most}")
+        return value
+
+    return check
+
+
+def _flag(value: Any) -> bool:
+    return checked(value, bool)
+
+
+def _items(longest: int, item: Callable[[Any], bool]) -> Check:
+    def check(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"is a {type(value).__name__}, expected list")
+        if len(value) > longest:
+            raise ValueError(f"has more than {longest} entries")
+        if not all(map(item, value)):
+            raise ValueError("has an invalid item")
+        return tuple(value)
+
+    return check
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return _items(_MAX_WORKERS, lambda name: is_text(name, 253))(value)
+
+
+def _command(value: Any) -> tuple[str, ...]:
+    words = _items(_MAX_WORDS, lambda word: is_text(word, _MAX_TEXT))(value)
+    if not words:
+        raise ValueError("is empty")
+    return words
+
+
+def _config(value: Any) -> str:
+    if not is_text(checked(value, str), MAX_CONFIG):
+        raise ValueError("is too long, or has control characters")
+    return value
+
+
+def _env(value: Any) -> dict[str, str]:
+    for name, text in checked(value, Mapping).items():
+        is_name = isinstance(name, str) and VARIABLE.fullmatch(name)
+        if not is_name or not is_text(text, _MAX_TEXT):
+            raise ValueError("has an item that is not an environment variable")
+    return dict(value)
+
+
+def _nodes(value: Any) -> tuple[NodeIdentity, ...]:
+    nodes = _items(_MAX_NODES, lambda node: isinstance(node, Mapping))(value)
+    try:
+        return tuple(NodeIdentity.parse(*map(node.get, ("name", "zone", "id"))) for node in nodes)
+    except ValueError:
+        raise ValueError("has an item that does not identify a TPU") from None
+
+
+def _required(check: Check) -> Any:
+    return field(metadata={"check": check})
+
+
+def _optional(check: Check, default: Any) -> Any:
+    return field(default=default, metadata={"check": check})
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """What one attempt of a run is, for all its processes. A relaunch changes only where it runs.
+
+    Args:
+        run: the run's name.
+        release: the code's id on the workers and in the controller's cache.
+        requirements: SHA-256 of the lock file of the Python environment.
+        command: the words to run, with ``{…}`` for the values of the run contract.
+        checkpoints: the run's own checkpoint directory or ``gs://`` URI.
+        tpu: what ``-e tpu=`` accepts, or ``multislice_NAME``.
+        attempt: 0 until it is recorded.
+        workers: the number of processes, one on each worker.
+        slices: how many slices the TPU has. Each has equally many workers.
+        chip: the one chip of its worker that the run uses, -1 for all.
+        config: the config's text; None where the command has none.
+        config_name: the config's file name, which names the run by default.
+        env: the trainer's variables. Nothing secret.
+        jax_requirements: the name of the lock file's set, such as ``worker-tpu``.
+        compile_cache: where JAX keeps compiled programs; empty for a directory of each worker.
+        volatile_checkpoints: whether checkpoints on the TPU's own disks are accepted.
+        nodes: the TPUs that it runs on.
+        coordinator_host: the address of process 0's worker.
+        placement: the inventory name of each process's worker. Workers other than that of process 0
+            may get only the first.
+        rendezvous_seconds: how long the processes wait for each other.
+        finished_attempt: the attempt whose marker beside the checkpoints shows that this launch is
+            done, 0 for none.
+    """
+
+    run: str = _required(_text(RUN_NAME))
+    release: str = _required(_text(_RELEASE))
+    requirements: str = _required(_text(_LOCK_DIGEST))
+    command: tuple[str, ...] = _required(_command)
+    checkpoints: str = _required(_path)
+    tpu: str = _required(_text(_TPU))
+    attempt: int = _optional(_number(0, 1 << 31), 0)
+    workers: int = _optional(_number(1, _MAX_WORKERS), 1)
+    slices: int = _optional(_number(1, _MAX_NODES), 1)
+    chip: int = _optional(_number(-1, 1 << 10), -1)
+    config: str | None = _optional(_config, None)
+    config_name: str = _optional(_text(_FILE_NAME), "config.yml")
+    env: Mapping[str, str] = field(default_factory=dict, metadata={"check": _env})
+    jax_requirements: str = _optional(_text(_REQUIREMENTS), "")
+    compile_cache: str = _optional(_path, "")
+    volatile_checkpoints: bool = _optional(_flag, False)
+    nodes: tuple[NodeIdentity, ...] = _optional(_nodes, ())
+    coordinator_host: str = _optional(_text(_HOST), "")
+    placement: tuple[str, ...] = _optional(_names, ())
+    rendezvous_seconds: int = _optional(_number(1, 86400), RENDEZVOUS_SECONDS)
+    finished_attempt: int = _optional(_number(0, 1 << 31), 0)
+
+    @classmethod
+    def from_json(cls, value: object) -> LaunchSpec:
+        """Validate a launch that was read. Unknown fields are ignored.
+
+        Raises InvalidLaunchError naming the first invalid field.
+        """
+        if not isinstance(value, Mapping):
+            raise InvalidLaunchError("the whole", "is not a JSON object")
+        found = {}
+        for each in fields(cls):
+            given = value.get(each.name)
+            if given is None or given == each.default:
+                if each.default is MISSING and each.default_factory is MISSING:
+                    raise InvalidLaunchError(each.name, "is missing")
+                continue
+            try:
+                found[each.name] = each.metadata["check"](given)
+            except ValueError as error:
+                raise InvalidLaunchError(each.name, str(error)) from None
+        spec = cls(**found)
+        if spec.checkpoints.rpartition("/")[2] != spec.run or spec.checkpoints.count("/") < 2:
+            raise InvalidLaunchError("checkpoints", "does not end with the run's name")
+        if spec.workers % spec.slices:
+            raise InvalidLaunchError("slices", "does not divide the number of workers")
+        return spec
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the launch with JSON types only."""
+        return {
+            **vars(self),
+            "command": list(self.command),
+            "env": dict(self.env),
+            "nodes": [asdict(node) for node in self.nodes],
+            "placement": list(self.placement),
+        }
+
+    def definition(self) -> dict[str, Any]:
+        """Return what makes two launches the same: not the attempt, nor where and how it runs."""
+        own = self.to_json()
+        return {name: value for name, value in own.items() if name not in _OF_THE_ATTEMPT}
+
+    @property
+    def coordinator(self) -> str:
+        """Address of JAX's coordinator, ``host:port``."""
+        return f"{self.coordinator_host}:{coordinator_port(self.attempt, self.chip)}"
+
+    @property
+    def rendezvous_address(self) -> tuple[str, int]:
+        """Host and port at which process 0 waits for the others."""
+        return self.coordinator_host.strip("[]"), rendezvous_port(self.attempt, self.chip)
+
+    def worker_name(self, process_id: int) -> str:
+        """Return the name of a process's worker for messages."""
+        known = process_id < len(self.placement)
+        return self.placement[process_id] if known else f"process {process_id}"
+
+
+def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Put the values of the run contract in place of ``{run}``, ``{process_id}`` and so on.
+
+    ``variables`` is an environment with ``TPUFLEET_RUN`` and so on. Other braces stay: they may be
+    the trainer's own.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = f"TPUFLEET_{found[1].upper()}" if found[1] in _PLACEHOLDERS else ""
+        return variables.get(name, found[0])
+
+    return [re.sub(r"\{(\w+)\}", value, word) for word in command]
+
+
+_PLACEHOLDERS = (
+    *("run", "run_dir", "attempt", "coordinator", "num_processes", "process_id", "config"),
+    "checkpoints",
+)
+_OF_THE_ATTEMPT = frozenset(
+    (
+        *("attempt", "nodes", "coordinator_host", "placement", "rendezvous_seconds"),
+        *("finished_attempt", "slices", "chip", "compile_cache", "volatile_checkpoints"),
+    )
+)

@@ -1,0 +1,185 @@
+"""One process of a launch on its worker: its environment, identity and files.
+
+Pure; worker/run_start.py does the work. Python 3.9, standard library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .contract import MEGASCALE_PORT, METRICS_PORT
+from .launch_spec import VARIABLE, LaunchSpec
+from .run import Places, RunError
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a launch, and what its worker alone knows of it.
+
+    Args:
+        spec: what all processes of the attempt share.
+        process_id: which of them this is.
+        python_env: the name of the Python environment on this worker.
+        worker_env: the inventory's variables for trainers on this worker; the launch's override
+            them.
+        secrets: variables that reach the trainer as a systemd credential.
+        token: the secret by which the processes of this attempt recognize each other. Without one
+            they do not wait for each other.
+    """
+
+    spec: LaunchSpec
+    process_id: int
+    python_env: str
+    worker_env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    token: str = ""
+
+    def variables(self) -> dict[str, str]:
+        """Return the trainer's variables except secrets and the run contract."""
+        platform = {"JAX_PLATFORMS": "cpu"} if self.spec.jax_requirements == "worker-cpu" else {}
+        slices = slice_variables(self.spec, self.process_id)
+        return {
+            **platform,
+            **self.worker_env,
+            **self.spec.env,
+            **slices,
+            **chip_variables(self.spec.chip),
+        }
+
+    def identity(self) -> str:
+        """Return a digest that is equal for two launches of the same thing on this worker.
+
+        The attempt, and how its processes find each other, are no part of it.
+        """
+        known = {
+            "definition": self.spec.definition(),
+            "coordinator_host": self.spec.coordinator_host,
+            "process_id": self.process_id,
+            "python_env": self.python_env,
+            "variables": {**self.variables(), **self.secrets},
+        }
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
+    """Return what libtpu needs to join slices over the data centre's network."""
+    if spec.slices < 2:
+        return {}
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{spec.coordinator_host}:{MEGASCALE_PORT}",
+        "MEGASCALE_NUM_SLICES": str(spec.slices),
+        "MEGASCALE_SLICE_ID": str(process_id * spec.slices // spec.workers),
+    }
+
+
+def chip_variables(chip: int) -> dict[str, str]:
+    """Return what restricts a process to one chip of its worker; nothing for all chips."""
+    if chip < 0:
+        return {}
+    return {
+        "TPU_VISIBLE_CHIPS": str(chip),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "LIBTPU_INIT_ARGS": f"--runtime_metric_service_port={METRICS_PORT + chip}",
+    }
+
+
+def contract_variables(process: Process, places: Places) -> dict[str, str]:
+    """Return the variables of the run contract (docs/own_trainer.md)."""
+    spec, run_dir = process.spec, places.run_dir(process.spec.run)
+    variables = {
+        "TPUFLEET_RUN": spec.run,
+        "TPUFLEET_RUN_DIR": str(run_dir),
+        "TPUFLEET_ATTEMPT": str(spec.attempt),
+        "TPUFLEET_COORDINATOR": spec.coordinator,
+        "TPUFLEET_NUM_PROCESSES": str(spec.workers),
+        "TPUFLEET_PROCESS_ID": str(process.process_id),
+        "TPUFLEET_CHECKPOINTS": spec.checkpoints,
+    }
+    if spec.config is not None:
+        variables["TPUFLEET_CONFIG"] = str(run_dir / "config.yml")
+    return variables
+
+
+def environment(
+    process: Process, places: Places, trust: Mapping[str, str], compile_cache: str = ""
+) -> dict[str, str]:
+    """Return all variables of the unit; nobody else can set those of the run contract.
+
+    ``trust`` names the certificates that the worker's system trusts. An empty ``compile_cache``
+    means a directory of this worker.
+    """
+    home = places.python_env(process.python_env)
+    rendezvous = process.spec.workers > 1 and process.token
+    return {
+        "HOME": str(places.home),
+        "PATH": f"{home}/bin:{places.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "VIRTUAL_ENV": str(home),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # Else JAX takes SIGTERM for a notice that few trainers ask for (docs/own_trainer.md).
+        "JAX_ENABLE_PREEMPTION_SERVICE": "false",
+        "JAX_COMPILATION_CACHE_DIR": compile_cache or str(places.state / "jax-cache"),
+        **trust,
+        **process.variables(),
+        **contract_variables(process, places),
+        **({"TPUFLEET_RENDEZVOUS_TOKEN": process.token} if rendezvous else {}),
+    }
+
+
+def environment_file(variables: Mapping[str, str]) -> str:
+    """Format variables for systemd's EnvironmentFile= (systemd.exec(5)).
+
+    Raises RunError for a name or a value that systemd would silently drop.
+    """
+    lines = []
+    for name, value in sorted(variables.items()):
+        if not VARIABLE.fullmatch(name):
+            raise RunError(f"{name!r} is not a valid name of an environment variable")
+        if any((ord(sign) < 32 and sign not in "\t\n") or ord(sign) == 127 for sign in value):
+            raise RunError(f"the environment variable {name} has a control character in its value")
+        escaped = re.sub(r'(["\\`$])', r"\\\1", value)
+        lines.append(f'{name}="{escaped}"\n')
+    return "".join(lines)
+
+
+def secrets_file(process: Process) -> str:
+    """Format the secrets as the unit's program reads them (roles/run/files/attempt): JSON.
+
+    Raises RunError for what cannot be an environment variable; shows no value.
+    """
+    for name, value in process.secrets.items():
+        if not VARIABLE.fullmatch(name):
+            raise RunError(f"{name!r} in secrets is not a valid name of an environment variable")
+        if "\0" in value:
+            raise RunError(f"the secret {name} has a NUL in its value")
+    return json.dumps(dict(process.secrets)) + "\n"
+
+
+def launch_file(process: Process) -> str:
+    """Format ``launch.json``: the launch as it came, and what this worker adds to it."""
+    content = {
+        "spec": process.spec.to_json(),
+        "process_id": process.process_id,
+        "python_env": process.python_env,
+        "identity": process.identity(),
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def launch_summary(content: Mapping) -> dict:
+    """Return the main fields of ``launch.json``: nothing of the environment or the config.
+
+    A launch of an older version is returned as it is.
+    """
+    spec = content.get("spec")
+    if not isinstance(spec, Mapping):
+        return dict(content)
+    kept = ("attempt", "release", "command", "checkpoints", "chip", "workers")
+    of_the_spec = {name: spec.get(name) for name in kept}
+    return {**of_the_spec, **{name: value for name, value in content.items() if name != "spec"}}

@@ -1,0 +1,213 @@
+"""Start and stop one process of a run on this worker, and what keeps it from starting."""
+
+from __future__ import annotations
+
+import pwd
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from . import run_checkpoints
+from .certificate import read_certificate
+from .contract import USER
+from .devices import groups, holders
+from .process import (
+    Process,
+    environment,
+    environment_file,
+    launch_file,
+    secrets_file,
+)
+from .python_env import is_complete, network_environment
+from .release import proven, summary
+from .run import Places, chip_of, overlap
+from .run_state import RunState
+from .run_unit import UNIT, active, active_runs, observe, systemctl
+from .safe_files import is_directory, make_directory, remove_file, write_file
+
+DROP_INS = Path("/run/systemd/system")
+LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
+
+
+def status(process: Process, seen: Mapping) -> str:
+    """Compare a launch with what is on this worker (``observe``).
+
+    Returns ``running`` or ``done`` for this launch, ``other`` if the run is active as another
+    launch, else ``absent``.
+    """
+    is_same = seen["launched"].get("identity") == process.identity()
+    if seen["active"]:
+        return "running" if is_same and seen["state"] != RunState.STOPPING else "other"
+    return "done" if is_same and seen["state"] == RunState.DONE else "absent"
+
+
+def blockers(
+    process: Process,
+    places: Places,
+    device_glob: str = "",
+    units: Mapping[str, dict[str, str]] | None = None,
+    is_preemptible: bool = False,
+) -> list[str]:
+    """Return what keeps a launch from starting here: each line an observation and its fix.
+
+    ``units`` is what systemd says of all runs, for who has asked already. A missing release is no
+    blocker: it is pushed (``release_problem``). On a TPU that ``is_preemptible``, checkpoints on
+    its own disks are one.
+    """
+    spec, variables = process.spec, {**process.variables(), **process.secrets}
+    found, running = [], active_runs() if units is None else active(units)
+    for other in running:
+        seen = observe(other, places, unit=(units or {}).get(other))
+        if other != spec.run and not overlap(spec.chip, chip_of(seen["launched"])):
+            continue
+        if other != spec.run:
+            found.append(
+                f"run {other} is {seen['state']} here. Free the worker: "
+                f"ansible-playbook playbooks/kill.yml -e run={other}"
+            )
+        elif seen["launched"].get("identity") != process.identity():
+            found.append(
+                f"run {other} is {seen['state']} with {other_launch(seen['launched'], process)}. "
+                f"Stop it first: ansible-playbook playbooks/kill.yml -e run={other}"
+            )
+    if read_certificate(places.root) is None:
+        found.append("this worker is not set up. Set it up: ansible-playbook setup.yml")
+    elif not (places.root / "bin/worker/launch_spec.py").exists():
+        found.append(
+            "this worker was set up by an older version, whose units cannot read this launch. "
+            "Update it: ansible-playbook setup.yml"
+        )
+    if not is_complete(places.python_env(process.python_env)):
+        found.append(
+            f"the Python environment {process.python_env} is missing. Create it: "
+            "ansible-playbook setup.yml"
+        )
+    if device_glob and spec.run not in running:
+        found += [f"{held}. End it first" for held in holders(device_glob, chip=spec.chip)]
+    if trouble := run_checkpoints.trouble(spec.checkpoints, variables):
+        found.append(trouble)
+    if is_preemptible and not spec.volatile_checkpoints:
+        found += lost_with_tpu(process)
+    return found
+
+
+def lost_with_tpu(process: Process) -> list[str]:
+    """Return why the checkpoints do not outlive a preemption; nothing if they do."""
+    leader = process.spec.rendezvous_address[0]
+    why = run_checkpoints.dies_with_tpu(process.spec.checkpoints, leader)
+    if not why:
+        return []
+    return [
+        f"{why}, and this TPU can be preempted. Use a bucket: "
+        "ansible-playbook train.yml -e checkpoints=gs://BUCKET/PREFIX, "
+        "or accept the loss: -e volatile_checkpoints=true"
+    ]
+
+
+def release_problem(process: Process, places: Places) -> str:
+    """Return what is wrong with this worker's copy of the release; empty if it is whole."""
+    name = process.spec.release
+    release = places.release(name)
+    problems = proven(release, name) if release.exists() else ["it is missing"]
+    if not problems:
+        return ""
+    return f"release {name}: {summary(problems)}. Push it: ansible-playbook playbooks/push.yml"
+
+
+def other_launch(launched: Mapping, process: Process) -> str:
+    """Say how the active launch differs from the requested one."""
+    if launched.get("release") != process.spec.release:
+        return f"release {launched.get('release')} (requested: {process.spec.release})"
+    return "another config, command or set of workers"
+
+
+def start(process: Process, places: Places, device_glob: str = "") -> None:
+    """Write what the unit needs and start it. Raises RunError, OSError."""
+    account, spec = pwd.getpwnam(USER), process.spec
+    run_dir, unit_dir = places.run_dir(spec.run), places.unit_dir(spec.run)
+    for owned in (places.home, run_dir):
+        if not is_directory(owned, account.pw_uid):
+            make_directory(owned, account.pw_uid, 0o755)
+    unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for stale in ("heartbeat.json", "exit.json", "meeting.json"):
+        remove_file(run_dir / stale)
+    # None of this need outlive a power cut: the run has ended then, and its record is elsewhere.
+    if spec.config is not None:
+        write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)
+    cache = usable_cache(spec.compile_cache, account)
+    variables = environment(process, places, network_environment({}), cache)
+    write_file(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
+    write_file(unit_dir / "secrets", secrets_file(process), 0o600, durable=False)
+    is_known = (unit_dir / "launch.json").exists()
+    content = launch_file(process)
+    write_file(unit_dir / "launch.json", content, 0o640, durable=False, group=account.pw_gid)
+    unit = UNIT.format(spec.run)
+    allow(groups(device_glob), unit)
+    if (
+        is_known
+    ):  # if systemd cannot start it, the end of the last attempt must not count as its end
+        subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
+    systemctl("start", unit)
+
+
+def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
+    """Create the shared compilation cache, for the trainer's user alone; return its path or URI.
+
+    Returns an empty string where it cannot be created: a run needs no cache. A directory that is
+    somebody else's stays so, since whoever launches a run chooses the path.
+    """
+    if not wanted or "://" in wanted:
+        return wanted
+    place = Path(wanted)
+    try:
+        if not is_directory(place, account.pw_uid):
+            if place.exists():
+                return ""
+            make_directory(place, account.pw_uid, 0o700)
+    except OSError:
+        return ""
+    return wanted
+
+
+def allow(gids: list[int], unit: str, folder: Path = DROP_INS) -> None:
+    """Give the unit's user the groups that own the devices on this worker now."""
+    place = folder / f"{unit}.d" / "device-groups.conf"
+    text = f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
+    before = place.read_text(encoding="utf-8") if place.exists() else ""
+    if text == before:
+        return
+    if text:
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write_file(place, text, 0o644)
+    else:
+        place.unlink()
+    systemctl("daemon-reload")
+
+
+def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
+    """Stop a run: TERM to all of it, time to save, KILL (the unit's own times); free the device.
+
+    Returns who still holds the device, or its ``chip``. libtpu's lock file is removed only when
+    nobody holds any.
+    """
+    systemctl("stop", UNIT.format(run))
+    return free_device(device_glob, chip=chip)[0]
+
+
+def free_device(
+    device_glob: str, lockfile: Path = LIBTPU_LOCKFILE, check: bool = False, chip: int = -1
+) -> tuple[list[str], bool]:
+    """Remove libtpu's lock file if no process holds a device and no run is active.
+
+    Returns who still holds a device (with ``chip``, that one), and whether the file was there to
+    be removed.
+    """
+    if not device_glob:
+        return [], False
+    others, left = active_runs(), holders(device_glob)
+    taken = not left and not others and lockfile.exists()
+    if taken and not check:
+        lockfile.unlink(missing_ok=True)
+    if chip >= 0:
+        return holders(device_glob, chip=chip), taken
+    return ([] if others else left), taken

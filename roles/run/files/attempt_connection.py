@@ -1,0 +1,102 @@
+"""Sealed connections between the workers of an attempt (`attempt_rendezvous.py`).
+
+Worker 0 greets with a nonce. Every later line is a message sealed with HMAC-SHA256:
+`<64 hex digits> <JSON object>`. Python 3.9, standard library.
+"""
+
+import errno
+import hashlib
+import hmac
+import json
+import socket
+
+LOST_SECONDS = 30  # a peer that has been silent for so long is gone (tcp(7), TCP_USER_TIMEOUT)
+MAX_LINE_BYTES = 4096
+
+
+def mac(key, *parts):
+    """Return the HMAC-SHA256 of several byte strings, in hexadecimal digits."""
+    text = b"".join(b"%d:%s" % (len(part), part) for part in parts)
+    return hmac.new(key, text, hashlib.sha256).hexdigest().encode()
+
+
+def parse(text):
+    """Parse a JSON object; None for anything else, and for one that is nested too deeply."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class Connection:
+    """One connection to another worker. ``name`` is that worker, once it is verified."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.name = ""
+        self.left = None  # the exit code that the other worker has reported
+        self.early = []  # messages that followed the one to begin at once
+        self._rest = b""
+        self._key, self._sent, self._received, self._side = b"", 0, 0, b""
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            ("TCP_KEEPIDLE", 10),
+            ("TCP_KEEPINTVL", 5),
+            ("TCP_KEEPCNT", 4),
+            ("TCP_USER_TIMEOUT", LOST_SECONDS * 1000),
+        ):
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        connection.settimeout(5)
+
+    def fileno(self):
+        """Return the descriptor, for select."""
+        return self.connection.fileno()
+
+    def seal_with(self, key, is_server):
+        """Seal and verify all further messages with ``key``; each counts only once, in order."""
+        self._key, self._side = key, b"server" if is_server else b"client"
+
+    def send(self, message):
+        """Send an object; False if the other end is gone."""
+        text = json.dumps(message).encode()
+        number, self._sent = b"%d" % self._sent, self._sent + 1
+        return self.send_line(mac(self._key, self._side, number, text) + b" " + text)
+
+    def send_line(self, line):
+        """Send a line as it is; False if the other end is gone."""
+        try:
+            self.connection.sendall(line + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def receive(self):
+        """Return the objects that have arrived; None if the peer is gone or a seal is wrong."""
+        lines = self.receive_lines()
+        found = [] if lines is None else [self._open(line) for line in lines]
+        return None if lines is None or None in found else found
+
+    def receive_lines(self):
+        """Return the whole lines that have arrived, unverified; None if the peer is gone."""
+        try:
+            data = self.connection.recv(MAX_LINE_BYTES)
+        except OSError as error:
+            return [] if error.errno in (errno.EAGAIN, errno.EINTR) else None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        too_long = any(len(line) > MAX_LINE_BYTES for line in [*lines, self._rest])
+        return None if not data or too_long else lines
+
+    def _open(self, line):
+        """Verify the seal of a line, and only then parse it; None if either fails."""
+        seal, _, text = line.partition(b" ")
+        side = b"client" if self._side == b"server" else b"server"
+        number, self._received = b"%d" % self._received, self._received + 1
+        if not hmac.compare_digest(seal, mac(self._key, side, number, text)):
+            return None
+        return parse(text)
+
+    def close(self):
+        """Close the connection."""
+        self.connection.close()

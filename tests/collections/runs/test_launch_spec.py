@@ -1,0 +1,97 @@
+"""A launch as one object: validated when it is read, and the same after a round trip."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import (
+    InvalidLaunchError,
+    LaunchSpec,
+    fill_command,
+)
+
+from tests.collections.runs.valid_record import launch_fields, launch_spec
+
+
+def test_a_launch_is_the_same_after_it_was_written_and_read():
+    spec = launch_spec(attempt=3, slices=2)
+
+    assert LaunchSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_a_launch_of_the_version_before_lacks_only_what_has_a_default():
+    added = ("slices", "coordinator_host", "placement", "rendezvous_seconds", "finished_attempt")
+    older = {name: value for name, value in launch_fields().items() if name not in added}
+
+    spec = LaunchSpec.from_json({"run": "mine", **older})
+
+    assert (spec.slices, spec.placement, spec.rendezvous_seconds) == (1, (), 120)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("coordinator_host", "a b"),
+        ("coordinator_host", "{{ x }}"),
+        ("placement", "pod-w0"),
+        ("placement", [1]),
+        ("slices", 0),
+        ("slices", 3),
+        ("rendezvous_seconds", 0),
+        ("finished_attempt", -1),
+        ("run", "../x"),
+    ],
+)
+def test_a_field_of_another_form_is_refused_by_its_name_and_not_shown(field, value):
+    with pytest.raises(InvalidLaunchError) as refused:
+        launch_spec(**{field: value}) if field != "run" else launch_spec(value)
+
+    assert refused.value.field == field
+    assert "{{" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 1])
+def test_what_is_no_object_is_no_launch(value):
+    with pytest.raises(InvalidLaunchError, match="not a JSON object"):
+        LaunchSpec.from_json(value)
+
+
+def test_the_ports_follow_from_attempt_and_chip_and_the_host_may_be_ipv6():
+    spec = launch_spec(attempt=3, coordinator_host="[fd00::1]")
+
+    assert spec.coordinator == "[fd00::1]:8479"
+    assert spec.rendezvous_address == ("fd00::1", 9479)
+    assert replace(spec, chip=0).coordinator == "[fd00::1]:10479"
+
+
+def test_a_worker_whose_name_did_not_come_along_is_called_by_its_process():
+    spec = launch_spec(placement=["pod-w0"])
+
+    assert (spec.worker_name(0), spec.worker_name(2)) == ("pod-w0", "process 2")
+
+
+@pytest.mark.parametrize("field", ["attempt", "compile_cache", "placement", "finished_attempt"])
+def test_two_attempts_of_one_launch_have_the_same_definition(field):
+    other = {"attempt": 9, "compile_cache": "/x", "placement": ["q"], "finished_attempt": 9}[field]
+
+    assert launch_spec(**{field: other}).definition() == launch_spec().definition()
+    assert launch_spec(config="steps: 11\n").definition() != launch_spec().definition()
+
+
+def test_the_values_of_the_contract_replace_their_placeholders_and_no_others():
+    words = ("x", "--id={process_id}", "{coordinator}", '{"a": 1}', "{unknown}", "{token}")
+    variables = {
+        "TPUFLEET_PROCESS_ID": "1",
+        "TPUFLEET_COORDINATOR": "10.0.0.2:8479",
+        "TPUFLEET_TOKEN": "secret",
+    }
+
+    found = fill_command(words, variables)
+
+    assert found == ["x", "--id=1", "10.0.0.2:8479", '{"a": 1}', "{unknown}", "{token}"]
+
+
+def test_a_value_with_spaces_stays_one_word():
+    filled = fill_command(("--to", "{checkpoints}"), {"TPUFLEET_CHECKPOINTS": "/a b; rm -rf /"})
+
+    assert filled == ["--to", "/a b; rm -rf /"]
