@@ -367,7 +367,6 @@ def test_google_cloud_unconfigured_says_what_to_fill_in():
         (("tpufleet.core.tpu_fleet",), "wait_for_capacity"),
         (("tpufleet.core.tpu_queued_resource",), "valid_for"),
         (("tpufleet.core.tpu_plan",), "grant_ends"),
-        (("tpufleet.core.confirm",), "agreed"),
         (("tpufleet.core.vpc_firewall",), "ssh_from"),
         (("tpufleet.core.ssh_key",), "comment"),
     ],

@@ -97,9 +97,9 @@ def typing(environment, word: str, *words: str) -> tuple[int, str]:
     )
     seen = b""
     while chunk := child.stdout.read1(4096):
-        asked = b"to go on: " in seen
+        asked = b"to continue:" in seen
         seen += chunk
-        if b"to go on: " in seen and not asked:
+        if b"to continue:" in seen and not asked:
             time.sleep(0.5)  # Ansible throws away what is typed before it listens
             child.stdin.write(word.encode() + b"\r")
             child.stdin.flush()
@@ -119,7 +119,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, loca
     local_api.ready("demo", labels=OURS)
     result = play(environment, "playbooks/delete.yml")
     assert result.returncode != 0
-    assert "say -e yes=true" in " ".join(result.stdout.split() + result.stderr.split())
+    assert "add -e yes=true" in " ".join(result.stdout.split() + result.stderr.split())
     assert local_api.node("demo")["state"] == "READY"
 
 

@@ -3,7 +3,7 @@
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.task_tally import failure_text
 
 MANDATORY = (
-    "Task failed: Finalization of task args for 'tpufleet.core.tunnel' failed: Error while "
+    "Task failed: Finalization of task args for 'ansible.builtin.fail' failed: Error while "
     "resolving value for 'port': The filter plugin 'ansible.builtin.mandatory' failed: "
     "which port? -e port=1"
 )
@@ -21,7 +21,7 @@ def test_a_loop_s_words_are_those_of_its_failed_items_once():
     items = [
         {"failed": True, "msg": "no disk"},
         {"msg": "fine"},
-        {"failed": True, "msg": "no disk"},
+        {"exception": "(traceback unavailable)", "msg": "no disk"},
     ]
 
     assert failure_text({"msg": "one or more items failed", "results": items}) == "no disk"

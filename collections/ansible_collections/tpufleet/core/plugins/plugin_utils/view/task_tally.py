@@ -106,7 +106,8 @@ def failure_text(result: Mapping[str, Any]) -> str:
     failed = [
         item
         for item in result.get("results") or ()
-        if isinstance(item, Mapping) and (item.get("failed") or item.get("unreachable"))
+        if isinstance(item, Mapping)
+        and (item.get("failed") or item.get("unreachable") or "exception" in item)
     ]
     if failed:
         return "\n".join(dict.fromkeys(failure_text(item) for item in failed))
