@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from harness.scripted_api import Say, ScriptedApi, error
@@ -31,6 +32,7 @@ def bare(tmp_path: Path, **more: str) -> dict[str, str]:
     """The environment of somebody who has set nothing up yet."""
     kept = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
     home = {"HOME": str(tmp_path), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible")}
+    home |= {"TPUFLEET_ON_ERROR": "report"}
     return {**kept, **home, "ANSIBLE_NOCOLOR": "1", "NO_GCE_CHECK": "true", **more}
 
 
@@ -103,9 +105,12 @@ def test_the_local_cloud_is_not_up(tmp_path):
     assert "? ssh key: can't be seen without the inventory" in said(done)
 
 
-def test_an_inventory_that_cannot_be_read_ends_every_other_playbook(tmp_path):
-    environment = bare(tmp_path, TPUFLEET_LOCALCLOUD_DIR=str(tmp_path))
-    done = play(environment, "playbooks/plan.yml")
+@pytest.mark.parametrize("playbook", ["playbooks/plan.yml", DOCTOR])
+def test_an_inventory_that_cannot_be_read_ends_a_playbook_unless_asked_to_report(
+    tmp_path, playbook
+):
+    where = {"TPUFLEET_LOCALCLOUD_DIR": str(tmp_path), "TPUFLEET_ON_ERROR": "fail"}
+    done = play(bare(tmp_path, **where), playbook)
     assert done.returncode == 4
     assert "PLAY" not in done.stdout
 

@@ -53,6 +53,7 @@ def test_a_span_is_read_as_people_write_it(span, expected):
         (("kill", "a b", "18:00", ""), "not a valid name"),
         (("kill", "mine", "18:00\nExecStart=/bin/x", ""), "not a time"),
         (("kill", "mine", "$(reboot)", ""), "not a time"),
+        (("kill", "mine", "2026-12-31", ""), "no time of day. Quote a value with a space twice"),
         (("reboot", "mine", "18:00", ""), "cannot be scheduled"),
     ],
 )

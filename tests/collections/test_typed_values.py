@@ -1,37 +1,40 @@
-"""A value with spaces that Ansible would cut at the first is refused: nothing typed is lost."""
+"""A value with spaces that Ansible would cut at the first is rejected: nothing typed is lost."""
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import typed_values
 
 from tests.collections.test_playbooks import environment_of, flat, play
 
+EXAMPLES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
+
+
+def test_train_names_a_value_that_is_cut_with_how_it_is_typed(local_api):
+    local_api.ready("demo")
+
+    done = play(
+        environment_of(local_api), "train.yml", "-e", "tpu=demo", "-e", "set=steps=5 seed=2"
+    )
+
+    assert done.returncode == 2
+    assert "-e set=… is cut at its first space" in flat(done)
+    assert "train.yml -e set='\"steps=2000 seed=2\"'" in flat(done)
+
+
+def cut(monkeypatch, *given):
+    monkeypatch.setattr(typed_values.context, "CLIARGS", {"extra_vars": given})
+    return typed_values.cut_short(EXAMPLES, "train.yml")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_text_of_several_words_is_looked_at(monkeypatch, name):
+    found = cut(monkeypatch, "run=a tpu=b", f"{name}=first second=third")
+
+    assert f"train.yml -e {name}='\"{EXAMPLES[name]}\"'" in found
+
 
 @pytest.mark.parametrize(
-    ("playbook", "said", "example"),
-    [
-        ("train.yml", "set=steps=5 seed=2", "train.yml -e set='\"steps=2000 seed=2\"'"),
-        ("train.yml", "command=sh mine.sh", "train.yml -e command='\"PROGRAM ARGUMENT\"'"),
-        ("train.yml", "env=A=1 B=2", "train.yml -e env='\"A=1 B=2\"'"),
-        ("playbooks/schedule.yml", "at=Fri 20:00", "schedule.yml -e at='\"2026-12-31 18:00\"'"),
-    ],
+    "given",
+    ['set="steps=5 seed=2"', '{"command": "sh mine.sh"}', "run=a tpu=b", "set=steps=5", "@a.yml"],
 )
-def test_a_value_that_is_cut_is_named_with_how_it_is_typed(local_api, playbook, said, example):
-    done = play(environment_of(local_api), playbook, "-e", said)
-
-    assert done.returncode == 4
-    assert "is cut at its first space" in flat(done)
-    assert example in flat(done)
-
-
-@pytest.mark.parametrize(
-    ("playbook", "said"),
-    [
-        ("train.yml", 'set="steps=5 seed=2"'),
-        ("train.yml", '{"command": "sh mine.sh"}'),
-        ("train.yml", "run=a tpu=b"),
-        ("playbooks/plan.yml", "env=A=1 B=2"),
-    ],
-)
-def test_what_is_whole_or_is_no_text_of_the_verb_is_left_to_ansible(local_api, playbook, said):
-    done = play(environment_of(local_api), playbook, "-e", said)
-
-    assert "is cut" not in flat(done)
+def test_what_is_whole_or_is_no_text_is_left_to_ansible(monkeypatch, given):
+    assert cut(monkeypatch, given) == ""

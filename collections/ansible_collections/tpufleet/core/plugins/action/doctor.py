@@ -24,7 +24,6 @@ from ..module_utils.cloud.tpu_errors import NotConfigured, TpuApiError, one_line
 from ..module_utils.schedule.run_schedule import PREFIX, ScheduleError
 from ..module_utils.schedule.timers import Systemd, keeper
 from ..module_utils.worker.doctor_finding import MEND, OK, Finding, mend, told, unseen, verdict
-from ..plugin_utils.doctor.doctor_asked import ERROR
 from ..plugin_utils.doctor.doctor_cloud import cloud_findings
 from ..plugin_utils.doctor.doctor_controller import key_finding, program_findings, version_findings
 from ..plugin_utils.doctor.doctor_fleet import (
@@ -35,6 +34,7 @@ from ..plugin_utils.doctor.doctor_fleet import (
 )
 from ..plugin_utils.doctor.doctor_ways import way_findings, way_of
 from ..plugin_utils.doctor.foreign import foreign_findings
+from ..plugin_utils.doctor.inventory_error import ERROR
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
 from ..plugin_utils.runs.watch_heartbeat import (

@@ -36,7 +36,11 @@ from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.run_sweep import read_sweep
 from ..plugin_utils.runs.staged_code import staged
 from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.typed_values import cut_short
 from .run_record import plain
+
+WITH_SPACES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
+"""Variables of the command line that may have spaces, each with an example."""
 
 
 class ActionModule(ActionBase):
@@ -70,6 +74,8 @@ class ActionModule(ActionBase):
                 "relaunch": {"type": "bool", "default": False},
             }
         )
+        if cut := cut_short(WITH_SPACES, "train.yml"):
+            raise AnsibleActionFail(cut)
         try:
             return self._plan(plain(options), task_vars or {})
         except (RunError, RecordError, ReleaseError) as error:

@@ -32,6 +32,15 @@ options:
     type: string
     default: default
     env: [{name: TPUFLEET_FLEET_NAME}]
+  on_error:
+    description:
+      - What to do if the TPUs cannot be listed. V(fail) ends the command. V(report) continues
+        without hosts, with the reason in the variable C(tpu_inventory_error), so that C(doctor.yml)
+        checks everything else as well; use it for no other playbook.
+    type: string
+    choices: [fail, report]
+    default: fail
+    env: [{name: TPUFLEET_ON_ERROR}]
   endpoint:
     description: The API's address, C(http(s)://host[:port]). Empty for Google's.
     type: string

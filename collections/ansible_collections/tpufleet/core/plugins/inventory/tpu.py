@@ -87,7 +87,7 @@ from ..module_utils.cloud.host_keys import KnownHost, KnownHostsFile, alias_of
 from ..module_utils.cloud.tpu_api import ApiSettings, Listing
 from ..module_utils.cloud.tpu_errors import NoAnswer, NotConfigured, TpuApiError, one_line
 from ..module_utils.cloud.tpu_nodes import Node
-from ..plugin_utils.doctor.doctor_asked import doctor_asked, last_words
+from ..plugin_utils.doctor.inventory_error import known_variables
 from ..plugin_utils.fleet.inert_text import trust_inert
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
 from ..plugin_utils.fleet.tpu_hosts import (
@@ -101,7 +101,6 @@ from ..plugin_utils.fleet.tpu_hosts import (
 )
 from ..plugin_utils.fleet.tpu_slices import Slice, slices_of
 from ..plugin_utils.fleet.tpu_sources import Source, TpuNodes
-from ..plugin_utils.setup.typed_values import cut_short
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
 _PARSER_ERROR = 4
@@ -143,26 +142,22 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._text: dict[str, str] = {}
         self._hints: dict[str, Any] = {}
         try:
-            if cut := cut_short():
-                raise NotConfigured(cut)
             self._read_config_data(path)
             self._fill(path, use_cache=cache)
         except (TpuApiError, AnsibleError) as error:
             text = one_line(error.message if isinstance(error, AnsibleError) else error)
-            if doctor_asked():
-                self._tell_the_doctor(text)
+            if "on_error" in self._options and self.get_option("on_error") == "report":
+                self._report(text)
                 return
             if constants.INVENTORY_ANY_UNPARSED_IS_FAILED:
                 self.display.error(f"inventory {path}: {text}", wrap_text=False)
                 raise SystemExit(_PARSER_ERROR) from None
             raise AnsibleParserError(text) from None
 
-    def _tell_the_doctor(self, error: str) -> None:
-        """Go on without hosts: the doctor says what is wrong, beside all else that it looks at."""
-        # A configuration that can't be read has no options.
-        known = {"zones", "address", "os_login"} & set(self._options)
-        other = {option: self.get_option(option) for option in known}
-        for name, value in last_words(error, self._text, other, self._hints).items():
+    def _report(self, error: str) -> None:
+        """Continue without hosts, with what is known in the variables of all."""
+        other = {option: self.get_option(option) for option in ("zones", "address", "os_login")}
+        for name, value in known_variables(error, self._text, other, self._hints).items():
             self.inventory.set_variable("all", name, value)
 
     def _fill(self, path: str, *, use_cache: bool) -> None:

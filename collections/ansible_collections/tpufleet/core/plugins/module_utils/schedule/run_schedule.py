@@ -90,6 +90,12 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
             f"at={at!r:.120} is not a time as in systemd.time(7), such as '2026-12-31 18:00'. "
             f"Say, for example: {LIKE}"
         )
+    if at and ":" not in at:
+        raise ScheduleError(
+            f"at={at!r:.120} has no time of day. Quote a value with a space twice: "
+            f"ansible-playbook playbooks/schedule.yml -e {verb}={target} "
+            "-e at='\"2026-12-31 18:00\"'"
+        )
     return at, seconds(every) if every else 0
 
 
