@@ -1,5 +1,6 @@
 """A playbook that overruns, or whose lease is lost, ends with everything that it started."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import (
     Claim,
     Play,
     ansible_playbook,
-    error_summary,
+    play_error,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.playbook_process import run_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
+
+from tests.collections.test_inventory import ROOT
 
 # Like Ansible's workers: a process in a session of its own, which ignores TERM.
 STUBBORN = """
@@ -104,6 +107,8 @@ PLAYBOOK = """
 def actor(tmp_path, monkeypatch):
     # The project's own configuration names an inventory that asks Google.
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
+    monkeypatch.setenv("ANSIBLE_COLLECTIONS_PATH", str(ROOT / "collections"))
+    monkeypatch.setenv("TPUFLEET_LOG_DIR", str(tmp_path / "logs"))
     log = WatchLog(tmp_path / "watch.log", quiet=False)
     (tmp_path / "long.yml").write_text(PLAYBOOK)
     (tmp_path / "fails.yml").write_text(
@@ -158,27 +163,51 @@ def test_the_playbook_tool_is_the_one_beside_this_python():
     assert subprocess.run([tool, "--version"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("output", ["", "FAILED\n", "FAILED\nmore\n", "\n\n"])
-def test_any_output_of_a_playbook_has_a_summary(output):
-    assert isinstance(error_summary(output), str)
+def test_a_playbook_that_succeeds_leaves_a_result_without_failures(actor, tmp_path):
+    (tmp_path / "succeeds.yml").write_text("- hosts: localhost\n  gather_facts: false\n")
+
+    assert actor(60)._play("run mine", "mine", Play(("succeeds.yml",), {}), FREE) == ""
+    assert "succeeds.yml succeeded" in (tmp_path / "watch.log").read_text()
 
 
-def test_the_summary_of_a_playbooks_output_is_its_error():
-    assert error_summary("a\n[ERROR]: Task failed: no way\nPLAY RECAP\n") == "no way"
-    assert error_summary("") == ""
+def test_a_playbook_that_cannot_be_read_fails_with_its_exit_code_and_names_its_output(actor):
+    why = actor(60)._play("run mine", "mine", Play(("missing.yml",), {}), FREE)
+
+    assert "exit code 1, it left no result. See its output: tail " in why
+    output = Path(why.rpartition("tail ")[2])
+    assert "missing.yml" in output.read_text()
 
 
-def test_the_summary_of_the_terminal_view_is_its_first_failure():
-    view = """  failed    base : Install base packages  pod-w1: no way
-FAILED  pod-w1  base : Install base packages
-  no way
-FAILED  localhost  Name the workers that are not ready
-  not ready: pod-w1
-pod-w1 : ok=2 changed=0 failed=1
-3 s; everything is in setup.log
-"""
+FIRST = {"host": "pod-w1", "task": "Install", "error": "no way\nat all"}
+SECOND = FIRST | {"host": "pod-w2"}
+THIRD = FIRST | {"host": "localhost", "error": "not ready: pod-w1"}
 
-    assert error_summary(view) == "pod-w1: no way"
+
+@pytest.mark.parametrize(
+    ("result", "code", "error"),
+    [
+        ({"failures": [FIRST, SECOND, THIRD]}, 2, "pod-w[1-2]: no way at all"),
+        ({"failures": []}, 0, ""),
+        ({"failures": [FIRST]}, 0, ""),
+        ({"failures": []}, 4, "exit code 4. See its output: tail watch.d/mine.log"),
+        (None, 0, "exit code 0, it left no result. See its output: tail watch.d/mine.log"),
+        ([], 0, "exit code 0, its result has no list of failures. See"),
+        ({"failures": ["text"]}, 2, "exit code 2, its result has an invalid failure. See"),
+        ({"failures": [FIRST | {"host": 7}]}, 2, "its result has an invalid failure"),
+        ("{", 0, "its result cannot be read"),
+    ],
+)
+def test_a_playbook_succeeds_only_with_exit_code_0_and_a_valid_result(
+    tmp_path, result, code, error
+):
+    file = tmp_path / "result.json"
+    if result is not None:
+        file.write_text(result if isinstance(result, str) else json.dumps(result))
+
+    told = play_error(code, file, Path("watch.d/mine.log"))
+
+    assert error in told
+    assert bool(told) == bool(error)
 
 
 def test_the_log_of_the_watch_has_one_line_for_each_event(tmp_path):

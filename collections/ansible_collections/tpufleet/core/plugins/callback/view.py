@@ -19,6 +19,8 @@ description:
     of P(ansible.builtin.default#callback).
   - A log of everything, readable by its owner alone, is written in any case; its path is the last
     line. Of the logs in its directory the newest hundred are kept.
+  - If E(TPUFLEET_RESULT_FILE) is set, the failures are also written there as JSON, for a program
+    that runs the playbook.
 extends_documentation_fragment:
   - ansible.builtin.default_callback
   - ansible.builtin.result_format_callback
@@ -46,6 +48,7 @@ from ansible import constants, context
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as Default
 
+from ..plugin_utils.view import play_result
 from ..plugin_utils.view import task_tally as tally
 from ..plugin_utils.view.folded_names import folded
 from ..plugin_utils.view.full_log import FullLog
@@ -246,6 +249,7 @@ class CallbackModule(Default):
                 self._display.display(line, color=constants.COLOR_ERROR)
             for line in recap:
                 self._display.display(line)
+        self._write_result()
         spent = f"{time.monotonic() - self._began:.0f} s"
         if self._log:
             self._display.display(f"{spent}; everything is in {_short_path(self._log.path)}")
@@ -338,6 +342,16 @@ class CallbackModule(Default):
     def _say(self, text: str, color: str | None = None) -> None:
         self._say_play()
         self._display.display(text, color=color)
+
+    def _write_result(self) -> None:
+        if path := os.environ.get(play_result.VARIABLE):
+            failures = [
+                play_result.PlayFailure(each.host, each.task, each.text) for each in self._failures
+            ]
+            try:
+                play_result.write_result(Path(path), failures)
+            except OSError as error:
+                self._display.warning(f"{path}: the result is not written ({error.strerror})")
 
     def _write(self, text: str) -> None:
         if self._log:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ansible import context
 
 from ..fleet.ownership import NodeIdentity
+from ..view import play_result
 from .playbook_process import run_process
 from .record import RunRecord
 from .relaunch import relaunch_variables
@@ -27,8 +28,6 @@ ACTION_S = 1200.0
 """The longest that one playbook may take."""
 CREATE_S = 60
 """How long create.yml waits for a TPU. Later passes see what became of it."""
-FAILED = ("FAILED", "UNREACHABLE")
-"""How the terminal view begins a line about a worker's failure."""
 
 
 @dataclass(frozen=True)
@@ -102,18 +101,19 @@ class Actor:
             return time.monotonic() - began
 
         output = self.log.output_of(name)
-        with output.open("a+", encoding="utf-8") as stream:
-            start = stream.seek(0, os.SEEK_END)
-            env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
-            code, ended = run_process(
-                [*ansible_playbook(), *words], self.project, env, stream, why_stop
-            )
-            stream.seek(start)
-            told = stream.read()
-        if code == 0 and not ended:
+        with (
+            output.open("a", encoding="utf-8") as stream,
+            tempfile.TemporaryDirectory(prefix="tpufleet-") as folder,
+        ):
+            result = Path(folder) / "result.json"
+            command = [*ansible_playbook(), *words]
+            env = child_environment(result)
+            code, ended = run_process(command, self.project, env, stream, why_stop)
+            error = ended or play_error(code, result, output)
+        if not error:
             self.log(f"{who}: {played} succeeded, {spent():.0f} s")
             return ""
-        why = f"{played} failed after {spent():.0f} s: {ended or error_summary(told)}"
+        why = f"{played} failed after {spent():.0f} s: {error}"
         self.log(f"{who}: {why} (its output: {output})")
         return why
 
@@ -163,17 +163,24 @@ def ansible_playbook() -> list[str]:
     return [str(tool if tool.exists() else "ansible-playbook"), *inventories]
 
 
-def error_summary(output: str) -> str:
-    """Return the line of a playbook's output that says why it failed.
+def child_environment(result: Path) -> dict[str, str]:
+    """Return the environment of a playbook that writes its result to a file."""
+    return {
+        **os.environ,
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_FORCE_COLOR": "0",
+        "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view",
+        play_result.VARIABLE: str(result),
+    }
 
-    In the terminal view that is the line below the first failed worker and its task; in other
-    callbacks' output it is Ansible's error, or the last line.
+
+def play_error(code: int, result: Path, output: Path) -> str:
+    """Return why a playbook failed; empty if it succeeded.
+
+    A playbook without a valid result has failed, whatever its exit code.
     """
-    lines = [line.strip() for line in output.splitlines()]
-    for line, why in pairwise(lines):
-        words = line.split()
-        if len(words) > 1 and words[0] in FAILED:
-            return f"{words[1]}: {why}"
-    errors = [line for line in lines if line.startswith("[ERROR]:")]
-    telling = errors or [line for line in lines if line]
-    return telling[-1].removeprefix("[ERROR]: ").removeprefix("Task failed: ") if telling else ""
+    try:
+        error = play_result.read_result(result).error()
+    except play_result.ResultError as invalid:
+        return f"exit code {code}, {invalid}. See its output: tail {output}"
+    return "" if code == 0 else error or f"exit code {code}. See its output: tail {output}"
