@@ -180,7 +180,7 @@ def test_two_controllers_at_once_lose_no_change_of_a_record(emulator):
                 record = store.read("mine")
                 fields = {"counter": record.get("counter", 0) + 1}
                 try:
-                    store.change("mine", record.get("generation", 0), fields, "counted")
+                    store.change("mine", record.get("generation", 0), fields, {"kind": "note"})
                     break
                 except RecordConflictError:
                     continue
@@ -199,7 +199,7 @@ def test_fleet_state_says_whether_it_is_a_directory_or_a_bucket(emulator, monkey
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
     store = record_store("gs://fleet/state/", API)
 
-    store.change("mine", 0, {"wanted": "running"}, "launched")
+    store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
 
     assert store.runs() == ["mine"]
     assert Objects("gs://fleet/state", address=emulator).names() == ["runs/mine.json"]

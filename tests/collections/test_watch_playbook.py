@@ -45,7 +45,6 @@ def hostile(word):
         compile_cache="/c",
         shared_dir="/s",
         env={"A": "1"},
-        given_up="x",
         history=[{"time": 1.0, "what": "launched"}],
         watch={"state": "preempted", "tries": 0},
     )
@@ -57,6 +56,8 @@ def hostile(word):
     yield {**fields, "nodes": [{"name": word, "zone": word, "id": word}]}
     yield {**fields, "watch": {"state": word, "bad_worker": word, word: 1}}
     yield {**fields, "history": [{"time": 1.0, "what": word}]}
+    cause = {"code": "tpu_state", "tpu_state": word, word: word}
+    yield {**fields, "history": [{"kind": "watch", "state": "preempted", "causes": [cause]}]}
     yield {**fields, word: word}
     yield [word]
     yield word
@@ -192,5 +193,5 @@ def test_a_worker_that_never_answers_is_unreachable_in_this_pass_and_the_others_
 
     told = flat(result)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "Timed out after 5 second" in told
-    assert "fine: standing still: no process of it is there → launch" in told
+    assert "Timed out after 15 second" in told
+    assert "run fine: lost: it has no process: launch" in told

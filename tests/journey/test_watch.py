@@ -90,7 +90,7 @@ def test_a_preempted_tpu_is_made_anew_and_the_run_goes_on_to_the_same_losses(
             break
         time.sleep(5)
 
-    assert "run cut: done: every worker has ended with 0: record done" in history(fleet)
+    assert "run cut: done: every process has exited with 0: record done" in history(fleet)
     after = {line["step"]: line["loss"] for line in fleet.metrics("cut")}
     assert max(after) == STEPS
     assert min(after) <= max(before) + 1
@@ -115,7 +115,7 @@ def test_a_trainer_that_was_killed_outright_is_launched_again(fleet, config):
         if "run shot: train.yml" in history(fleet) or "run shot: $" in history(fleet):
             break
         time.sleep(3)
-    assert "run shot: crashed: demo-w1: killed" in history(fleet)
+    assert "run shot: failed: demo-w1: killed" in history(fleet)
     fleet.must_play("playbooks/kill.yml", "-e", "run=shot")
 
 

@@ -9,7 +9,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line im
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import wait_outcome
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import part
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import parse_process
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import process_line
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,5 +121,4 @@ def test_train_and_watch_show_the_exception_of_a_jax_trainer(crashed):
 
     [told] = wait_outcome({"pod-w0": {"info": seen}})["problems"]
     assert told.startswith("pod-w0: crashed (exit 1): TypeError: add got incompatible shapes")
-    words = part("pod-w0", "mine", {"runs": [seen]}).words
-    assert words.startswith("crashed (exit 1): TypeError: add got incompatible shapes")
+    assert process_line(parse_process("pod-w0", seen)) == told

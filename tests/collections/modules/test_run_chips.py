@@ -19,24 +19,26 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     Places,
     overlap,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
-    LAUNCH,
-    Part,
-    Seen,
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import Observation
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
+    observe_run,
+    tpus_of_inventory,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
+    ProcessStatus,
+    find_process,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Outcome,
     by_tpu,
     lease_name,
     waits_for,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import (
-    part,
-    tpus_of_inventory,
-    view,
 )
 
 from tests.collections.runs.records import ZONE, run_record
@@ -194,17 +196,18 @@ def test_a_chips_kill_looks_at_its_own_device_and_the_lockfile_waits_for_all(
 def test_the_watch_sees_a_run_of_another_chip_as_none_of_its_business():
     other = {"run": "b", "active": True, "launched": {"chip": 1}, "state": "training"}
 
-    assert part("pod-w0", "a", {"runs": [other]}, chip=0).other == ""
-    assert part("pod-w0", "a", {"runs": [other]}, chip=1).other == "b"
-    assert part("pod-w0", "a", {"runs": [other]}).other == "b"
+    assert find_process("pod-w0", "a", {"runs": [other]}, chip=0).other_run == ""
+    assert find_process("pod-w0", "a", {"runs": [other]}, chip=1).other_run == "b"
+    assert find_process("pod-w0", "a", {"runs": [other]}).other_run == "b"
 
 
 def test_the_watch_launches_the_chip_again_that_the_record_names():
-    seen = Seen("READY", (Part("pod-w0", False),), address="pod")
+    processes = (ProcessStatus("pod-w0", RunState.LOST),)
+    observed = Observation("READY", processes, address="pod")
 
     def variables(chip):
         record = run_record(chip=chip)
-        (train,) = plays_of(LAUNCH, record, seen, Path("/kept"), "gs://b", fence=1)
+        (train,) = plays_of(Action.LAUNCH, record, observed, Path("/kept"), "gs://b", fence=1)
         return train.variables
 
     assert (variables(2)["per_chip"], variables(2)["chip"]) == (True, 2)
@@ -228,24 +231,28 @@ def test_runs_of_one_tpu_are_acted_on_one_after_the_other_the_latest_first():
 
 
 @pytest.mark.parametrize(
-    ("run", "action", "why"),
+    ("run", "action", "code"),
     [
         ("a-c1", "launch", ""),
-        ("old", "launch", "run a-c0 is launched there"),
-        ("old", "restart", "run a-c0 is launched there"),
-        ("a-c1", "recreate", "its TPU is recreated for run a-c0"),
+        ("old", "launch", "other_run_launched"),
+        ("old", "restart", "other_run_launched"),
+        ("a-c1", "recreate", "tpu_recreated_for"),
         ("old", "nothing", ""),
         ("over", "recreate", ""),
     ],
 )
-def test_what_a_pass_did_for_one_run_is_not_done_to_it_by_another_of_its_tpu(run, action, why):
-    assert waits_for(RUNS[run], [Outcome("a-c0", "", action=action)], RUNS) == why
+def test_what_a_pass_did_for_one_run_is_not_done_to_it_by_another_of_its_tpu(run, action, code):
+    outcome = Outcome("a-c0", RunState.LOST, action=Action(action))
+    expected = Cause.of(CauseCode(code), run="a-c0") if code else None
+
+    assert waits_for(RUNS[run], [outcome], RUNS) == expected
 
 
 def test_a_run_of_one_chip_is_whole_with_its_one_worker():
     facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7", "tpu_state": "READY"}
     hosts = {"pod-w0": facts | {"tpu_worker_count": 1}}
     listed = tpus_of_inventory(hosts, lambda labels: True)
-    seen = view(run_record(chip=0), hosts, {"pod-w0": {"runs": []}}, [listed])
+    observed = observe_run(run_record(chip=0), hosts, {"pod-w0": {"runs": []}}, [listed])
 
-    assert (seen.workers, len(seen.parts), seen.parts[0].known) == (1, 1, False)
+    (process,) = observed.processes
+    assert (observed.workers, process.has_environment) == (1, False)

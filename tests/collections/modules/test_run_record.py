@@ -28,7 +28,7 @@ def count_up(folder: str) -> None:
             record = store.read("mine")
             fields = {"counter": record.get("counter", 0) + 1}
             try:
-                store.change("mine", record.get("generation", 0), fields, "counted")
+                store.change("mine", record.get("generation", 0), fields, {"kind": "note"})
                 break
             except RecordConflictError:
                 continue
@@ -41,21 +41,21 @@ def test_a_run_that_nobody_has_launched_has_an_empty_record(tmp_path):
 def test_a_change_counts_the_generation_and_keeps_what_happened(tmp_path):
     store = RecordFolder(str(tmp_path))
 
-    store.change("mine", 0, {"wanted": "running"}, "launched")
-    record = store.change("mine", 1, {"wanted": "stopped"}, "stopped by hand")
+    store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
+    record = store.change("mine", 1, {"wanted": "stopped"}, {"kind": "stopped"})
 
     assert (record["generation"], record["wanted"]) == (2, "stopped")
-    assert [event["what"] for event in record["history"]] == ["launched", "stopped by hand"]
+    assert [event["kind"] for event in record["history"]] == ["launched", "stopped"]
     assert store.read("mine") == record
     assert store.runs() == ["mine"]
 
 
 def test_a_change_of_a_record_that_someone_else_changed_is_refused(tmp_path):
     store = RecordFolder(str(tmp_path))
-    store.change("mine", 0, {"wanted": "running"}, "launched")
+    store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
 
     with pytest.raises(RecordConflictError, match="changed by someone else"):
-        store.change("mine", 0, {"wanted": "stopped"}, "too late")
+        store.change("mine", 0, {"wanted": "stopped"}, {"kind": "note"})
 
     assert store.read("mine")["wanted"] == "running"
 
@@ -74,7 +74,7 @@ def test_two_processes_at_once_lose_no_change(tmp_path):
 
 
 def test_records_are_the_owners_alone(tmp_path):
-    RecordFolder(str(tmp_path / "fleet")).change("mine", 0, {}, "launched")
+    RecordFolder(str(tmp_path / "fleet")).change("mine", 0, {}, {"kind": "launched"})
 
     path = tmp_path / "fleet/runs/mine.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -87,7 +87,7 @@ def test_a_damaged_record_is_named_and_left_alone(tmp_path):
     path.write_text('{"wanted":')
 
     with pytest.raises(RecordError, match=r"mine\.json can't be read"):
-        RecordFolder(str(tmp_path)).change("mine", 0, {}, "launched")
+        RecordFolder(str(tmp_path)).change("mine", 0, {}, {"kind": "launched"})
 
     assert path.read_text() == '{"wanted":'
 
@@ -96,7 +96,7 @@ def test_a_place_that_can_not_be_written_is_named(tmp_path):
     (tmp_path / "runs").write_text("a file")
 
     with pytest.raises(RecordError, match="set fleet_state"):
-        RecordFolder(str(tmp_path)).change("mine", 0, {}, "launched")
+        RecordFolder(str(tmp_path)).change("mine", 0, {}, {"kind": "launched"})
 
 
 def test_what_is_neither_a_directory_nor_a_bucket_is_refused():
@@ -107,7 +107,7 @@ def test_what_is_neither_a_directory_nor_a_bucket_is_refused():
 def test_the_home_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    RecordFolder("~/fleet").change("mine", 0, {}, "launched")
+    RecordFolder("~/fleet").change("mine", 0, {}, {"kind": "launched"})
 
     assert Path(tmp_path / "fleet/runs/mine.json").is_file()
 
@@ -159,27 +159,27 @@ def test_a_stop_of_a_run_that_is_known_warns_of_nothing(tmp_path):
 def test_a_first_launch_that_fails_leaves_the_run_stopped(tmp_path):
     before = answer(tmp_path, "running")
 
-    told = answer(tmp_path, launch_failed=True, was_wanted=before["was_wanted"], event="it failed")
+    told = answer(tmp_path, launch_failed=True, was_wanted=before["was_wanted"], error="it failed")
 
     assert told["record"]["wanted"] == "stopped"
-    assert told["record"]["history"][-1]["what"] == "it failed"
+    assert told["record"]["history"][-1]["text"] == "it failed"
 
 
 def test_a_run_that_was_wanted_stays_wanted_when_its_relaunch_fails(tmp_path):
     answer(tmp_path, "running")
     again = answer(tmp_path, "running")
 
-    told = answer(tmp_path, launch_failed=True, was_wanted=again["was_wanted"], event="it failed")
+    told = answer(tmp_path, launch_failed=True, was_wanted=again["was_wanted"], error="it failed")
 
     assert told["record"]["wanted"] == "running"
-    assert told["record"]["history"][-1]["what"] == "it failed"
+    assert told["record"]["history"][-1]["text"] == "it failed"
 
 
 def test_a_failed_launch_does_not_revive_a_run_that_was_stopped_meanwhile(tmp_path):
     answer(tmp_path, "running")
     answer(tmp_path, "stopped")
 
-    told = answer(tmp_path, launch_failed=True, was_wanted=True, event="it failed")
+    told = answer(tmp_path, launch_failed=True, was_wanted=True, error="it failed")
 
     assert told["record"]["wanted"] == "stopped"
 
@@ -187,7 +187,7 @@ def test_a_failed_launch_does_not_revive_a_run_that_was_stopped_meanwhile(tmp_pa
 def test_a_controller_whose_lease_was_taken_over_changes_nothing(tmp_path):
     answer(tmp_path, "running")
     store = RecordFolder(str(tmp_path))
-    store.change("mine", 1, {"fence": 7}, "")
+    store.change("mine", 1, {"fence": 7}, {})
 
     with pytest.raises(RunError, match="another controller has taken it over"):
         answer(tmp_path, "running", fence=6)
@@ -196,7 +196,7 @@ def test_a_controller_whose_lease_was_taken_over_changes_nothing(tmp_path):
 
 
 def test_a_stop_of_a_run_with_an_invalid_record_warns_and_goes_on_to_its_processes(tmp_path):
-    RecordFolder(str(tmp_path)).change("mine", 0, {"wanted": "running"}, "by somebody")
+    RecordFolder(str(tmp_path)).change("mine", 0, {"wanted": "running"}, {"kind": "note"})
 
     told = answer(tmp_path, "stopped")
 
@@ -204,15 +204,14 @@ def test_a_stop_of_a_run_with_an_invalid_record_warns_and_goes_on_to_its_process
     assert "invalid record" in told["warnings"][0]
 
 
-SPENT = {"best_step": 70, "crashes": 6, "state": "given up"}
+SPENT = {"best_step": 70, "crashes": 6, "state": "given_up"}
 
 
 @pytest.mark.parametrize(("by_watch", "left"), [(False, {"best_step": 70}), (True, SPENT)])
 def test_a_run_that_a_person_launches_again_has_its_whole_budget(tmp_path, by_watch, left):
     answer(tmp_path, "running")
-    RecordFolder(str(tmp_path)).change("mine", 1, {"watch": SPENT, "given_up": "6 crashes"}, "")
+    RecordFolder(str(tmp_path)).change("mine", 1, {"watch": SPENT}, {})
 
     record = answer(tmp_path, "running", only_if_wanted=by_watch)["record"]
 
     assert record["watch"] == left
-    assert bool(record.get("given_up")) is by_watch

@@ -93,7 +93,7 @@ def test_a_run_without_a_heartbeat_for_long_is_hung():
 
 
 def test_what_kill_has_stopped_was_stopped_by_you():
-    record = {"wanted": "stopped", "history": [{"what": "stopped by kill.yml"}]}
+    record = {"wanted": "stopped", "history": [{"kind": "stopped"}]}
     lines = screen(on(w0=report_end("75")), {"mine": record})
 
     assert len(lines) == 2

@@ -21,13 +21,13 @@ from tests.collections.test_inventory import ROOT
 def store(tmp_path):
     """The records of a run that runs."""
     found = RecordFolder(str(tmp_path))
-    found.change("mine", 0, record_fields(), "launched")
+    found.change("mine", 0, record_fields(), {"kind": "launched"})
     return found
 
 
 def killed(store):
     generation = store.read("mine")["generation"]
-    store.change("mine", generation, {"wanted": "stopped"}, "stopped by kill.yml")
+    store.change("mine", generation, {"wanted": "stopped"}, {"kind": "stopped"})
 
 
 def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp_path):
@@ -42,9 +42,7 @@ def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp
 def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
     killed(store)
 
-    answer = run_want.want(
-        RunStore(store), "mine", launch_spec().to_json(), "launched", look_first=True
-    )
+    answer = run_want.want(RunStore(store), "mine", launch_spec().to_json(), look_first=True)
 
     assert answer["launch"] is False
     assert store.read("mine")["wanted"] == "stopped"
@@ -52,13 +50,12 @@ def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
 
 @pytest.mark.parametrize(("had", "fine"), [("gs://b23/c/mine", True), ("/mnt/c/mine", False)])
 def test_the_checkpoints_of_a_run_do_not_move_unasked(store, had, fine):
-    store.change("mine", store.read("mine")["generation"], {"checkpoints": had}, "launched")
+    generation = store.read("mine")["generation"]
+    store.change("mine", generation, {"checkpoints": had}, {"kind": "launched"})
     launch = launch_spec(checkpoints="gs://b23/c/mine").to_json()
 
     def want():
-        return run_want.want(
-            RunStore(store), "mine", launch, "launched", look_first=True, same_place=True
-        )
+        return run_want.want(RunStore(store), "mine", launch, look_first=True, same_place=True)
 
     if fine:
         assert not want()["launch"]

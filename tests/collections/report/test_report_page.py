@@ -84,9 +84,9 @@ def answer(run: str = "pod-run", **more):
 
 def record(**more):
     history = [
-        {"time": BEGIN - 2, "what": "launched with release 11fb70639a58a9c0"},
-        {"time": BEGIN + 1200, "what": "run pod-run: preempted: its TPU is PREEMPTED: recreate"},
-        {"time": BEGIN + 1498, "what": "launched with release 11fb70639a58a9c0"},
+        {"time": BEGIN - 2, "kind": "launched", "release": "11fb70639a58a9c0"},
+        {"time": BEGIN + 1200, "kind": "watch", "state": "preempted", "action": "recreate"},
+        {"time": BEGIN + 1498, "kind": "launched", "release": "11fb70639a58a9c0"},
     ]
     return {"wanted": "running", "attempt": 2, "tpu": "pod", "history": history, **more}
 
@@ -160,7 +160,7 @@ def test_an_empty_fleet_and_an_empty_run_have_a_page():
 
 
 def test_thousands_of_events_and_a_long_curve_make_no_huge_page():
-    history = [{"time": BEGIN + n, "what": "launched with release a"} for n in range(50)]
+    history = [{"time": BEGIN + n, "kind": "launched", "release": "a"} for n in range(50)]
     assert len(shown({"pod-run": record(history=history, attempt=900)})) < 200_000
 
 

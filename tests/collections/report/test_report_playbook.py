@@ -44,7 +44,7 @@ def test_the_module_gives_the_curves_of_the_runs_that_were_launched_here(tmp_pat
 
 def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):
     RecordFolder(str(local_api.state / "fleet")).change(
-        "pod-run", 0, record_fields("pod-run"), "launched with release a"
+        "pod-run", 0, record_fields("pod-run"), {"kind": "launched", "release": "a"}
     )
     where = local_api.state / "pages/report.html"
     environment = environment_of(local_api)

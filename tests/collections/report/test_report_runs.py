@@ -7,7 +7,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs i
     attempts_of,
     events_of,
     goodput_of,
-    kind_of,
     run_views,
 )
 
@@ -27,48 +26,63 @@ def answer(**more):
     }
 
 
+LAUNCHED = {"kind": "launched", "release": "a"}
+
+
+def watch(state, action, *causes):
+    return {"kind": "watch", "state": state, "action": action, "causes": list(causes)}
+
+
 def record(*events, **more):
-    history = [{"time": time, "what": what} for time, what in events]
+    history = [{"time": time} | event for time, event in events]
     return {"run": "pod-run", "wanted": "running", "attempt": 2, "history": history, **more}
 
 
 @pytest.mark.parametrize(
-    ("what", "kind"),
+    ("event", "kind", "text"),
     [
-        ("launched with release 11fb70639a58a9c0", "launch"),
-        ("done", "done"),
-        ("stopped by kill.yml", "kill"),
-        ("stopped is wanted", "kill"),
-        ("run pod-run: preempted: its TPU is PREEMPTED: recreate", "preempted"),
-        ("run pod-run: hung: pod-w1 has written no heartbeat for 400 s: restart", "restart"),
-        ("run pod-run: crashed: pod-w0: crashed (exit 1): launch", "crash"),
-        ("run pod-run: not a number: pod-w0: not a number: launch", "crash"),
-        ("run pod-run: interrupted: no process of it is there: launch", "restart"),
-        ("the launch failed: pod-w0: no space left", "crash"),
-        ("something that nobody has thought of", "other"),
+        (LAUNCHED, "launch", "launched with release a"),
+        ({"kind": "done"}, "done", "done"),
+        ({"kind": "stopped"}, "kill", "stopped"),
+        ({"kind": "restarted"}, "restart", "restarted on request"),
+        (
+            {"kind": "launch_failed", "text": "full"},
+            "crash",
+            "the launch failed: full",
+        ),
+        ({"kind": "found_running"}, "other", "found running"),
+        (
+            watch("preempted", "recreate", {"code": "tpu_state", "tpu_state": "PREEMPTED"}),
+            "preempted",
+            "preempted: its TPU is PREEMPTED: recreate",
+        ),
+        (watch("unreachable", "replace"), "preempted", "unreachable: replace"),
+        (watch("hung", "restart"), "restart", "hung: restart"),
+        (watch("interrupted", "launch"), "restart", "interrupted: launch"),
+        (watch("failed", "launch"), "crash", "failed: launch"),
+        (watch("given_up", "give up"), "crash", "given up: give up"),
+        (watch("done", "record done"), "done", "done: record done"),
+        (watch("waiting_for_tpu", ""), "other", "waiting for its TPU"),
+        ({"what": "stopped by kill.yml"}, "other", "stopped by kill.yml"),
+        ({"kind": "unheard-of"}, "other", ""),
     ],
 )
-def test_the_kind_of_an_event_is_told_by_the_records_words(what, kind):
-    assert kind_of(what) == kind
-
-
-def test_a_history_of_another_shape_is_passed_over():
-    assert events_of({"history": "none"}) == []
-    assert events_of({"history": [{"time": "noon", "what": "x"}, 7, {"time": 1}]}) == []
+def test_an_event_has_a_kind_and_a_text(event, kind, text):
+    assert events_of(record((1000, event))) == [Event(1000, kind, text)]
 
 
 def test_attempts_end_by_what_the_record_says():
     told = record(
-        (1000, "launched with release a"),
-        (2000, "run pod-run: preempted: its TPU is gone: recreate"),
-        (3000, "launched with release a"),
+        (1000, LAUNCHED),
+        (2000, watch("preempted", "recreate")),
+        (3000, LAUNCHED),
     )
     found = attempts_of(told, events_of(told), answer(), NOW)
     assert found == [Attempt(1, 1000, 2000, "preempted"), Attempt(2, 3000, NOW)]
 
 
 def test_a_new_tpus_log_knows_only_its_own_attempts_and_the_record_the_others():
-    told = record((1000, "launched with release a"), (3000, "launched with release a"))
+    told = record((1000, LAUNCHED), (3000, LAUNCHED))
     metrics = {"rows": 1, "attempts": [{"attempt": 2, "time": 3010.0}]}
     found = attempts_of(told, events_of(told), answer(metrics=metrics), NOW)
     assert [(each.number, each.start) for each in found] == [(1, 1000), (2, 3010)]
@@ -76,13 +90,13 @@ def test_a_new_tpus_log_knows_only_its_own_attempts_and_the_record_the_others():
 
 
 def test_the_last_attempt_ends_as_its_exit_says():
-    told = record((1000, "launched with release a"), attempt=1)
+    told = record((1000, LAUNCHED), attempt=1)
     ended = answer(**report_end("1", attempt=2, ended_at=1700.0))
     assert attempts_of(told, events_of(told), ended, NOW) == [Attempt(1, 1000, 1700, "crash")]
 
 
 def test_a_run_that_nobody_can_be_asked_about_ends_where_it_was_last_seen():
-    told = record((1000, "launched with release a"), attempt=1)
+    told = record((1000, LAUNCHED), attempt=1)
     assert attempts_of(told, events_of(told), {}, NOW) == [Attempt(1, 1000, 1000)]
 
 
@@ -112,5 +126,5 @@ def test_runs_of_which_only_a_worker_or_only_a_record_knows_are_shown():
 
 
 def test_events_stand_by_their_time():
-    told = record((5, "done"), (1, "launched with release a"))
+    told = record((5, {"kind": "done"}), (1, LAUNCHED))
     assert events_of(told)[0] == Event(1, "launch", "launched with release a")

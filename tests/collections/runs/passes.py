@@ -8,21 +8,22 @@ from typing import Any
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import Actor, Claim, Play
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ObservedTpu
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import cause_text
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
-    Look,
     Outcome,
+    Snapshot,
     WatchPass,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import SeenTpu
 
 from tests.collections.runs.answers import report, report_end
 from tests.collections.runs.records import ZONE, record_fields
 
-POD = SeenTpu("pod", ZONE, "7", "READY", is_ours=True)
+POD = ObservedTpu("pod", ZONE, "7", "READY", is_ours=True)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Controller:
 
     fleet_state: Path
     kept: Path
-    listing: list[SeenTpu] = field(default_factory=lambda: [POD])
+    listing: list[ObservedTpu] = field(default_factory=lambda: [POD])
     now: float = field(default_factory=time.time)
     limits: Limits = field(default_factory=Limits)
     done_markers: dict[str, DoneMarker] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Controller:
         there = self.records.read(run).get("generation", 0)
         told = record_fields(run, **fields)
         told.pop("generation")
-        self.records.change(run, there, told, "launched")
+        self.records.change(run, there, told, {"kind": "launched"})
 
     def watch(self, **more: Any) -> WatchPass:
         """Return a pass over the records."""
@@ -87,7 +88,7 @@ class Controller:
         }
         return WatchPass(**(parts | more))
 
-    def look(self, answers: dict[str, Any] | None = None, **more: Any) -> Look:
+    def snapshot(self, answers: dict[str, Any] | None = None, **more: Any) -> Snapshot:
         """Return what the inventory and the workers say now."""
         hosts = {
             f"{tpu.name}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
@@ -96,13 +97,18 @@ class Controller:
         }
         asked = {host: {"runs": [], "holders": []} for host in hosts}
         answers = asked if answers is None else answers
-        return replace(Look(hosts, answers, (tuple(self.listing),), self.now), **more)
+        return replace(Snapshot(hosts, answers, (tuple(self.listing),), self.now), **more)
 
-    def pass_once(self, look: Look | None = None, **more: Any) -> list[Outcome]:
+    def pass_once(self, snapshot: Snapshot | None = None, **more: Any) -> list[Outcome]:
         """Confirm, decide and act for all records."""
-        watch, look = self.watch(**more), look or self.look()
+        watch, snapshot = self.watch(**more), snapshot or self.snapshot()
         records = watch.store.read_all().usable
-        return watch.act(records, watch.confirm(records.values(), look))
+        return watch.act(records, watch.confirm(records.values(), snapshot))
+
+
+def why(outcome: Outcome) -> str:
+    """The error or the causes of an outcome, as people read them."""
+    return outcome.error or "; ".join(map(cause_text, outcome.causes))
 
 
 def ended(code: str, run: str = "mine", attempt: int = 1) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import time
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record_gcs import RecordBucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     ARCHIVE_AFTER_S,
     RunStore,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import RESTART
 
 from tests.collections.runs.passes import Controller, running
 from tests.collections.runs.records import keep_release, record_fields
@@ -64,11 +65,11 @@ def test_a_run_that_is_wanted_or_has_just_changed_stays(folders, fields):
 
 def _check_change(store):
     assert archived(store) == ["old"]
-    changed = store.change("old", 7, {"wanted": "running"}, "launched again")
+    changed = store.change("old", 7, {"wanted": "running"}, Event(EventKind.LAUNCHED))
     assert (changed.wanted, changed.generation) == ("running", 8)
     assert store.read_all().usable["old"] == changed
     # And when it is over once more, that is what the archive holds.
-    again = store.change("old", 8, {"wanted": "stopped", "wanted_until": None}, "")
+    again = store.change("old", 8, {"wanted": "stopped", "wanted_until": None})
     later = time.time() + ARCHIVE_AFTER_S + 60
     assert store.archive_finished([again], later) == ["old"]
     assert store.read("old") == again
@@ -95,7 +96,7 @@ def test_a_run_that_is_changed_while_it_is_archived_stays_as_it_was_changed(fold
     store = RunStore(*folders)
     folders[0].put("old", 0, record_fields("old", **OVER))
     records = store.read_all().usable
-    changed = store.change("old", 7, {"wanted": "running"}, "launched again")
+    changed = store.change("old", 7, {"wanted": "running"}, Event(EventKind.LAUNCHED))
 
     assert store.archive_finished(records.values(), NOW) == []
     assert store.read("old") == changed
@@ -132,9 +133,9 @@ def test_with_2000_records_in_a_slow_bucket_a_run_that_hangs_is_still_restarted(
     answers = {"runs": [running(age=1e5)]}
 
     outcomes = controller.pass_once(
-        controller.look({"pod-w0": answers}),
+        controller.snapshot({"pod-w0": answers}),
         store=RunStore(slow),
         clock=lambda: began + slow.spent(),
     )
 
-    assert [each.action for each in outcomes if each.run == "mine"] == [RESTART]
+    assert [each.action for each in outcomes if each.run == "mine"] == [Action.RESTART]

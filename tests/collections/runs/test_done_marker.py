@@ -18,10 +18,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker i
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
-from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import kind_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import (
     read_done_marker,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import starts
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from hypothesis import given
@@ -236,16 +236,11 @@ def test_a_launch_says_so_where_the_bucket_does_not_tell_whether_the_run_is_done
 )
 def test_only_the_launch_that_is_recorded_can_be_done_already(tmp_path, changes, expected):
     store = RunStore.of(str(tmp_path), {})
-    store.change("mine", 0, record_fields(attempt=3), "launched")
+    store.change("mine", 0, record_fields(attempt=3), Event(EventKind.LAUNCHED))
 
-    answer = run_want.want(store, "mine", launch_spec(**changes).to_json(), "launched")
+    answer = run_want.want(store, "mine", launch_spec(**changes).to_json())
 
     assert answer["finished_attempt"] == expected
     place = {"run": "mine", "process_id": 0}
     given = starts({"w0": place}, {"mine": launch_fields(**changes)}, {"mine": answer})
     assert given["w0"]["launch"]["finished_attempt"] == expected
-
-
-def test_the_report_shows_a_run_that_was_found_done_as_done():
-    assert kind_of("found done") == "done"
-    assert kind_of("found running") == "other"

@@ -52,4 +52,6 @@ def test_a_worker_lost_at_the_start_stops_only_a_run_that_was_not_wanted_before(
     assert "pod-w1: can't be reached" in " ".join(done.stdout.split())
     after = json.loads(record.read_text())
     assert after["wanted"] == wanted
-    assert after["history"][-1]["what"].startswith("the launch failed: pod-w1")
+    event = after["history"][-1]
+    assert event["kind"] == "launch_failed"
+    assert event["text"].startswith("pod-w1")

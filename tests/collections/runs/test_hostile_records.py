@@ -13,7 +13,7 @@ TEXTS = ("run", "wanted", "release", "requirements", "jax_requirements", "config
 PATHS = ("checkpoints", "compile_cache")
 NUMBERS = ("attempt", "generation", "chip", "workers", "fence", "wanted_since")
 """Fields that must have a form; a record with another value in one of them is not used."""
-FREE = ("config", "given_up")
+FREE = ("config",)
 """Fields that may hold any text, as they never leave a record but for a worker or a screen."""
 
 
@@ -26,6 +26,7 @@ def hostile(evil: str) -> dict[str, dict[str, Any]]:
         "env": {"env": {"A": evil}},
         "env_name": {"env": {evil: "1"}},
         "history": {"history": [{"time": 1.0, "what": evil}]},
+        "events": {"history": [{"time": 1.0, "kind": "launch_failed", "text": evil}]},
         "watch": {"watch": {"state": evil, "bad_worker": evil}},
         "nodes_name": {"nodes": [{**node, "name": evil}]},
         "nodes_zone": {"nodes": [{**node, "zone": evil}]},

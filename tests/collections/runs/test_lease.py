@@ -167,7 +167,7 @@ def test_a_holder_that_another_has_overtaken_loses_the_lease_at_its_next_renewal
     with Leases(documents).held("runs-of-pod") as lease:
         there = documents.read("runs-of-pod")
         other = {"holder": "other:1:aa", "until": time.time() + 60}
-        documents.change("runs-of-pod", there["generation"], other, "")
+        documents.change("runs-of-pod", there["generation"], other, {})
         deadline = time.monotonic() + 20
         while not lease.lost() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -206,7 +206,7 @@ def test_a_renewal_whose_answer_was_lost_keeps_the_lease(documents, monkeypatch)
     ],
 )
 def test_a_document_that_is_not_a_lease_is_an_error_and_never_a_free_lease(documents, fields):
-    documents.change("runs-of-pod", 0, fields, "")
+    documents.change("runs-of-pod", 0, fields, {})
 
     with pytest.raises(RecordError, match="runs-of-pod: not a lease"):
         Leases(documents).acquire("runs-of-pod")

@@ -32,7 +32,7 @@ class Documents(RecordFolder):
     def read(self, run: str) -> dict[str, Any]:
         return self.kept.get(run, {})
 
-    def change(self, run: str, generation: int, fields: Any, event: str) -> dict[str, Any]:
+    def change(self, run: str, generation: int, fields: Any, event: Any) -> dict[str, Any]:
         self.changes += 1
         if failure := self.failures.pop(0) if self.failures else None:
             raise failure

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     DesiredState,
     InvalidRecordError,
@@ -26,7 +27,7 @@ VALID = record_fields(
     generation=7,
     wanted_seconds=1.5,
     wanted_since=1e9,
-    history=[{"time": 1e9, "what": "launched"}],
+    history=[{"time": 1e9, "kind": "launched", "release": "a"}],
     watch={"state": "training", "crashes": 1, "since": 1e9},
 )
 TEMPLATE = "{{ lookup('ansible.builtin.pipe', 'touch /tmp/owned') }}"
@@ -178,7 +179,7 @@ def test_a_document_whose_name_can_be_no_run_is_named_and_not_opened(tmp_path: P
 
 
 def change_to(store: RunStore) -> Callable[[dict[str, Any]], object]:
-    return lambda fields: store.change(RUN, 7, fields, "changed")
+    return lambda fields: store.change(RUN, 7, fields, Event(EventKind.NOTE, text="changed"))
 
 
 def test_a_change_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
@@ -196,4 +197,4 @@ def test_a_change_counts_the_generation_and_tells_the_history(tmp_path: Path) ->
     after = change_to(store)({"wanted": "stopped"})
 
     assert (after.generation, after.wanted) == (8, DesiredState.STOPPED)
-    assert after.history[-1].what == "changed"
+    assert (after.history[-1].kind, after.history[-1].text) == (EventKind.NOTE, "changed")

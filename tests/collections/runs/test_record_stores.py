@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import ABSENT, Objects
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
@@ -52,45 +53,45 @@ def test_a_run_without_a_record_has_an_empty_one(store):
 
 
 def test_a_change_keeps_the_other_fields_and_is_read_again(store):
-    store.change("mine", 0, {"wanted": "running", "note": "ä"}, "launched")
+    store.change("mine", 0, {"wanted": "running", "note": "ä"}, {"kind": "launched"})
     before = time.time()
-    changed = store.change("mine", 1, {"wanted": "stopped"}, "stopped by hand")
+    changed = store.change("mine", 1, {"wanted": "stopped"}, {"kind": "stopped"})
 
     assert store.read("mine") == changed
     assert (changed["run"], changed["generation"]) == ("mine", 2)
     assert (changed["wanted"], changed["note"]) == ("stopped", "ä")
-    assert [event["what"] for event in changed["history"]] == ["launched", "stopped by hand"]
+    assert [event["kind"] for event in changed["history"]] == ["launched", "stopped"]
     assert before - 1 < changed["history"][1]["time"] < time.time() + 1
     assert changed["wanted_until"] == changed["history"][1]["time"]
 
 
 def test_a_change_of_a_record_that_somebody_else_changed_is_refused(store):
-    store.change("mine", 0, {"wanted": "running"}, "launched")
+    store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
     whole = store.read("mine")
 
     for generation in (0, 2):
         with pytest.raises(RecordConflictError, match="run mine was changed by someone else"):
-            store.change("mine", generation, {"wanted": "stopped"}, "too late")
+            store.change("mine", generation, {"wanted": "stopped"}, {"kind": "note"})
 
     assert store.read("mine") == whole
 
 
 def test_a_change_without_an_event_adds_nothing_to_the_history(store):
-    assert store.change("mine", 0, {}, "")["history"] == []
-    assert len(store.change("mine", 1, {}, "launched")["history"]) == 1
-    assert len(store.change("mine", 2, {}, "")["history"]) == 1
+    assert store.change("mine", 0, {}, {})["history"] == []
+    assert len(store.change("mine", 1, {}, {"kind": "launched"})["history"]) == 1
+    assert len(store.change("mine", 2, {}, {})["history"]) == 1
 
 
 def test_the_history_keeps_the_last_50_events(store):
     for number in range(52):
-        record = store.change("mine", number, {}, str(number))
+        record = store.change("mine", number, {}, {"kind": str(number)})
 
-    assert [event["what"] for event in record["history"]] == [str(each) for each in range(2, 52)]
+    assert [event["kind"] for event in record["history"]] == [str(each) for each in range(2, 52)]
 
 
 def test_the_runs_are_those_that_have_a_record(store):
     for run in ("second", "first.json", "first"):
-        store.change(run, 0, {}, "launched")
+        store.change(run, 0, {}, {"kind": "launched"})
 
     assert sorted(store.runs()) == ["first", "first.json", "second"]
 
@@ -104,13 +105,13 @@ def test_a_change_of_a_record_keeps_what_it_does_not_know():
 
 
 def test_times_in_a_history_are_in_milliseconds():
-    moment = after_change({}, "mine", 0, {}, "launched")["history"][0]["time"]
+    moment = after_change({}, "mine", 0, {}, {"kind": "launched"})["history"][0]["time"]
 
     assert round(moment, 3) == moment
 
 
 def test_a_directory_holds_one_readable_file_a_run_and_a_lock(tmp_path):
-    RecordFolder(str(tmp_path / "new/state")).change("mine", 0, {"b": 1, "a": "ä"}, "")
+    RecordFolder(str(tmp_path / "new/state")).change("mine", 0, {"b": 1, "a": "ä"}, {})
 
     folder = tmp_path / "new/state/runs"
     assert sorted(path.name for path in folder.iterdir()) == [".mine.lock", "mine.json"]
@@ -120,11 +121,11 @@ def test_a_directory_holds_one_readable_file_a_run_and_a_lock(tmp_path):
 
 def test_a_record_that_cannot_be_written_leaves_the_old_one_and_no_other_file(tmp_path):
     store = RecordFolder(str(tmp_path))
-    store.change("mine", 0, {"wanted": "running"}, "launched")
+    store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
     whole = store.read("mine")
 
     with pytest.raises(TypeError):
-        store.change("mine", 1, {"odd": object()}, "not JSON")
+        store.change("mine", 1, {"odd": object()}, {"kind": "note"})
 
     assert store.read("mine") == whole
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
@@ -135,7 +136,7 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one_and_no_other_file(tm
 
 def test_only_records_in_a_bucket_count(api):
     store = record_store("gs://fleet/others", api)
-    store.change("mine", 0, {}, "launched")
+    store.change("mine", 0, {}, {"kind": "launched"})
     others = Objects.of("gs://fleet/others/runs", api)
     others.write("notes.txt", {"run": "notes"}, ABSENT)
 
@@ -145,7 +146,7 @@ def test_only_records_in_a_bucket_count(api):
 def test_each_change_of_a_record_in_a_bucket_has_its_own_word(api):
     store = record_store("gs://fleet/words", api)
 
-    words = {store.change("mine", number, {}, "")["change"] for number in range(3)}
+    words = {store.change("mine", number, {}, {})["change"] for number in range(3)}
 
     assert len(words) == 3
     assert {len(word) for word in words} == {16}
@@ -154,7 +155,7 @@ def test_each_change_of_a_record_in_a_bucket_has_its_own_word(api):
 def test_a_bucket_that_is_missing_is_an_error_and_not_an_empty_one(api):
     store = record_store("gs://nowhere/state", api)
 
-    for ask in (store.runs, lambda: store.read("mine"), lambda: store.change("mine", 0, {}, "")):
+    for ask in (store.runs, lambda: store.read("mine"), lambda: store.change("mine", 0, {}, {})):
         with pytest.raises(RecordError, match="nowhere"):
             ask()
 
@@ -168,7 +169,7 @@ def test_a_cloud_without_a_bucket_keeps_no_records_in_one():
 
 def test_a_record_in_a_bucket_that_is_not_json_is_an_error(api):
     store = record_store("gs://fleet/damaged", api)
-    store.change("good", 0, {}, "launched")
+    store.change("good", 0, {}, {"kind": "launched"})
     bucket = Objects.of("gs://fleet/damaged/runs", api)
     bucket.ask(
         "POST",
@@ -185,8 +186,8 @@ def test_a_record_in_a_bucket_that_is_not_json_is_an_error(api):
 
 def test_every_record_is_read_and_every_invalid_one_is_named(store):
     for run in ("first", "second"):
-        store.change(run, 0, record_fields(run), "launched")
-    store.change("bad", 0, {"wanted": "running"}, "by somebody")
+        store.change(run, 0, record_fields(run), {"kind": "launched"})
+    store.change("bad", 0, {"wanted": "running"}, {"kind": "note"})
 
     records = RunStore(store).read_all()
 
@@ -210,10 +211,10 @@ def test_a_first_record_is_written_only_if_it_is_whole(store):
     runs = RunStore(store)
 
     with pytest.raises(InvalidRecordError, match="release"):
-        runs.change("mine", 0, {**record_fields(), "release": "latest"}, "launched")
+        runs.change("mine", 0, {**record_fields(), "release": "latest"}, Event(EventKind.LAUNCHED))
     assert store.read("mine") == {}
-    record = runs.change("mine", 0, record_fields(), "launched")
-    assert (record.generation, [event.what for event in record.history]) == (1, ["launched"])
+    record = runs.change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
+    assert (record.generation, [event.kind for event in record.history]) == (1, ["launched"])
     assert runs.change("mine", 1, {"wanted": "stopped"}).history == record.history
     with pytest.raises(RecordConflictError):
         runs.change("mine", 1, {"wanted": "running"})
@@ -221,7 +222,7 @@ def test_a_first_record_is_written_only_if_it_is_whole(store):
 
 def test_the_records_of_a_fleet_are_opened_by_their_place(api, tmp_path):
     for place in (str(tmp_path), "gs://fleet/opened"):
-        RunStore.of(place, api).change("mine", 0, record_fields(), "launched")
+        RunStore.of(place, api).change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
 
         assert list(RunStore.of(place, api).read_all().usable) == ["mine"]
     assert (tmp_path / "runs/mine.json").is_file()
@@ -244,8 +245,8 @@ def test_a_record_is_put_as_it_is_only_in_place_of_the_one_that_is_expected(stor
 
 
 def test_a_record_is_removed_only_at_the_generation_that_is_expected(store):
-    store.change("mine", 0, {}, "launched")
-    store.change("other", 0, {}, "launched")
+    store.change("mine", 0, {}, {"kind": "launched"})
+    store.change("other", 0, {}, {"kind": "launched"})
 
     for generation in (0, 2):
         with pytest.raises(RecordConflictError, match="run mine"):
@@ -259,7 +260,7 @@ def test_a_record_is_removed_only_at_the_generation_that_is_expected(store):
 @pytest.mark.parametrize("end", ["", "/"])
 def test_the_archive_of_a_fleet_lies_beside_its_records(tmp_path, end):
     runs = RunStore.of(f"{tmp_path}{end}")
-    record = runs.change("mine", 0, record_fields(wanted="done"), "launched")
+    record = runs.change("mine", 0, record_fields(wanted="done"), Event(EventKind.LAUNCHED))
     later = time.time() + 30 * 86400
 
     assert runs.archive_finished([record], later) == ["mine"]
@@ -270,7 +271,7 @@ def test_the_archive_of_a_fleet_lies_beside_its_records(tmp_path, end):
 
 def test_a_store_without_an_archive_archives_nothing(store):
     runs = RunStore(store)
-    record = runs.change("mine", 0, record_fields(wanted="done"), "launched")
+    record = runs.change("mine", 0, record_fields(wanted="done"), Event(EventKind.LAUNCHED))
 
     assert runs.archive_finished([record], time.time() + 30 * 86400) == []
     assert list(runs.read_all(archived=True).usable) == ["mine"]

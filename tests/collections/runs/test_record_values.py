@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
-    Event,
     InvalidRecordError,
     RunRecord,
     parse_record,
@@ -76,7 +78,6 @@ def test_a_text_or_list_is_read_up_to_its_longest(field: str, longest: Any) -> N
         ("watch", {"since": 1e20}),
         ("watch", {"since": -1e20}),
         ("watch", {"since": float("nan")}),
-        ("given_up", 1),
     ],
 )
 def test_a_value_that_a_field_cannot_have_is_refused(field: str, value: Any) -> None:
@@ -133,28 +134,59 @@ def test_a_path_that_leads_upwards_is_refused(field: str, place: str) -> None:
         read(**{field: place})
 
 
-def test_the_reason_for_giving_up_is_kept_in_one_line() -> None:
-    record = read(given_up=" lost\nits \x1b[31mTPU\x7f  5 times ")
-
-    assert record.given_up == "lost its [31mTPU 5 times"
-    assert record.fields()["given_up"] == record.given_up
-    assert "given_up" not in read().fields()
-
-
-def test_text_for_people_is_cut_to_2000_characters() -> None:
-    assert read(given_up="a" * 3000).given_up == "a" * 2000
-
-
 def test_the_last_50_events_of_the_history_are_kept() -> None:
-    events = [{"time": float(number), "what": f"event\n{number}"} for number in range(60)]
+    events = [{"time": float(number), "kind": "done"} for number in range(60)]
 
     assert read(history=events).history == tuple(
-        Event(float(number), f"event {number}") for number in range(10, 60)
+        Event(EventKind.DONE, float(number)) for number in range(10, 60)
     )
 
 
-def test_an_event_without_a_time_has_happened_at_0() -> None:
-    assert read(history=[{"what": "launched"}]).history == (Event(0.0, "launched"),)
+def test_an_event_of_the_watch_is_read_back_as_it_was_stored() -> None:
+    cause = {"code": "workers_unreachable_for", "hosts": "w0, w1", "seconds": 601.5}
+    event = {"time": 7.0, "kind": "watch", "state": "unreachable", "action": "replace"}
+
+    record = read(history=[event | {"causes": [cause]}])
+
+    hosts = Cause(CauseCode.WORKERS_UNREACHABLE_FOR, {"hosts": "w0, w1", "seconds": 601.5})
+    assert record.history == (
+        Event(EventKind.WATCH, 7.0, state=RunState.UNREACHABLE, action="replace", causes=(hosts,)),
+    )
+    assert record.fields()["history"] == [event | {"causes": [cause]}]
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        ({"what": "stopped by kill.yml"}, Event(EventKind.NOTE, text="stopped by kill.yml")),
+        ({"what": " a\n\x1b[31mb "}, Event(EventKind.NOTE, text="a [31mb")),
+        ({"what": "a" * 3000}, Event(EventKind.NOTE, text="a" * 2000)),
+        ({"kind": "eclipse", "text": "x"}, Event(EventKind.NOTE, text="x")),
+        ({"kind": "watch", "state": "odd"}, Event(EventKind.WATCH)),
+        ({"kind": "watch", "causes": [{"code": "odd"}, 7]}, Event(EventKind.WATCH)),
+        ({"kind": "watch", "causes": [{"code": "confirming", "a": [1]}]}, Event(EventKind.WATCH)),
+        (
+            {"kind": "watch", "causes": [{"code": "confirming", "a": "\x1b[2J"}]},
+            Event(EventKind.WATCH, causes=(Cause(CauseCode.CONFIRMING, {"a": "[2J"}),)),
+        ),
+    ],
+)
+def test_an_event_of_another_version_or_by_somebody_else_is_read_as_far_as_it_is_known(
+    event: dict, expected: Event
+) -> None:
+    assert read(history=[event]).history == (expected,)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        *({}, {"what": 7}, {"kind": 7}, {"kind": "done", "text": []}),
+        *({"kind": "watch", "causes": "x"}, {"kind": "watch", "causes": [{}] * 11}),
+    ],
+)
+def test_an_event_that_no_version_writes_makes_a_record_invalid(event: dict) -> None:
+    with pytest.raises(InvalidRecordError, match="history"):
+        read(history=[event])
 
 
 def test_the_memory_of_the_watch_keeps_numbers_and_texts_under_plain_names() -> None:

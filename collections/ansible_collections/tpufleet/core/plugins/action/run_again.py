@@ -11,17 +11,22 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.run import RunError, check_name
+from ..module_utils.worker.run_state import RunState
 from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours
 from ..plugin_utils.runs.actor import ACTION_S, Actor, Claim
+from ..plugin_utils.runs.causes import Cause, CauseCode
+from ..plugin_utils.runs.decision import Action
+from ..plugin_utils.runs.history import Event, EventKind
 from ..plugin_utils.runs.lease import Lease, Leases
+from ..plugin_utils.runs.observation import FOREIGN, READY
+from ..plugin_utils.runs.observe import tpus_of_inventory
 from ..plugin_utils.runs.record import DesiredState, RunRecord
 from ..plugin_utils.runs.relaunch import missing_here
 from ..plugin_utils.runs.run_record import RecordError, record_store
+from ..plugin_utils.runs.status import cause_text, state_text
 from ..plugin_utils.runs.store import RunStore
-from ..plugin_utils.runs.watch_decision import FOREIGN, READY, RESTART, TAKEN
 from ..plugin_utils.runs.watch_log import WatchLog
-from ..plugin_utils.runs.watch_pass import Look, changed_since, lease_name
-from ..plugin_utils.runs.watch_view import tpus_of_inventory
+from ..plugin_utils.runs.watch_pass import Snapshot, changed_since, lease_name
 from .run_record import plain
 from .watch import host_facts
 
@@ -87,21 +92,29 @@ class ActionModule(ActionBase):
         hosts = host_facts(variables)
         fleet_name = given["fleet_name"]
         listed = tpus_of_inventory(hosts, lambda labels: is_ours(labels, fleet_name))
-        seen = Look(hosts, {}, (listed,), time.time()).seen(record)
-        if seen.is_identified and seen.node != READY:
-            why = TAKEN if seen.node == FOREIGN else f"its TPU is {seen.node}"
-            return f"{why}. See what there is: ansible-playbook playbooks/status.yml"
+        observed = Snapshot(hosts, {}, (listed,), time.time()).of(record)
+        if observed.is_identified and observed.tpu_state != READY:
+            return tpu_blocker(observed.tpu_state)
         log = WatchLog(Path(given["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
         # A stopped run that is to be resumed is wanted from now on, whatever becomes of this try.
         fields = {**record.wanted_again(), "fence": fence}
-        record = store.change(record.run, record.generation, fields, "restarted")
+        record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")
         ends_at = time.monotonic() + 2 * ACTION_S
         kept = Path(given["kept"]).expanduser()
         actor = Actor(Path(given["project"]), kept, given["fleet_state"], log, ends_at)
         claim = Claim(lease.lost, lambda: changed_since(store, record, fence))
-        return actor.act(record, seen, RESTART, fence, claim)
+        return actor.act(record, observed, Action.RESTART, fence, claim)
+
+
+def tpu_blocker(tpu_state: str) -> str:
+    """Say why a run cannot be restarted whose TPU is not READY."""
+    if tpu_state == FOREIGN:
+        why = state_text(RunState.NAME_TAKEN)
+    else:
+        why = cause_text(Cause.of(CauseCode.TPU_STATE, tpu_state=tpu_state))
+    return f"{why}. See what there is: ansible-playbook playbooks/status.yml"
 
 
 def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.run import RunError, check_name
+from ..plugin_utils.runs.history import Event, EventKind
 from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, RunRecord
 from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
 from ..plugin_utils.runs.store import RunStore
@@ -34,7 +36,7 @@ class ActionModule(ActionBase):
                 "was_wanted": {"type": "bool", "default": False},
                 "same_attempt": {"type": "bool", "default": False},
                 "fields": {"type": "dict", "default": {}},
-                "event": {"type": "str", "default": ""},
+                "error": {"type": "str", "default": ""},
                 "only_if_wanted": {"type": "bool", "default": False},
                 "fence": {"type": "int", "default": 0},
                 "attempt": {"type": "int", "default": 0},
@@ -75,9 +77,8 @@ def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> di
     fields = change_of(before, wanted, options)
     after, was = before, before.fields() if before else {}
     if (fields or (before and options.get("launch_failed"))) and not check:
-        event = options.get("event") or f"{wanted} is wanted"
         generation = before.generation if before else 0
-        after = store.change(run, generation, fields, str(event))
+        after = store.change(run, generation, fields, event_of(wanted, options))
     told = after.fields() if after else {}
     told |= fields  # what a dry run would have changed
     missing = wanted is DesiredState.STOPPED and before is None
@@ -112,6 +113,21 @@ def change_of(
     if before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED:
         return {}  # there is nothing left to stop
     return {**fields, "wanted": str(wanted)}
+
+
+def event_of(wanted: DesiredState | None, options: Mapping[str, Any]) -> Event:
+    """Return the event of a change, for the record's history."""
+    if options.get("launch_failed"):
+        return Event(EventKind.LAUNCH_FAILED, text=str(options.get("error") or ""))
+    if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
+        release = (options.get("fields") or {}).get("release", "")
+        return Event(EventKind.LAUNCHED, release=str(release))
+    kinds = {
+        DesiredState.RUNNING: EventKind.FOUND_RUNNING,
+        DesiredState.STOPPED: EventKind.STOPPED,
+        DesiredState.DONE: EventKind.DONE,
+    }
+    return Event(kinds[wanted])
 
 
 def is_wanted(record: RunRecord) -> bool:

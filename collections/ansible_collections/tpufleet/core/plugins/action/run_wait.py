@@ -13,7 +13,7 @@ from ansible.utils.display import Display
 
 from ..module_utils.worker.run_state import RunState
 from ..plugin_utils.runs.launch_outcome import WaitOutcome
-from ..plugin_utils.runs.process import Process, parse_process
+from ..plugin_utils.runs.process_status import ProcessStatus, parse_process
 from ..plugin_utils.runs.status import progress_text
 
 POLL_SECONDS = 6
@@ -108,7 +108,7 @@ class ActionModule(ActionBase):
 
 
 def outcome_of(
-    process: Process, settled: bool, options: dict, spent: float, runs_for: float = 0.0
+    process: ProcessStatus, settled: bool, options: dict, spent: float, runs_for: float = 0.0
 ) -> WaitOutcome | None:
     """Return how the waiting ended; None while it continues.
 

@@ -10,6 +10,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.run import RunError
+from ..plugin_utils.runs.history import Event, EventKind
 from ..plugin_utils.runs.launch import starts
 from ..plugin_utils.runs.record import DesiredState, InvalidRecordError, LaunchSpec, RunRecord
 from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
@@ -35,7 +36,6 @@ class ActionModule(ActionBase):
                 "fleet_state": {"type": "str", "required": True},
                 "look_first": {"type": "bool", "default": False},
                 "same_place": {"type": "bool", "default": False},
-                "event": {"type": "str", "required": True},
             }
         )
         plan = plain(options["plan"])
@@ -48,7 +48,6 @@ class ActionModule(ActionBase):
                     store,
                     run,
                     plan["launches"][run],
-                    str(options["event"]),
                     look_first=options["look_first"],
                     same_place=options["same_place"],
                     check=self._task.check_mode,
@@ -70,7 +69,6 @@ def want(
     store: RunStore,
     run: str,
     launch: Mapping[str, Any],
-    event: str,
     *,
     look_first: bool = False,
     same_place: bool = False,
@@ -99,6 +97,7 @@ def want(
         fields = {**launch, **again, "attempt": number + 1}
         try:
             if not check:
+                event = Event(EventKind.LAUNCHED, release=str(launch["release"]))
                 store.change(run, before.generation if before else 0, fields, event)
         except InvalidRecordError as error:
             raise RunError(f"run {run} cannot be recorded: {error.field} {error.problem}") from None

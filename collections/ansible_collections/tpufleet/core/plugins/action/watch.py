@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,17 @@ from ..module_utils.cloud.tpu_nodes import parse_node
 from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours, parse_fleet_name
 from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
+from ..plugin_utils.runs.decision import Action
 from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.lease import Leases
-from ..plugin_utils.runs.relaunch import RELEASES
+from ..plugin_utils.runs.observation import ObservedTpu
+from ..plugin_utils.runs.observe import IsOurs, tpus_of_inventory, tpus_of_nodes
 from ..plugin_utils.runs.run_record import RecordError, record_store
-from ..plugin_utils.runs.store import Records, RunStore
-from ..plugin_utils.runs.upkeep import Upkeep, prune
-from ..plugin_utils.runs.watch_decision import NOTHING, Limits
+from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
 from ..plugin_utils.runs.watch_log import WatchLog
-from ..plugin_utils.runs.watch_pass import Look, Outcome, WatchPass, unusable_outcomes
-from ..plugin_utils.runs.watch_view import IsOurs, SeenTpu, tpus_of_inventory, tpus_of_nodes
+from ..plugin_utils.runs.watch_memory import Limits
+from ..plugin_utils.runs.watch_pass import Outcome, Snapshot, WatchPass, unusable_outcomes
 from .run_record import plain
 
 PASS_S = 1500.0
@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
             argument_spec={
                 "fleet_state": {"type": "str", "required": True},
                 "answers": {"type": "dict", "required": True},
-                "looked_at": {"type": "float", "required": True},
+                "asked_at": {"type": "float", "required": True},
                 "project": {"type": "path", "required": True},
                 "kept": {"type": "path", "required": True},
                 "log": {"type": "path", "required": True},
@@ -70,26 +70,30 @@ class ActionModule(ActionBase):
         api = plain(self._templar.template(variables.get("tpu_api") or {}))
         began = time.time()
         try:
-            outcomes = self._pass(given, variables, api)
+            outcomes, upkeep = self._pass(given, variables, api)
         except (RecordError, TpuApiError, TypeError, ValueError) as error:
             self._heartbeat(given["fleet_state"], api, began, str(error))
             raise AnsibleActionFail(str(error)) from None
-        why = "; ".join(f"{each.run}: {each.why}" for each in outcomes if each.failed)
+        failed = [each.text for each in outcomes if each.failed]
+        why = "; ".join(failed + ([upkeep.error] if upkeep.error else []))
         self._heartbeat(given["fleet_state"], api, began, why)
+        acted = any(each.action is not Action.NOTHING for each in outcomes)
         return result | {
-            "changed": any(each.action != NOTHING for each in outcomes),
+            "changed": acted or bool(upkeep.deleted),
             "failed": bool(why),
-            "runs": [asdict(each) for each in outcomes],
+            "runs": [run_fields(each) for each in outcomes],
+            "deleted_tpus": upkeep.deleted,
+            "lines": [each.text for each in outcomes] or ["no run has a record"],
             "msg": why or "the pass succeeded",
         }
 
     def _pass(
         self, given: Mapping[str, Any], variables: Mapping[str, Any], api: Mapping[str, Any]
-    ) -> list[Outcome]:
+    ) -> tuple[list[Outcome], UpkeepOutcome]:
         fleet_state, check = given["fleet_state"], bool(self._task.check_mode)
         log = WatchLog(Path(given["log"]), quiet=check)
         fleet_name = parse_fleet_name(given["fleet_name"])
-        look = self._look(given, variables, lambda labels: is_ours(labels, fleet_name))
+        snapshot = self._snapshot(given, variables, lambda labels: is_ours(labels, fleet_name))
         watch = WatchPass(
             store=RunStore.of(fleet_state, api),
             leases=Leases(record_store(f"{fleet_state.rstrip('/')}/watch", api)),
@@ -109,23 +113,23 @@ class ActionModule(ActionBase):
         )
         records = watch.store.read_all()
         only = {run: each for run, each in records.usable.items() if given["run"] in ("", run)}
-        look = watch.confirm(only.values(), look)
-        outcomes = watch.act(only, look)
+        snapshot = watch.confirm(only.values(), snapshot)
+        outcomes = watch.act(only, snapshot)
         outcomes += unusable_outcomes(
             each for each in records.unusable if given["run"] in ("", each.name)
         )
-        if not given["run"]:
-            fleet = plain(self._templar.template(variables.get("tpu_fleet") or []))
-            idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
-            outcomes += upkeep(Upkeep(watch, idle), fleet, look, records)
-        return outcomes
+        if given["run"]:
+            return outcomes, UpkeepOutcome()
+        fleet = plain(self._templar.template(variables.get("tpu_fleet") or []))
+        idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
+        return outcomes, Upkeep(watch, idle).run(fleet, snapshot, records)
 
-    def _look(
+    def _snapshot(
         self, given: Mapping[str, Any], variables: Mapping[str, Any], is_ours: IsOurs
-    ) -> Look:
+    ) -> Snapshot:
         hosts = host_facts(variables)
         tpus = tpus_of_inventory(hosts, is_ours)
-        return Look(hosts, plain(given["answers"]), (tpus,), given["looked_at"])
+        return Snapshot(hosts, plain(given["answers"]), (tpus,), given["asked_at"])
 
     def _heartbeat(self, fleet_state: str, api: Mapping[str, Any], began: float, why: str) -> None:
         if self._task.check_mode:
@@ -144,23 +148,20 @@ class ActionModule(ActionBase):
             Display().warning(str(error))
 
 
-def upkeep(work: Upkeep, fleet: object, look: Look, records: Records) -> list[Outcome]:
-    """Delete idle TPUs and old releases, unless a record that cannot be used may need them."""
-    watch = work.watch
-    if records.unusable:
-        watch.log("invalid records: no idle TPU and no cached release is deleted")
-        return []
-    try:
-        gone = work.delete_idle(fleet, look, records.usable)
-        if not watch.check:
-            prune(watch.kept / RELEASES, watch.store.read_all(), watch.clock())
-            watch.store.archive_finished(records.usable.values(), watch.clock())
-    except (RecordError, TpuApiError, OSError) as error:
-        return [Outcome("fleet", "not cleaned up", str(error), failed=True)]
-    return [Outcome("fleet", "cleaned up", f"TPU {name} was idle", "delete") for name in gone]
+def run_fields(outcome: Outcome) -> dict[str, Any]:
+    """Return what a pass judged of a run and did, as the module returns it."""
+    return {
+        "run": outcome.run,
+        "state": outcome.state.value,
+        "causes": [cause.fields() for cause in outcome.causes],
+        "action": outcome.action.value,
+        "failed": outcome.failed,
+        "error": outcome.error,
+        "text": outcome.text,
+    }
 
 
-def listed(api: Mapping[str, Any], is_ours: IsOurs) -> Sequence[SeenTpu]:
+def listed(api: Mapping[str, Any], is_ours: IsOurs) -> Sequence[ObservedTpu]:
     """Ask the API for all TPUs. Raises TpuApiError."""
     nodes = TpuApi(ApiSettings.of(api)).list_nodes(api.get("zones") or ["-"]).nodes
     return tpus_of_nodes((parse_node(node) for node in nodes), is_ours)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..module_utils.worker.run_state import latest
 from ..plugin_utils.runs.judge import is_fine
-from ..plugin_utils.runs.process import parse_process
+from ..plugin_utils.runs.process_status import parse_process
 from ..plugin_utils.runs.status import answer_error
 from ..plugin_utils.view.folded_names import folded, natural_order
 

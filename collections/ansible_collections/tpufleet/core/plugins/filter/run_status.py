@@ -15,7 +15,7 @@ from ..plugin_utils.runs.judge import (
     tpu_states,
     worker_statuses,
 )
-from ..plugin_utils.runs.process import Process
+from ..plugin_utils.runs.process_status import ProcessStatus
 from ..plugin_utils.runs.status import (
     answer_error,
     last_sign_text,
@@ -144,7 +144,7 @@ def differing(run: RunStatus) -> list[str]:
     texts = {process_text(each) for each in run.processes}
     if run.state is RunState.STOPPED and len(texts) == 1:
         return []
-    found: dict[str, list[Process]] = {}
+    found: dict[str, list[ProcessStatus]] = {}
     for each in run.processes:
         older = f", attempt {each.attempt}" if each.attempt != (run.attempt or 0) else ""
         if older or process_text(each) != run_text(run):
@@ -154,7 +154,7 @@ def differing(run: RunStatus) -> list[str]:
 
 def errors(run: RunStatus) -> list[str]:
     """Show the error messages of a run, equal ones on one line."""
-    found: dict[str, list[Process]] = {}
+    found: dict[str, list[ProcessStatus]] = {}
     for each in run.processes:
         if each.error:
             found.setdefault(each.error, []).append(each)
@@ -173,7 +173,7 @@ def foreign_line(tpus: Mapping[str, str]) -> str:
     return f"not of this fleet: {many}, {names} (-e tpu=NAME shows one)"
 
 
-def _named(run: RunStatus, found: Mapping[str, Sequence[Process]]) -> list[str]:
+def _named(run: RunStatus, found: Mapping[str, Sequence[ProcessStatus]]) -> list[str]:
     return [
         f"{run.run}, {folded(each.host for each in processes)}: {text}"
         for text, processes in found.items()

@@ -229,16 +229,6 @@ def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     return said_once(stopped_processes(answers)) or ["no worker has had it"]
 
 
-def watch_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say on a line a run what a pass of the watch saw and did."""
-    return [
-        f"{each['run']}: {each['state']}"
-        + (f": {each['why']}" if each.get("why") else "")
-        + (f" → {each['action']}" if each.get("action", "nothing") != "nothing" else "")
-        for each in runs
-    ] or ["no run has a record"]
-
-
 class FilterModule:
     """Ansible's way to find the filters."""
 
@@ -250,7 +240,6 @@ class FilterModule:
             "workers_of": workers_of,
             "foreign_tpus": foreign_tpus,
             "unmanaged_tpus": unmanaged_tpus,
-            "watch_lines": watch_lines,
             "which_checkpoints": which_checkpoints,
             "run_env": run_env,
             "one_env": one_env,

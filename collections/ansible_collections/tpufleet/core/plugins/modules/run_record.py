@@ -51,8 +51,8 @@ options:
       V(0) for any.
     type: int
     default: 0
-  event:
-    description: A line for the record's history.
+  error:
+    description: With O(launch_failed), the error message for the record's history.
     type: str
     default: ""
 extends_documentation_fragment: tpufleet.core.fleet_state

@@ -24,10 +24,6 @@ options:
       one for this launch.
     type: bool
     default: false
-  event:
-    description: What the record's history says of it.
-    type: str
-    required: true
 extends_documentation_fragment: tpufleet.core.fleet_state
 attributes:
   check_mode:
@@ -42,7 +38,6 @@ EXAMPLES = r"""
   tpufleet.core.run_want:
     plan: "{{ plan }}"
     fleet_state: ~/fleet
-    event: launched
   run_once: true
 """
 

@@ -23,7 +23,7 @@ options:
     description: What M(tpufleet.core.run_info) said, by host.
     type: dict
     required: true
-  looked_at:
+  asked_at:
     description: When the first worker was asked, in unix seconds.
     type: float
     required: true
@@ -72,14 +72,16 @@ EXAMPLES = r"""
     fleet_state: "{{ fleet_state }}"
     answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_look') }}"
     project: "{{ playbook_dir }}/.."
-    looked_at: "{{ watch_looked_at }}"
+    asked_at: "{{ watch_asked_at }}"
     kept: "{{ fleet_state }}"
     log: "{{ fleet_state }}/watch.log"
 """
 
 RETURN = r"""
 runs:
-  description: A dictionary for each run, with run, state, why, action and failed.
+  description:
+    - A dictionary for each run, with C(run), C(state), C(causes), C(action), C(failed), C(error),
+      and C(text) for people.
   returned: always
   type: list
   elements: dict

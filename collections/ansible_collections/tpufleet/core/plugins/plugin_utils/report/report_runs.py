@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils.worker.run_state import ReasonCode, RunState
-from ..runs.process import Process, parse_process
-from ..runs.status import process_text
+from ..runs import history
+from ..runs.decision import Action
+from ..runs.history import EventKind
+from ..runs.process_status import ProcessStatus, parse_process
+from ..runs.status import event_text, process_text
 from .report_chart import Curve
 
 LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
     *("launch", "preempted", "crash", "restart", "kill", "done"),
 )
 OTHER = "other"
+RECREATIONS = (Action.RECREATE, Action.REPLACE)
 ENDS = (PREEMPTED, CRASH, RESTART, KILL, DONE)
-#: What an event's words begin with or hold, the first that fits counts.
-_KINDS = (
-    (LAUNCH, r"^launched\b"),
-    (DONE, r"^done\b|^found done\b"),
-    (KILL, r"^stopped\b|^stopped is wanted"),
-    (PREEMPTED, r"^preempted\b|: recreate$"),
-    (RESTART, r"^hung\b|^interrupted\b|^standing still\b|^half\b|^restart|^maintenance\b"),
-    (
-        CRASH,
-        r"^crashed\b|^not a number\b|^not started\b|^the launch failed\b"
-        r"|^half of it has ended|^gave? up|^given up|^failed\b|give up$",
-    ),
-)
-_OF_THE_RUN = re.compile(r"^run \S+: ")
+_KINDS = {
+    EventKind.LAUNCHED: LAUNCH,
+    EventKind.LAUNCH_FAILED: CRASH,
+    EventKind.STOPPED: KILL,
+    EventKind.RESTARTED: RESTART,
+    EventKind.DONE: DONE,
+}
+_WATCH_STATES = {
+    RunState.PREEMPTED: PREEMPTED,
+    RunState.DONE: DONE,
+    RunState.STOPPED: KILL,
+    RunState.FAILED: CRASH,
+    RunState.GIVEN_UP: CRASH,
+    RunState.HUNG: RESTART,
+    RunState.PARTLY_ENDED: RESTART,
+    RunState.INTERRUPTED: RESTART,
+    RunState.LOST: RESTART,
+    RunState.MAINTENANCE: RESTART,
+}
 
 
 @dataclass(frozen=True)
@@ -81,22 +89,21 @@ class RunView:
     goodput: float | None = None
 
 
-def kind_of(what: str) -> str:
-    """Tell the kind of an event from the words of the record."""
-    words = _OF_THE_RUN.sub("", what)
-    return next((kind for kind, form in _KINDS if re.search(form, words)), OTHER)
+def kind_of(event: history.Event) -> str:
+    """Return the kind of an event."""
+    if event.kind is EventKind.WATCH and event.action in RECREATIONS:
+        return PREEMPTED
+    if event.kind is EventKind.WATCH and event.state:
+        return _WATCH_STATES.get(event.state, OTHER)
+    return _KINDS.get(event.kind, OTHER)
 
 
 def events_of(record: Mapping[str, Any]) -> list[Event]:
     """Read a record's history, oldest first."""
-    history = record.get("history")
-    found = [
-        Event(float(each["time"]), kind_of(str(each["what"])), str(each["what"]))
-        for each in (history if isinstance(history, list) else [])
-        if isinstance(each, Mapping)
-        and isinstance(each.get("time"), int | float)
-        and "what" in each
-    ]
+    found = []
+    for each in record.get("history") or []:
+        event = history.parse_event(each, float(each.get("time") or 0.0))
+        found.append(Event(event.time, kind_of(event), event_text(event)))
     return sorted(found, key=lambda event: event.time)
 
 
@@ -148,7 +155,7 @@ def _last_attempt(number: int, start: float, leader: Mapping[str, Any], now: flo
     return Attempt(number, start, max(start, float(last or start)))
 
 
-def _end_kind(process: Process) -> str:
+def _end_kind(process: ProcessStatus) -> str:
     if process.state is RunState.DONE:
         return DONE
     was_interrupted = process.reason_code in (ReasonCode.SAVED, ReasonCode.NOT_SAVED)

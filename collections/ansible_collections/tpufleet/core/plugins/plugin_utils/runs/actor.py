@@ -16,10 +16,11 @@ from ansible import context
 
 from ..fleet.ownership import NodeIdentity
 from ..view import play_result
+from .decision import Action
+from .observation import Observation
 from .playbook_process import run_process
 from .record import RunRecord
 from .relaunch import relaunch_variables
-from .watch_decision import LAUNCH, RECREATE, REPLACE, RESTART, STOP, Seen
 from .watch_log import WatchLog
 
 CREATE, DELETE, SETUP = "playbooks/create.yml", "playbooks/delete.yml", "setup.yml"
@@ -69,9 +70,11 @@ class Actor:
     log: WatchLog
     ends_at: float
 
-    def act(self, record: RunRecord, seen: Seen, action: str, fence: int, claim: Claim) -> str:
+    def act(
+        self, record: RunRecord, observed: Observation, action: Action, fence: int, claim: Claim
+    ) -> str:
         """Run the action's playbooks until one fails. Returns why; empty if none did."""
-        for play in plays_of(action, record, seen, self.kept, self.fleet_state, fence):
+        for play in plays_of(action, record, observed, self.kept, self.fleet_state, fence):
             if why := self._play(f"run {record.run}", record.run, play, claim):
                 return why
         return ""
@@ -119,32 +122,37 @@ class Actor:
 
 
 def plays_of(
-    action: str, record: RunRecord, seen: Seen, kept: Path, fleet_state: str, fence: int
+    action: Action,
+    record: RunRecord,
+    observed: Observation,
+    kept: Path,
+    fleet_state: str,
+    fence: int,
 ) -> list[Play]:
     """Return the playbooks of an action, in order.
 
     Workers that lack the run's environment, or were not asked, are set up and get its release
     first. A TPU that is recreated is launched on by a LAUNCH of its own, once it is READY.
     """
-    again = relaunch_variables(record, kept, fleet_state, seen.address) | {"fence": fence}
-    kill = Play((KILL,), {"tpu": seen.address, "run": record.run, "record": False})
-    is_set_up = seen.parts and all(part.known and part.active is not None for part in seen.parts)
+    again = relaunch_variables(record, kept, fleet_state, observed.address) | {"fence": fence}
+    kill = Play((KILL,), {"tpu": observed.address, "run": record.run, "record": False})
+    is_set_up = observed.processes and all(each.has_environment for each in observed.processes)
     launch = [Play((TRAIN,), again)]
     if not is_set_up:
         launch = [Play((SETUP,), again), Play((PUSH, TRAIN), again)]
-    if action in (RECREATE, REPLACE):
-        return _recreation(action, record, seen)
-    if action == LAUNCH:
+    if action in (Action.RECREATE, Action.REPLACE):
+        return _recreation(action, record, observed)
+    if action == Action.LAUNCH:
         return launch
-    if action == RESTART:
+    if action == Action.RESTART:
         return [kill, *launch]
-    return [kill] if action == STOP else []
+    return [kill] if action == Action.STOP else []
 
 
-def _recreation(action: str, record: RunRecord, seen: Seen) -> list[Play]:
-    """Return what creates the run's TPU again; only the one that was seen may be deleted."""
-    there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in seen.tpus]
-    plays = [Play((DELETE,), delete_variables(node)) for node in there if action == REPLACE]
+def _recreation(action: Action, record: RunRecord, observed: Observation) -> list[Play]:
+    """Return what creates the run's TPU again; only the observed one may be deleted."""
+    there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in observed.tpus]
+    plays = [Play((DELETE,), delete_variables(node)) for node in there if action == Action.REPLACE]
     (node,) = there or record.launch.nodes[:1]
     create = {"tpu": node.name, "node_id": node.id, "create_seconds": CREATE_S}
     return [*plays, Play((CREATE,), create)]

@@ -12,9 +12,10 @@ from ...module_utils.worker.run_progress import goodput
 from ...module_utils.worker.run_state import ReasonCode, RunState, latest
 from ..fleet.tpu_slices import run_places
 from ..view.folded_names import natural_order
-from .process import Process, parse_process
+from .history import EventKind
+from .observation import DEAD, GONE, READY
+from .process_status import ProcessStatus, parse_process
 from .record import DesiredState
-from .watch_decision import DEAD, GONE, READY
 
 HUNG_AFTER_S = 600.0
 """The watch's default; before the first step a compilation may take longer."""
@@ -42,7 +43,7 @@ class WorkerStatus:
     """
 
     worker: str
-    process: Process | None = None
+    process: ProcessStatus | None = None
     tpu_state: str = ""
     answer: Mapping[str, Any] | None = None
     progress: Mapping[str, Any] | None = None
@@ -71,10 +72,10 @@ class RunStatus:
     state: RunState
     wanted: str = ""
     attempt: int | None = None
-    decided_by: Process | None = None
+    decided_by: ProcessStatus | None = None
     tpu: str = ""
     tpu_state: str = ""
-    processes: tuple[Process, ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
     step: int | None = None
     steps: int | None = None
     loss: float | None = None
@@ -116,7 +117,7 @@ def worker_statuses(
     return found
 
 
-def judge_process(host: str, answer: Mapping[str, Any]) -> Process:
+def judge_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
     """Return a process; HUNG if its heartbeat is too old."""
     process = parse_process(host, answer)
     age = process.heartbeat_age
@@ -203,7 +204,7 @@ def judge_run(
     )
 
 
-def deciding_process(processes: Sequence[Process]) -> Process:
+def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
     """Return the process that gives a run its state.
 
     That is the first that failed, else the first that waits, else one of the state that most have.
@@ -218,7 +219,7 @@ def deciding_process(processes: Sequence[Process]) -> Process:
     return next(each for each in own or processes if each.state is state)
 
 
-def is_fine(process: Process) -> bool:
+def is_fine(process: ProcessStatus) -> bool:
     """Return whether nothing went wrong in this process itself."""
     return (
         process.state in GOOD_STATES
@@ -230,8 +231,8 @@ def is_fine(process: Process) -> bool:
 def was_stopped(record: Mapping[str, Any]) -> bool:
     """Return whether a person stopped the run last, by its record."""
     events = record.get("history") or [{}]
-    by_kill = str(events[-1].get("what", "")).startswith("stopped by")
-    return record.get("wanted") == DesiredState.STOPPED and by_kill
+    by_person = events[-1].get("kind") == EventKind.STOPPED
+    return record.get("wanted") == DesiredState.STOPPED and by_person
 
 
 def finished_runs(

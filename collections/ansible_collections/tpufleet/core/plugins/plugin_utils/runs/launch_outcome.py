@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.error_line import error_line, last_attempt
-from .process import Process, parse_process
+from .process_status import ProcessStatus, parse_process
 from .record import DesiredState
 from .status import answer_error, process_text, stopped_text
 
@@ -35,7 +35,7 @@ class Waited:
     """What waiting saw on one worker: its process, or Ansible's answer where it saw none."""
 
     host: str
-    process: Process | None
+    process: ProcessStatus | None
     outcome: str
     answer: Answer
 

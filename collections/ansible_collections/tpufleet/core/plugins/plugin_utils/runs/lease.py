@@ -167,7 +167,7 @@ class Lease:
 
     def _write(self, until: float) -> None:
         fields: dict[str, Any] = {"holder": self._me, "until": until}
-        told = self._documents.change(self.name, self._generation, fields, "")
+        told = self._documents.change(self.name, self._generation, fields, {})
         self._generation = _Document.parse(self.name, told).generation
 
 

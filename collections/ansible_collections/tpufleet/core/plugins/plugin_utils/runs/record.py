@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -19,6 +19,7 @@ from ...module_utils.worker.launch_spec import (
     InvalidLaunchError,
     LaunchSpec,
 )
+from .history import Event, parse_event
 from .run_record import RecordError
 
 MOST_HISTORY = 50
@@ -47,14 +48,6 @@ class DesiredState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Event:
-    """A line of a run's history; ``time`` in unix seconds, ``what`` for people."""
-
-    time: float
-    what: str
-
-
-@dataclass(frozen=True)
 class RunRecord:
     """A run's record. ``watch`` is what the watch remembers between passes: numbers, short texts.
 
@@ -70,7 +63,6 @@ class RunRecord:
     wanted_seconds: float | None = None
     wanted_since: float | None = None
     wanted_until: float | None = None
-    given_up: str = ""
     history: tuple[Event, ...] = ()
     watch: Mapping[str, str | int | float] = field(default_factory=dict)
 
@@ -87,7 +79,7 @@ class RunRecord:
     def wanted_again(self) -> dict[str, Any]:
         """Return the fields by which a person wants the run: the watch counts failures anew."""
         kept = {"best_step": best} if (best := self.watch.get("best_step")) else {}
-        return {"wanted": str(DesiredState.RUNNING), "given_up": "", "watch": kept}
+        return {"wanted": str(DesiredState.RUNNING), "watch": kept}
 
     def fields(self) -> dict[str, Any]:
         """Return the record flat, as it is stored and shown: JSON types, absent times left out."""
@@ -95,13 +87,12 @@ class RunRecord:
             "wanted": str(self.wanted),
             "generation": self.generation,
             "fence": self.fence,
-            "history": [asdict(event) for event in self.history],
+            "history": [{"time": event.time, **event.fields()} for event in self.history],
             "watch": dict(self.watch),
             **self.launch.to_json(),
         }
         times = ("wanted_seconds", "wanted_since", "wanted_until")
-        told |= {name: value for name in times if (value := getattr(self, name)) is not None}
-        return told | ({"given_up": self.given_up} if self.given_up else {})
+        return told | {name: value for name in times if (value := getattr(self, name)) is not None}
 
 
 def parse_record(run: str, value: object) -> RunRecord:
@@ -122,7 +113,6 @@ def parse_record(run: str, value: object) -> RunRecord:
         wanted_seconds=reader.seconds("wanted_seconds"),
         wanted_since=reader.seconds("wanted_since"),
         wanted_until=reader.seconds("wanted_until"),
-        given_up=reader.prose("given_up"),
         history=reader.history(),
         watch=reader.watch(),
     )
@@ -156,10 +146,6 @@ class _Reader:
             raise self.wrong(name, "has an invalid format")
         return value
 
-    def prose(self, name: str) -> str:
-        """Read text for people: one line, without control characters, cut to a sensible length."""
-        return _one_line(self._get(name, str, ""))
-
     def number(self, name: str, least: int, most: int, default: int = 0) -> int:
         value = self._get(name, int, default)
         if not least <= value <= most:
@@ -191,10 +177,13 @@ class _Reader:
     def history(self) -> tuple[Event, ...]:
         events = []
         for event in self._get("history", list, [])[-MOST_HISTORY:]:
-            if not isinstance(event, Mapping) or not isinstance(event.get("what"), str):
+            if not isinstance(event, Mapping):
                 raise self.wrong("history", "has an item that is not an event")
             moment = _Reader(self._run, event).seconds("time")
-            events.append(Event(moment or 0.0, _one_line(event["what"])))
+            try:
+                events.append(parse_event(event, moment or 0.0))
+            except ValueError:
+                raise self.wrong("history", "has an item that is not an event") from None
         return tuple(events)
 
     def watch(self) -> Mapping[str, str | int | float]:

@@ -40,12 +40,13 @@ class RecordStore(Protocol):
         """Name the runs that have a record. Raises RecordError."""
 
     def change(
-        self, run: str, generation: int, fields: Mapping[str, Any], event: str
+        self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Set fields of a record that is still at ``generation`` (0: there is none); give the new
         one.
 
-        ``event`` is added to the record's history. Raises RecordConflictError, RecordError.
+        ``event`` is added to the record's history unless it is empty. Raises RecordConflictError,
+        RecordError.
         """
 
     def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
@@ -75,13 +76,16 @@ def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> Reco
 
 
 def after_change(
-    record: Mapping[str, Any], run: str, generation: int, fields: Mapping[str, Any], event: str
+    record: Mapping[str, Any],
+    run: str,
+    generation: int,
+    fields: Mapping[str, Any],
+    event: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Give the record that a change makes of one. Raises RecordConflictError where it has moved."""
     there = check_generation(record, run, generation)
     now = round(time.time(), 3)
-    happened = {"time": now, "what": event}
-    history = [*record.get("history", []), happened] if event else record.get("history", [])
+    history = [*record.get("history", []), *([{"time": now, **event}] if event else [])]
     return {
         **record,
         **fields,
@@ -136,12 +140,13 @@ class RecordFolder:
         return sorted(path.stem for path in self._folder.glob("*.json"))
 
     def change(
-        self, run: str, generation: int, fields: Mapping[str, Any], event: str
+        self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Set fields of a record that is still at ``generation`` (0: there is none); give the new
         one.
 
-        ``event`` is added to the record's history. Raises RecordConflictError, RecordError.
+        ``event`` is added to the record's history unless it is empty. Raises RecordConflictError,
+        RecordError.
         """
         with self._locked(run):
             record = after_change(self.read(run), run, generation, fields, event)

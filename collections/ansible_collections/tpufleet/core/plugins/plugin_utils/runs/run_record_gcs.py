@@ -38,7 +38,7 @@ class RecordBucket:
         return [name.removesuffix(".json") for name in names if name.endswith(".json")]
 
     def change(
-        self, run: str, generation: int, fields: Mapping[str, Any], event: str
+        self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Set fields of a record that is still at ``generation``; give the new one."""
         before, at = self._seen(run)

@@ -5,12 +5,14 @@ Nothing compares, splits or searches these texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...module_utils.worker.run_state import ReasonCode, RunState
+from .causes import Cause, CauseCode
+from .history import Event, EventKind
 from .judge import RunStatus, WorkerStatus
-from .process import Process
+from .process_status import ProcessStatus
 
 _STATES = {
     RunState.STARTING: "starting",
@@ -23,8 +25,20 @@ _STATES = {
     RunState.LOST: "lost",
     RunState.HUNG: "hung",
     RunState.UNREACHABLE: "unreachable",
-    RunState.STOPPED: "stopped by you",
+    RunState.STOPPED: "stopped",
+    RunState.GIVEN_UP: "given up",
     RunState.PREEMPTED: "preempted",
+    RunState.PREEMPTION_SUSPECTED: "preemption suspected",
+    RunState.REPLACED: "replaced",
+    RunState.MAINTENANCE: "maintenance",
+    RunState.ENDING: "ending",
+    RunState.PARTLY_ENDED: "ended on some workers",
+    RunState.WAITING: "waiting",
+    RunState.WAITING_FOR_TPU: "waiting for its TPU",
+    RunState.WAITING_FOR_WORKERS: "waiting for its workers",
+    RunState.WAITING_FOR_RELEASE: "waiting for a controller that has the release",
+    RunState.NOT_WATCHED: "not watched",
+    RunState.NAME_TAKEN: "its name is taken by a TPU of somebody else",
     RunState.UNKNOWN: "unknown",
 }
 _REASONS = {
@@ -41,9 +55,82 @@ _REASONS = {
     ReasonCode.KILLED: "killed",
     ReasonCode.START_FAILED: "failed to start",
 }
+_CAUSES = {
+    CauseCode.TPU_STATE: "its TPU is {tpu_state}",
+    CauseCode.TPU_STATE_AGAIN: "its TPU is {tpu_state} again",
+    CauseCode.TPU_UNHEALTHY: "its TPU is {health}",
+    CauseCode.TPU_IN_MAINTENANCE: "its TPU is in maintenance",
+    CauseCode.TPU_NAME_TAKEN: (
+        "TPU {tpu} ({zone}) has another id, and not the label of this fleet. Nothing is done with "
+        "it"
+    ),
+    CauseCode.TPU_NOT_RECORDED: (
+        "its record does not name its TPU by id, because an older version wrote it. Launch it "
+        "again: ansible-playbook playbooks/restart.yml -e run={run}"
+    ),
+    CauseCode.TPU_RECREATED: "its TPU was recreated",
+    CauseCode.TPU_RECREATED_FOR: "its TPU is recreated for run {run}",
+    CauseCode.WORKERS_MISSING: "{count} of {of} workers are in the inventory",
+    CauseCode.WORKERS_UNREACHABLE: "{hosts} can't be reached",
+    CauseCode.WORKERS_UNREACHABLE_FOR: (
+        "{hosts} can't be reached for {seconds:.0f} s though the TPU is READY"
+    ),
+    CauseCode.WORKER_FAILED_FIRST: "{host} was the first to fail {count} times running",
+    CauseCode.OTHER_RUN: "run {run} is on {host}",
+    CauseCode.OTHER_RUN_LAUNCHED: "run {run} is launched there",
+    CauseCode.PROCESSES_DONE: "every process has exited with 0",
+    CauseCode.PROCESSES_STILL_ACTIVE: "its desired state is stopped, but it is active on {hosts}",
+    CauseCode.PROCESSES_PARTLY_ENDED: "it has ended on {hosts} and is active on {host}",
+    CauseCode.PROCESS_MISSING: "it has no process",
+    CauseCode.DONE_MARKER: "its last attempt exited with 0 before its TPU was asked",
+    CauseCode.HEARTBEAT_MISSING: "{host} has written no heartbeat for {seconds:.0f} s",
+    CauseCode.OUTPUT_MISSING: "no worker has written to its log for {seconds:.0f} s",
+    CauseCode.CONFIRMING: "confirming this with the API",
+    CauseCode.CONFIRMING_PREEMPTION: "confirming this with the API",
+    CauseCode.LAUNCH_IN: "the next launch is in {seconds:.0f} s",
+    CauseCode.RECREATE_IN: "it is recreated in {seconds:.0f} s",
+    CauseCode.RUN_CONTINUES: "the run continues on {host}",
+    CauseCode.NO_WORKER_REACHABLE: "no other worker can be reached from here either",
+    CauseCode.NO_BUCKET: (
+        "its checkpoints are not in a bucket, so the TPU is not deleted unattended. Delete it, "
+        "and the watch recreates it: {delete}"
+    ),
+    CauseCode.NOT_OURS: (
+        "it does not have this fleet's label, so it is not deleted unattended. Delete it: {delete}"
+    ),
+    CauseCode.MULTISLICE: (
+        "one queued resource created its slices together, and the watch cannot recreate that. "
+        "Create it again, and the run resumes"
+    ),
+    CauseCode.RELEASE_MISSING: (
+        "{path} is missing. Launch the run from this controller once: ansible-playbook train.yml "
+        "-e run={run} -e config={config_name}"
+    ),
+    CauseCode.NEXT_PASS: "the next pass continues",
+    CauseCode.ANSWERS_TOO_OLD: (
+        "its workers answered {seconds:.0f} s ago, the next pass asks them again"
+    ),
+    CauseCode.TPU_CHANGED: "its TPU is {tpu_state} by now, the next pass observes it again",
+    CauseCode.RECORD_CHANGED: "its record has just changed",
+    CauseCode.LEASE_HELD: "{error}",
+    CauseCode.TOO_MANY_PREEMPTIONS: "it was preempted {count} times",
+    CauseCode.TOO_MANY_REPLACEMENTS: "it was recreated {count} times",
+    CauseCode.TOO_MANY_CRASHES: "it failed {count} times without a new step",
+    CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times at the same place",
+    CauseCode.REPLACE_BY_HAND: "replace that TPU, or launch without it",
+}
+_EVENTS = {
+    EventKind.LAUNCHED: "launched with release {release}",
+    EventKind.LAUNCH_FAILED: "the launch failed: {text}",
+    EventKind.FOUND_RUNNING: "found running",
+    EventKind.STOPPED: "stopped",
+    EventKind.RESTARTED: "restarted on request",
+    EventKind.DONE: "done",
+    EventKind.NOTE: "{text}",
+}
 
 
-def process_text(process: Process) -> str:
+def process_text(process: ProcessStatus) -> str:
     """Return what a process is doing, or how it ended, without its error message."""
     match process.state, process.reason_code:
         case RunState.WAITING, _:
@@ -63,7 +150,7 @@ def process_text(process: Process) -> str:
             return _REASONS.get(reason) or _STATES[state]
 
 
-def peer_text(process: Process) -> str:
+def peer_text(process: ProcessStatus) -> str:
     """Return how the worker ended whose end ended this process."""
     if not process.peer:
         return "another worker ended"
@@ -72,12 +159,12 @@ def peer_text(process: Process) -> str:
     return f"{process.peer} ended with exit code {process.peer_exit_code}"
 
 
-def process_line(process: Process) -> str:
+def process_line(process: ProcessStatus) -> str:
     """Return what a process is doing, with its worker and its error message."""
     return ": ".join(filter(None, (process.host, process_text(process), process.error)))
 
 
-def progress_text(process: Process) -> str:
+def progress_text(process: ProcessStatus) -> str:
     """Return how far a process is: its step and loss, or when it wrote to its log last."""
     text = process_text(process)
     if process.step is None:
@@ -88,7 +175,7 @@ def progress_text(process: Process) -> str:
     return f"{text}: step {process.step}{of}{loss}"
 
 
-def stopped_text(process: Process) -> str:
+def stopped_text(process: ProcessStatus) -> str:
     """Return how a process ended that was stopped, with its last step."""
     at = f" at step {process.step}" if process.step is not None else ""
     return f"{process_text(process)}{at}"
@@ -98,6 +185,8 @@ def run_text(run: RunStatus) -> str:
     """Return what a run is doing as a whole."""
     if run.state is RunState.WAITING_FOR_TPU:
         return f"its TPU is {run.tpu_state.lower()}"
+    if run.state is RunState.STOPPED:
+        return "stopped by you"
     if run.decided_by and run.decided_by.state is run.state:
         return process_text(run.decided_by)
     return _STATES[run.state]
@@ -128,3 +217,33 @@ def answer_error(answer: Mapping[str, Any] | None) -> str:
     if answer.get("unreachable"):
         return f"can't be reached: {text[max(text.rfind('ssh: '), 0) :]}"
     return text
+
+
+def state_text(state: RunState) -> str:
+    """Return a state of a run without its reason."""
+    return _STATES[state]
+
+
+def cause_text(cause: Cause) -> str:
+    """Return what was observed, or what follows from it."""
+    if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
+        return "a TPU of its name has another id. Nothing is done with it"
+    try:
+        if cause.code is CauseCode.PROCESS:
+            return process_line(cause.process())
+        return _CAUSES[cause.code].format_map(cause.values)
+    except (KeyError, ValueError, TypeError):  # a record that somebody else wrote
+        return cause.code.value
+
+
+def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error: str = "") -> str:
+    """Return what a pass of the watch judged of a run, why, and what it did."""
+    why = "; ".join(filter(None, (*map(cause_text, causes), error)))
+    return ": ".join(filter(None, (state_text(state), why, action)))
+
+
+def event_text(event: Event) -> str:
+    """Return an event of a run's history."""
+    if event.kind is EventKind.WATCH and event.state:
+        return pass_text(event.state, event.causes, event.action)
+    return _EVENTS.get(event.kind, "").format(release=event.release, text=event.text)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils.worker.run import RUN_NAME
+from .history import Event
 from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
 from .run_record import (
     RecordConflictError,
@@ -97,20 +98,21 @@ class RunStore:
         )
 
     def change(
-        self, run: str, generation: int, fields: Mapping[str, Any], event: str = ""
+        self, run: str, generation: int, fields: Mapping[str, Any], event: Event | None = None
     ) -> RunRecord:
         """Set fields of the record that is still at ``generation`` (0: there is none yet).
 
-        ``event``, if not empty, is added to the history. Returns the new record. Raises
+        ``event``, if there is one, is added to the history. Returns the new record. Raises
         RecordConflictError if somebody else changed it, InvalidRecordError before it would write
         what it could not read back, RecordError.
         """
         before = self.read(run)
         known = before.fields() if before else {}
-        parse_record(run, after_change(known, run, generation, fields, event))
+        happened = event.fields() if event else {}
+        parse_record(run, after_change(known, run, generation, fields, happened))
         if before and self._archive and self._documents.read(run) == {}:
             self._documents.put(run, 0, known)
-        return parse_record(run, self._documents.change(run, generation, fields, event))
+        return parse_record(run, self._documents.change(run, generation, fields, happened))
 
     def archive_finished(self, records: Iterable[RunRecord], now: float) -> list[str]:
         """Move runs to the archive that are done or stopped and unchanged for ARCHIVE_AFTER_S.

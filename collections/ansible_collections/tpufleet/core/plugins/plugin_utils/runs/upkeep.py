@@ -5,19 +5,29 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...module_utils.cloud.tpu_errors import TpuApiError
 from ..fleet.fleet import FleetTpu, expand
 from ..fleet.ownership import NodeIdentity
 from .actor import Claim
 from .lease import LeaseHeldError
+from .observation import ObservedTpu
 from .record import RunRecord
+from .relaunch import RELEASES
 from .run_record import RecordConflictError, RecordError, RecordStore
 from .store import Records
 from .watch_idle import idle_since, in_use, superfluous
-from .watch_pass import LOOK_HOLDS_S, Look, WatchPass, lease_of_tpu
-from .watch_view import SeenTpu
+from .watch_pass import SNAPSHOT_VALID_S, Snapshot, WatchPass, lease_of_tpu
+
+
+@dataclass(frozen=True)
+class UpkeepOutcome:
+    """The names of the TPUs that were deleted, and why the rest was not done."""
+
+    deleted: list[str] = field(default_factory=list)
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,24 @@ class Upkeep:
     watch: WatchPass
     idle: RecordStore
 
-    def delete_idle(self, fleet: object, look: Look, records: Mapping[str, RunRecord]) -> list[str]:
+    def run(self, fleet: object, snapshot: Snapshot, records: Records) -> UpkeepOutcome:
+        """Delete idle TPUs and old releases, unless a record that is invalid may need them."""
+        if records.unusable:
+            self.watch.log("invalid records: no idle TPU and no cached release is deleted")
+            return UpkeepOutcome()
+        try:
+            deleted = self.delete_idle(fleet, snapshot, records.usable)
+            if not self.watch.check:
+                now, store = self.watch.clock(), self.watch.store
+                prune(self.watch.kept / RELEASES, store.read_all(), now)
+                store.archive_finished(records.usable.values(), now)
+        except (RecordError, TpuApiError, OSError) as error:
+            return UpkeepOutcome(error=str(error))
+        return UpkeepOutcome(deleted)
+
+    def delete_idle(
+        self, fleet: object, snapshot: Snapshot, records: Mapping[str, RunRecord]
+    ) -> list[str]:
         """Delete the fleet's TPUs that were idle for their ``idle_delete_after``. Name them.
 
         Only a TPU with an id and this fleet's label is deleted. Raises TpuApiError for a bad
@@ -40,57 +67,59 @@ class Upkeep:
         """
         gone = []
         for tpu in expand(fleet or []):
-            seen = owned_tpu(tpu, look)
+            seen = owned_tpu(tpu, snapshot)
             if tpu.idle_delete_after is None or seen is None:
                 continue
-            used = in_use(seen, look.hosts, look.answers, records.values())
+            used = in_use(seen, snapshot.hosts, snapshot.answers, records.values())
             if self._is_idle(seen, tpu.idle_delete_after, used) and (
-                self.watch.check or self._delete(seen, look)
+                self.watch.check or self._delete(seen, snapshot)
             ):
                 gone.append(seen.name)
         return gone
 
-    def _is_idle(self, tpu: SeenTpu, allowed: int, used: bool) -> bool:
+    def _is_idle(self, tpu: ObservedTpu, allowed: int, used: bool) -> bool:
         key = f"{tpu.name}_{tpu.zone}"
         kept, now = self.idle.read(key), self.watch.clock()
         since = idle_since(kept, tpu.id, used, now)
         if not self.watch.check and (kept.get("id"), kept.get("since")) != (tpu.id, since):
             with contextlib.suppress(RecordConflictError):
                 fields = {"id": tpu.id, "since": since}
-                self.idle.change(key, kept.get("generation", 0), fields, "")
+                self.idle.change(key, kept.get("generation", 0), fields, {})
         if not since or now - since < allowed:
             return False
         where, idle = f"TPU {tpu.name} ({tpu.zone})", f"{now - since:.0f} s"
         self.watch.log(f"{where}: idle for {idle}, {allowed} s are allowed: delete")
         return True
 
-    def _delete(self, tpu: SeenTpu, look: Look) -> bool:
+    def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> bool:
         node = NodeIdentity(tpu.name, tpu.zone, tpu.id)
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
-                claim = Claim(lease.lost, lambda: self._blocker(tpu, look))
+                claim = Claim(lease.lost, lambda: self._blocker(tpu, snapshot))
                 return not self.watch.actor.delete(node, claim)
         except LeaseHeldError as held:
             self.watch.log(f"TPU {tpu.name} ({tpu.zone}): {held}")
             return False
 
-    def _blocker(self, tpu: SeenTpu, look: Look) -> str:
+    def _blocker(self, tpu: ObservedTpu, snapshot: Snapshot) -> str:
         """Say why a TPU is not to be deleted after all; empty if it is."""
-        age = self.watch.clock() - look.looked_at
-        if age > LOOK_HOLDS_S:
+        age = self.watch.clock() - snapshot.asked_at
+        if age > SNAPSHOT_VALID_S:
             return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
         try:
             records = self.watch.store.read_all()  # a launch may have been recorded meanwhile
         except RecordError as error:
             return str(error)
-        if records.unusable or in_use(tpu, look.hosts, look.answers, records.usable.values()):
+        if records.unusable or in_use(
+            tpu, snapshot.hosts, snapshot.answers, records.usable.values()
+        ):
             return "a run has been launched on it meanwhile"
         return ""
 
 
-def owned_tpu(tpu: FleetTpu, look: Look) -> SeenTpu | None:
+def owned_tpu(tpu: FleetTpu, snapshot: Snapshot) -> ObservedTpu | None:
     """Return the one TPU that this entry of the fleet is; None if there is none, or several."""
-    (inventory, *_) = look.listings
+    (inventory, *_) = snapshot.listings
     found = [
         seen
         for seen in inventory

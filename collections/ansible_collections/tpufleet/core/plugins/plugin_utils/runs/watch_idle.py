@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .watch_decision import READY
+from .observation import READY, ObservedTpu
 
 if TYPE_CHECKING:
     from .record import RunRecord
-    from .watch_view import SeenTpu
 
 KEPT_RELEASES = 5
 """How many releases that no record names stay on the controller, the newest ones."""
@@ -19,7 +18,7 @@ YOUNG_SECONDS = 86400
 
 
 def in_use(
-    tpu: SeenTpu,
+    tpu: ObservedTpu,
     hosts: Mapping[str, Mapping[str, Any]],
     answers: Mapping[str, Mapping[str, Any]],
     records: Iterable[RunRecord],
@@ -41,7 +40,7 @@ def in_use(
     return any(is_busy(answers.get(host) or {}) for host in mine)
 
 
-def is_on(record: RunRecord, tpu: SeenTpu) -> bool:
+def is_on(record: RunRecord, tpu: ObservedTpu) -> bool:
     """Return whether a run may be on a TPU: by its identity, or by its name."""
     names = {record.launch.tpu, *(node.name for node in record.launch.nodes)}
     return tpu.name in names or any(

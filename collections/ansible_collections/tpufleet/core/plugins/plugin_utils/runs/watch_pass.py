@@ -10,71 +10,93 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.worker.run import overlap
-from . import watch_decision as watch
+from ...module_utils.worker.run_state import RunState
 from .actor import Actor, Claim
+from .causes import Cause, CauseCode
+from .decision import DESTRUCTIVE, LAUNCHES, Action, Decision
 from .done_marker import DoneMarker
+from .history import Event, EventKind
 from .lease import Lease, LeaseHeldError, Leases
+from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
+from .observe import observe_run
 from .record import DesiredState, RunRecord
 from .relaunch import missing_here
 from .run_record import RecordConflictError, RecordError
+from .status import pass_text
 from .store import RunStore, UnusableRecord
+from .watch_decision import decide
 from .watch_log import WatchLog
-from .watch_view import SeenTpu, view
+from .watch_memory import Limits
+from .watch_tpus import is_unreachable
 
 AT_ONCE = 8
 ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
-LOOK_HOLDS_S = 90.0
+SNAPSHOT_VALID_S = 90.0
 """A destructive action needs an observation of the run that is not older than this."""
-BEGINS_AGAIN = (watch.RECREATE, watch.REPLACE, watch.LAUNCH, watch.GIVE_UP)
-"""Actions that are wrong for a run that is done: its worker may be gone before a pass sees it."""
-NO_RELEASE = "waiting for a controller that has the release"
+NOT_FOR_DONE = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.GIVE_UP)
+"""Actions that are wrong for a run that is done: its worker may be gone before a pass asks it."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a pass observes.
+class Snapshot:
+    """What a pass observes of all runs.
 
     Args:
         hosts: the inventory's variables of each host.
         answers: run_info's answer of each host.
         listings: the TPUs in the inventory, then in each answer of the API.
-        looked_at: when the first worker was asked. Times are unix seconds.
+        asked_at: when the first worker was asked. Times are unix seconds.
         listed_at: when the API was asked last; 0 for the inventory, which may come from a cache.
     """
 
     hosts: Mapping[str, Mapping[str, Any]]
     answers: Mapping[str, Mapping[str, Any]]
-    listings: tuple[tuple[SeenTpu, ...], ...]
-    looked_at: float
+    listings: tuple[tuple[ObservedTpu, ...], ...]
+    asked_at: float
     listed_at: float = 0.0
 
-    def seen(self, record: RunRecord) -> watch.Seen:
-        """Return what is seen of one run."""
-        return view(record, self.hosts, self.answers, self.listings)
+    def of(self, record: RunRecord) -> Observation:
+        """Return the observation of one run."""
+        return observe_run(record, self.hosts, self.answers, self.listings)
 
-    def with_listing(self, listed: Sequence[SeenTpu], at: float) -> Look:
+    def with_listing(self, listed: Sequence[ObservedTpu], at: float) -> Snapshot:
         """Return the same with a newer answer of the API."""
         return replace(self, listings=(*self.listings, tuple(listed)), listed_at=at)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass saw of a run and did."""
+    """What a pass judged of a run and did.
+
+    Args:
+        run: its name.
+        state: what it is doing.
+        causes: why.
+        action: what the pass did.
+        failed: whether that failed, or the run could not be judged.
+        error: the error message.
+    """
 
     run: str
-    state: str
-    why: str = ""
-    action: str = watch.NOTHING
+    state: RunState
+    causes: tuple[Cause, ...] = ()
+    action: Action = Action.NOTHING
     failed: bool = False
+    error: str = ""
 
-    def line(self) -> str:
-        """Return it as a line for people."""
-        did = "" if self.action == watch.NOTHING else f": {self.action}"
-        return f"run {self.run}: {self.state}{f': {self.why}' if self.why else ''}{did}"
+    @property
+    def text(self) -> str:
+        """The outcome as a line for people."""
+        action = "" if self.action is Action.NOTHING else self.action.value
+        return f"run {self.run}: {pass_text(self.state, self.causes, action, self.error)}"
 
-    def did_nothing(self, why: str) -> Outcome:
+    def did_nothing(self, *causes: Cause) -> Outcome:
         """Return the same where the action was not taken."""
-        return replace(self, action=watch.NOTHING, why=why)
+        return replace(self, action=Action.NOTHING, causes=causes)
+
+    def after(self, error: str) -> Outcome:
+        """Return the same after its playbooks; ``error`` is empty if they succeeded."""
+        return replace(self, failed=True, error=error, causes=()) if error else self
 
 
 @dataclass(frozen=True)
@@ -99,78 +121,81 @@ class WatchPass:
     leases: Leases
     actor: Actor
     log: WatchLog
-    limits: watch.Limits
+    limits: Limits
     kept: Path
-    list_tpus: Callable[[], Sequence[SeenTpu]]
+    list_tpus: Callable[[], Sequence[ObservedTpu]]
     read_done: Callable[[RunRecord], DoneMarker | None]
     check: bool = False
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
-    def confirm(self, records: Iterable[RunRecord], look: Look) -> Look:
+    def confirm(self, records: Iterable[RunRecord], snapshot: Snapshot) -> Snapshot:
         """Ask the API itself about TPUs that seem lost, until two answers have the same state.
 
         The inventory may have been read before the TPU was lost. Raises TpuApiError.
         """
         wanted = [each for each in records if each.wanted == DesiredState.RUNNING]
         for asked in range(ASK_AT_MOST):
-            if not any(_is_unsure(look.seen(record)) for record in wanted):
+            if not any(_is_unsure(snapshot.of(record)) for record in wanted):
                 break
             if asked:
                 self.sleep(ASK_AGAIN_S)
-            look = self._listed_again(look)
-        return look
+            snapshot = self._listed_again(snapshot)
+        return snapshot
 
-    def act(self, records: Mapping[str, RunRecord], look: Look) -> list[Outcome]:
+    def act(self, records: Mapping[str, RunRecord], snapshot: Snapshot) -> list[Outcome]:
         """Decide and act for each run. One that fails leaves the others alone."""
 
         def on_one_tpu(group: Sequence[RunRecord]) -> list[Outcome]:
             # A run must not repeat what the one before did to their TPU, nor take its chips.
             outcomes: list[Outcome] = []
             for record in group:
-                if why := waits_for(record, outcomes, records):
-                    outcomes.append(Outcome(record.run, "waiting", why))
+                if cause := waits_for(record, outcomes, records):
+                    outcomes.append(Outcome(record.run, RunState.WAITING_FOR_TPU, (cause,)))
                 else:
-                    outcomes.append(self._safely(record, look))
+                    outcomes.append(self._safely(record, snapshot))
             return outcomes
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            told = list(pool.map(on_one_tpu, by_tpu(records.values())))
-        return sorted((each for group in told for each in group), key=lambda each: each.run)
+            found = list(pool.map(on_one_tpu, by_tpu(records.values())))
+        return sorted((each for group in found for each in group), key=lambda each: each.run)
 
-    def _safely(self, record: RunRecord, look: Look) -> Outcome:
+    def _safely(self, record: RunRecord, snapshot: Snapshot) -> Outcome:
         try:
-            return self._one(record, look)
+            return self._one(record, snapshot)
         except Exception as error:  # a mistake in one run's turn must not end the others'
-            outcome = Outcome(record.run, "unknown", str(error) or repr(error), failed=True)
-            self.log(outcome.line())
+            text = str(error) or repr(error)
+            outcome = Outcome(record.run, RunState.UNKNOWN, failed=True, error=text)
+            self.log(outcome.text)
             return outcome
 
-    def _one(self, record: RunRecord, look: Look) -> Outcome:
-        seen = look.seen(record)
-        decision = watch.decide(record, seen, self.clock(), self.limits)
-        if decision.action in BEGINS_AGAIN and self._is_done(record):
-            why = "its last attempt ended with 0 before its TPU was asked"
-            decision = replace(decision, action=watch.RECORD_DONE, state="done", why=why)
-        outcome = Outcome(record.run, decision.state, decision.why, decision.action)
-        if decision.action in (*watch.LAUNCHES, watch.GIVE_UP) and (
+    def _one(self, record: RunRecord, snapshot: Snapshot) -> Outcome:
+        decision = decide(record, snapshot.of(record), self.clock(), self.limits)
+        if decision.action in NOT_FOR_DONE and self._is_done(record):
+            marker = (Cause(CauseCode.DONE_MARKER),)
+            done = {"action": Action.RECORD_DONE, "state": RunState.DONE, "causes": marker}
+            decision = replace(decision, **done)
+        outcome = Outcome(record.run, decision.state, decision.causes, decision.action)
+        if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
             missing := missing_here(record.launch, self.kept)
         ):
             # Nothing is recorded: a controller that has the release decides by its own memory.
-            return Outcome(record.run, NO_RELEASE, f"{missing} is missing. {_launch_here(record)}")
-        if decision.action == watch.NOTHING:
-            if decision.news:
-                self.log(outcome.line())
-            self._remember(record, decision, {}, outcome.line() if decision.news else "")
+            return Outcome(
+                record.run, RunState.WAITING_FOR_RELEASE, (_release_missing(record, missing),)
+            )
+        if decision.action is Action.NOTHING:
+            if decision.is_new:
+                self.log(outcome.text)
+            self._remember(record, decision, {})
             return outcome
         if self.check:
-            self.log(outcome.line())
+            self.log(outcome.text)
             return outcome
         try:
             with self.leases.held(lease_name(record)) as lease:
-                return self._act_leased(record, decision, look, lease, outcome)
+                return self._act_leased(record, decision, snapshot, lease, outcome)
         except LeaseHeldError as held:
-            return outcome.did_nothing(str(held))
+            return outcome.did_nothing(Cause.of(CauseCode.LEASE_HELD, error=str(held)))
 
     def _is_done(self, record: RunRecord) -> bool:
         """Return whether the recorded attempt has left its done marker. Raises TpuApiError."""
@@ -180,71 +205,83 @@ class WatchPass:
     def _act_leased(
         self,
         record: RunRecord,
-        decision: watch.Decision,
-        look: Look,
+        decision: Decision,
+        snapshot: Snapshot,
         lease: Lease,
         outcome: Outcome,
     ) -> Outcome:
-        seen = look.seen(record)
-        if decision.action in watch.DESTRUCTIVE and (why := self._is_outdated(record, seen, look)):
-            return outcome.did_nothing(f"{outcome.why}; {why}")
+        observed = snapshot.of(record)
+        if decision.action in DESTRUCTIVE and (
+            outdated := self._outdated(record, observed, snapshot)
+        ):
+            return outcome.did_nothing(*outcome.causes, outdated)
         fence = max(lease.fence, record.fence + 1)
-        fields = {
-            watch.GIVE_UP: {"wanted": "stopped", "given_up": decision.why},
-            watch.RECORD_DONE: {"wanted": "done"},
-        }.get(decision.action, {}) | {"fence": fence}
-        if not self._remember(record, decision, fields, outcome.line()):
-            return outcome.did_nothing("its record has just changed")
-        self.log(outcome.line())
+        wanted = {
+            Action.GIVE_UP: {"wanted": DesiredState.STOPPED.value},
+            Action.RECORD_DONE: {"wanted": DesiredState.DONE.value},
+        }
+        fields = wanted.get(decision.action, {}) | {"fence": fence}
+        if not self._remember(record, decision, fields):
+            return outcome.did_nothing(Cause(CauseCode.RECORD_CHANGED))
+        self.log(outcome.text)
         claim = Claim(lease.lost, lambda: changed_since(self.store, record, fence))
-        why = self.actor.act(record, seen, decision.action, fence, claim)
-        if decision.action in (watch.RECREATE, watch.REPLACE):
-            return self._launch_recreated(record, look, fence, claim, replace(outcome, why=why))
-        return replace(outcome, why=why or outcome.why, failed=bool(why))
+        error = self.actor.act(record, observed, decision.action, fence, claim)
+        if decision.action in (Action.RECREATE, Action.REPLACE):
+            return self._launch_recreated(record, snapshot, fence, claim, outcome, error)
+        return outcome.after(error)
 
     def _launch_recreated(
-        self, record: RunRecord, look: Look, fence: int, claim: Claim, outcome: Outcome
-    ) -> Outcome:
-        """Launch on a TPU that is READY again. One that is on its way is the next pass's."""
-        seen = self._listed_again(look).seen(record)
-        if seen.node == watch.READY and not outcome.why:
-            # The inventory was read before this TPU existed, so none of its workers is known.
-            new = replace(seen, parts=())
-            why = self.actor.act(record, new, watch.LAUNCH, fence, claim)
-            return replace(outcome, why=why or "its TPU was recreated", failed=bool(why))
-        if seen.node in (watch.READY, watch.FOREIGN, *watch.DEAD):
-            return replace(outcome, failed=True, why=outcome.why or f"its TPU is {seen.node} again")
-        why = f"its TPU is {seen.node}, the next pass continues"
-        return replace(outcome, state="waiting for its TPU", why=why)
-
-    def _is_outdated(self, record: RunRecord, seen: watch.Seen, look: Look) -> str:
-        """Say why an observation is no ground for a destructive action; empty if it is one."""
-        age = self.clock() - look.looked_at
-        if age > LOOK_HOLDS_S:
-            return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
-        if self.clock() - look.listed_at > LOOK_HOLDS_S:
-            now = self._listed_again(look).seen(record)
-            if (now.node, _ids(now)) != (seen.node, _ids(seen)):
-                return f"its TPU is {now.node} by now, the next pass looks again"
-        return ""
-
-    def _listed_again(self, look: Look) -> Look:
-        at = self.clock()
-        return look.with_listing(self.list_tpus(), at)
-
-    def _remember(
         self,
         record: RunRecord,
-        decision: watch.Decision,
-        fields: Mapping[str, Any],
-        event: str,
-    ) -> bool:
+        snapshot: Snapshot,
+        fence: int,
+        claim: Claim,
+        outcome: Outcome,
+        error: str,
+    ) -> Outcome:
+        """Launch on a TPU that is READY again. One that is on its way is the next pass's."""
+        observed = self._listed_again(snapshot).of(record)
+        if observed.tpu_state == READY and not error:
+            # The inventory was read before this TPU existed, so none of its workers is known.
+            new = replace(observed, processes=())
+            error = self.actor.act(record, new, Action.LAUNCH, fence, claim)
+            return replace(outcome, causes=(Cause(CauseCode.TPU_RECREATED),)).after(error)
+        if observed.tpu_state in (READY, FOREIGN, *DEAD):
+            again = Cause.of(CauseCode.TPU_STATE_AGAIN, tpu_state=observed.tpu_state)
+            return replace(outcome, causes=(again,), failed=True).after(error)
+        state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
+        causes = (state, Cause(CauseCode.NEXT_PASS))
+        return replace(outcome, state=RunState.WAITING_FOR_TPU, causes=causes)
+
+    def _outdated(
+        self, record: RunRecord, observed: Observation, snapshot: Snapshot
+    ) -> Cause | None:
+        """Return why an observation is no ground for a destructive action; None if it is one."""
+        age = self.clock() - snapshot.asked_at
+        if age > SNAPSHOT_VALID_S:
+            return Cause.of(CauseCode.ANSWERS_TOO_OLD, seconds=age)
+        if self.clock() - snapshot.listed_at > SNAPSHOT_VALID_S:
+            now = self._listed_again(snapshot).of(record)
+            if (now.tpu_state, _ids(now)) != (observed.tpu_state, _ids(observed)):
+                return Cause.of(CauseCode.TPU_CHANGED, tpu_state=now.tpu_state)
+        return None
+
+    def _listed_again(self, snapshot: Snapshot) -> Snapshot:
+        at = self.clock()
+        return snapshot.with_listing(self.list_tpus(), at)
+
+    def _remember(self, record: RunRecord, decision: Decision, fields: Mapping[str, Any]) -> bool:
         """Record what the watch knows of a run; False if somebody else changed the record."""
-        kept = decision.kept()
-        if self.check or (record.watch == kept and not fields):
+        memory = decision.remembered()
+        if self.check or (record.watch == memory and not fields):
             return True
+        event = None
+        if decision.is_new:
+            action = "" if decision.action is Action.NOTHING else decision.action.value
+            state, causes = decision.state, decision.causes
+            event = Event(EventKind.WATCH, state=state, action=action, causes=causes)
         try:
-            self.store.change(record.run, record.generation, {**fields, "watch": kept}, event)
+            self.store.change(record.run, record.generation, {**fields, "watch": memory}, event)
         except RecordConflictError:
             return False
         return True
@@ -266,7 +303,7 @@ def changed_since(store: RunStore, record: RunRecord, fence: int) -> str:
 def unusable_outcomes(records: Iterable[UnusableRecord]) -> list[Outcome]:
     """Return a failed outcome for each record that was skipped."""
     return [
-        Outcome(ascii(each.name)[1:-1][:100], "invalid record", each.why, failed=True)
+        Outcome(ascii(each.name)[1:-1][:100], RunState.UNKNOWN, failed=True, error=each.why)
         for each in records
     ]
 
@@ -291,29 +328,27 @@ def lease_of_tpu(name: str) -> str:
 
 def waits_for(
     record: RunRecord, outcomes: Iterable[Outcome], records: Mapping[str, RunRecord]
-) -> str:
-    """Say why a wanted run waits after what this pass did for others of its TPU; empty if not."""
+) -> Cause | None:
+    """Return why a wanted run waits after what this pass did to others of its TPU, or None."""
     for each in outcomes if record.wanted == DesiredState.RUNNING else ():
-        if each.action in (watch.RECREATE, watch.REPLACE):
-            return f"its TPU is recreated for run {each.run}"
+        if each.action in (Action.RECREATE, Action.REPLACE):
+            return Cause.of(CauseCode.TPU_RECREATED_FOR, run=each.run)
         chips = records[each.run].launch.chip, record.launch.chip
-        if each.action in (watch.LAUNCH, watch.RESTART) and overlap(*chips):
-            return f"run {each.run} is launched there"
-    return ""
+        if each.action in (Action.LAUNCH, Action.RESTART) and overlap(*chips):
+            return Cause.of(CauseCode.OTHER_RUN_LAUNCHED, run=each.run)
+    return None
 
 
-def _is_unsure(seen: watch.Seen) -> bool:
+def _is_unsure(observed: Observation) -> bool:
     """Return whether a TPU seems lost or a worker is away, and the API has not confirmed it."""
-    lost = seen.node in watch.DEAD or any(part.active is None for part in seen.parts)
-    return seen.is_identified and lost and not seen.asked_twice
+    seems_lost = observed.tpu_state in DEAD or any(map(is_unreachable, observed.processes))
+    return observed.is_identified and seems_lost and not observed.is_confirmed
 
 
-def _ids(seen: watch.Seen) -> list[tuple[str, str]]:
-    return [(tpu.zone, tpu.id) for tpu in seen.tpus]
+def _ids(observed: Observation) -> list[tuple[str, str]]:
+    return [(tpu.zone, tpu.id) for tpu in observed.tpus]
 
 
-def _launch_here(record: RunRecord) -> str:
-    return (
-        "Launch the run from this controller once: ansible-playbook train.yml "
-        f"-e run={record.run} -e config={record.launch.config_name}"
-    )
+def _release_missing(record: RunRecord, path: str) -> Cause:
+    config = record.launch.config_name
+    return Cause.of(CauseCode.RELEASE_MISSING, path=path, run=record.run, config_name=config)

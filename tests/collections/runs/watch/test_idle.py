@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ObservedTpu
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_idle import (
     KEPT_RELEASES,
     YOUNG_SECONDS,
@@ -10,12 +11,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_idle impo
     in_use,
     superfluous,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import SeenTpu
 
 from tests.collections.runs.records import ZONE, run_record
 
 NOW = 1_000_000.0
-POD = SeenTpu("pod", ZONE, "7", "READY", is_ours=True, workers=2)
+POD = ObservedTpu("pod", ZONE, "7", "READY", is_ours=True, workers=2)
 HOSTS = {
     f"pod-w{index}": {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"} for index in range(2)
 }

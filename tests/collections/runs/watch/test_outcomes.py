@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NoAnswer
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
-    Limits,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
-    LOOK_HOLDS_S,
     Outcome,
     by_tpu,
     changed_since,
@@ -22,8 +22,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass impo
     waits_for,
 )
 
-from tests.collections.runs.passes import POD, Controller, ended, running
-from tests.collections.runs.records import ZONE, keep_release, run_record
+from tests.collections.runs.passes import POD, Controller, ended, running, why
+from tests.collections.runs.records import keep_release, run_record
 
 LOST = replace(POD, state="PREEMPTED")
 
@@ -34,7 +34,10 @@ def controller(tmp_path) -> Controller:
 
 
 def answers(controller, *runs):
-    return controller.look({"pod-w0": {"runs": list(runs)}})
+    return controller.snapshot({"pod-w0": {"runs": list(runs)}})
+
+
+CREATING = replace(POD, state="CREATING")
 
 
 def log(controller) -> str:
@@ -43,15 +46,19 @@ def log(controller) -> str:
 
 
 def test_an_outcome_is_told_in_one_line():
-    assert Outcome("mine", "running").line() == "run mine: running"
-    assert Outcome("mine", "crashed", "w0: exit 1", "launch").line() == (
-        "run mine: crashed: w0: exit 1: launch"
-    )
+    cause = Cause.of(CauseCode.OTHER_RUN, run="other", host="w0")
+    outcome = Outcome("mine", RunState.FAILED, (cause,), Action.LAUNCH)
+
+    assert Outcome("mine", RunState.RUNNING).text == "run mine: running"
+    assert outcome.text == "run mine: failed: run other is on w0: launch"
+    assert outcome.after("no way").text == "run mine: failed: no way: launch"
 
 
 def test_an_outcome_whose_action_was_not_taken_names_the_reason():
-    assert Outcome("mine", "crashed", "w0", "launch").did_nothing("later") == Outcome(
-        "mine", "crashed", "later"
+    changed = Cause(CauseCode.RECORD_CHANGED)
+
+    assert Outcome("mine", RunState.FAILED, (), Action.LAUNCH).did_nothing(changed) == Outcome(
+        "mine", RunState.FAILED, (changed,)
     )
 
 
@@ -61,7 +68,7 @@ def test_a_record_that_was_skipped_is_a_failed_outcome_with_a_printable_name():
     told = unusable_outcomes([UnusableRecord(name, "why") for name in names])
 
     assert told == [
-        Outcome(name, "invalid record", "why", failed=True)
+        Outcome(name, RunState.UNKNOWN, failed=True, error="why")
         for name in ("bad", r"a\n\x1b[2J\xe4", "a" * 100)
     ]
 
@@ -82,36 +89,39 @@ def test_the_runs_of_a_tpu_are_grouped_with_the_one_that_was_launched_last_first
 
 
 @pytest.mark.parametrize(
-    ("action", "chip", "why"),
+    ("action", "chip", "code"),
     [
-        ("recreate", -1, "its TPU is recreated for run first"),
-        ("replace", 1, "its TPU is recreated for run first"),
-        ("launch", -1, "run first is launched there"),
-        ("restart", 0, "run first is launched there"),
+        ("recreate", -1, "tpu_recreated_for"),
+        ("replace", 1, "tpu_recreated_for"),
+        ("launch", -1, "other_run_launched"),
+        ("restart", 0, "other_run_launched"),
         ("launch", 1, ""),
         ("stop", -1, ""),
         ("nothing", -1, ""),
     ],
 )
-def test_a_wanted_run_waits_for_what_a_pass_did_to_its_tpu_or_chip(action, chip, why):
+def test_a_wanted_run_waits_for_what_a_pass_did_to_its_tpu_or_chip(action, chip, code):
     first, second = run_record("first", chip=0), run_record("second", chip=chip)
     records = {"first": first, "second": second}
 
-    assert waits_for(second, [Outcome("first", "x", action=action)], records) == why
+    outcome = Outcome("first", RunState.LOST, action=Action(action))
+    expected = Cause.of(CauseCode(code), run="first") if code else None
+    assert waits_for(second, [outcome], records) == expected
     stopped = run_record("second", chip=chip, wanted="stopped")
-    assert waits_for(stopped, [Outcome("first", "x", action=action)], records) == ""
+    assert waits_for(stopped, [outcome], records) is None
 
 
 def test_a_run_waits_for_the_first_that_is_in_its_way():
     records = {name: run_record(name) for name in ("a", "b", "c")}
-    outcomes = [Outcome("a", "x"), Outcome("b", "x", action="launch")]
+    outcomes = [Outcome("a", RunState.LOST), Outcome("b", RunState.LOST, action=Action.LAUNCH)]
 
-    assert waits_for(records["c"], outcomes, records) == "run b is launched there"
+    cause = waits_for(records["c"], outcomes, records)
+    assert cause == Cause.of(CauseCode.OTHER_RUN_LAUNCHED, run="b")
 
 
 def test_all_runs_are_told_sorted_and_a_second_one_on_a_tpu_waits(controller):
     controller.wants("b-first")
-    controller.records.change("b-first", 1, {"wanted_since": 9e9}, "")
+    controller.records.change("b-first", 1, {"wanted_since": 9e9}, {})
     controller.wants("a-second")
 
     told = controller.pass_once(
@@ -119,10 +129,10 @@ def test_all_runs_are_told_sorted_and_a_second_one_on_a_tpu_waits(controller):
     )
 
     assert [(each.run, each.state, each.action) for each in told] == [
-        ("a-second", "waiting", "nothing"),
+        ("a-second", "waiting_for_tpu", "nothing"),
         ("b-first", "interrupted", "launch"),
     ]
-    assert told[0].why == "run b-first is launched there"
+    assert why(told[0]) == "run b-first is launched there"
 
 
 def test_the_fence_of_a_run_decides_who_may_act_on_it(controller):
@@ -142,15 +152,15 @@ def test_the_fence_of_a_run_decides_who_may_act_on_it(controller):
 
 def test_a_run_in_order_is_remembered_once_and_not_logged(controller):
     controller.wants()
-    look = answers(controller, running())
+    snapshot = answers(controller, running())
 
-    (first,) = controller.pass_once(look)
+    (first,) = controller.pass_once(snapshot)
     after_first = controller.records.read("mine")
-    (second,) = controller.pass_once(look)
+    (second,) = controller.pass_once(snapshot)
 
     assert (first.state, first.failed) == (second.state, second.failed) == ("running", False)
     assert after_first["watch"]["state"] == "running"
-    assert [event["what"] for event in after_first["history"]] == ["launched"]
+    assert [event["kind"] for event in after_first["history"]] == ["launched"]
     assert controller.records.read("mine") == after_first
     assert log(controller) == ""
 
@@ -164,8 +174,15 @@ def test_news_of_a_run_are_logged_and_in_its_history_once(controller):
 
     line = "run mine: waiting for its TPU: its TPU is CREATING"
     assert log(controller).count(line) == 1
-    history = [event["what"] for event in controller.records.read("mine")["history"]]
-    assert history == ["launched", line]
+    history = controller.records.read("mine")["history"]
+    assert [event["kind"] for event in history] == ["launched", "watch"]
+    assert (
+        history[1].items()
+        >= {
+            "state": "waiting_for_tpu",
+            "causes": [{"code": "tpu_state", "tpu_state": "CREATING"}],
+        }.items()
+    )
 
 
 def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
@@ -174,10 +191,11 @@ def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
     line = "run mine: interrupted: pod-w0: interrupted, saved: launch"
-    assert outcome.line() == line
+    assert outcome.text == line
     assert line in log(controller)
     record = controller.records.read("mine")
-    assert record["history"][-1]["what"] == line
+    event = record["history"][-1]
+    assert (event["kind"], event["state"], event["action"]) == ("watch", "interrupted", "launch")
     assert (record["watch"]["state"], record["watch"]["tries"]) == ("interrupted", 1)
 
 
@@ -187,8 +205,9 @@ def test_a_run_that_is_given_up_is_stopped_with_its_reason(controller):
     (outcome,) = controller.pass_once(answers(controller, ended("2")))
 
     record = controller.records.read("mine")
-    assert (outcome.action, outcome.state, outcome.failed) == ("give up", "given up", False)
-    assert (record["wanted"], record["given_up"]) == ("stopped", "pod-w0: bad config")
+    assert (outcome.action, outcome.state, outcome.failed) == ("give up", "given_up", False)
+    assert (record["wanted"], why(outcome)) == ("stopped", "pod-w0: bad config")
+    assert record["history"][-1]["action"] == "give up"
     assert controller.actor.played == []
 
 
@@ -200,7 +219,10 @@ def test_the_limits_of_a_pass_decide_when_a_run_is_given_up(controller):
 
     (outcome,) = controller.pass_once()
 
-    assert (outcome.action, outcome.why) == ("give up", "its TPU is PREEMPTED, the 2nd time")
+    assert (outcome.action, why(outcome)) == (
+        "give up",
+        "its TPU is PREEMPTED; it was preempted 2 times",
+    )
 
 
 def test_a_run_that_is_done_is_recorded_so(controller):
@@ -208,7 +230,7 @@ def test_a_run_that_is_done_is_recorded_so(controller):
 
     (outcome,) = controller.pass_once(answers(controller, ended("0")))
 
-    assert (outcome.action, outcome.why) == ("record done", "every worker has ended with 0")
+    assert (outcome.action, why(outcome)) == ("record done", "every process has exited with 0")
     assert controller.records.read("mine")["wanted"] == "done"
 
 
@@ -221,7 +243,7 @@ def test_the_done_marker_of_an_attempt_is_the_reason_that_is_told(controller):
     )
 
     assert (outcome.action, outcome.state) == ("record done", "done")
-    assert outcome.why == "its last attempt ended with 0 before its TPU was asked"
+    assert why(outcome) == "its last attempt exited with 0 before its TPU was asked"
 
 
 def test_a_dry_run_logs_what_it_would_do_and_remembers_nothing(controller):
@@ -248,7 +270,7 @@ def test_a_run_that_fails_leaves_the_others_alone(controller, error):
 
     told = controller.pass_once(answers(controller, ended("75")), read_done=read_done)
 
-    assert told[0] == Outcome("bad", "unknown", "it broke", failed=True)
+    assert told[0] == Outcome("bad", RunState.UNKNOWN, failed=True, error="it broke")
     assert (told[1].run, told[1].action) == ("mine", "launch")
     assert "run bad: unknown: it broke" in log(controller)
 
@@ -260,108 +282,7 @@ def test_a_playbook_that_fails_is_the_reason_that_is_told(controller, monkeypatc
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
     assert (outcome.action, outcome.failed) == ("launch", True)
-    assert outcome.why == "pod-w0: no space left"
-
-
-class Api:
-    """Answers of the API, one after the other, the last one for ever."""
-
-    def __init__(self, *listings) -> None:
-        self.listings, self.asked, self.slept = list(listings), 0, []
-
-    def __call__(self):
-        self.asked += 1
-        return self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
-
-    def confirm(self, controller, look, *records):
-        watch = controller.watch(list_tpus=self, sleep=self.slept.append)
-        return watch.confirm(records, look)
-
-
-CREATING = replace(POD, state="CREATING")
-
-
-@pytest.mark.parametrize(
-    ("inventory", "answers", "asked", "slept"),
-    [
-        ([POD], [[POD]], 0, []),
-        ([LOST], [[LOST]], 1, []),
-        ([LOST], [[POD], [POD]], 1, []),
-        ([LOST], [[replace(LOST, state="TERMINATED")]], 2, [1.0]),
-        ([], [[LOST], [LOST]], 2, [1.0]),
-        ([], [[]], 1, []),
-    ],
-)
-def test_the_api_is_asked_about_a_loss_until_two_answers_are_the_same_twice_at_most(
-    controller, inventory, answers, asked, slept
-):
-    api = Api(*answers)
-    controller.listing = inventory
-    hosts = {"pod-w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
-    look = replace(controller.look({"pod-w0": {"runs": []}}), hosts=hosts)
-
-    after = api.confirm(controller, look, run_record())
-
-    assert (api.asked, api.slept) == (asked, slept)
-    assert len(after.listings) == 1 + asked
-    assert after.listed_at == (controller.now if asked else 0.0)
-
-
-def test_the_api_is_asked_about_a_worker_that_is_away(controller):
-    api = Api([POD])
-
-    after = api.confirm(controller, controller.look({}), run_record())
-
-    assert (api.asked, after.seen(run_record()).asked_twice) == (1, True)
-
-
-@pytest.mark.parametrize(
-    "record", [run_record(wanted="stopped"), run_record(wanted="done"), run_record(nodes=[])]
-)
-def test_the_api_is_not_asked_for_a_run_that_needs_no_tpu(controller, record):
-    api = Api([LOST])
-    controller.listing = [LOST]
-
-    api.confirm(controller, controller.look(), record)
-
-    assert api.asked == 0
-
-
-def test_a_destructive_action_needs_a_look_and_a_listing_that_are_recent(controller):
-    controller.wants()
-    hung = answers(controller, running(age=1e5))
-    listed = []
-
-    def list_tpus():
-        listed.append(controller.now)
-        return controller.listing
-
-    controller.now += LOOK_HOLDS_S
-    controller.pass_once(
-        replace(hung, listed_at=controller.now - LOOK_HOLDS_S), list_tpus=list_tpus
-    )
-    assert controller.actor.playbooks[0] == "playbooks/kill.yml"
-    assert listed == []
-
-    controller.actor.played.clear()
-    hung = replace(answers(controller, running(age=1e5)), listed_at=1.0)
-    controller.pass_once(hung, list_tpus=list_tpus)
-    assert controller.actor.playbooks[0] == "playbooks/kill.yml"
-    assert listed == [controller.now]
-
-
-def test_a_tpu_in_another_state_by_now_is_looked_at_again(controller):
-    controller.wants()
-    hung = answers(controller, running(age=1e5))
-    controller.listing = [LOST]
-
-    (outcome,) = controller.pass_once(hung)
-
-    assert (outcome.action, controller.actor.played) == ("nothing", [])
-    assert outcome.why == (
-        "pod-w0 has written no heartbeat for 100000 s; its TPU is PREEMPTED by now, "
-        "the next pass looks again"
-    )
+    assert why(outcome) == "pod-w0: no space left"
 
 
 def test_the_fence_of_a_new_lease_is_greater_than_the_records(controller):
@@ -375,7 +296,7 @@ def test_the_fence_of_a_new_lease_is_greater_than_the_records(controller):
 
     fences = [play.variables.get("fence") for play in controller.actor.played]
     assert fences[-1] == 42
-    assert (outcome.why, outcome.failed) == ("its TPU was recreated", False)
+    assert (why(outcome), outcome.failed) == ("its TPU was recreated", False)
 
 
 def test_the_fence_of_a_lease_that_was_taken_often_counts(controller):
@@ -390,10 +311,10 @@ def test_the_fence_of_a_lease_that_was_taken_often_counts(controller):
 
 
 @pytest.mark.parametrize(
-    ("after", "why"),
+    ("after", "text"),
     [(LOST, "its TPU is PREEMPTED again"), (None, "its TPU is gone again")],
 )
-def test_a_tpu_that_is_lost_again_at_once_is_a_failure(controller, after, why):
+def test_a_tpu_that_is_lost_again_at_once_is_a_failure(controller, after, text):
     controller.wants()
     controller.listing = [LOST]
     controller.actor.meanwhile.append(
@@ -402,7 +323,7 @@ def test_a_tpu_that_is_lost_again_at_once_is_a_failure(controller, after, why):
 
     (outcome,) = controller.pass_once()
 
-    assert (outcome.failed, outcome.why) == (True, why)
+    assert (outcome.failed, why(outcome)) == (True, text)
 
 
 def test_a_tpu_that_could_not_be_created_tells_why(controller, monkeypatch):
@@ -412,7 +333,7 @@ def test_a_tpu_that_could_not_be_created_tells_why(controller, monkeypatch):
 
     (outcome,) = controller.pass_once()
 
-    assert (outcome.action, outcome.failed, outcome.why) == ("recreate", True, "no capacity")
+    assert (outcome.action, outcome.failed, why(outcome)) == ("recreate", True, "no capacity")
 
 
 def test_a_tpu_that_is_on_its_way_tells_so(controller):
@@ -422,8 +343,8 @@ def test_a_tpu_that_is_on_its_way_tells_so(controller):
 
     (outcome,) = controller.pass_once()
 
-    assert outcome.why == "its TPU is CREATING, the next pass continues"
-    assert (outcome.state, outcome.failed) == ("waiting for its TPU", False)
+    assert why(outcome) == "its TPU is CREATING; the next pass continues"
+    assert (outcome.state, outcome.failed) == ("waiting_for_tpu", False)
 
 
 def test_a_launch_on_a_recreated_tpu_that_fails_tells_why(controller, monkeypatch):
@@ -438,14 +359,14 @@ def test_a_launch_on_a_recreated_tpu_that_fails_tells_why(controller, monkeypatc
 
     (outcome,) = controller.pass_once()
 
-    assert (outcome.failed, outcome.why) == (True, "setup failed")
+    assert (outcome.failed, why(outcome)) == (True, "setup failed")
 
 
 def test_what_the_watch_knows_of_a_run_that_was_changed_meanwhile_is_not_written(controller):
     controller.wants()
     watch = controller.watch()
     records = watch.store.read_all().usable
-    controller.records.change("mine", 1, {"fence": 5}, "")
+    controller.records.change("mine", 1, {"fence": 5}, {})
 
     (outcome,) = watch.act(records, answers(controller, running()))
 

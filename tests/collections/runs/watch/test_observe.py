@@ -4,28 +4,34 @@ from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
+    ReasonCode,
+    RunState,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
+    CHANGING,
     FOREIGN,
     GONE,
-    Part,
+    ObservedTpu,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_view import (
-    CHANGING,
-    SeenTpu,
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
     address_of,
     find_tpu,
-    part,
+    observe_run,
     tpus_of_inventory,
     tpus_of_nodes,
-    view,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
+    ProcessStatus,
+    find_process,
 )
 
 from harness.scripted_api import node
 from tests.collections.runs.answers import report, report_end
 from tests.collections.runs.records import ZONE, run_record
 
-POD = SeenTpu("pod", ZONE, "7", "READY", is_ours=True)
+POD = ObservedTpu("pod", ZONE, "7", "READY", is_ours=True)
 LAUNCHED = NodeIdentity("pod", ZONE, "7")
 
 
@@ -34,47 +40,70 @@ def answered(*runs: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_worker_that_reports_everything_is_read_whole():
+    beat = {"step": 12, "steps": 20, "loss": 2.5, "tokens_per_second": 9, "state": "saving"}
     reported = report_end(
         "77",
         attempt=4,
-        heartbeat={"step": 12},
+        heartbeat=beat,
         heartbeat_age=3.5,
+        output_age=2,
         ended_at=77,
         peer="w1",
-        error="",
+        peer_exit_code=9,
+        waiting_for=["w2"],
+        error="no layer",
     )
 
-    assert part("w0", "mine", answered(report("done", run="x"), reported)) == Part(
+    assert find_process("w0", "mine", answered(report("done", run="x"), reported)) == ProcessStatus(
         "w0",
-        active=False,
-        known=True,
+        RunState.INTERRUPTED,
+        ReasonCode.PEER_ENDED,
+        run="mine",
+        attempt=4,
+        exit_code=77,
+        ended_at=77,
+        peer="w1",
+        peer_exit_code=9,
+        waiting_for=("w2",),
+        error="no layer",
+        phase="saving",
         step=12,
+        steps=20,
+        loss=2.5,
+        tokens_per_second=9,
         has_heartbeat=True,
         heartbeat_age=3.5,
-        code="77",
-        ended_at=77.0,
-        blames="w1",
-        words="ended because w1 was lost",
-        attempt=4,
+        output_age=2,
     )
+
+
+def test_codes_that_this_version_does_not_know_are_unknown():
+    found = find_process("w0", "mine", answered(report("resting", "tired", active=True)))
+
+    assert (found.state, found.reason_code) == (RunState.UNKNOWN, ReasonCode.NONE)
+    assert not found.is_active
 
 
 @pytest.mark.parametrize("step", [None, "12", 1.5])
 def test_a_step_of_another_type_counts_as_none(step):
-    found = part("w0", "mine", answered(report(heartbeat={"step": step})))
+    found = find_process("w0", "mine", answered(report(heartbeat={"step": step})))
 
-    assert (found.step, found.has_heartbeat) == (0, True)
+    assert (found.step, found.has_heartbeat) == (None, True)
 
 
 def test_a_worker_without_an_answer_is_away():
-    assert part("w0", "mine", {"unreachable": True}) == Part("w0", None)
+    found = find_process("w0", "mine", {"unreachable": True})
+
+    assert found.state is RunState.UNREACHABLE
 
 
 def test_a_worker_that_never_had_the_run_may_have_another():
     other = report(run="other")
 
-    assert part("w0", "mine", answered(other)) == Part("w0", False, known=False, other="other")
-    assert part("w0", "mine", answered(report("done", run="other"))).other == ""
+    assert find_process("w0", "mine", answered(other)) == ProcessStatus(
+        "w0", RunState.LOST, run="mine", has_environment=False, other_run="other"
+    )
+    assert find_process("w0", "mine", answered(report("done", run="other"))).other_run == ""
 
 
 @pytest.mark.parametrize(
@@ -91,7 +120,7 @@ def test_a_run_on_another_chip_is_not_in_the_way(chip, others, expected):
     launched = {"launched": {"chip": others}} if others >= 0 else {}
     answer = answered(report("done"), report(run="other", **launched))
 
-    assert part("w0", "mine", answer, chip).other == expected
+    assert find_process("w0", "mine", answer, chip).other_run == expected
 
 
 def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
@@ -108,7 +137,7 @@ def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
 
     found = tpus_of_inventory({"w0": facts, "w1": facts}, lambda labels: asked.append(labels) or 1)
 
-    assert found == (SeenTpu("pod", ZONE, "7", "CREATING", 1, 2, "UNHEALTHY_MAINTENANCE"),)
+    assert found == (ObservedTpu("pod", ZONE, "7", "CREATING", 1, 2, "UNHEALTHY_MAINTENANCE"),)
     assert asked == [{"a": "b"}, {"a": "b"}]
 
 
@@ -118,7 +147,7 @@ def test_a_host_that_names_the_least_is_a_tpu_of_one_worker_that_is_ready():
 
     found = tpus_of_inventory({"w0": facts}, lambda labels: bool(asked.append(labels)))
 
-    assert found == (SeenTpu("pod", ZONE, "7", "READY", False, 1, ""),)
+    assert found == (ObservedTpu("pod", ZONE, "7", "READY", False, 1, ""),)
     assert asked == [{}]
 
 
@@ -143,11 +172,11 @@ def test_a_tpu_that_is_being_created_counts_as_one_worker():
     assert tpus_of_nodes(listed, bool)[0].workers == 1
 
 
-HERE = SeenTpu("pod", ZONE, "9", "CREATING", is_ours=True)
-THEIRS = SeenTpu("pod", ZONE, "9", "READY", is_ours=False)
-FAR = SeenTpu("pod", "us-east1-d", "7", "READY", is_ours=True)
-FARTHER = SeenTpu("pod", "us-west4-a", "8", "READY", is_ours=True)
-NAMED_OTHERWISE = SeenTpu("other", ZONE, "7", "READY", is_ours=True)
+HERE = ObservedTpu("pod", ZONE, "9", "CREATING", is_ours=True)
+THEIRS = ObservedTpu("pod", ZONE, "9", "READY", is_ours=False)
+FAR = ObservedTpu("pod", "us-east1-d", "7", "READY", is_ours=True)
+FARTHER = ObservedTpu("pod", "us-west4-a", "8", "READY", is_ours=True)
+NAMED_OTHERWISE = ObservedTpu("other", ZONE, "7", "READY", is_ours=True)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +202,8 @@ def test_a_tpu_is_addressed_with_its_zone_only_where_others_have_its_name():
     assert address_of(POD, [POD, FAR]) == f"pod_{ZONE}"
 
 
-def slices(**states: str) -> list[SeenTpu]:
-    return [SeenTpu(name, ZONE, name, state, is_ours=True) for name, state in states.items()]
+def slices(**states: str) -> list[ObservedTpu]:
+    return [ObservedTpu(name, ZONE, name, state, is_ours=True) for name, state in states.items()]
 
 
 @pytest.mark.parametrize(
@@ -190,65 +219,62 @@ def test_the_worst_state_of_several_slices_decides(states, expected):
     nodes = [{"name": name, "zone": ZONE, "id": name} for name in "abc"]
     record = run_record(tpu="multislice_s", nodes=nodes)
 
-    seen = view(record, {}, {}, [slices(**states)])
+    seen = observe_run(record, {}, {}, [slices(**states)])
 
-    assert (seen.node, seen.can_be_created, seen.health) == (expected, False, "")
+    assert (seen.tpu_state, seen.can_be_created, seen.health) == (expected, False, "")
 
 
 def test_a_slice_whose_name_somebody_else_took_decides_before_a_dead_one():
     nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
-    listed = [*slices(a="PREEMPTED"), SeenTpu("b", ZONE, "9", "READY", is_ours=False)]
+    listed = [*slices(a="PREEMPTED"), ObservedTpu("b", ZONE, "9", "READY", is_ours=False)]
 
-    assert view(run_record(tpu="multislice_s", nodes=nodes), {}, {}, [listed]).node == FOREIGN
+    assert (
+        observe_run(run_record(tpu="multislice_s", nodes=nodes), {}, {}, [listed]).tpu_state
+        == FOREIGN
+    )
 
 
 def test_a_run_without_a_known_tpu_is_seen_on_none():
-    seen = view(run_record(nodes=[]), {}, {}, [[POD]])
+    seen = observe_run(run_record(nodes=[]), {}, {}, [[POD]])
 
-    assert (seen.node, seen.is_identified, seen.address) == (GONE, False, "pod")
+    assert (seen.tpu_state, seen.is_identified, seen.address) == (GONE, False, "pod")
 
 
 def test_a_run_on_one_chip_is_seen_beside_a_run_on_another_one():
     hosts = {"w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
-    other = {"run": "other", "active": True, "launched": {"chip": 1}}
+    other = report(run="other", launched={"chip": 1})
 
     for chip, expected in ((2, ""), (1, "other")):
-        seen = view(run_record(chip=chip), hosts, {"w0": answered(other)}, [[POD]])
-        assert [each.other for each in seen.parts] == [expected]
+        seen = observe_run(run_record(chip=chip), hosts, {"w0": answered(other)}, [[POD]])
+        assert [each.other_run for each in seen.processes] == [expected]
 
 
 def test_only_the_last_two_answers_confirm_a_state():
     lost, ready = slices(pod="PREEMPTED"), slices(pod="READY")
     record = run_record(nodes=[{"name": "pod", "zone": ZONE, "id": "pod"}])
 
-    assert not view(record, {}, {}, [lost, ready, lost]).asked_twice
-    assert view(record, {}, {}, [ready, lost, lost]).asked_twice
-
-
-def test_an_end_without_a_status_has_no_code():
-    found = part("w0", "mine", answered(report("failed", "start_failed", ended_at=5)))
-
-    assert (found.code, found.ended_at) == ("", 5.0)
+    assert not observe_run(record, {}, {}, [lost, ready, lost]).is_confirmed
+    assert observe_run(record, {}, {}, [ready, lost, lost]).is_confirmed
 
 
 def test_a_tpu_without_an_id_or_label_is_not_deleted_by_anyone_but_a_person():
     for tpu, is_deletable in (
         (POD, True),
-        (SeenTpu("pod", ZONE, "7", "PREEMPTED", is_ours=False), False),
-        (SeenTpu("pod", ZONE, "", "PREEMPTED", is_ours=True), False),
+        (ObservedTpu("pod", ZONE, "7", "PREEMPTED", is_ours=False), False),
+        (ObservedTpu("pod", ZONE, "", "PREEMPTED", is_ours=True), False),
     ):
-        assert view(run_record(), {}, {}, [[tpu]]).is_deletable == is_deletable
-    assert not view(run_record(), {}, {}, [[]]).is_deletable
+        assert observe_run(run_record(), {}, {}, [[tpu]]).is_deletable == is_deletable
+    assert not observe_run(run_record(), {}, {}, [[]]).is_deletable
 
 
 def test_the_health_and_the_workers_of_all_slices_are_seen():
     nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
     record = run_record(tpu="multislice_s", nodes=nodes)
     listed = [
-        SeenTpu("a", ZONE, "a", "READY", True, workers=2),
-        SeenTpu("b", ZONE, "b", "READY", True, workers=3, health="UNHEALTHY_TENSORFLOW"),
+        ObservedTpu("a", ZONE, "a", "READY", True, workers=2),
+        ObservedTpu("b", ZONE, "b", "READY", True, workers=3, health="UNHEALTHY_TENSORFLOW"),
     ]
 
-    seen = view(record, {}, {}, [listed])
+    seen = observe_run(record, {}, {}, [listed])
 
-    assert (seen.workers, seen.health, seen.parts) == (5, "UNHEALTHY_TENSORFLOW", ())
+    assert (seen.workers, seen.health, seen.processes) == (5, "UNHEALTHY_TENSORFLOW", ())

@@ -15,7 +15,7 @@ MOST_TEXT = 1000
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessStatus:
     """A run's process on one worker.
 
     Args:
@@ -78,7 +78,7 @@ class Process:
         return not self.is_active and not ended_well
 
 
-def parse_process(host: str, answer: Mapping[str, Any]) -> Process:
+def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
     """Read what a worker reported of a run (module_utils/worker/run_unit.py, ``observe``).
 
     What has the wrong type reads as unknown.
@@ -86,7 +86,7 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> Process:
     beat = answer.get("heartbeat")
     heartbeat = beat if isinstance(beat, Mapping) else {}
     names = answer.get("waiting_for")
-    return Process(
+    return ProcessStatus(
         host=host,
         state=_member(RunState, answer.get("state"), RunState.UNKNOWN),
         reason_code=_member(ReasonCode, answer.get("reason_code"), ReasonCode.NONE),
@@ -111,13 +111,13 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> Process:
     )
 
 
-def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> Process:
+def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
     """Return a run's process in a worker's answer to run_info, LOST where it has none.
 
     ``chip`` is the run's; runs on other chips of the worker do not count as in its way.
     """
     if "runs" not in answer:
-        return Process(host, RunState.UNREACHABLE, run=run)
+        return ProcessStatus(host, RunState.UNREACHABLE, run=run, has_environment=False)
     others = [
         str(each["run"])
         for each in answer["runs"]
@@ -129,7 +129,7 @@ def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1)
     for each in answer["runs"]:
         if each["run"] == run:
             return replace(parse_process(host, each), other_run=other)
-    return Process(host, RunState.LOST, run=run, has_environment=False, other_run=other)
+    return ProcessStatus(host, RunState.LOST, run=run, has_environment=False, other_run=other)
 
 
 def _member[E: Enum](kind: type[E], value: Any, default: E) -> E:

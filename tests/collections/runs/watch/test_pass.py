@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NoAnswer
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, Leases
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import Limits
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
-    LOOK_HOLDS_S,
-    NO_RELEASE,
+    SNAPSHOT_VALID_S,
     unusable_outcomes,
 )
 
-from tests.collections.runs.passes import POD, Controller, Rehearsal, ended, running
+from tests.collections.runs.passes import POD, Controller, Rehearsal, ended, running, why
 from tests.collections.runs.records import ZONE, keep_release
 
 LOST = replace(POD, state="PREEMPTED")
@@ -31,12 +31,12 @@ def stored(controller, run="mine"):
 
 
 def answers(controller, *runs):
-    return controller.look({"pod-w0": {"runs": list(runs)}})
+    return controller.snapshot({"pod-w0": {"runs": list(runs)}})
 
 
 def kill(controller, run="mine"):
     generation = controller.records.read(run)["generation"]
-    controller.records.change(run, generation, {"wanted": "stopped"}, "stopped by kill.yml")
+    controller.records.change(run, generation, {"wanted": "stopped"}, {"kind": "stopped"})
 
 
 def test_a_run_that_has_ended_by_itself_is_launched_again(controller):
@@ -93,7 +93,7 @@ def test_a_run_is_not_begun_again_while_its_bucket_does_not_say_whether_it_is_do
 
     (outcome,) = controller.pass_once(read_done=no_answer)
 
-    assert (outcome.failed, outcome.why) == (True, "the bucket does not answer")
+    assert (outcome.failed, why(outcome)) == (True, "the bucket does not answer")
     assert controller.actor.played == []
     assert stored(controller) == before
 
@@ -131,7 +131,7 @@ def test_an_invalid_record_is_reported_as_failed_and_the_other_runs_are_acted_on
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
     assert [each.run for each in skipped] == ["deep", "hostile", "list"]
-    assert all(each.failed and each.why for each in skipped)
+    assert all(each.failed and why(each) for each in skipped)
     assert (outcome.run, outcome.action) == ("mine", "launch")
 
 
@@ -148,9 +148,13 @@ def test_a_controller_without_the_release_spends_nothing_and_another_one_relaunc
         without.now += 3600
 
     assert stored(owner) == before
-    assert (waiting.state, waiting.action, waiting.failed) == (NO_RELEASE, "nothing", False)
-    assert str(tmp_path / "without/releases") in waiting.why
-    assert "ansible-playbook train.yml -e run=mine" in waiting.why
+    assert (waiting.state, waiting.action, waiting.failed) == (
+        RunState.WAITING_FOR_RELEASE,
+        "nothing",
+        False,
+    )
+    assert str(tmp_path / "without/releases") in why(waiting)
+    assert "ansible-playbook train.yml -e run=mine" in why(waiting)
     assert without.actor.played == []
     (outcome,) = owner.pass_once(crash)
     assert (outcome.action, owner.actor.playbooks) == ("launch", ["train.yml"])
@@ -163,7 +167,7 @@ def test_a_controller_without_the_release_gives_nothing_up(tmp_path, spent):
 
     for code in ("1", "2", "3"):
         (waiting,) = without.pass_once(answers(without, ended(code)))
-        assert waiting.state == NO_RELEASE
+        assert waiting.state == RunState.WAITING_FOR_RELEASE
     assert without.records.read("mine")["wanted"] == "running"
 
 
@@ -174,8 +178,8 @@ def test_a_lock_file_that_was_changed_counts_as_missing(controller):
 
     (waiting,) = controller.pass_once(answers(controller, ended("75")))
 
-    assert (waiting.state, controller.actor.played) == (NO_RELEASE, [])
-    assert str(lock) in waiting.why
+    assert (waiting.state, controller.actor.played) == (RunState.WAITING_FOR_RELEASE, [])
+    assert str(lock) in why(waiting)
 
 
 def test_a_release_that_is_damaged_counts_as_missing(controller):
@@ -185,7 +189,7 @@ def test_a_release_that_is_damaged_counts_as_missing(controller):
 
     (waiting,) = controller.pass_once(answers(controller, ended("75")))
 
-    assert (waiting.state, controller.actor.played) == (NO_RELEASE, [])
+    assert (waiting.state, controller.actor.played) == (RunState.WAITING_FOR_RELEASE, [])
 
 
 def test_a_run_that_was_killed_is_left_alone(controller):
@@ -206,7 +210,7 @@ def test_a_kill_after_the_records_were_read_is_obeyed(controller):
     (outcome,) = watch.act(records, answers(controller, ended("TERM")))
 
     assert controller.actor.played == []
-    assert outcome.why == "its record has just changed"
+    assert why(outcome) == "its record has just changed"
     assert controller.records.read("mine")["wanted"] == "stopped"
 
 
@@ -217,13 +221,15 @@ def test_a_kill_between_two_playbooks_of_an_action_is_obeyed(controller):
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
 
     assert controller.actor.playbooks == ["playbooks/kill.yml"]
-    assert (outcome.why, outcome.failed) == ("the run is stopped now", True)
+    assert (why(outcome), outcome.failed) == ("the run is stopped now", True)
 
 
 def test_an_action_ends_where_another_controller_has_acted_on_the_run(controller):
     def acts() -> None:
         record = controller.records.read("mine")
-        controller.records.change("mine", record["generation"], {"fence": 99}, "restarted")
+        controller.records.change(
+            "mine", record["generation"], {"fence": 99}, {"kind": "restarted"}
+        )
 
     controller.wants()
     controller.actor.meanwhile.append(acts)
@@ -231,7 +237,7 @@ def test_an_action_ends_where_another_controller_has_acted_on_the_run(controller
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
 
     assert controller.actor.playbooks == ["playbooks/kill.yml"]
-    assert outcome.why == "somebody else has acted on the run meanwhile"
+    assert why(outcome) == "somebody else has acted on the run meanwhile"
 
 
 def test_a_run_whose_lease_another_controller_has_is_left_to_it(controller):
@@ -240,7 +246,7 @@ def test_a_run_whose_lease_another_controller_has_is_left_to_it(controller):
         (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
     assert (outcome.action, controller.actor.played) == ("nothing", [])
-    assert "is acting on it" in outcome.why
+    assert "is acting on it" in why(outcome)
 
 
 def test_a_lease_that_was_lost_ends_the_action_before_its_next_playbook(controller):
@@ -253,7 +259,7 @@ def test_a_lease_that_was_lost_ends_the_action_before_its_next_playbook(controll
     (outcome,) = controller.pass_once(answers(controller, running(age=1e5)), leases=leases)
 
     assert controller.actor.playbooks == ["playbooks/kill.yml"]
-    assert outcome.why == "the lease runs-of-pod could not be renewed in time"
+    assert why(outcome) == "the lease runs-of-pod could not be renewed in time"
 
 
 def test_a_tpu_that_is_ready_again_at_once_is_set_up_and_launched_on_in_the_same_pass(controller):
@@ -284,8 +290,8 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     controller.listing = [ready]
     (third,) = controller.pass_once()
 
-    assert (first.state, first.failed) == ("waiting for its TPU", False)
-    assert (second.state, second.action) == ("waiting for its TPU", "nothing")
+    assert (first.state, first.failed) == ("waiting_for_tpu", False)
+    assert (second.state, second.action) == ("waiting_for_tpu", "nothing")
     assert third.action == "launch"
     assert controller.actor.playbooks == [
         *("playbooks/create.yml", "setup.yml", "playbooks/push.yml", "train.yml")
@@ -319,7 +325,7 @@ def test_a_create_that_waits_for_capacity_does_not_hold_up_the_run_of_another_tp
     )
 
     assert (other.action, other.failed) == ("recreate", False)
-    assert mine.why == "its TPU is PREEMPTED again"
+    assert why(mine) == "its TPU is PREEMPTED again"
 
 
 def test_a_name_that_somebody_else_took_meanwhile_is_not_launched_on(controller):
@@ -337,42 +343,42 @@ def test_a_name_that_somebody_else_took_meanwhile_is_not_launched_on(controller)
 def test_the_run_of_one_of_two_tpus_of_a_name_addresses_it_with_its_zone(controller):
     controller.wants()
     controller.listing = [POD, replace(POD, zone="europe-west4-b", id="9", is_ours=False)]
-    look = controller.look({"pod-w0": {"runs": [ended("75")]}})
+    snapshot = controller.snapshot({"pod-w0": {"runs": [ended("75")]}})
     hosts = {"pod-w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
 
-    controller.pass_once(replace(look, hosts=hosts))
+    controller.pass_once(replace(snapshot, hosts=hosts))
 
     assert controller.actor.played[0].variables["tpu"] == f"pod_{ZONE}"
 
 
 def test_an_outdated_answer_of_the_workers_ends_nothing(controller):
     controller.wants()
-    look = answers(controller, running(age=1e5))
-    controller.now += LOOK_HOLDS_S + 1
+    snapshot = answers(controller, running(age=1e5))
+    controller.now += SNAPSHOT_VALID_S + 1
 
-    (outcome,) = controller.pass_once(look)
+    (outcome,) = controller.pass_once(snapshot)
 
     assert (outcome.action, controller.actor.played) == ("nothing", [])
-    assert outcome.why.endswith("s ago, the next pass asks them again")
+    assert why(outcome).endswith("s ago, the next pass asks them again")
     assert "fence" not in controller.records.read("mine")
 
 
 def test_a_run_is_not_stopped_on_a_tpu_that_the_api_lists_with_another_id_by_now(controller):
     controller.wants()
-    look = answers(controller, running(age=1e5))
+    snapshot = answers(controller, running(age=1e5))
     controller.listing = [replace(POD, id="8")]
 
-    (outcome,) = controller.pass_once(look)
+    (outcome,) = controller.pass_once(snapshot)
 
     assert (outcome.action, controller.actor.played) == ("nothing", [])
-    assert outcome.why.endswith("its TPU is READY by now, the next pass looks again")
+    assert why(outcome).endswith("its TPU is READY by now, the next pass observes it again")
 
 
 def test_a_worker_that_stays_away_has_just_its_own_tpu_deleted(controller):
     controller.wants(watch={"state": "unreachable", "since": 1.0})
-    look = controller.look({"pod-w0": {"unreachable": True}, "other": {"runs": []}})
+    snapshot = controller.snapshot({"pod-w0": {"unreachable": True}, "other": {"runs": []}})
 
-    (outcome,) = controller.pass_once(look)
+    (outcome,) = controller.pass_once(snapshot)
 
     delete, create, *_ = controller.actor.played
     assert outcome.action == "replace"

@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     UnusableRecord,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import Upkeep, prune
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import LOOK_HOLDS_S
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import SNAPSHOT_VALID_S
 
 from tests.collections.runs.passes import POD, Controller
 from tests.collections.runs.records import ZONE, run_record
@@ -48,16 +48,17 @@ def delete_idle(
     idle = RecordFolder(str(controller.fleet_state / "idle"))
     for _ in range(2):
         watch = controller.watch(**more)
-        look = controller.look()
-        look = replace(
-            look,
+        snapshot = controller.snapshot()
+        snapshot = replace(
+            snapshot,
             answers={
-                host: look.answers[host] | (answers or {}).get(host, {}) for host in look.answers
+                host: snapshot.answers[host] | (answers or {}).get(host, {})
+                for host in snapshot.answers
             },
         )
         if hosts:
-            look = replace(look, hosts=hosts, answers=all_answers)
-        gone = Upkeep(watch, idle).delete_idle([entry], look, watch.store.read_all().usable)
+            snapshot = replace(snapshot, hosts=hosts, answers=all_answers)
+        gone = Upkeep(watch, idle).delete_idle([entry], snapshot, watch.store.read_all().usable)
         controller.now += seconds
     return gone
 
@@ -110,9 +111,9 @@ def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
 def test_of_two_tpus_of_one_name_just_the_fleets_own_is_deleted(controller):
     foreign = replace(TWO, zone=ELSEWHERE, id="9", is_ours=False)
     controller.listing = [foreign, TWO]
-    look = controller.look
-    controller.look = lambda: replace(
-        look(),
+    snapshot = controller.snapshot
+    controller.snapshot = lambda: replace(
+        snapshot(),
         hosts={
             f"{tpu.zone}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
             for tpu in controller.listing
@@ -127,10 +128,10 @@ def test_of_two_tpus_of_one_name_just_the_fleets_own_is_deleted(controller):
 
 def test_of_two_tpus_of_the_fleet_with_one_name_none_is_deleted(controller):
     controller.listing = [POD, replace(POD, zone=ELSEWHERE, id="9")]
-    look = controller.look()
-    hosts = {"pod-here-w0": look.hosts["pod-w0"] | {"tpu_zone": ZONE, "tpu_id": "7"}}
+    snapshot = controller.snapshot()
+    hosts = {"pod-here-w0": snapshot.hosts["pod-w0"] | {"tpu_zone": ZONE, "tpu_id": "7"}}
     hosts["pod-there-w0"] = {"tpu_zone": ELSEWHERE, "tpu_id": "9"}
-    answers = dict.fromkeys(hosts, look.answers["pod-w0"])
+    answers = dict.fromkeys(hosts, snapshot.answers["pod-w0"])
 
     assert delete_idle(controller, hosts=hosts, all_answers=answers) == []
 
@@ -140,7 +141,7 @@ def test_a_tpu_that_a_run_was_launched_on_meanwhile_stays(controller):
     watch = controller.watch()
     controller.wants()
 
-    gone = Upkeep(watch, idle)._delete(TWO, controller.look())
+    gone = Upkeep(watch, idle)._delete(TWO, controller.snapshot())
 
     assert (gone, deleted(controller)) == (False, [])
 
@@ -148,16 +149,16 @@ def test_a_tpu_that_a_run_was_launched_on_meanwhile_stays(controller):
 def test_a_tpu_stays_while_a_record_cannot_be_used(controller):
     controller.wants("hostile", tpu="{{ x }}")
 
-    gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, controller.look())
+    gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, controller.snapshot())
 
     assert (gone, deleted(controller)) == (False, [])
 
 
 def test_a_tpu_stays_where_the_look_at_its_workers_is_outdated(controller):
-    look = controller.look()
-    controller.now += LOOK_HOLDS_S + 1
+    snapshot = controller.snapshot()
+    controller.now += SNAPSHOT_VALID_S + 1
 
-    gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, look)
+    gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, snapshot)
 
     assert (gone, deleted(controller)) == (False, [])
 
@@ -234,26 +235,26 @@ def test_a_tpu_that_could_not_be_deleted_is_not_named(controller, monkeypatch):
 def test_a_fleet_without_entries_deletes_nothing(controller):
     upkeep = Upkeep(controller.watch(), RecordFolder(str(controller.fleet_state / "idle")))
 
-    assert upkeep.delete_idle(None, controller.look(), {}) == []
+    assert upkeep.delete_idle(None, controller.snapshot(), {}) == []
 
 
-def blocker(controller, look, **more):
+def blocker(controller, snapshot, **more):
     idle = RecordFolder(str(controller.fleet_state / "idle"))
-    return Upkeep(controller.watch(**more), idle)._blocker(TWO, look)
+    return Upkeep(controller.watch(**more), idle)._blocker(TWO, snapshot)
 
 
 def test_just_before_a_deletion_the_look_and_the_records_are_checked_again(controller):
-    look = controller.look()
-    controller.now += LOOK_HOLDS_S
+    snapshot = controller.snapshot()
+    controller.now += SNAPSHOT_VALID_S
 
-    assert blocker(controller, look) == ""
+    assert blocker(controller, snapshot) == ""
     controller.now += 1
-    assert blocker(controller, look) == (
+    assert blocker(controller, snapshot) == (
         "its workers were asked 91 s ago, the next pass asks them again"
     )
     controller.now -= 1
     controller.wants()
-    assert blocker(controller, look) == "a run has been launched on it meanwhile"
+    assert blocker(controller, snapshot) == "a run has been launched on it meanwhile"
 
 
 def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
@@ -261,14 +262,16 @@ def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
         def read_all(self):
             raise RecordError("the bucket does not answer")
 
-    why = blocker(controller, controller.look(), store=Unlistable())
+    why = blocker(controller, controller.snapshot(), store=Unlistable())
 
     assert why == "the bucket does not answer"
 
 
 def test_a_worker_that_answered_in_the_look_is_still_read(controller):
-    look = controller.look()
-    used = replace(look, answers=look.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}})
+    snapshot = controller.snapshot()
+    used = replace(
+        snapshot, answers=snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}
+    )
 
     assert blocker(controller, used) == "a run has been launched on it meanwhile"
 

@@ -1,0 +1,81 @@
+"""Observations of a run for tests of the watch's decisions: a TPU with processes."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
+    ReasonCode,
+    RunState,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Decision
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
+    Observation,
+    ObservedTpu,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits, Memory
+
+from tests.collections.runs.answers import ENDS
+from tests.collections.runs.records import run_record
+
+NOW = 1_000_000.0
+LIMITS = Limits()
+TRAINING = ProcessStatus(
+    "", RunState.TRAINING, step=7, has_heartbeat=True, heartbeat_age=1.0, attempt=3
+)
+SILENT = ProcessStatus("", RunState.RUNNING, attempt=3)
+"""A trainer that writes no heartbeat."""
+IDLE = ProcessStatus("", RunState.LOST, attempt=3)
+AWAY = ProcessStatus("", RunState.UNREACHABLE)
+POD = ObservedTpu("pod", "us-central2-b", "7", "READY", is_ours=True)
+STOLEN = replace(POD, id="9", is_ours=False)
+
+
+def pod(*processes: ProcessStatus, **more: Any) -> Observation:
+    """A TPU that is READY with these processes on w0, w1 and so on."""
+    named = tuple(replace(each, host=f"w{index}") for index, each in enumerate(processes))
+    fields = {"tpu_state": "READY", "processes": named, "workers": len(processes)}
+    return Observation(**(fields | more))
+
+
+def lost(state: str = "PREEMPTED", **more: Any) -> Observation:
+    """A TPU that two listings have in this state."""
+    return Observation(state, **({"is_confirmed": True} | more))
+
+
+def ended(code: str, ago: float = 100, **more: Any) -> ProcessStatus:
+    """A process that ended with an exit code or a signal's name."""
+    state, reason = ENDS.get(code, ("failed", "exit_code" if code.isdecimal() else "signal"))
+    exited = {"exit_code": int(code)} if code.isdecimal() else {"signal": code}
+    found = replace(
+        IDLE, state=RunState(state), reason_code=ReasonCode(reason), ended_at=NOW - ago, **exited
+    )
+    return replace(found, **more)
+
+
+def decided(
+    observed: Observation,
+    watch: dict[str, Any] | None = None,
+    limits: Limits = LIMITS,
+    **fields: Any,
+) -> Decision:
+    """Decide for a run in its third attempt with checkpoints in a bucket."""
+    record = run_record(attempt=3, watch=watch or {}, **fields)
+    return decide(record, observed, NOW, limits)
+
+
+def causes(decision: Decision) -> list[str]:
+    """The codes of a decision's causes."""
+    return [cause.code.value for cause in decision.causes]
+
+
+def values(decision: Decision) -> dict[str, Any]:
+    """The values of all causes of a decision."""
+    return {name: value for cause in decision.causes for name, value in cause.values.items()}
+
+
+def remembered(decision: Decision, watch: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What of the memory a decision has changed."""
+    before = asdict(Memory.of(watch or {}))
+    return {name: value for name, value in decision.remembered().items() if value != before[name]}

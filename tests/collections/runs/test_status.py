@@ -1,0 +1,177 @@
+"""The sentences about runs: what a process, a pass of the watch and an event read like."""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
+    ReasonCode,
+    RunState,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
+    ProcessStatus,
+    parse_process,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import (
+    answer_error,
+    cause_text,
+    event_text,
+    pass_text,
+    process_line,
+    process_text,
+    progress_text,
+    state_text,
+)
+
+from tests.collections.runs.answers import report, report_end
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (report("starting"), "starting"),
+        (report("waiting", waiting_for=["w1", "w3"]), "waiting for w1, w3"),
+        (report("waiting", waiting_for=[]), "waiting for the other workers"),
+        (report("running"), "running"),
+        (report("training", heartbeat={"state": "running"}), "training"),
+        (report("training", heartbeat={"state": "compiling"}), "compiling"),
+        (report("stopping"), "stopping"),
+        (report("lost"), "lost"),
+        (report_end("0"), "done"),
+        (report_end("75"), "interrupted, saved"),
+        (report_end("TERM"), "interrupted, not saved"),
+        (report_end("77"), "ended because another worker ended"),
+        (report_end("77", peer="w1"), "ended because w1 was lost"),
+        (
+            report_end("77", peer="w1", peer_exit_code=9),
+            "ended because w1 ended with exit code 9",
+        ),
+        (report_end("1"), "crashed (exit 1)"),
+        (report_end("SEGV"), "crashed (signal SEGV)"),
+        (report_end("KILL"), "killed"),
+        (report_end("2"), "bad config"),
+        (report_end("3"), "loss is not a number"),
+        (report_end("76"), "rendezvous failed"),
+        (report("failed", "out_of_memory"), "out of memory"),
+        (report("failed", "checkpoints_not_shared"), "checkpoints not shared"),
+        (report("failed", "start_failed"), "failed to start"),
+        (report("failed", "no_step"), "crashed (exit 70: no step for too long)"),
+        (
+            report("failed", "command_not_found"),
+            "crashed (exit 127: the command was not found)",
+        ),
+        (
+            report("failed", "command_not_executable"),
+            "crashed (exit 126: the command can't be executed)",
+        ),
+        (report("resting"), "unknown"),
+    ],
+)
+def test_a_process_has_a_text(answer, text):
+    assert process_text(parse_process("w0", answer)) == text
+
+
+def test_a_process_that_hangs_says_for_how_long():
+    hung = ProcessStatus("w0", RunState.HUNG, heartbeat_age=700.4)
+
+    assert process_text(hung) == "hung, no heartbeat for 700 s"
+
+
+def test_the_line_of_a_process_has_its_worker_and_its_error():
+    assert process_line(parse_process("w0", report_end("1", error="no way"))) == (
+        "w0: crashed (exit 1): no way"
+    )
+    assert process_line(parse_process("w0", report())) == "w0: training"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"heartbeat": {"step": 5, "steps": 9, "loss": 2.34567}}, "step 5 of 9, loss 2.346"),
+        ({"heartbeat": {"step": 5}}, "step 5"),
+    ],
+)
+def test_progress_is_the_step_and_the_loss(more, text):
+    assert progress_text(parse_process("w0", report(**more))) == f"training: {text}"
+
+
+VALUES = {
+    **{"tpu_state": "CREATING", "health": "UNHEALTHY", "tpu": "pod", "zone": "z", "run": "mine"},
+    **{"host": "w0", "hosts": "w0, w1", "count": 3, "of": 4, "seconds": 59.6, "path": "/p"},
+    **{"delete": "delete it", "config_name": "c.yml", "error": "held"},
+}
+
+
+@pytest.mark.parametrize("code", list(CauseCode))
+def test_every_cause_has_a_text_with_its_values(code):
+    text = cause_text(Cause(code, VALUES))
+
+    assert text
+    assert text != code.value
+    assert "{" not in text
+    assert "59.6" not in text
+
+
+def test_the_values_of_a_cause_are_in_its_text():
+    unreachable = Cause.of(CauseCode.WORKERS_UNREACHABLE_FOR, hosts="w0, w1", seconds=601.0)
+    crash = Cause.of_process(parse_process("w1", report_end("1", error="no way")))
+
+    assert cause_text(unreachable) == ("w0, w1 can't be reached for 601 s though the TPU is READY")
+    assert cause_text(crash) == "w1: crashed (exit 1): no way"
+    assert cause_text(Cause(CauseCode.TPU_NAME_TAKEN)).startswith("a TPU of its name")
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"hosts": "w0"}, {"hosts": "w0", "seconds": "long"}, {"{x}": 1}]
+)
+def test_a_cause_in_a_record_that_somebody_else_wrote_shows_its_code(values):
+    shown = cause_text(Cause(CauseCode.WORKERS_UNREACHABLE_FOR, values))
+
+    assert shown == "workers_unreachable_for"
+    assert cause_text(Cause(CauseCode.PROCESS, {"state": "odd"})) == "process"
+
+
+@pytest.mark.parametrize("state", [state for state in RunState if state != RunState.WAITING])
+def test_every_state_has_a_text(state):
+    assert "_" not in state_text(state)
+
+
+@pytest.mark.parametrize("reason", list(ReasonCode))
+def test_every_reason_of_a_failure_has_a_text(reason):
+    assert process_text(ProcessStatus("w0", RunState.FAILED, reason))
+
+
+@pytest.mark.parametrize("kind", list(EventKind))
+def test_every_event_has_a_text(kind):
+    event = Event(kind, release="abc", text="full", state=RunState.PREEMPTED, action="recreate")
+
+    assert event_text(event)
+
+
+def test_a_pass_says_the_state_the_causes_and_the_action():
+    causes = (
+        Cause.of(CauseCode.TPU_STATE, tpu_state="PREEMPTED"),
+        Cause.of(CauseCode.RECREATE_IN, seconds=30),
+    )
+
+    assert pass_text(RunState.RUNNING, ()) == "running"
+    assert pass_text(RunState.PREEMPTED, causes[:1], "recreate") == (
+        "preempted: its TPU is PREEMPTED: recreate"
+    )
+    assert pass_text(RunState.PREEMPTED, causes) == (
+        "preempted: its TPU is PREEMPTED; it is recreated in 30 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "no answer"),
+        ({"msg": "Task failed: no\n  space"}, "no space"),
+        (
+            {"unreachable": True, "msg": "Failed to connect: ssh: No route to host"},
+            "can't be reached: ssh: No route to host",
+        ),
+    ],
+)
+def test_an_answer_without_a_result_says_why(answer, text):
+    assert answer_error(answer) == text

@@ -1,0 +1,123 @@
+"""When a pass asks the API again, and what it needs before a destructive action."""
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
+    SNAPSHOT_VALID_S,
+)
+
+from tests.collections.runs.passes import POD, Controller, running, why
+from tests.collections.runs.records import ZONE, keep_release, run_record
+
+LOST = replace(POD, state="PREEMPTED")
+
+
+@pytest.fixture
+def controller(tmp_path) -> Controller:
+    return Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
+
+
+def answers(controller, *runs):
+    return controller.snapshot({"pod-w0": {"runs": list(runs)}})
+
+
+class Api:
+    """Answers of the API, one after the other, the last one for ever."""
+
+    def __init__(self, *listings) -> None:
+        self.listings, self.asked, self.slept = list(listings), 0, []
+
+    def __call__(self):
+        self.asked += 1
+        return self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
+
+    def confirm(self, controller, snapshot, *records):
+        watch = controller.watch(list_tpus=self, sleep=self.slept.append)
+        return watch.confirm(records, snapshot)
+
+
+CREATING = replace(POD, state="CREATING")
+
+
+@pytest.mark.parametrize(
+    ("inventory", "answers", "asked", "slept"),
+    [
+        ([POD], [[POD]], 0, []),
+        ([LOST], [[LOST]], 1, []),
+        ([LOST], [[POD], [POD]], 1, []),
+        ([LOST], [[replace(LOST, state="TERMINATED")]], 2, [1.0]),
+        ([], [[LOST], [LOST]], 2, [1.0]),
+        ([], [[]], 1, []),
+    ],
+)
+def test_the_api_is_asked_about_a_loss_until_two_answers_are_the_same_twice_at_most(
+    controller, inventory, answers, asked, slept
+):
+    api = Api(*answers)
+    controller.listing = inventory
+    hosts = {"pod-w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
+    snapshot = replace(controller.snapshot({"pod-w0": {"runs": []}}), hosts=hosts)
+
+    after = api.confirm(controller, snapshot, run_record())
+
+    assert (api.asked, api.slept) == (asked, slept)
+    assert len(after.listings) == 1 + asked
+    assert after.listed_at == (controller.now if asked else 0.0)
+
+
+def test_the_api_is_asked_about_a_worker_that_is_away(controller):
+    api = Api([POD])
+
+    after = api.confirm(controller, controller.snapshot({}), run_record())
+
+    assert (api.asked, after.of(run_record()).is_confirmed) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "record", [run_record(wanted="stopped"), run_record(wanted="done"), run_record(nodes=[])]
+)
+def test_the_api_is_not_asked_for_a_run_that_needs_no_tpu(controller, record):
+    api = Api([LOST])
+    controller.listing = [LOST]
+
+    api.confirm(controller, controller.snapshot(), record)
+
+    assert api.asked == 0
+
+
+def test_a_destructive_action_needs_a_look_and_a_listing_that_are_recent(controller):
+    controller.wants()
+    hung = answers(controller, running(age=1e5))
+    listed = []
+
+    def list_tpus():
+        listed.append(controller.now)
+        return controller.listing
+
+    controller.now += SNAPSHOT_VALID_S
+    controller.pass_once(
+        replace(hung, listed_at=controller.now - SNAPSHOT_VALID_S), list_tpus=list_tpus
+    )
+    assert controller.actor.playbooks[0] == "playbooks/kill.yml"
+    assert listed == []
+
+    controller.actor.played.clear()
+    hung = replace(answers(controller, running(age=1e5)), listed_at=1.0)
+    controller.pass_once(hung, list_tpus=list_tpus)
+    assert controller.actor.playbooks[0] == "playbooks/kill.yml"
+    assert listed == [controller.now]
+
+
+def test_a_tpu_in_another_state_by_now_is_looked_at_again(controller):
+    controller.wants()
+    hung = answers(controller, running(age=1e5))
+    controller.listing = [LOST]
+
+    (outcome,) = controller.pass_once(hung)
+
+    assert (outcome.action, controller.actor.played) == ("nothing", [])
+    assert why(outcome) == (
+        "pod-w0 has written no heartbeat for 100000 s; its TPU is PREEMPTED by now, "
+        "the next pass observes it again"
+    )

@@ -1,0 +1,180 @@
+"""What the watch decides over many passes, and whatever it observes."""
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
+    ReasonCode,
+    RunState,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
+    DEAD,
+    FOREIGN,
+    GONE,
+    Observation,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
+    RunRecord,
+    parse_record,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.collections.runs.observations import AWAY, LIMITS, NOW, TRAINING, ended, lost, pod
+from tests.collections.runs.records import run_record
+
+IN_A_BUCKET = run_record(attempt=3)
+RECORD = run_record(attempt=3, checkpoints="/mnt/shared/checkpoints/mine")
+
+
+def changed(record: RunRecord, **fields) -> RunRecord:
+    return parse_record(record.run, record.fields() | fields)
+
+
+def remember(record: RunRecord, decision) -> RunRecord:
+    return changed(record, watch=decision.remembered())
+
+
+def test_a_preemption_is_counted_once_however_many_passes_observe_it():
+    first = decide(RECORD, lost(), NOW)
+    again = decide(remember(RECORD, first), lost(), NOW + 60)
+
+    assert (first.memory.preemptions, again.memory.preemptions) == (1, 1)
+    assert again.action is Action.RECREATE
+
+
+def test_a_tpu_that_cannot_be_created_is_tried_ever_more_seldom():
+    record, now, waits = RECORD, NOW, []
+    for _ in range(8):
+        decision = decide(record, lost(GONE), now)
+        assert decision.action is Action.RECREATE
+        waits.append(decision.memory.not_before - now)
+        record = remember(record, decision)
+        early = decide(record, lost(GONE), decision.memory.not_before - 1)
+        assert early.action is Action.NOTHING
+        now = decision.memory.not_before
+
+    assert waits[:4] == [10, 20, 40, 80]
+    assert waits[-1] == LIMITS.longest_backoff
+
+
+def test_a_tpu_that_is_replaced_again_and_again_without_a_step_is_given_up():
+    record, now, replaced = IN_A_BUCKET, NOW, 0
+    for _ in range(100):
+        decision = decide(record, pod(ended("77"), AWAY, is_confirmed=True), now)
+        replaced += decision.action is Action.REPLACE
+        record, now = remember(record, decision), now + 100
+        if decision.action is Action.GIVE_UP:
+            break
+
+    assert decision.action is Action.GIVE_UP
+    assert replaced == LIMITS.replacements
+
+
+@pytest.mark.parametrize(("code", "crashes"), [("KILL", 1), ("75", 0), ("TERM", 0)])
+def test_what_was_interrupted_is_no_crash_but_what_was_killed_is_since_memory_may_be_short(
+    code, crashes
+):
+    decision = decide(RECORD, pod(ended(code), ended("77")), NOW)
+
+    assert (decision.action, decision.memory.crashes) == (Action.LAUNCH, crashes)
+
+
+def test_the_first_crash_is_launched_at_once_and_the_next_ones_wait_longer():
+    record, waits = RECORD, []
+    for attempt in range(3, 7):
+        record = changed(record, attempt=attempt)
+        crash = pod(replace(ended("1"), attempt=attempt))
+        decision = decide(record, crash, NOW)
+        waits.append(max(0.0, decision.memory.not_before - NOW))
+        record = remember(record, decision)
+
+    assert waits == [0, 20, 40, 80]
+
+
+def test_a_stopped_run_is_never_started():
+    stopped = changed(RECORD, wanted="stopped")
+
+    assert decide(stopped, pod(TRAINING), NOW).action is Action.STOP
+    assert decide(stopped, pod(ended("75")), NOW).action is Action.NOTHING
+    assert decide(stopped, lost(), NOW).action is Action.NOTHING
+
+
+PROCESSES = st.builds(
+    ProcessStatus,
+    host=st.sampled_from(["w0", "w1"]),
+    state=st.sampled_from(RunState),
+    reason_code=st.sampled_from(ReasonCode),
+    has_environment=st.booleans(),
+    step=st.none() | st.integers(0, 50),
+    has_heartbeat=st.booleans(),
+    heartbeat_age=st.none() | st.floats(0, 1e5),
+    ended_at=st.floats(0, NOW),
+    attempt=st.integers(0, 5),
+)
+OBSERVATIONS = st.builds(
+    Observation,
+    tpu_state=st.sampled_from(
+        ["READY", "PREEMPTED", "TERMINATED", GONE, FOREIGN, "CREATING", "STOPPED"]
+    ),
+    processes=st.lists(PROCESSES, max_size=3).map(tuple),
+    workers=st.integers(1, 3),
+    health=st.sampled_from(["", "HEALTHY", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_TENSORFLOW"]),
+    is_confirmed=st.booleans(),
+    is_identified=st.booleans(),
+    is_deletable=st.booleans(),
+)
+RECORDS = st.builds(
+    run_record,
+    wanted=st.sampled_from(["running", "stopped", "done"]),
+    attempt=st.integers(0, 5),
+    watch=st.none() | st.just({}) | st.just({"crashes": "many", "tries": 3, "odd": 1}),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(record=RECORDS, observed=OBSERVATIONS)
+def test_what_is_not_wanted_is_never_started_and_nothing_is_deleted_without_confirmation(
+    record, observed
+):
+    decision = decide(record, observed, NOW)
+
+    assert decision == decide(record, observed, NOW)
+    if record.wanted != "running":
+        assert decision.action in (Action.NOTHING, Action.STOP)
+    elif not observed.is_identified or observed.tpu_state == FOREIGN:
+        assert decision.action is Action.NOTHING
+    if decision.action is Action.REPLACE:
+        assert observed.is_deletable
+    if decision.action in (Action.RECREATE, Action.REPLACE):
+        assert observed.is_confirmed
+    if decision.action is Action.RECREATE:
+        assert observed.tpu_state in DEAD
+    if decision.action in (Action.LAUNCH, Action.RESTART):
+        assert observed.tpu_state == "READY"
+        away = (RunState.UNREACHABLE, RunState.UNKNOWN)
+        assert not any(each.state in away for each in observed.processes)
+    if decision.action is Action.LAUNCH:
+        assert not any(each.is_active for each in observed.processes)
+
+
+@settings(deadline=None, max_examples=100)
+@given(code=st.sampled_from(["1", "3", "76", "127", "SEGV", "KILL"]), workers=st.integers(1, 3))
+def test_a_run_that_fails_forever_is_given_up_after_a_bounded_number_of_launches(code, workers):
+    record, now, launches = RECORD, NOW, 0
+    for _ in range(200):
+        processes = [replace(ended(code), attempt=record.attempt, ended_at=now)] * workers
+        decision = decide(record, pod(*processes), now)
+        record = remember(record, decision)
+        if decision.action is Action.GIVE_UP:
+            break
+        if decision.action is Action.LAUNCH:
+            launches += 1
+            record = changed(record, attempt=record.attempt + 1)
+        now += 60
+
+    assert decision.action is Action.GIVE_UP
+    assert launches <= LIMITS.crashes

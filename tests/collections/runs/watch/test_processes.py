@@ -1,0 +1,424 @@
+"""What the watch decides about the processes of a run: hung, ended, crashed, done."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
+    ReasonCode,
+    RunState,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
+
+from tests.collections.runs.observations import (
+    AWAY,
+    IDLE,
+    LIMITS,
+    NOW,
+    SILENT,
+    TRAINING,
+    causes,
+    decided,
+    ended,
+    pod,
+    remembered,
+    values,
+)
+from tests.collections.runs.records import run_record
+
+
+def test_a_run_that_runs_is_not_news():
+    first = decided(pod(TRAINING))
+    again = decided(pod(TRAINING), first.remembered())
+
+    assert (first.action, first.state, first.causes) == (Action.NOTHING, RunState.RUNNING, ())
+    assert not first.is_new
+    assert remembered(first) == {"state": "running", "since": NOW, "best_step": 7}
+    assert again == first
+
+
+BAD_TIMES = {
+    "best_step": 6,
+    "crashes": 2,
+    "nans": 1,
+    "replacements": 1,
+    "bad_worker": "w1",
+    "bad_times": 2,
+    "preemptions": 2,
+    "tries": 4,
+    "not_before": NOW + 50,
+}
+CLEARED = {
+    "best_step": 7,
+    "crashes": 0,
+    "nans": 0,
+    "replacements": 0,
+    "bad_worker": "",
+    "bad_times": 0,
+}
+
+
+def test_a_new_best_step_clears_all_counts_but_preemptions():
+    decision = decided(pod(TRAINING), BAD_TIMES)
+
+    state = {"state": "running", "since": NOW}
+    assert remembered(decision, BAD_TIMES) == CLEARED | state | {"tries": 0, "not_before": 0.0}
+
+
+def test_a_new_best_step_of_a_run_that_has_ended_since_shortens_no_wait():
+    decision = decided(pod(ended("75", step=7)), BAD_TIMES)
+
+    state = {"state": "interrupted", "since": NOW}
+    assert remembered(decision, BAD_TIMES) == CLEARED | state
+    assert (decision.action, causes(decision)) == (Action.NOTHING, ["process", "launch_in"])
+    assert values(decision)["seconds"] == 50
+
+
+def test_the_same_step_as_before_clears_nothing():
+    watch = BAD_TIMES | {"best_step": 7, "state": "running"}
+
+    assert remembered(decided(pod(TRAINING), watch), watch) == {}
+
+
+def test_a_stopped_run_is_stopped_where_it_is_active():
+    decision = decided(pod(TRAINING, IDLE, TRAINING), wanted="stopped")
+
+    assert (decision.action, decision.state) == (Action.STOP, RunState.STOPPED)
+    assert causes(decision) == ["processes_still_active"]
+    assert (values(decision), decision.is_new) == ({"hosts": "w0, w2"}, True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "process"),
+    [("stopped", IDLE), ("stopped", AWAY), ("done", IDLE), ("done", TRAINING)],
+)
+def test_a_run_that_is_not_wanted_is_left_alone_silently(wanted, process):
+    decision = decided(pod(process), wanted=wanted)
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState(wanted))
+    assert (decision.causes, decision.is_new) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("step", "age", "action"),
+    [
+        (7, 600, Action.NOTHING),
+        (7, 601, Action.RESTART),
+        (0, 1800, Action.NOTHING),
+        (0, 1801, Action.RESTART),
+        (None, 1801, Action.RESTART),
+    ],
+)
+def test_a_heartbeat_may_be_as_old_as_is_allowed_and_older_before_the_first_step(step, age, action):
+    decision = decided(pod(replace(TRAINING, step=step, heartbeat_age=age)))
+
+    assert decision.action is action
+    if action is Action.RESTART:
+        assert (decision.state, decision.is_new) == (RunState.HUNG, True)
+        assert causes(decision) == ["heartbeat_missing"]
+        assert values(decision) == {"host": "w0", "seconds": age}
+
+
+def test_the_worker_that_is_silent_for_longest_is_named_and_a_hang_counts_as_a_crash():
+    processes = [replace(TRAINING, heartbeat_age=age) for age in (700, 900, 800)]
+    watch = {"best_step": 7, "not_before": NOW - 1}
+
+    decision = decided(pod(*processes, SILENT), watch)
+
+    assert decision.action is Action.RESTART
+    assert values(decision) == {"host": "w1", "seconds": 900}
+    assert remembered(decision, watch) == {
+        "state": "hung",
+        "since": NOW,
+        "crashes": 1,
+        "bad_times": 1,
+        "not_before": 0.0,
+    }
+
+
+def test_a_hang_is_restarted_at_once_however_often_it_happened():
+    decision = decided(pod(replace(TRAINING, heartbeat_age=601)), {"best_step": 7, "crashes": 2})
+
+    assert (decision.action, decision.memory.crashes) == (Action.RESTART, 3)
+
+
+@pytest.mark.parametrize(
+    ("limit", "ages", "seconds"),
+    [
+        (900, (900, 905), None),
+        (900, (901, 10_000), 901),
+        (0, (10_000, 10_000), None),
+        (900, (10_000, 3), None),
+        (900, (10_000, None), None),
+    ],
+    ids=["in time", "all are silent", "no limit", "one writes", "one is unknown"],
+)
+def test_no_output_without_a_heartbeat_is_a_hang_only_if_a_limit_says_so(limit, ages, seconds):
+    processes = [replace(SILENT, output_age=age) for age in ages]
+
+    decision = decided(pod(*processes), limits=replace(LIMITS, output=limit))
+
+    assert (decision.action is Action.RESTART) == (seconds is not None)
+    if seconds:
+        assert (decision.state, causes(decision)) == (RunState.HUNG, ["output_missing"])
+        assert values(decision) == {"seconds": seconds}
+
+
+def test_a_trainer_with_a_heartbeat_may_be_silent():
+    writes = replace(TRAINING, output_age=10_000.0)
+
+    assert decided(pod(writes), limits=replace(LIMITS, output=900)).action is Action.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("watch", "ago", "action", "state"),
+    [
+        ({}, 44, Action.NOTHING, RunState.ENDING),
+        ({}, 45, Action.RESTART, RunState.PARTLY_ENDED),
+        ({"state": "ending", "since": NOW - 44}, 1, Action.NOTHING, RunState.ENDING),
+        ({"state": "ending", "since": NOW - 45}, 1, Action.RESTART, RunState.PARTLY_ENDED),
+    ],
+)
+def test_a_run_that_ends_has_some_time_to_end_everywhere(watch, ago, action, state):
+    decision = decided(pod(ended("1", ago), ended("77", ago + 900), TRAINING), watch)
+
+    assert (decision.action, decision.state) == (action, state)
+    assert causes(decision) == ["processes_partly_ended"]
+    assert values(decision) == {"hosts": "w0, w1", "host": "w2"}
+    assert decision.memory.bad_worker == ("w0" if action is Action.RESTART else "")
+
+
+def test_a_run_is_done_when_every_process_of_this_attempt_exited_with_0():
+    done = decided(pod(ended("0"), ended("0")))
+
+    assert (done.action, done.state) == (Action.RECORD_DONE, RunState.DONE)
+    assert (causes(done), done.is_new) == (["processes_done"], True)
+
+
+START_FAILED = replace(ended("1"), reason_code=ReasonCode.START_FAILED, exit_code=None)
+
+
+@pytest.mark.parametrize(
+    ("processes", "state", "host"),
+    [
+        ((ended("0"), ended("75")), "interrupted", "w1"),
+        ((ended("0"), IDLE), "interrupted", "w0"),
+        ((ended("TERM"), ended("77")), "interrupted", "w0"),
+        ((ended("75", 5), ended("75", 9)), "interrupted", "w1"),
+        ((IDLE,), "lost", None),
+        ((START_FAILED,), "lost", None),
+        ((ended("0", has_environment=False),), "lost", None),
+        ((replace(ended("1"), attempt=2),), "lost", None),
+    ],
+)
+def test_what_ended_without_a_fault_is_launched_again_at_once(processes, state, host):
+    decision = decided(pod(*processes))
+
+    assert (decision.action, decision.state) == (Action.LAUNCH, RunState(state))
+    assert causes(decision) == ["process" if host else "process_missing"]
+    assert values(decision).get("host") == host
+    assert remembered(decision) == {
+        "state": state,
+        "since": NOW,
+        "tries": 1,
+        "not_before": NOW + 10,
+    }
+
+
+def test_what_ends_again_and_again_without_a_fault_is_launched_ever_more_seldom():
+    watch = {"state": "interrupted", "tries": 3, "not_before": NOW}
+
+    decision = decided(pod(ended("75")), watch)
+
+    assert decision.action is Action.LAUNCH
+    assert remembered(decision, watch) == {"tries": 4, "not_before": NOW + 80}
+
+
+def test_a_bad_config_is_given_up_with_its_error():
+    decision = decided(pod(ended("77"), ended("2", error="unknown key: stpes")))
+
+    assert (decision.action, decision.state) == (Action.GIVE_UP, RunState.GIVEN_UP)
+    assert causes(decision) == ["process"]
+    assert values(decision) == {
+        "host": "w1",
+        "state": "failed",
+        "reason_code": "bad_config",
+        "exit_code": 2,
+        "error": "unknown key: stpes",
+    }
+    assert remembered(decision) == {"state": "given_up", "since": NOW}
+
+
+def test_a_loss_that_is_no_number_counts_once_an_attempt():
+    first = decided(pod(ended("3")))
+    again = decided(pod(ended("3")), first.remembered())
+    other = decided(pod(ended("3")), first.remembered() | {"counted_attempt": 2})
+
+    assert (first.action, first.state) == (Action.LAUNCH, RunState.FAILED)
+    assert remembered(first) == {
+        "state": "failed",
+        "since": NOW,
+        "nans": 1,
+        "crashes": 1,
+        "counted_attempt": 3,
+        "bad_worker": "w0",
+        "bad_times": 1,
+        "not_before": NOW,
+    }
+    assert (again.action, remembered(again, first.remembered())) == (Action.LAUNCH, {})
+    assert (other.action, causes(other)) == (Action.GIVE_UP, ["process", "too_many_nans"])
+    assert values(other)["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("processes", "first"),
+    [
+        ((ended("77", 50), ended("1", 40), ended("SEGV", 30)), "w1"),
+        ((ended("0", 90), ended("77", 80), ended("KILL", 30)), "w2"),
+        ((ended("77", 50), ended("76", 40)), "w1"),
+        ((ended("77", 50), ended("77", 60)), "w1"),
+        ((ended("77", 70), ended("77", 60, peer="w1")), "w1"),
+        ((ended("77", 50), ended("77", 60, peer="w9")), "w1"),
+        ((ended("1", 40), ended("77", 60, peer="w1")), "w0"),
+    ],
+)
+def test_a_crash_is_blamed_on_the_worker_that_ended_first_by_itself(processes, first):
+    decision = decided(pod(*processes))
+
+    assert (decision.action, decision.state) == (Action.LAUNCH, RunState.FAILED)
+    assert values(decision)["host"] == first
+    assert remembered(decision) == {
+        "state": "failed",
+        "since": NOW,
+        "crashes": 1,
+        "counted_attempt": 3,
+        "bad_worker": first,
+        "bad_times": 1,
+        "not_before": NOW,
+    }
+
+
+def test_a_second_crash_waits_before_its_launch():
+    watch = {"crashes": 1, "bad_worker": "w0", "bad_times": 1, "counted_attempt": 2}
+
+    decision = decided(pod(ended("1")), watch)
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.FAILED)
+    assert causes(decision) == ["process", "launch_in"]
+    assert values(decision)["seconds"] == 20
+    assert remembered(decision, watch) == {
+        "state": "failed",
+        "since": NOW,
+        "crashes": 2,
+        "bad_times": 2,
+        "counted_attempt": 3,
+        "not_before": NOW + 20,
+    }
+    due = decision.remembered() | {"not_before": NOW}
+    assert decided(pod(ended("1")), due).action is Action.LAUNCH
+
+
+def test_a_crash_of_another_worker_counts_for_that_one():
+    watch = {"crashes": 1, "bad_worker": "w0", "bad_times": 3, "counted_attempt": 2}
+
+    decision = decided(pod(ended("77"), ended("1")), watch)
+
+    assert (decision.memory.bad_worker, decision.memory.bad_times) == ("w1", 1)
+
+
+@pytest.mark.parametrize(
+    ("crashes", "limit", "gives_up"), [(4, 5, False), (5, 5, True), (0, 1, False), (99, 0, False)]
+)
+def test_a_run_is_given_up_after_as_many_crashes_as_are_allowed(crashes, limit, gives_up):
+    decision = decided(pod(ended("1")), {"crashes": crashes}, replace(LIMITS, crashes=limit))
+
+    assert (decision.action is Action.GIVE_UP) == gives_up
+    if gives_up:
+        assert causes(decision) == ["process", "too_many_crashes"]
+        assert values(decision)["count"] == crashes + 1
+
+
+@pytest.mark.parametrize(
+    ("before", "limit", "gives_up"), [(3, 3, True), (2, 3, False), (99, 0, False)]
+)
+def test_a_worker_that_is_first_to_fail_too_often_ends_a_run_without_a_bucket(
+    before, limit, gives_up
+):
+    decision = decided(
+        pod(ended("77"), ended("1")),
+        {"bad_worker": "w1", "bad_times": before},
+        replace(LIMITS, same_worker=limit),
+        checkpoints="/mnt/shared/c/mine",
+    )
+
+    assert (decision.action is Action.GIVE_UP) == gives_up
+    if gives_up:
+        assert causes(decision) == ["worker_failed_first", "process", "replace_by_hand"]
+        assert (decision.causes[0].values, decision.memory.state) == (
+            {"host": "w1", "count": 4},
+            "given_up",
+        )
+
+
+def test_the_only_worker_of_a_run_is_not_blamed():
+    decision = decided(pod(ended("1")), {"bad_worker": "w0", "bad_times": 9})
+
+    assert decision.action is Action.LAUNCH
+
+
+def test_a_worker_that_is_first_to_fail_too_often_has_its_tpu_replaced():
+    watch = {"bad_worker": "w1", "bad_times": 3, "crashes": 3}
+
+    decision = decided(pod(ended("77"), ended("1")), watch)
+
+    assert (decision.action, decision.state) == (Action.REPLACE, RunState.FAILED)
+    assert causes(decision) == ["worker_failed_first", "process"]
+    assert remembered(decision, watch) == {
+        "state": "replaced",
+        "since": NOW,
+        "crashes": 4,
+        "counted_attempt": 3,
+        "replacements": 1,
+        "not_before": NOW + 10,
+        "bad_worker": "",
+        "bad_times": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("crashes", "more", "action"),
+    [
+        (4, {}, Action.REPLACE),
+        (5, {}, Action.GIVE_UP),
+        (3, {"can_be_created": False}, Action.GIVE_UP),
+    ],
+    ids=["the last allowed crash", "too many crashes", "it cannot be replaced"],
+)
+def test_a_bad_worker_is_replaced_only_within_the_budget_and_if_it_can_be(crashes, more, action):
+    watch = {"bad_worker": "w1", "bad_times": 3, "crashes": crashes}
+
+    assert decided(pod(ended("77"), ended("1"), **more), watch).action is action
+
+
+@pytest.mark.parametrize(("tries", "wait"), [(0, 10), (6, 640), (20, 10 * 2**20), (21, 10 * 2**20)])
+def test_a_wait_doubles_up_to_a_longest_one(tries, wait):
+    limits = replace(LIMITS, longest_backoff=1e12)
+
+    decision = decided(pod(ended("75")), {"tries": tries}, limits)
+
+    assert decision.memory.not_before == NOW + wait
+
+
+def test_the_default_limits_hold_without_any():
+    late = pod(replace(TRAINING, heartbeat_age=601))
+
+    assert decide(run_record(attempt=3), late, NOW).action is Action.RESTART
+
+
+def test_a_memory_is_read_as_it_was_kept_and_other_types_are_left_out():
+    whole = Memory("running", 1.5, 1, 2, 3, 4, 5, 6, 7.5, 8, "w1", 9)
+
+    assert Memory.of(asdict(whole)) == whole
+    odd = {"state": 5, "since": "x", "crashes": 1.5, "tries": True, "not_before": 3, "x": 1}
+    assert Memory.of(odd) == Memory(not_before=3)

@@ -1,0 +1,286 @@
+"""What the watch decides about the TPU of a run: lost, on its way, unreachable, or not ours."""
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
+    FOREIGN,
+    GONE,
+    Observation,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
+
+from tests.collections.runs.observations import (
+    AWAY,
+    IDLE,
+    LIMITS,
+    NOW,
+    POD,
+    STOLEN,
+    TRAINING,
+    causes,
+    decided,
+    ended,
+    lost,
+    pod,
+    remembered,
+    values,
+)
+
+DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b"
+
+
+@pytest.mark.parametrize(
+    ("observed", "state", "codes", "expected"),
+    [
+        (pod(TRAINING, is_identified=False), "not_watched", "tpu_not_recorded", {"run": "mine"}),
+        (
+            Observation(FOREIGN, tpus=(POD, STOLEN)),
+            "name_taken",
+            "tpu_name_taken",
+            {"tpu": "pod", "zone": "us-central2-b"},
+        ),
+        (Observation(FOREIGN), "name_taken", "tpu_name_taken", {}),
+        (
+            Observation(GONE),
+            "preemption_suspected",
+            "tpu_state confirming_preemption",
+            {"tpu_state": "gone"},
+        ),
+        (
+            Observation("PREEMPTED"),
+            "preemption_suspected",
+            "tpu_state confirming_preemption",
+            {"tpu_state": "PREEMPTED"},
+        ),
+        (lost(GONE, can_be_created=False), "preempted", "tpu_state multislice", {}),
+        (
+            lost(tpus=(POD,), is_deletable=False),
+            "preempted",
+            "tpu_state not_ours",
+            {"delete": DELETE},
+        ),
+        (
+            Observation("CREATING"),
+            "waiting_for_tpu",
+            "tpu_state",
+            {"tpu_state": "CREATING"},
+        ),
+        (pod(IDLE, workers=2), "waiting_for_tpu", "workers_missing", {"count": 1, "of": 2}),
+        (pod(AWAY, TRAINING, AWAY), "unreachable", "workers_unreachable", {"hosts": "w0, w2"}),
+        (
+            pod(TRAINING, health="UNHEALTHY_TENSORFLOW"),
+            "running",
+            "tpu_unhealthy",
+            {"health": "UNHEALTHY_TENSORFLOW"},
+        ),
+        (pod(TRAINING, health="HEALTHY"), "running", "", {}),
+        (pod(IDLE, health="UNHEALTHY_MAINTENANCE"), "maintenance", "tpu_in_maintenance", {}),
+        (
+            pod(IDLE, replace(IDLE, other_run="second"), replace(IDLE, other_run="third")),
+            "waiting_for_workers",
+            "other_run",
+            {"run": "second", "host": "w1"},
+        ),
+        (
+            pod(ended("1", ago=44), TRAINING),
+            "ending",
+            "processes_partly_ended",
+            {"hosts": "w0", "host": "w1"},
+        ),
+    ],
+)
+def test_a_situation_that_only_time_or_a_person_can_change_is_named_once(
+    observed, state, codes, expected
+):
+    decision = decided(observed)
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState(state))
+    assert causes(decision) == codes.split()
+    assert values(decision).items() >= expected.items()
+    assert decision.memory == Memory(state=state, since=NOW, best_step=decision.memory.best_step)
+    assert decision.is_new == (state != "running")
+    assert not decided(observed, decision.remembered()).is_new
+
+
+@pytest.mark.parametrize("state", ["CREATING", "REPAIRING", "RESTARTING", "STARTING", "HIDING"])
+def test_a_tpu_that_is_on_its_way_is_waited_for(state):
+    assert decided(lost(state)).action is Action.NOTHING
+
+
+@pytest.mark.parametrize(
+    "observed", [lost(GONE, is_deletable=False), lost(tpus=(POD,)), lost("TERMINATED")]
+)
+def test_a_lost_tpu_is_recreated_and_one_that_is_gone_needs_no_label(observed):
+    assert decided(observed).action is Action.RECREATE
+
+
+PREEMPTED = {"state": "preempted", "since": NOW}
+
+
+@pytest.mark.parametrize(
+    ("watch", "expected"),
+    [
+        (
+            {"state": "running", "tries": 5},
+            PREEMPTED | {"preemptions": 1, "tries": 1, "not_before": NOW + 10},
+        ),
+        (
+            {"state": "preempted", "tries": 2, "not_before": NOW, "preemptions": 1},
+            {"tries": 3, "not_before": NOW + 40},
+        ),
+        (
+            {"state": "preempted", "tries": 30, "preemptions": 1},
+            {"tries": 31, "not_before": NOW + 600},
+        ),
+        (
+            {"state": "running", "not_before": NOW + 99, "preemptions": 1},
+            PREEMPTED | {"preemptions": 2, "tries": 1, "not_before": NOW + 10},
+        ),
+    ],
+)
+def test_a_lost_tpu_is_recreated_ever_more_seldom_until_it_is_there(watch, expected):
+    decision = decided(lost("TERMINATED"), watch)
+
+    assert (decision.action, decision.state) == (Action.RECREATE, RunState.PREEMPTED)
+    assert (causes(decision), decision.is_new) == (["tpu_state"], True)
+    assert remembered(decision, watch) == expected
+
+
+def test_a_lost_tpu_that_was_recreated_just_now_waits():
+    watch = {"state": "preempted", "not_before": NOW + 30, "tries": 3, "preemptions": 1}
+
+    decision = decided(lost(GONE), watch)
+
+    assert (decision.action, decision.is_new) == (Action.NOTHING, False)
+    assert (causes(decision), values(decision)["seconds"]) == (["tpu_state", "recreate_in"], 30)
+    assert remembered(decision, watch) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "limit", "gives_up"),
+    [(2, 2, True), (1, 2, False), (0, 1, False), (1, 1, True), (99, 0, False)],
+)
+def test_a_run_is_given_up_after_as_many_preemptions_as_are_allowed(before, limit, gives_up):
+    decision = decided(lost(GONE), {"preemptions": before}, replace(LIMITS, preemptions=limit))
+
+    assert decision.action is (Action.GIVE_UP if gives_up else Action.RECREATE)
+    if gives_up:
+        assert causes(decision) == ["tpu_state", "too_many_preemptions"]
+        assert values(decision)["count"] == before + 1
+        assert decision.state is RunState.GIVEN_UP
+        assert (decision.memory.state, decision.memory.since) == ("given_up", NOW)
+        assert decision.is_new
+
+
+def test_a_recreated_tpu_is_launched_on_without_the_wait_between_creations():
+    watch = {"state": "preempted", "tries": 4, "not_before": NOW + 500}
+
+    decision = decided(pod(IDLE), watch)
+
+    assert decision.action is Action.LAUNCH
+    assert (decision.memory.tries, decision.memory.not_before) == (1, NOW + 10)
+
+
+def test_a_wait_that_is_not_for_a_creation_stays_while_a_tpu_restarts():
+    watch = {"state": "interrupted", "tries": 4, "not_before": NOW + 500}
+
+    assert remembered(decided(Observation("RESTARTING"), watch), watch) == {
+        "state": "waiting_for_tpu",
+        "since": NOW,
+    }
+
+
+FOR_LONG = {"state": "unreachable", "since": NOW - 601}
+
+
+def test_a_worker_that_is_unreachable_for_as_long_as_is_allowed_is_waited_for():
+    watch = {"state": "unreachable", "since": NOW - 600}
+
+    decision = decided(pod(AWAY, ended("77"), is_confirmed=True), watch)
+
+    assert (decision.action, causes(decision)) == (Action.NOTHING, ["workers_unreachable"])
+    assert remembered(decision, watch) == {}
+
+
+@pytest.mark.parametrize(
+    ("observed", "code"),
+    [
+        (pod(TRAINING, AWAY, TRAINING, is_confirmed=True), "run_continues"),
+        (pod(AWAY, is_confirmed=True, any_worker_answers=False), "no_worker_reachable"),
+        (pod(AWAY, ended("77")), "confirming"),
+        (pod(AWAY, is_confirmed=True, can_be_created=False), "multislice"),
+        (pod(AWAY, is_confirmed=True, is_deletable=False), "not_ours"),
+        (pod(AWAY, is_confirmed=True, is_deletable=False, tpus=(POD,)), "not_ours"),
+    ],
+)
+def test_a_tpu_with_an_unreachable_worker_is_not_replaced_without_every_proof(observed, code):
+    decision = decided(observed, FOR_LONG)
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
+    assert not decision.is_new
+    assert causes(decision) == ["workers_unreachable_for", code]
+    assert values(decision)["seconds"] == 601
+
+
+def test_a_tpu_whose_disks_may_hold_the_only_checkpoints_is_not_replaced():
+    decision = decided(
+        pod(AWAY, is_confirmed=True, tpus=(POD,)), FOR_LONG, checkpoints="/mnt/shared/c/mine"
+    )
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
+    assert causes(decision) == ["workers_unreachable_for", "no_bucket"]
+    assert values(decision)["delete"] == DELETE
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        pod(AWAY, AWAY, is_confirmed=True),
+        pod(ended("77"), AWAY, is_confirmed=True),
+        pod(TRAINING, IDLE, AWAY, is_confirmed=True),
+        pod(replace(TRAINING, heartbeat_age=601), AWAY, is_confirmed=True),
+        pod(replace(AWAY, state=RunState.UNKNOWN), is_confirmed=True),
+    ],
+)
+def test_a_tpu_that_cannot_be_used_is_replaced_and_has_its_whole_time_again(observed):
+    watch = {**FOR_LONG, "best_step": 7, "bad_worker": "w1", "bad_times": 2}
+
+    decision = decided(observed, watch)
+
+    assert (decision.action, decision.state) == (Action.REPLACE, RunState.UNREACHABLE)
+    assert (causes(decision), decision.is_new) == (["workers_unreachable_for"], True)
+    assert remembered(decision, watch) == {
+        "state": "replaced",
+        "since": NOW,
+        "replacements": 1,
+        "not_before": NOW + 10,
+        "bad_worker": "",
+        "bad_times": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("watch", "action", "code"),
+    [
+        ({"replacements": 1, "not_before": NOW}, Action.REPLACE, ""),
+        ({"replacements": 1, "not_before": NOW + 40}, Action.NOTHING, "recreate_in"),
+        ({"replacements": 3}, Action.GIVE_UP, "too_many_replacements"),
+        ({"replacements": 2}, Action.REPLACE, ""),
+    ],
+)
+def test_replacements_are_bounded_and_spread(watch, action, code):
+    decision = decided(pod(AWAY, is_confirmed=True), FOR_LONG | watch)
+
+    assert decision.action is action
+    assert causes(decision)[1:] == code.split()
+    if action is Action.REPLACE:
+        assert decision.memory.not_before == NOW + {1: 20, 2: 40}[watch["replacements"]]
+        assert decision.memory.replacements == watch["replacements"] + 1
+    else:
+        assert decision.memory.replacements == watch["replacements"]
+        gave_up = action is Action.GIVE_UP
+        assert decision.state is (RunState.GIVEN_UP if gave_up else RunState.UNREACHABLE)
+        assert decision.memory.since == (NOW if gave_up else FOR_LONG["since"])
