@@ -25,6 +25,16 @@ def test_no_union_is_worked_out_by_a_python_that_has_none(file):
     assert unions == []
 
 
+@pytest.mark.parametrize("file", WORKERS, ids=lambda file: file.name)
+def test_a_file_has_no_syntax_that_is_newer_than_python_3_9(file):
+    ast.parse(file.read_text(), feature_version=(3, 9))
+
+
+def test_newer_syntax_would_be_found():
+    with pytest.raises(SyntaxError):
+        ast.parse("match 1:\n    case _: pass", feature_version=(3, 9))
+
+
 def test_such_a_union_would_be_found():
     said = evaluated(ast.parse("def f(a: int | None = None) -> str: ..."))
     assert sorted(said) == ["int | None", "str"]

@@ -1,4 +1,4 @@
-"""Documentation of tpufleet.core.doctor; what it does is in plugins/action/doctor.py."""
+"""What ansible-doc shows of tpufleet.core.doctor; the code is in plugins/action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documentation of tpufleet.core.report; what it does is in plugins/action/report.py."""
+"""What ansible-doc shows of tpufleet.core.report; the code is in plugins/action."""
 
 from __future__ import annotations
 

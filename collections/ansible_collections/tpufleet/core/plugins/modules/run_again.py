@@ -1,4 +1,4 @@
-"""Documentation of tpufleet.core.run_again; what it does is in plugins/action/run_again.py."""
+"""What ansible-doc shows of tpufleet.core.run_again; the code is in plugins/action."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-#!/usr/bin/python
-"""Bring a run's checkpoints from a bucket to this controller."""
+"""What ansible-doc shows of tpufleet.core.run_fetch; the code is in plugins/action."""
 
 from __future__ import annotations
 

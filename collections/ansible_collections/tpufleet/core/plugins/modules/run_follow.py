@@ -1,5 +1,4 @@
-#!/usr/bin/python
-"""Show what a run's workers write to their logs, as it comes."""
+"""What ansible-doc shows of tpufleet.core.run_follow; the code is in plugins/action."""
 
 from __future__ import annotations
 

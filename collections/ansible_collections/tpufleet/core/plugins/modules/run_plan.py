@@ -1,5 +1,4 @@
-#!/usr/bin/python
-"""Plan a run on the workers of the play."""
+"""What ansible-doc shows of tpufleet.core.run_plan; the code is in plugins/action."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-#!/usr/bin/python
-"""Read or change what is wanted of a run."""
+"""What ansible-doc shows of tpufleet.core.run_record; the code is in plugins/action."""
 
 from __future__ import annotations
 

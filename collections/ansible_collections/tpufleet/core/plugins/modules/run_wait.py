@@ -1,5 +1,4 @@
-#!/usr/bin/python
-"""Wait until a run has its first step or its end."""
+"""What ansible-doc shows of tpufleet.core.run_wait; the code is in plugins/action."""
 
 from __future__ import annotations
 

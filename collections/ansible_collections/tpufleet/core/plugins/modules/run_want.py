@@ -1,5 +1,4 @@
-#!/usr/bin/python
-"""Record runs as wanted before their launch."""
+"""What ansible-doc shows of tpufleet.core.run_want; the code is in plugins/action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documentation of tpufleet.core.tpu_fleet; what it does is in plugins/action/tpu_fleet.py."""
+"""What ansible-doc shows of tpufleet.core.tpu_fleet; the code is in plugins/action."""
 
 from __future__ import annotations
 

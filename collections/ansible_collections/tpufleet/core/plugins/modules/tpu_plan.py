@@ -1,4 +1,4 @@
-"""Documentation of tpufleet.core.tpu_plan; what it does is in plugins/action/tpu_plan.py."""
+"""What ansible-doc shows of tpufleet.core.tpu_plan; the code is in plugins/action."""
 
 from __future__ import annotations
 

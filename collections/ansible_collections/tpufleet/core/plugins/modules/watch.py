@@ -1,4 +1,4 @@
-"""Documentation of tpufleet.core.watch; what it does is in plugins/action/watch.py."""
+"""What ansible-doc shows of tpufleet.core.watch; the code is in plugins/action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documentation of tpufleet.core.watch_info; what it does is in plugins/action/watch_info.py."""
+"""What ansible-doc shows of tpufleet.core.watch_info; the code is in plugins/action."""
 
 from __future__ import annotations
 
