@@ -103,7 +103,7 @@ def record_after(monkeypatch, *story):
     for at, wanted in story:
         monkeypatch.setattr("time.time", lambda at=at: float(at))
         record = after_change(
-            record, "mine", len(record.get("history", [])), {"wanted": wanted}, "x"
+            record, "mine", len(record.get("history", [])), {"wanted": wanted}, {"kind": "note"}
         )
     return record
 
@@ -126,4 +126,4 @@ def test_a_record_from_before_this_was_counted_stays_without_it(monkeypatch):
     monkeypatch.setattr("time.time", lambda: 50.0)
     old = {"wanted": "stopped", "generation": 4, "attempt": 2}
 
-    assert wanted_seconds(after_change(old, "mine", 4, {"wanted": "running"}, "x"), 60.0) is None
+    assert wanted_seconds(after_change(old, "mine", 4, {"wanted": "running"}, {}), 60.0) is None

@@ -99,7 +99,7 @@ def test_the_runs_are_those_that_have_a_record(store):
 def test_a_change_of_a_record_keeps_what_it_does_not_know():
     before = {"generation": 4, "wanted": "running", "unknown": 1}
 
-    after = after_change(before, "mine", 4, {"wanted": "running"}, "")
+    after = after_change(before, "mine", 4, {"wanted": "running"}, {})
 
     assert after == {**before, "run": "mine", "generation": 5, "history": []}
 
