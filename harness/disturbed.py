@@ -131,7 +131,7 @@ class Disturbed:
 
     def record(self) -> dict:
         """Read the record out of the bucket."""
-        from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+        from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import (
             record_store,
         )
 

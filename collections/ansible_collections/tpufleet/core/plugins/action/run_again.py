@@ -21,8 +21,9 @@ from ..plugin_utils.runs.lease import Lease, Leases
 from ..plugin_utils.runs.observation import FOREIGN, READY
 from ..plugin_utils.runs.observe import tpus_of_inventory
 from ..plugin_utils.runs.record import DesiredState, RunRecord
+from ..plugin_utils.runs.record_stores import record_store
 from ..plugin_utils.runs.relaunch import missing_here
-from ..plugin_utils.runs.run_record import RecordError, record_store
+from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.status import cause_text, state_text
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.watch_log import WatchLog

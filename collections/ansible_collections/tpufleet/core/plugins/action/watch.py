@@ -23,7 +23,8 @@ from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.lease import Leases
 from ..plugin_utils.runs.observation import ObservedTpu
 from ..plugin_utils.runs.observe import IsOurs, tpus_of_inventory, tpus_of_nodes
-from ..plugin_utils.runs.run_record import RecordError, record_store
+from ..plugin_utils.runs.record_stores import record_store
+from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
 from ..plugin_utils.runs.watch_log import WatchLog

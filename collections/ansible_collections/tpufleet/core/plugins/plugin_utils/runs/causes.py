@@ -1,6 +1,6 @@
-"""Why the watch judges a run as it does: codes with the values that their sentences need.
+"""Why the watch judges a run as it does: codes, each with the values that its sentence needs.
 
-plugin_utils/runs/status.py writes the sentences.
+status.py writes the sentences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_VALUES, MOST_TEXT = 20, 2000
 
 
 class CauseCode(StrEnum):
-    """What was observed, and what follows from it. The comments name the values."""
+    """What was observed, and what follows from it. Comments name the values of a code."""
 
     TPU_STATE = "tpu_state"  # tpu_state
     TPU_STATE_AGAIN = "tpu_state_again"  # tpu_state

@@ -62,19 +62,6 @@ class RecordStore(Protocol):
         """
 
 
-def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> RecordStore:
-    """Open the records of ``fleet_state``, a directory or ``gs://bucket/prefix``.
-
-    ``api`` is the inventory's variable tpu_api; a bucket takes its endpoint and its key. Raises
-    RecordError.
-    """
-    if not fleet_state.startswith("gs://"):
-        return RecordFolder(fleet_state)
-    from .run_record_gcs import RecordBucket
-
-    return RecordBucket.of(fleet_state, api or {})
-
-
 def after_change(
     record: Mapping[str, Any],
     run: str,

@@ -1,6 +1,6 @@
 """Sentences about runs, written from structured values. No other file writes them.
 
-Nothing compares, splits or searches these texts.
+Programs compare states, reason codes and causes, never these texts.
 """
 
 from __future__ import annotations

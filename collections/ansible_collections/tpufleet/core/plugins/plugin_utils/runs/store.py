@@ -14,12 +14,12 @@ from typing import Any
 from ...module_utils.worker.run import RUN_NAME
 from .history import Event
 from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
+from .record_stores import record_store
 from .run_record import (
     RecordConflictError,
     RecordError,
     RecordStore,
     after_change,
-    record_store,
 )
 
 READ_AT_ONCE = 32

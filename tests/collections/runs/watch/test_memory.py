@@ -1,0 +1,86 @@
+"""What the watch remembers of a run between passes, and how long it waits."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
+
+from tests.collections.runs.observations import (
+    LIMITS,
+    NOW,
+    TRAINING,
+    causes,
+    decided,
+    ended,
+    pod,
+    remembered,
+    values,
+)
+from tests.collections.runs.records import run_record
+
+BAD_TIMES = {
+    "best_step": 6,
+    "crashes": 2,
+    "nans": 1,
+    "replacements": 1,
+    "bad_worker": "w1",
+    "bad_times": 2,
+    "preemptions": 2,
+    "tries": 4,
+    "not_before": NOW + 50,
+}
+CLEARED = {
+    "best_step": 7,
+    "crashes": 0,
+    "nans": 0,
+    "replacements": 0,
+    "bad_worker": "",
+    "bad_times": 0,
+}
+
+
+def test_a_new_best_step_clears_all_counts_but_preemptions():
+    decision = decided(pod(TRAINING), BAD_TIMES)
+
+    state = {"state": "running", "since": NOW}
+    assert remembered(decision, BAD_TIMES) == CLEARED | state | {"tries": 0, "not_before": 0.0}
+
+
+def test_a_new_best_step_of_a_run_that_has_ended_since_shortens_no_wait():
+    decision = decided(pod(ended("75", step=7)), BAD_TIMES)
+
+    state = {"state": "interrupted", "since": NOW}
+    assert remembered(decision, BAD_TIMES) == CLEARED | state
+    assert (decision.action, causes(decision)) == (Action.NOTHING, ["process", "launch_in"])
+    assert values(decision)["seconds"] == 50
+
+
+def test_the_same_step_as_before_clears_nothing():
+    watch = BAD_TIMES | {"best_step": 7, "state": "running"}
+
+    assert remembered(decided(pod(TRAINING), watch), watch) == {}
+
+
+@pytest.mark.parametrize(("tries", "wait"), [(0, 10), (6, 640), (20, 10 * 2**20), (21, 10 * 2**20)])
+def test_a_wait_doubles_up_to_a_longest_one(tries, wait):
+    limits = replace(LIMITS, longest_backoff=1e12)
+
+    decision = decided(pod(ended("75")), {"tries": tries}, limits)
+
+    assert decision.memory.not_before == NOW + wait
+
+
+def test_the_default_limits_hold_without_any():
+    late = pod(replace(TRAINING, heartbeat_age=601))
+
+    assert decide(run_record(attempt=3), late, NOW).action is Action.RESTART
+
+
+def test_a_memory_is_read_as_it_was_kept_and_other_types_are_left_out():
+    whole = Memory("running", 1.5, 1, 2, 3, 4, 5, 6, 7.5, 8, "w1", 9)
+
+    assert Memory.of(asdict(whole)) == whole
+    odd = {"state": 5, "since": "x", "crashes": 1.5, "tries": True, "not_before": 3, "x": 1}
+    assert Memory.of(odd) == Memory(not_before=3)
