@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
 from harness.scripted_api import ScriptedApi, serving
 
@@ -40,4 +41,4 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedApi]:
 @pytest.fixture
 def client(scripted: ScriptedApi, clock: Clock) -> TpuApi:
     """The client of that server; its waits pass in no time."""
-    return TpuApi(ApiSettings.of(scripted.api), patience=Patience(), sleep=clock.sleep, clock=clock)
+    return TpuApi(ApiSettings.of(scripted.api), polling=Polling(clock.sleep, clock))

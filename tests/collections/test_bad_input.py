@@ -4,12 +4,12 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_lifecycle import (
-    ensure_present,
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import ensure_present
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
+    QueuedResourceSpec,
+    ensure_requested,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_queue import ensure_requested
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import WantedRequest
 
 from harness.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error
 from tests.collections.running_modules import run_module
@@ -57,7 +57,7 @@ def test_a_wrong_type_or_runtime_gets_the_apis_reason_and_what_the_zone_has(
     wanted = replace(DEMO, **change)
     for ask in (
         lambda: ensure_present(client, wanted, timeout=20),
-        lambda: ensure_requested(client, WantedRequest("demo", wanted), timeout=20),
+        lambda: ensure_requested(client, QueuedResourceSpec("demo", wanted), timeout=20),
     ):
         with pytest.raises(errors.InvalidRequest) as caught:
             ask()
@@ -75,7 +75,7 @@ def test_a_wrong_zone_gets_the_zones_that_have_tpus(client, scripted):
 def test_a_wrong_project_says_how_to_find_ones_own(client, scripted):
     refusal = "Permission denied on resource project local-fleet"
     scripted.answerer = refusing(403, refusal, zones_too=False, zone_is=False)
-    with pytest.raises(errors.Forbidden, match="`gcloud projects list` says which are"):
+    with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows which are"):
         ensure_present(client, DEMO, timeout=20)
 
 
@@ -85,7 +85,7 @@ def test_a_wrong_project_says_how_to_find_ones_own(client, scripted):
 )
 def test_a_project_that_refuses_its_list_says_how_to_find_ones_own(client, scripted, resource):
     scripted.script = [error(403, f"Permission 'tpu.nodes.list' denied on resource {resource}")]
-    with pytest.raises(errors.Forbidden, match="`gcloud projects list` says which are"):
+    with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows which are"):
         client.list_nodes()
 
 
@@ -100,7 +100,7 @@ def test_a_refusal_that_is_not_the_projects_sends_nobody_to_look_for_projects(cl
     "change", [{"accelerator_type": "v4-17"}, {"runtime_version": "x"}, {"zone": "us-east9-z"}]
 )
 def test_the_local_cloud_refuses_in_one_line_with_what_there_is(local_api: LocalApi, change):
-    with pytest.raises(errors.TpuApiError) as caught:
+    with pytest.raises(errors.CloudError) as caught:
         ensure_present(cloud_of(local_api), replace(DEMO, **change), timeout=20)
     said = str(caught.value)
     assert said.isprintable()

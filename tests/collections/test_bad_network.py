@@ -4,13 +4,15 @@ import re
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import (
-    Options,
-    create,
-    survey,
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create, observe
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
+    ChangeOptions,
+    CloudTpus,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from tests.collections.test_fleet import DEMO, quiet
 from tests.localcloud.api.local_api import LocalApi
@@ -25,9 +27,15 @@ def test_eight_tpus_are_made_once_each(local_api: LocalApi, seed: int):
     answer = local_api.call("POST", "/_localcloud/faults", {"mix": [mix]})
     assert answer.status_code == 200, answer.text
     settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
-    api = TpuApi(settings, sleep=lambda seconds: time.sleep(seconds / 50))
-    fleet = expand([SWEEP])
-    done = create(api, fleet, survey(api, fleet, ["-"]).present, Options(timeout=60), quiet)
+    api = TpuApi(settings, polling=Polling(lambda seconds: time.sleep(seconds / 50)))
+    fleet = parse_fleet([SWEEP])
+    done = create(
+        CloudTpus(api),
+        fleet,
+        observe(CloudTpus(api), fleet, ["-"]).present,
+        ChangeOptions(timeout=60),
+        quiet,
+    )
     assert [each.msg for each in done if each.failed] == []
     local_api.call("POST", "/_localcloud/faults", {"mix": []})
     assert re.search(r" (429|503|0) nodes\.", local_api.log()), "no call met a fault"
@@ -36,5 +44,11 @@ def test_eight_tpus_are_made_once_each(local_api: LocalApi, seed: int):
     assert {node["state"] for node in nodes} == {"READY"}
     assert len({node["id"] for node in nodes}) == len(NAMES)
     assert not re.search(r"request DELETE .*/nodes/", local_api.log())
-    again = create(api, fleet, survey(api, fleet, ["-"]).present, Options(timeout=60), quiet)
+    again = create(
+        CloudTpus(api),
+        fleet,
+        observe(CloudTpus(api), fleet, ["-"]).present,
+        ChangeOptions(timeout=60),
+        quiet,
+    )
     assert [each.changed for each in again] == [False] * 8

@@ -83,9 +83,9 @@ def speaks_to_the_cloud(name: str) -> bool:
         found = {
             each
             for each in imports_of(file)
-            if each.stem != "gcs" and each.parent.name not in ("runs", "filter", "action")
+            if each.stem != "storage" and each.parent.name not in ("runs", "filter", "action")
         }
-        if {"tpu_api", "google_http"} & {each.stem for each in found}:
+        if {"tpu_api", "http"} & {each.stem for each in found}:
             return True
         todo |= {each for each in found if each.exists()} - seen
     return False

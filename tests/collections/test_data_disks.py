@@ -1,15 +1,18 @@
 """Data disks: made where that is asked for, shared only to read, and never deleted unasked."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.compute_api import ComputeApi
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.data_disks import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
     disk_type_for,
-    disks_to_make,
+    missing_disks,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import Options, create
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
+    ChangeOptions,
+    CloudTpus,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import ZONE, Say, error
 from tests.collections.test_fleet import DEMO, cloud_of
@@ -27,7 +30,7 @@ def api(local_api: LocalApi) -> TpuApi:
 
 
 def disk(api: TpuApi, name: str = "corpus"):
-    return ComputeApi(api).get_disk(ZONE, name)
+    return api.compute.get_disk(ZONE, name)
 
 
 def test_a_disk_is_made_once_and_attached_to_read_to_all_workers(api, local_api):
@@ -61,14 +64,14 @@ def test_check_makes_no_disk(api):
 
 
 def test_a_plan_names_the_disks_that_would_be_made_each_once(api):
-    fleet = expand([POD | {"name": "sweep", "count": 2}, DEMO | {"data_disks": ["theirs"]}])
-    choices = [tpu.choices[0] for tpu in fleet]
+    fleet = parse_fleet([POD | {"name": "sweep", "count": 2}, DEMO | {"data_disks": ["theirs"]}])
+    choices = [tpu.specs[0] for tpu in fleet]
 
-    (planned,) = disks_to_make(api, choices)
+    (planned,) = missing_disks(api.compute, choices)
     make(api, POD | {"name": "sweep", "count": 2})
 
     assert planned["words"] == f"the disk corpus ({ZONE}, 50 GB, pd-balanced)"
-    assert disks_to_make(api, choices) == []
+    assert missing_disks(api.compute, choices) == []
 
 
 def test_a_disk_that_is_not_there_and_not_to_be_made_is_googles_no(api):
@@ -80,34 +83,34 @@ def test_a_disk_that_is_not_there_and_not_to_be_made_is_googles_no(api):
 def test_a_disk_that_is_too_small_says_how_to_make_it_larger(api):
     make(api, POD)
     (done,) = make(api, POD | {"name": "next", "data_disks": [CORPUS | {"size_gb": 80}]})
-    assert "has 50 GB, wanted 80" in done.msg
+    assert "has 50 GB, expected 80" in done.msg
     assert "gcloud compute disks resize corpus --zone=us-central2-b --size=80GB" in done.msg
 
 
 def test_writing_to_a_disk_of_several_workers_is_refused_before_asking():
     with pytest.raises(errors.NotConfigured, match="its 4 workers can share the disk corpus only"):
         disks = [CORPUS | {"mode": "read-write"}]
-        expand([POD | {"accelerator_type": "v3-32", "data_disks": disks}])
+        parse_fleet([POD | {"accelerator_type": "v3-32", "data_disks": disks}])
 
 
 def test_writing_to_a_disk_of_several_tpus_is_refused_before_asking():
     entry = DEMO | {"accelerator_type": "v4-8", "name": "sweep", "count": 2}
     with pytest.raises(errors.NotConfigured, match="sweep-0, sweep-1 can share the disk corpus"):
-        expand([entry | {"data_disks": [{"name": "corpus", "mode": "read-write"}]}])
+        parse_fleet([entry | {"data_disks": [{"name": "corpus", "mode": "read-write"}]}])
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"size_gb": "50"}, "data_disks has"),
-        ({"size_gb": -1}, "no size_gb to make it with"),
-        ({"type": "pd-ssd"}, "no size_gb to make it with"),
-        ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "can't be made"),
+        ({"size_gb": "50"}, "data_disks: expected"),
+        ({"size_gb": -1}, "no size_gb to create it with"),
+        ({"type": "pd-ssd"}, "no size_gb to create it with"),
+        ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "cannot be created"),
     ],
 )
 def test_a_disk_that_can_t_be_is_named(change, what):
     with pytest.raises(errors.NotConfigured, match=what):
-        expand([DEMO | {"data_disks": [{"name": "d"} | change]}])
+        parse_fleet([DEMO | {"data_disks": [{"name": "d"} | change]}])
 
 
 @pytest.mark.parametrize(
@@ -144,11 +147,13 @@ def test_a_quota_of_disks_that_is_used_up_ends_the_creation_and_leaves_no_tpu(ap
     (done,) = make(api, POD)
     assert done.reason == "quota"
     assert "Quota 'SSD'" in done.msg
-    assert (api.list_nodes().nodes, disk(api)) == ([], None)
+    assert (api.list_nodes().entries, disk(api)) == ([], None)
 
 
 def make_unseen(api: TpuApi, entry):
-    return create(api, expand([entry]), {}, Options(), lambda _name, _state: None)
+    return create(
+        CloudTpus(api), parse_fleet([entry]), {}, ChangeOptions(), lambda _name, _state: None
+    )
 
 
 def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, api, tmp_path):  # noqa: F811
@@ -160,7 +165,7 @@ def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, 
     fleet.write_text(f"tpu_fleet: {[POD]}\n")
     said = ("-e", f"@{fleet}", "-e", "tpu=demo", "-e", "disks=true")
     asked = play(environment, "playbooks/delete.yml", *said)
-    assert "the disk corpus (us-central2-b, 50 GB) with all that is on it" in flat(asked)
+    assert "the disk corpus (us-central2-b, 50 GB) and all its data" in flat(asked)
     assert disk(api) is not None
     gone = play(environment, "playbooks/delete.yml", *said, "-e", "yes=true")
     assert gone.returncode == 0, flat(gone)
@@ -168,11 +173,11 @@ def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, 
 
 
 def test_a_disk_that_somebody_else_made_is_never_deleted(environment, local_api, api, tmp_path):  # noqa: F811
-    compute = ComputeApi(api)
+    compute = api.compute
     operation = compute.insert_disk(ZONE, {"name": "corpus", "sizeGb": "50"})
-    compute.wait(operation, "make a disk", api.deadline_in(20))
+    compute.wait(operation, "make a disk", api.polling.deadline_in(20))
     make(api, POD)
     said = ("-e", "tpu=demo", "-e", "disks=true", "-e", "yes=true")
     gone = play(environment, "playbooks/delete.yml", *said)
     assert gone.returncode == 0, flat(gone)
-    assert (api.list_nodes().nodes, disk(api) is None) == ([], False)
+    assert (api.list_nodes().entries, disk(api) is None) == ([], False)

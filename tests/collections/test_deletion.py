@@ -1,22 +1,26 @@
 """Deletion by identity: a resource that took over a name is never deleted."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.data_disks import (
-    MARK,
-    MadeDisk,
-    ensure_no_disk,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.deletion import TRIES
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_lifecycle import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
+    MARK,
+    OwnedDisk,
+    ensure_disk_absent,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import (
     ensure_absent,
     ensure_present,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_queue import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
     ensure_not_requested,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import Options, delete
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import delete
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
+    ChangeOptions,
+    CloudTpus,
+)
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Say, error, node
 from tests.collections.test_queued_resources import request
@@ -68,7 +72,7 @@ def test_a_request_that_took_the_name_between_two_tries_is_not_deleted(client, s
 def test_a_disk_that_took_the_name_between_two_tries_is_not_deleted(client, scripted, deletion):
     Cloud(scripted, DISK, DISK | {"id": "2"}, deletion)
 
-    ensure_no_disk(client, MadeDisk(ZONE, "corpus", 50, "1"), timeout=600, check=False)
+    ensure_disk_absent(client.compute, OwnedDisk(ZONE, "corpus", 50, "1"), timeout=600, check=False)
 
     assert deletions(scripted) == 1
 
@@ -110,7 +114,9 @@ def test_a_request_that_is_made_anew_while_its_tpu_goes_is_not_deleted(client, s
         return Say(there[kind]) if kind in there else error(404, "not found")
 
     scripted.answerer = answer
-    (done,) = delete(client, [parse_node(there["nodes"])], Options(timeout=600), lambda *_: None)
+    (done,) = delete(
+        CloudTpus(client), [parse_node(there["nodes"])], ChangeOptions(timeout=600), lambda *_: None
+    )
 
     assert done.reason == "different"
     assert there["queuedResources"]["createTime"] == "2026-11-21T11:00:00Z"

@@ -5,7 +5,7 @@ from datetime import date
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.doctor import doctor_summary
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
     mend,
     ok,
@@ -37,7 +37,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_ways i
     Way,
     way_findings,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import CloudTpus
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_names import folded
 
 from harness.scripted_api import Say, error, node
@@ -169,7 +170,7 @@ def test_no_credentials_are_got_by_gcloud(monkeypatch, tmp_path):
 
 
 def test_the_fleet_file_is_read_as_create_reads_it():
-    assert "say either zone or zones" in fleet_finding([{"name": "x"}])[1].said
+    assert "set either zone or zones" in fleet_finding([{"name": "x"}])[1].said
     assert fleet_finding([])[1].said == "wants no TPU yet"
     assert fleet_finding([DEMO])[1] == ok("fleet file", "1 TPU, 8 chips")
     unknown = fleet_finding([DEMO | {"accelerator_type": "v99-8"}])[1]
@@ -184,6 +185,11 @@ def test_the_grants_end_is_counted(ends, state):
     assert grant_finding(ends, TODAY).state == state
 
 
+def quota_of(client):
+    fleet = parse_fleet([DEMO])
+    return quota_findings(CloudTpus(client), client.settings, fleet, ["-"], TODAY)
+
+
 def test_quota_is_said_by_type_and_zone_with_what_holds_it_for_nothing(client, scripted):
     dead = request("FAILED", failedData={"error": {"code": 8, "message": "no more capacity"}})
 
@@ -194,7 +200,7 @@ def test_quota_is_said_by_type_and_zone_with_what_holds_it_for_nothing(client, s
         return Say({"nodes": [node("old")]} if path.endswith("nodes") else {})
 
     scripted.answerer = answer
-    found = lines(quota_findings(client, expand([DEMO]), ["-"], TODAY))
+    found = lines(quota_of(client))
     assert any(
         "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https" in x for x in found
     )
@@ -213,7 +219,7 @@ def test_a_creation_that_met_a_quota_is_told(client, scripted):
     scripted.answerer = lambda asked: Say(
         {"operations": [failed]} if asked.path.endswith("operations") else {}
     )
-    [line] = [x for x in lines(quota_findings(client, expand([DEMO]), ["-"], TODAY)) if "MEND" in x]
+    [line] = [x for x in lines(quota_of(client)) if "MEND" in x]
     assert message in line
     assert "ask for more: https://console.cloud.google.com/iam-admin/quotas" in line
 

@@ -58,7 +58,7 @@ def test_a_module_takes_what_is_documented(monkeypatch, name):
         raise Stop
 
     own = plugin("modules", name)
-    for each in (own, plugin("module_utils.cloud", "cloud_module")):
+    for each in (own, plugin("module_utils.cloud", "module")):
         monkeypatch.setattr(each, "AnsibleModule", module, raising=False)
     with pytest.raises(Stop):
         own.main()

@@ -1,21 +1,25 @@
 """The fleet file: what may be written there, and what comes of it."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NotConfigured
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import Disk, parse_node
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import (
-    choose,
-    expand,
-    name_and_zone,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import (
-    Options,
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import Disk, parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import (
     create,
     delete,
     find,
-    sort_nodes,
-    survey,
+    match,
+    observe,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
+    ChangeOptions,
+    CloudTpus,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
+    name_and_zone,
+    parse_fleet,
+    select,
 )
 
 from harness.scripted_api import Say, error, node
@@ -34,7 +38,7 @@ def quiet(_name: str, _state: str) -> None:
 
 
 def test_count_makes_that_many_of_one_kind():
-    assert [tpu.name for tpu in expand([DEMO | {"name": "sweep", "count": 3}])] == [
+    assert [tpu.name for tpu in parse_fleet([DEMO | {"name": "sweep", "count": 3}])] == [
         "sweep-0",
         "sweep-1",
         "sweep-2",
@@ -43,85 +47,88 @@ def test_count_makes_that_many_of_one_kind():
 
 def test_zones_are_tried_in_the_order_they_are_written():
     entry = {key: value for key, value in DEMO.items() if key != "zone"}
-    (tpu,) = expand([entry | {"zones": ["us-east1-d", "us-central2-b"]}])
+    (tpu,) = parse_fleet([entry | {"zones": ["us-east1-d", "us-central2-b"]}])
     assert tpu.zones == ("us-east1-d", "us-central2-b")
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"acelerator_type": "v4-8"}, "unknown key 'acelerator_type', is it accelerator_type?"),
-        ({"name": None}, "entry 1: it has no name"),
-        ({"name": "Demo"}, "'Demo' is no name for a TPU"),
-        ({"zone": "us-central2"}, "'us-central2' is no zone"),
-        ({"zone": "-"}, "needs a zone of its own"),
-        ({"zones": ["us-east1-d"]}, "say either zone or zones"),
-        ({"count": 0}, "count is 0"),
-        ({"count": True}, "count is True"),
-        ({"spot": "yes"}, "spot is 'yes', wanted is true or false"),
-        ({"spot": True, "preemptible": True}, "choose one"),
-        ({"labels": {"n": 1}}, "put numbers, true and false in quotes"),
-        ({"tags": "ssh"}, "tags is 'ssh'"),
-        ({"data_disks": [{"name": "d", "mode": "rw"}]}, "data_disks has {'name': 'd'"),
-        ({"data_disks": [1]}, "data_disks has 1"),
-        ({"runtime_version": None}, "needs runtime_version"),
+        (
+            {"acelerator_type": "v4-8"},
+            "unknown key 'acelerator_type', did you mean accelerator_type?",
+        ),
+        ({"name": None}, "entry 1: name is missing"),
+        ({"name": "Demo"}, "invalid TPU name ('Demo')"),
+        ({"zone": "us-central2"}, "invalid zone ('us-central2')"),
+        ({"zone": "-"}, "invalid zone ('-')"),
+        ({"zones": ["us-east1-d"]}, "set either zone or zones"),
+        ({"count": 0}, "from 1 on (0)"),
+        ({"count": True}, "from 1 on (True)"),
+        ({"spot": "yes"}, "spot: expected true or false ('yes')"),
+        ({"spot": True, "preemptible": True}, "set only one of spot"),
+        ({"labels": {"n": 1}}, "quote numbers, true and false"),
+        ({"tags": "ssh"}, "tags: expected a list of texts ('ssh')"),
+        ({"data_disks": [{"name": "d", "mode": "rw"}]}, "({'name': 'd'"),
+        ({"data_disks": [1]}, "size_gb and type (1)"),
+        ({"runtime_version": None}, "runtime_version is missing"),
     ],
 )
 def test_a_mistake_in_the_fleet_file_is_named(change, what):
     with pytest.raises(NotConfigured) as caught:
-        expand([DEMO | change])
+        parse_fleet([DEMO | change])
     assert what in str(caught.value)
 
 
 @pytest.mark.parametrize("fleet", [None, "demo", {"demo": {}}, ["demo"], [None]])
 def test_a_fleet_of_another_shape_is_refused(fleet):
     with pytest.raises(NotConfigured, match="tpu_fleet"):
-        expand(fleet)
+        parse_fleet(fleet)
 
 
 def test_data_disks_are_names_to_read_only_unless_said_otherwise():
     disks = ["corpus", {"name": "scratch", "mode": "read-write"}]
-    (tpu,) = expand([DEMO | {"accelerator_type": "v4-8", "data_disks": disks}])
-    assert tpu.choices[0].data_disks == (Disk("corpus"), Disk("scratch", writable=True))
+    (tpu,) = parse_fleet([DEMO | {"accelerator_type": "v4-8", "data_disks": disks}])
+    assert tpu.specs[0].data_disks == (Disk("corpus"), Disk("scratch", writable=True))
 
 
 def test_a_tpu_remade_after_the_question_stays_and_is_named(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712"))
-    options = Options(agreed=frozenset({"4711"}))
-    (done,) = delete(client, [parse_node(node(id="4712"))], options, quiet)
+    options = ChangeOptions(agreed=frozenset({"4711"}))
+    (done,) = delete(CloudTpus(client), [parse_node(node(id="4712"))], options, quiet)
     assert (done.reason, set(scripted.methods())) == ("different", {"GET"})
 
 
 def test_two_tpus_of_one_name_are_refused():
-    with pytest.raises(NotConfigured, match="two TPUs called demo"):
-        expand([DEMO, DEMO])
+    with pytest.raises(NotConfigured, match="two TPUs have the name demo"):
+        parse_fleet([DEMO, DEMO])
 
 
 def test_a_name_that_the_fleet_lacks_is_answered_with_those_it_has():
-    with pytest.raises(NotConfigured, match=r"no TPU called 'dmeo'; it has demo"):
-        choose(expand([DEMO]), "dmeo")
+    with pytest.raises(NotConfigured, match=r"no TPU 'dmeo'; it has demo"):
+        select(parse_fleet([DEMO]), "dmeo")
 
 
 def test_what_exists_and_is_not_in_the_fleet_is_unwanted():
-    seen = sort_nodes(expand([DEMO]), [parse_node(node()), parse_node(node("old"))], ["-"])
+    seen = match(parse_fleet([DEMO]), [parse_node(node()), parse_node(node("old"))], ["-"])
     assert (list(seen.present), [each.name for each in seen.unwanted]) == (["demo"], ["old"])
 
 
 def test_a_living_tpu_in_a_later_zone_comes_before_a_dead_one():
     entry = {key: value for key, value in DEMO.items() if key != "zone"}
-    fleet = expand([entry | {"zones": ["us-east1-d", "us-central2-b"]}])
+    fleet = parse_fleet([entry | {"zones": ["us-east1-d", "us-central2-b"]}])
     nodes = [parse_node(node(zone="us-east1-d", state="PREEMPTED")), parse_node(node(id="2"))]
-    assert sort_nodes(fleet, nodes, ["-"]).present["demo"].zone == "us-central2-b"
+    assert match(fleet, nodes, ["-"]).present["demo"].zone == "us-central2-b"
 
 
 def test_a_zone_that_the_inventory_does_not_list_is_an_error():
-    with pytest.raises(NotConfigured, match=r"us-central2-b is not listed.*tpu\.yml"):
-        sort_nodes(expand([DEMO]), [], ["us-east1-d"])
+    with pytest.raises(NotConfigured, match=r"does not list the zone us-central2-b.*tpu\.yml"):
+        match(parse_fleet([DEMO]), [], ["us-east1-d"])
 
 
 def test_a_name_in_two_zones_is_never_deleted_on_a_guess():
     nodes = [parse_node(node()), parse_node(node(zone="us-east1-d", id="2"))]
-    with pytest.raises(NotConfigured, match="say -e zone="):
+    with pytest.raises(NotConfigured, match="-e zone=ZONE"):
         find(nodes, "demo")
     assert [node.id for node in find(nodes, "demo", "us-east1-d")] == ["2"]
 
@@ -130,7 +137,7 @@ def test_a_name_that_no_tpu_has_is_answered_with_those_that_are_there():
     nodes = [parse_node(node()), parse_node(node("pod"))]
     with pytest.raises(NotConfigured, match=r"there are demo \(.*\), pod \("):
         find(nodes, "dmeo")
-    with pytest.raises(NotConfigured, match="there is none at all"):
+    with pytest.raises(NotConfigured, match="none exist"):
         find([], "demo")
     assert find(nodes, "gone", known=True) == []
 
@@ -149,8 +156,8 @@ def test_no_capacity_in_one_zone_goes_on_to_the_next(client, scripted):
 
     scripted.answerer = answer
     entry = {key: value for key, value in DEMO.items() if key != "zone"}
-    fleet = expand([entry | {"zones": ["us-east1-d", "us-central2-b"]}])
-    (done,) = create(client, fleet, {}, Options(), quiet)
+    fleet = parse_fleet([entry | {"zones": ["us-east1-d", "us-central2-b"]}])
+    (done,) = create(CloudTpus(client), fleet, {}, ChangeOptions(), quiet)
     assert (done.zone, made) == ("us-central2-b", ["us-east1-d", "us-central2-b"])
 
 
@@ -159,27 +166,41 @@ def test_no_capacity_anywhere_is_waited_for_as_long_as_was_said(client, scripted
     scripted.answerer = lambda asked: (
         Say(full) if asked.method == "POST" else error(404, "not found")
     )
-    (done,) = create(client, expand([DEMO]), {}, Options(wait_for_capacity=60), quiet)
+    (done,) = create(
+        CloudTpus(client), parse_fleet([DEMO]), {}, ChangeOptions(wait_for_capacity=60), quiet
+    )
     assert (done.reason, clock.now) == ("capacity", 60)
 
 
 def test_a_fleet_is_made_once_and_removed_whole(local_api: LocalApi):
     settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
     api = TpuApi(settings)
-    fleet = expand([DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}])
-    made = create(api, fleet, survey(api, fleet, ["-"]).present, Options(timeout=20), quiet)
-    again = create(api, fleet, survey(api, fleet, ["-"]).present, Options(timeout=20), quiet)
+    fleet = parse_fleet([DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}])
+    made = create(
+        CloudTpus(api),
+        fleet,
+        observe(CloudTpus(api), fleet, ["-"]).present,
+        ChangeOptions(timeout=20),
+        quiet,
+    )
+    again = create(
+        CloudTpus(api),
+        fleet,
+        observe(CloudTpus(api), fleet, ["-"]).present,
+        ChangeOptions(timeout=20),
+        quiet,
+    )
     assert [done.changed for done in made + again] == [True] * 3 + [False] * 3
-    seen = survey(api, fleet, ["-"]).present
-    gone = delete(api, list(seen.values()), Options(timeout=20), quiet)
+    seen = observe(CloudTpus(api), fleet, ["-"]).present
+    gone = delete(CloudTpus(api), list(seen.values()), ChangeOptions(timeout=20), quiet)
     assert [done.failed for done in gone] == [False] * 3
-    assert api.list_nodes().nodes == []
+    assert api.list_nodes().entries == []
 
 
 def test_one_tpu_that_fails_leaves_the_others_alone(local_api: LocalApi):
     settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
-    fleet = expand([DEMO, DEMO | {"name": "odd", "accelerator_type": "v4-17"}])
-    good, bad = create(TpuApi(settings), fleet, {}, Options(timeout=20), quiet)
+    fleet = parse_fleet([DEMO, DEMO | {"name": "odd", "accelerator_type": "v4-17"}])
+    good, bad = create(CloudTpus(TpuApi(settings)), fleet, {}, ChangeOptions(timeout=20), quiet)
     assert (good.failed, bad.failed) == (False, True)
     assert "v4-17" in bad.msg
 
@@ -192,9 +213,11 @@ def cloud_of(local_api: LocalApi) -> TpuApi:
 
 
 def made(api: TpuApi, **options):
-    fleet = expand([SPOT])
-    options = Options(timeout=20, replace_dead=True, **options)
-    (done,) = create(api, fleet, survey(api, fleet, ["-"]).present, options, quiet)
+    fleet = parse_fleet([SPOT])
+    options = ChangeOptions(timeout=20, replace_dead=True, **options)
+    (done,) = create(
+        CloudTpus(api), fleet, observe(CloudTpus(api), fleet, ["-"]).present, options, quiet
+    )
     assert not done.failed, done.msg
     return done
 
@@ -202,13 +225,13 @@ def made(api: TpuApi, **options):
 def test_a_queued_tpu_comes_through_the_queue_once_and_goes_with_its_request(local_api: LocalApi):
     api = cloud_of(local_api)
     assert made(api, check=True).changed
-    assert api.list_requests() == []
+    assert api.list_queued_resources() == []
     assert [made(api).changed, made(api).changed] == [True, False]
-    (request,) = api.list_requests()
+    (request,) = api.list_queued_resources()
     assert request["queueingPolicy"] == {"validUntilDuration": "21600s"}
-    seen = survey(api, expand([SPOT]), ["-"]).present
-    (gone,) = delete(api, list(seen.values()), Options(timeout=20), quiet)
-    assert (gone.failed, api.list_nodes().nodes, api.list_requests()) == (False, [], [])
+    seen = observe(CloudTpus(api), parse_fleet([SPOT]), ["-"]).present
+    (gone,) = delete(CloudTpus(api), list(seen.values()), ChangeOptions(timeout=20), quiet)
+    assert (gone.failed, api.list_nodes().entries, api.list_queued_resources()) == (False, [], [])
 
 
 def test_a_queued_tpu_that_was_preempted_is_asked_for_anew(local_api: LocalApi):
@@ -231,29 +254,29 @@ def test_a_queued_tpu_that_was_deleted_by_itself_is_asked_for_anew(local_api: Lo
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"queued": True}, "queued is True, wanted is such as {valid_for: 6h}"),
-        ({"queued": {"valid_for": "long"}}, "queued: valid_for is 'long'"),
-        ({"queued": {"until": "6h"}}, "queued is {'until': '6h'}"),
-        ({"queued": {}, "spot": False, "reserved": True}, "queued doesn't go with reserved"),
+        ({"queued": True}, "queued: expected e.g. {valid_for: 6h} (True)"),
+        ({"queued": {"valid_for": "long"}}, "queued: valid_for: expected a duration"),
+        ({"queued": {"until": "6h"}}, "({'until': '6h'})"),
+        ({"queued": {}, "spot": False, "reserved": True}, "queued can't be combined with reserved"),
     ],
 )
 def test_a_mistake_in_queued_is_named(change, what):
     with pytest.raises(NotConfigured) as caught:
-        expand([SPOT | change])
+        parse_fleet([SPOT | change])
     assert what in str(caught.value)
 
 
 def test_queued_is_for_one_zone():
     entry = {key: value for key, value in SPOT.items() if key != "zone"}
-    with pytest.raises(NotConfigured, match="queued is for one zone"):
-        expand([entry | {"zones": ["us-central2-b", "us-east1-d"]}])
+    with pytest.raises(NotConfigured, match="queued needs one zone"):
+        parse_fleet([entry | {"zones": ["us-central2-b", "us-east1-d"]}])
 
 
 def test_idle_delete_after_is_a_time_for_watch_to_act_on():
-    (tpu,) = expand([DEMO | {"idle_delete_after": "2h"}])
+    (tpu,) = parse_fleet([DEMO | {"idle_delete_after": "2h"}])
     assert tpu.idle_delete_after == 7200
-    with pytest.raises(NotConfigured, match="demo: idle_delete_after is 'soon'"):
-        expand([DEMO | {"idle_delete_after": "soon"}])
+    with pytest.raises(NotConfigured, match="demo: idle_delete_after: expected a duration"):
+        parse_fleet([DEMO | {"idle_delete_after": "soon"}])
 
 
 def test_one_of_two_tpus_of_a_name_is_meant_by_its_name_and_zone():

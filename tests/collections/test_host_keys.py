@@ -13,9 +13,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
     remember_host_keys,
     ssh_options,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 
-from harness.scripted_api import ZONE, Say, error, node
+from harness.scripted_api import Say, error, node
 
 
 def key_of(kind: str, tail: bytes = b"\0\0\0\1x") -> str:
@@ -79,9 +79,17 @@ def test_what_is_no_key_of_its_type_is_not_believed(attributes):
     assert known_host("1-w0", attributes) is None
 
 
+def remembered(client, file):
+    demo = parse_node(node())
+    return remember_host_keys(lambda: published_keys(client, demo), demo, file, client.polling)
+
+
 def test_one_request_tells_the_keys_of_all_workers(client, scripted):
     scripted.script = [published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})]
-    assert sorted(published_keys(client, ZONE, "demo", "1", 2)) == [0, 1]
+    assert [host.alias for host in published_keys(client, parse_node(node()))] == [
+        "4711-w0",
+        "4711-w1",
+    ]
 
 
 def test_keys_are_never_given_to_the_wrong_worker(client, scripted):
@@ -89,28 +97,28 @@ def test_keys_are_never_given_to_the_wrong_worker(client, scripted):
         return published(*([{"ssh-ed25519": ED25519}] if asked.body["workerIds"] != ["0"] else []))
 
     scripted.answerer = only_worker_1
-    assert list(published_keys(client, ZONE, "demo", "1", 2)) == [1]
+    assert [host.alias for host in published_keys(client, parse_node(node()))] == ["4711-w1"]
 
 
 def test_keys_that_come_late_are_waited_for(client, scripted, tmp_path):
     late = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
     scripted.script = [published({}, {}), published({"ssh-ed25519": ED25519}, {}), late]
     file = tmp_path / "known_hosts"
-    assert remember_host_keys(client, parse_node(node()), str(file), lambda _: None) == []
+    assert remembered(client, str(file)) == []
     assert sorted(KnownHostsFile(file).read()) == ["4711-w0", "4711-w1"]
 
 
 def test_workers_that_never_publish_are_given_back(client, scripted, tmp_path):
     scripted.answerer = lambda _: published({"ssh-ed25519": ED25519}, {})
     file = str(tmp_path / "known_hosts")
-    assert remember_host_keys(client, parse_node(node()), file, lambda _: None) == [1]
+    assert remembered(client, file) == [1]
 
 
 def test_known_workers_are_not_asked_again(client, scripted, tmp_path):
     scripted.answerer = lambda _: error(403, "must not be asked")
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost(f"4711-w{worker}", {"ssh-ed25519": ED25519}) for worker in (0, 1)])
-    assert remember_host_keys(client, parse_node(node()), str(file.path), lambda _: None) == []
+    assert remembered(client, str(file.path)) == []
 
 
 @pytest.mark.parametrize("folder", ["plain", "with space", "100%", "it's"])

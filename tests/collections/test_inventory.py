@@ -325,7 +325,7 @@ def test_an_api_that_is_down_is_one_line_with_its_address_and_the_hint(listed, s
 
 def test_two_hosts_of_one_name_are_one_line(listed, scripted):
     scripted.answerer = answering(node(id="1"), node("demo-w0", id="2", state="PREEMPTED"))
-    assert "set hostnames" in the_line(listed())
+    assert "Set hostnames" in the_line(listed())
 
 
 def test_a_wrong_option_is_one_line(listed, scripted):
@@ -355,7 +355,7 @@ def test_the_local_cloud_that_is_not_up_is_one_line_with_its_command(tmp_path):
 
 def test_google_cloud_unconfigured_says_what_to_fill_in():
     line = the_line(ansible("ansible-inventory", "-i", "inventory/gcp", "--graph"))
-    assert "fill in yours in inventory/gcp/tpu.yml" in line
+    assert "Set yours in inventory/gcp/tpu.yml" in line
     assert "-i inventory/local" in line
 
 

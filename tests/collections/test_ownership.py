@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NotConfigured
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
     LABEL,
-    NodeIdentity,
     Owner,
     adoption_blocker,
     deletion_blocker,
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 NODE = parse_node(
     {
-        "name": "projects/p/locations/us-central2-b/nodes/demo",
+        "name": "projects/local-fleet/locations/us-central2-b/nodes/demo",
         "id": "123",
         "state": "READY",
         "labels": {LABEL: "lab"},
@@ -41,7 +41,7 @@ def test_no_other_label_makes_a_tpu_ours(labels):
 
 
 def test_the_expected_tpu_of_this_fleet_may_be_deleted():
-    assert deletion_blocker(NODE, NodeIdentity("demo", "us-central2-b", "123"), "lab") == ""
+    assert deletion_blocker(NODE, DEMO, "lab") == ""
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,19 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NotConfigured
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import parse_request
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.bucket_place import (
-    bucket_doubt,
-    doubt_of,
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
+    parse_queued_resource,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import sort_nodes
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_plan import plan, read_date
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.bucket_location import (
+    bucket_warning,
+    location_warning,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.plan import make_plan, parse_date
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import match
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import Say, error, node
 from tests.collections.test_fleet import DEMO
@@ -25,9 +27,11 @@ TODAY = date(2026, 11, 21)
 
 
 def planned(fleet, nodes=(), requests=(), **more):
-    fleet = expand(fleet)
-    seen = sort_nodes(fleet, [parse_node(each) for each in nodes], ["-"])
-    return plan(fleet, seen, [parse_request(each) for each in requests], today=TODAY, **more)
+    fleet = parse_fleet(fleet)
+    seen = match(fleet, [parse_node(each) for each in nodes], ["-"])
+    return make_plan(
+        fleet, seen, [parse_queued_resource(each) for each in requests], today=TODAY, **more
+    )
 
 
 def test_what_is_missing_is_counted_in_chips_by_quota():
@@ -41,26 +45,28 @@ def test_what_is_missing_is_counted_in_chips_by_quota():
 def test_a_fleet_that_is_there_needs_nothing():
     found = planned([DEMO], [node()])
     assert (found.missing, found.unwanted) == ([], [])
-    assert "nothing to do: the fleet is as wanted" in list(found.lines())
+    assert "nothing to do: the fleet is as desired" in list(found.lines())
     assert found.chips[0]["held"] == 8
 
 
 def test_a_disk_that_would_be_made_is_a_line_of_its_own():
     lines = list(planned([DEMO], [node()], disks=[{"words": "the disk corpus (50 GB)"}]).lines())
-    assert "the disk corpus (50 GB) would be made" in lines
-    assert "nothing to do: the fleet is as wanted" not in lines
+    assert "the disk corpus (50 GB) would be created" in lines
+    assert "nothing to do: the fleet is as desired" not in lines
 
 
 def test_a_preempted_tpu_would_be_made_anew_and_holds_no_chips():
     found = planned([DEMO], [node(state="PREEMPTED")])
-    assert found.missing[0]["why"] == "the one that is there is PREEMPTED"
+    assert found.missing[0]["why"] == "the existing one is PREEMPTED"
     assert (found.chips[0]["held"], found.chips[0]["wanted"]) == (0, 8)
 
 
 def test_what_differs_and_what_is_unwanted_is_named():
     lines = " ".join(planned([DEMO], [node(acceleratorType="v4-8"), node("old", id="2")]).lines())
-    assert "is there, but not as wanted: accelerator_type is v4-8, wanted v4-16" in lines
-    assert "TPU old (us-central2-b, v4-16, READY, 2 workers) is there and not in the fleet" in lines
+    assert "exists but differs: accelerator_type is v4-8, expected v4-16" in lines
+    assert (
+        "TPU old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in lines
+    )
 
 
 def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it():
@@ -91,20 +97,20 @@ def test_a_request_that_waits_is_said_and_one_with_its_tpu_is_not():
     ],
 )
 def test_the_grants_end_is_counted_and_warned_about_from_seven_days_on(ends, left, warned):
-    found = planned([DEMO], [node()], grant_ends=read_date(ends))
+    found = planned([DEMO], [node()], grant_ends=parse_date(ends))
     assert found.days_left == left
     assert len(found.warnings) == len(warned)
     assert all(words in found.warnings[0] for words in warned)
 
 
 def test_what_is_no_day_is_named():
-    with pytest.raises(NotConfigured, match="grant_ends is 'soon'"):
-        read_date("soon")
-    assert read_date("") is None
+    with pytest.raises(NotConfigured, match="grant_ends: expected a day"):
+        parse_date("soon")
+    assert parse_date("") is None
 
 
 def test_a_grant_that_ended_is_more_than_a_warning():
-    found = planned([DEMO], [node()], grant_ends=read_date("2026-11-20"))
+    found = planned([DEMO], [node()], grant_ends=parse_date("2026-11-20"))
     (late,) = found.errors
     assert late.startswith("the grant ended 1 day ago (2026-11-20)")
     assert "the grant ended 1 day ago" in list(found.lines())
@@ -132,7 +138,7 @@ BUCKETS = [
 
 @pytest.mark.parametrize(("found", "said"), BUCKETS)
 def test_a_bucket_in_another_region_than_the_tpus_is_said(found, said):
-    doubt = doubt_of("mine", found, ["us-central2-b"])
+    doubt = location_warning("mine", found, ["us-central2-b"])
     assert said in doubt
     assert bool(said) == bool(doubt)
 
@@ -141,7 +147,7 @@ def test_a_buckets_place_is_asked_of_the_emulator_without_a_key(scripted, monkey
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [Say({"location": "EUROPE-WEST4"})]
     settings = ApiSettings.of(scripted.api)
-    assert "europe-west4" in bucket_doubt(settings, "gs://mine/prefix", ["us-central2-b"])
+    assert "europe-west4" in bucket_warning(settings, "gs://mine/prefix", ["us-central2-b"])
     (asked,) = scripted.asked
     assert (asked.path, asked.authorization) == ("/storage/v1/b/mine", "")
 
@@ -149,10 +155,10 @@ def test_a_buckets_place_is_asked_of_the_emulator_without_a_key(scripted, monkey
 def test_a_bucket_that_can_t_be_asked_about_is_a_doubt_and_no_failure(scripted, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [error(404, "The specified bucket does not exist.")]
-    said = bucket_doubt(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"])
+    said = bucket_warning(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"])
     assert "The specified bucket does not exist" in said
 
 
 def test_a_local_clouds_key_is_never_shown_to_googles_storage(scripted, monkeypatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    assert bucket_doubt(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"]) == ""
+    assert bucket_warning(ApiSettings.of(scripted.api), "gs://mine", ["us-central2-b"]) == ""

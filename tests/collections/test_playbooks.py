@@ -141,7 +141,7 @@ def test_a_tpu_of_the_fleet_that_is_gone_already_is_no_failure_and_a_slip_of_the
     assert gone.returncode == 0, flat(gone)
     assert "changed=0" in flat(gone)
     assert slip.returncode != 0
-    assert "no TPU called 'dmeo' in the listed zones; there are old (us-central2-b)" in flat(slip)
+    assert "no TPU 'dmeo' in the listed zones; there are old (us-central2-b)" in flat(slip)
     assert local_api.node("old")["state"] == "READY"
 
 
@@ -168,7 +168,7 @@ def test_all_of_the_fleet_means_only_what_this_fleet_created(environment, local_
     local_api.ready("demo")
     done = play(environment, "playbooks/delete.yml", "-e", "yes=true")
     assert done.returncode == 0, flat(done)
-    assert "TPU demo (us-central2-b) is left alone: this fleet did not create it" in flat(done)
+    assert "TPU demo (us-central2-b) stays: this fleet did not create it" in flat(done)
     assert local_api.node("demo")["state"] == "READY"
 
 
@@ -416,8 +416,8 @@ def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     result = play(environment, "playbooks/plan.yml", "-e", "grant_ends=2020-01-01")
     assert result.returncode == 0, result.stdout + result.stderr
     said = flat(result)
-    assert "TPU demo (us-central2-b, v4-16, spot, 8 chips) would be made" in said
-    assert "TPU old (us-central2-b, v4-16, READY, 2 workers) is there and not in the fleet" in said
+    assert "TPU demo (us-central2-b, v4-16, spot, 8 chips) would be created" in said
+    assert "TPU old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in said
     assert "queued resource soon (us-central2-b, v4-8, ACCEPTED) waits in the queue" in said
     assert "the grant ended" in said
     assert "changed=0" in said
@@ -440,7 +440,7 @@ def test_one_of_two_tpus_of_a_name_is_deleted_by_its_name_and_zone(environment, 
     local_api.ready("demo", "us-central1-b", acceleratorType="v2-8")
     said = ("playbooks/delete.yml", "-e", "yes=true", "-e")
     unsure = play(environment, *said, "tpu=demo")
-    assert "there is a TPU demo in several zones (us-central1-b, us-central2-b)" in flat(unsure)
+    assert "several zones have a TPU demo (us-central1-b, us-central2-b)" in flat(unsure)
     done = play(environment, *said, "tpu=demo_us-central1-b")
     assert done.returncode == 0, flat(done)
     (left,) = local_api.get("locations/-/nodes")["nodes"]
@@ -471,7 +471,7 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     words = (f"playbooks/{verb}.yml", "-e", "yes=true", "-e", "recreate=true")
     done = play(environment, *words, inventory=str(inventory))
     assert done.returncode != 0
-    assert "the list of TPUs is partial, no answer from us-east1-d" in flat(done)
+    assert "the list of TPUs is partial: no answer from us-east1-d" in flat(done)
     assert local_api.log().count(" request POST /v2/") == before
     local_api.call("POST", "/_localcloud/faults", {"unreachable": []})
     assert local_api.node("old")["acceleratorType"] == "v4-16"

@@ -3,28 +3,26 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import BadNode
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_queue import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import BadAnswer, Different
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec import (
+    NodeSpec,
+    parse_duration,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
+    QueuedResourceSpec,
     ensure_not_requested,
     ensure_requested,
+    parse_queued_resource,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import (
-    WantedRequest,
-    parse_request,
-    seconds_of,
-)
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_wanted import (
-    Different,
-    Wanted,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Say, error
 from tests.localcloud.api.local_api import LocalApi, wait_for
 
-TPU = Wanted("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")
-DEMO = WantedRequest("demo", TPU, tier="spot")
+TPU = NodeSpec("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")
+DEMO = QueuedResourceSpec("demo", TPU, tier="spot")
 GONE = error(404, "not found")
 
 
@@ -85,7 +83,12 @@ def test_a_request_whose_tpu_was_preempted_is_removed_and_asked_anew(cloud, loca
     first = ensure_requested(cloud, DEMO, timeout=20)
     assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
     local_api.state_is("demo", "PREEMPTED")
-    wait_for(lambda: parse_request(cloud.get_request(ZONE, "demo")).state == "SUSPENDED" or None)
+    wait_for(
+        lambda: (
+            parse_queued_resource(cloud.get_queued_resource(ZONE, "demo")).state == "SUSPENDED"
+            or None
+        )
+    )
     with pytest.raises(Different, match="is SUSPENDED and is never tried again"):
         ensure_requested(cloud, DEMO, timeout=20, replace_dead=False)
     again = ensure_requested(cloud, DEMO, timeout=20)
@@ -94,20 +97,20 @@ def test_a_request_whose_tpu_was_preempted_is_removed_and_asked_anew(cloud, loca
 
 def test_a_request_is_only_removed_with_its_living_tpus_by_force(cloud, local_api):
     ensure_requested(cloud, DEMO, timeout=20)
-    with pytest.raises(errors.InvalidRequest, match=r"force: true deletes its TPUs \(demo\) too"):
+    with pytest.raises(errors.InvalidRequest, match=r"its TPUs \(demo\), too, set force: true"):
         ensure_not_requested(cloud, ZONE, "demo", timeout=20)
     assert ensure_not_requested(cloud, ZONE, "demo", timeout=20, force=True, check=True).changed
     assert local_api.node("demo")["state"] == "READY"
     assert ensure_not_requested(cloud, ZONE, "demo", timeout=20, force=True).changed
-    assert cloud.list_requests() == []
-    assert cloud.list_nodes().nodes == []
+    assert cloud.list_queued_resources() == []
+    assert cloud.list_nodes().entries == []
     assert not ensure_not_requested(cloud, ZONE, "demo", timeout=20).changed
 
 
 def test_a_living_request_that_differs_is_never_touched(cloud, local_api):
     ensure_requested(cloud, DEMO, timeout=20)
     before = changes(local_api)
-    with pytest.raises(Different, match="accelerator_type is v4-8, wanted v4-16; tier is spot"):
+    with pytest.raises(Different, match="accelerator_type is v4-8, expected v4-16; tier is spot"):
         ensure_requested(
             cloud,
             replace(DEMO, tier="", tpu=replace(TPU, accelerator_type="v4-16")),
@@ -132,7 +135,9 @@ def test_a_lost_answer_asks_again_under_the_same_request_id(client, scripted):
 
 def test_the_deadline_says_that_the_request_stays_in_the_queue(client, scripted):
     scripted.answerer = lambda _: Say(request("WAITING_FOR_RESOURCES"))
-    with pytest.raises(errors.DeadlineExceeded, match=r"still WAITING_FOR_RESOURCES.*goes on"):
+    with pytest.raises(
+        errors.DeadlineExceeded, match=r"still WAITING_FOR_RESOURCES.*the cloud continues"
+    ):
         ensure_requested(client, DEMO, timeout=60)
     assert set(scripted.methods()) == {"GET"}
 
@@ -166,10 +171,10 @@ def test_all_that_may_be_said_of_a_request_is_said_in_the_apis_words():
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"name": "Demo"}, "is no name"),
+        ({"name": "Demo"}, "invalid TPU name"),
         ({"count": 0}, "count is 0"),
         ({"valid_for": 1, "valid_until": "2026-12-01T00:00:00Z"}, "valid_for or valid_until"),
-        ({"min_duration": 60}, "min_duration is for the tier guaranteed"),
+        ({"min_duration": 60}, "min_duration needs the tier guaranteed"),
     ],
 )
 def test_what_can_t_be_is_refused_before_asking(client, scripted, change, what):
@@ -182,18 +187,18 @@ def test_what_can_t_be_is_refused_before_asking(client, scripted, change, what):
     ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("6h", 21600), ("2d", 172800)]
 )
 def test_a_time_is_a_number_and_a_unit(text, seconds):
-    assert seconds_of(text, "valid_for") == seconds
+    assert parse_duration(text, "valid_for") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0h", "six hours", "6 h", True, None])
 def test_what_is_no_time_is_named(text):
-    with pytest.raises(errors.NotConfigured, match="valid_for is"):
-        seconds_of(text, "valid_for")
+    with pytest.raises(errors.NotConfigured, match="valid_for: expected"):
+        parse_duration(text, "valid_for")
 
 
 @pytest.mark.parametrize(
     "change", [{"name": "x"}, {"state": "ACTIVE"}, {"tpu": []}, {"tpu": {"nodeSpec": ["x"]}}]
 )
 def test_what_is_no_queued_resource_is_one_line(change):
-    with pytest.raises(BadNode):
-        parse_request(request() | change)
+    with pytest.raises(BadAnswer):
+        parse_queued_resource(request() | change)

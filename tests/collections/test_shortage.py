@@ -4,19 +4,19 @@ import re
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.quota_holders import (
-    Quota,
-    holders,
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
+    parse_queued_resource,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.quota import Quota, holders
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_requests import parse_request
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_fleet import (
-    Options,
-    create,
-    survey,
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create, observe
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
+    ChangeOptions,
+    CloudTpus,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import node
 from tests.collections.test_fleet import cloud_of, quiet
@@ -49,9 +49,9 @@ def asked_for(local_api: LocalApi) -> list[str]:
 
 
 def make(api: TpuApi, *entries, **options):
-    fleet = expand(list(entries))
-    present = survey(api, fleet, ["-"]).present
-    return create(api, fleet, present, Options(timeout=20, **options), quiet)
+    fleet = parse_fleet(list(entries))
+    present = observe(CloudTpus(api), fleet, ["-"]).present
+    return create(CloudTpus(api), fleet, present, ChangeOptions(timeout=20, **options), quiet)
 
 
 def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
@@ -60,7 +60,12 @@ def a_dead_request(local_api: LocalApi, api: TpuApi, name: str) -> None:
     (done,) = make(api, entry | {"name": name, "zone": ZONES[0], "queued": {}})
     assert not done.failed, done.msg
     assert local_api.call("POST", f"/_localcloud/nodes/{name}:preempt").status_code == 200
-    wait_for(lambda: parse_request(api.get_request(ZONES[0], name)).state == "SUSPENDED" or None)
+    wait_for(
+        lambda: (
+            parse_queued_resource(api.get_queued_resource(ZONES[0], name)).state == "SUSPENDED"
+            or None
+        )
+    )
 
 
 def test_a_zone_without_capacity_is_left_for_the_next(api, local_api):
@@ -71,7 +76,9 @@ def test_a_zone_without_capacity_is_left_for_the_next(api, local_api):
 
 
 def test_capacity_that_comes_back_is_waited_for(local_api):
-    api = TpuApi(cloud_of(local_api).settings, sleep=lambda seconds: time.sleep(seconds / 20))
+    api = TpuApi(
+        cloud_of(local_api).settings, polling=Polling(lambda seconds: time.sleep(seconds / 20))
+    )
     fault(local_api, capacity=[{"acceleratorType": "v2-*", "times": 3}])
     (done,) = make(api, SWEEP, wait_for_capacity=600)
     assert not done.failed, done.msg
@@ -94,7 +101,7 @@ def test_what_holds_a_quota_is_looked_for_once_however_many_tpus_it_stops(api, l
     fault(local_api, quota=[{"generation": "v2", "chips": 0}])
     done = make(api, SWEEP | {"count": 6, "zones": ZONES[:1]})
     assert {each.reason for each in done} == {"quota"}
-    assert sum("nobody holds any" in each.msg for each in done) == 1
+    assert sum("nothing holds any" in each.msg for each in done) == 1
     assert sum("it is the quota v2 spot in us-central1-b again" in each.msg for each in done) == 5
 
 
@@ -107,7 +114,9 @@ def test_only_what_counts_against_the_quota_is_said_to_hold_it():
     ]
     requests = [request("ACCEPTED"), request("FAILED")]
     said = holders(
-        Quota("v4", True, "us-central2-b"), map(parse_node, nodes), map(parse_request, requests)
+        Quota("v4", True, "us-central2-b"),
+        map(parse_node, nodes),
+        map(parse_queued_resource, requests),
     )
     assert "TPU mine (8 chips)" in said
     assert "queued resource demo (ACCEPTED, 4 chips)" in said

@@ -6,18 +6,18 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import KnownHost
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import (
-    BadNode,
-    parse_node,
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import (
+    BadAnswer,
+    NotConfigured,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_shapes import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import KnownHost
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.shapes import (
     shape_of,
     type_of_config,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.tpu_hosts import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.hosts import (
     HostOptions,
-    NameClash,
     build_hosts,
     refuse_clashes,
 )
@@ -158,7 +158,7 @@ def test_iap_goes_through_gcloud_to_the_guests_own_name():
 
 def test_fewer_workers_than_the_type_has_are_warned_about():
     built = hosts_of(node(acceleratorType="v4-32"))
-    assert "lists 2 workers, a v4-32 has 4" in built.warnings[0]
+    assert "lists 2 workers, but a v4-32 has 4" in built.warnings[0]
     assert len(built.hosts) == 2
 
 
@@ -192,7 +192,7 @@ def test_a_name_in_two_zones_is_hosts_with_the_zone_in_their_names():
 
 def test_two_hosts_of_one_name_are_refused_with_how_to_set_hostnames():
     built = hosts_of(node("demo"), node("demo-w0", id="2", state="PREEMPTED"))
-    with pytest.raises(NameClash, match=r"demo \(us-central2-b\).*demo-w0 \(.*hostnames"):
+    with pytest.raises(NotConfigured, match=r"demo \(us-central2-b\).*demo-w0 \(.*hostnames"):
         refuse_clashes([(host.name, host) for host in built.hosts])
 
 
@@ -223,17 +223,17 @@ def test_a_dead_tpu_called_like_a_group_is_not_taken_for_the_group():
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"name": "demo"}, "a TPU's name reads"),
-        ({"name": None}, "a TPU's name reads"),
-        ({"networkEndpoints": [{"ipAddress": "-oProxyCommand=x"}]}, "is no IP address"),
+        ({"name": "demo"}, "expected a TPU's name"),
+        ({"name": None}, "expected a TPU's name"),
+        ({"networkEndpoints": [{"ipAddress": "-oProxyCommand=x"}]}, "is not an IP address"),
         ({"networkEndpoints": "none"}, "networkEndpoints"),
-        ({"id": "a b"}, "id is 'a b'"),
+        ({"id": "a b"}, "invalid id ('a b')"),
         ({"state": {"a": 1}}, "state"),
         ({"labels": {"a": 1}}, "labels.a"),
     ],
 )
 def test_what_is_no_node_is_one_line_that_names_the_field(fields, what):
-    with pytest.raises(BadNode, match=re.escape(what)) as caught:
+    with pytest.raises(BadAnswer, match=re.escape(what)) as caught:
         parse_node(node() | fields)
     assert "\n" not in str(caught.value)
 
@@ -245,11 +245,11 @@ HOSTILE = ["p;touch${IFS}x", "p$(id)", "p`id`", "-p", "p%h", "p'q", 'p"q', "p|q"
 def test_a_project_that_a_shell_would_read_otherwise_is_refused(project):
     name = node()["name"].replace("local-fleet", project)
 
-    with pytest.raises(BadNode, match="a TPU's name reads"):
+    with pytest.raises(BadAnswer, match="expected a TPU's name"):
         parse_node(node() | {"name": name})
 
 
-@pytest.mark.parametrize("project", ["local-fleet", "example.com:fleet", "123456789012"])
+@pytest.mark.parametrize("project", ["local-fleet", "example.com:my-fleet", "123456789012"])
 def test_projects_of_every_kind_are_read(project):
     assert parse_node(node() | {"name": node()["name"].replace("local-fleet", project)})
 
@@ -349,7 +349,7 @@ DAMAGED_NODES = st.tuples(SCHEMA_NODES, st.sampled_from(sorted(node())), ANYTHIN
 def test_any_json_is_a_host_or_one_clear_line(data, address):
     try:
         built = hosts_of(data, address=address, known_hosts_file="/k")
-    except BadNode as bad:
+    except BadAnswer as bad:
         assert str(bad)
         assert str(bad).isprintable()
         return
@@ -377,7 +377,7 @@ def test_any_fleet_is_hosts_of_different_names_or_one_clear_line(made, names, zo
     try:
         built = hosts_of(*fleet, address=address, known_hosts_file="/k")
         refuse_clashes([(host.name, host) for host in built.hosts])
-    except (BadNode, NameClash) as said:
+    except (BadAnswer, NotConfigured) as said:
         assert str(said).isprintable()
         return
     assert len({host.name for host in built.hosts}) == len(built.hosts)

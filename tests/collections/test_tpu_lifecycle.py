@@ -3,23 +3,22 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_lifecycle import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Different
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec import NodeSpec
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import (
     ensure_absent,
     ensure_power,
     ensure_present,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import Disk
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_wanted import (
-    Different,
-    Wanted,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import Disk
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
 from harness.scripted_api import ZONE, Drop, Say, error, node
 from tests.localcloud.api.local_api import LocalApi
 
-DEMO = Wanted("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")
+DEMO = NodeSpec("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")
 GONE = error(404, "not found")
 
 
@@ -75,7 +74,9 @@ def test_what_cant_be_changed_fails_naming_every_difference(cloud):
     other = replace(DEMO, accelerator_type="v4-8", spot=True)
     with pytest.raises(Different) as caught:
         ensure_present(cloud, other, timeout=20)
-    assert "accelerator_type is v4-16, wanted v4-8; spot is false, wanted true" in str(caught.value)
+    assert "accelerator_type is v4-16, expected v4-8; spot is false, expected true" in str(
+        caught.value
+    )
     assert "recreate: true" in str(caught.value)
 
 
@@ -97,13 +98,13 @@ def test_a_preempted_tpu_is_only_replaced_if_that_was_said(cloud, local_api):
 
 
 def test_a_wrong_type_is_refused_with_the_apis_reason(cloud):
-    with pytest.raises(errors.TpuApiError, match="v4-17"):
+    with pytest.raises(errors.CloudError, match="v4-17"):
         ensure_present(cloud, replace(DEMO, accelerator_type="v4-17"), timeout=20)
 
 
 @pytest.mark.parametrize("name", ["Demo", "a_b", "-a", "a" * 64, ""])
 def test_a_name_that_is_none_is_refused_before_asking(client, scripted, name):
-    with pytest.raises(errors.NotConfigured, match="is no name for a TPU"):
+    with pytest.raises(errors.NotConfigured, match="invalid TPU name"):
         ensure_present(client, replace(DEMO, name=name), timeout=20)
     assert scripted.asked == []
 
@@ -210,13 +211,13 @@ def test_a_lost_answer_to_a_stop_is_looked_after_and_not_asked_again(client, scr
 
 def test_starting_what_is_not_there_says_how_to_make_it(client, scripted):
     scripted.script = [GONE]
-    with pytest.raises(errors.NotFound, match="make it with state: present"):
+    with pytest.raises(errors.NotFound, match="Create it with state: present"):
         ensure_power(client, ZONE, "demo", started=True, timeout=600)
 
 
 def test_a_preempted_tpu_can_t_be_started(client, scripted):
     scripted.script = [Say(node(state="PREEMPTED"))]
-    with pytest.raises(Different, match="can only be made anew"):
+    with pytest.raises(Different, match="must be recreated"):
         ensure_power(client, ZONE, "demo", started=True, timeout=600)
 
 
@@ -256,12 +257,12 @@ def test_a_tpu_of_that_body_is_as_wanted(client, scripted):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"topology": "2x2x4"}, "accelerator_type is v4-16, wanted v4-32"),
-        ({"reserved": False}, "reserved is true, wanted false"),
+        ({"topology": "2x2x4"}, "accelerator_type is v4-16, expected v4-32"),
+        ({"reserved": False}, "reserved is true, expected false"),
         ({"service_account": "you@example.iam"}, "service_account is me@example.iam"),
         ({"scopes": ("email",)}, "scopes is https://"),
-        ({"secure_boot": False}, "secure_boot is true, wanted false"),
-        ({"data_disks": ()}, "data_disks is corpus \\(read-only\\), wanted nothing"),
+        ({"secure_boot": False}, "secure_boot is true, expected false"),
+        ({"data_disks": ()}, "data_disks is corpus \\(read-only\\), expected nothing"),
     ],
 )
 def test_none_of_that_can_be_changed(client, scripted, change, what):
@@ -273,10 +274,10 @@ def test_none_of_that_can_be_changed(client, scripted, change, what):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"data_disks": (Disk("corpus", True),)}, "only to read: say mode: read-only"),
+        ({"data_disks": (Disk("corpus", True),)}, "only for reading: set mode: read-only"),
         ({"accelerator_type": "v4-16"}, "either accelerator_type or accelerator_config"),
         ({"config_type": ""}, "type and topology go together"),
-        ({"spot": True}, "choose one"),
+        ({"spot": True}, "set only one of spot"),
     ],
 )
 def test_what_can_t_be_is_refused_before_asking(client, scripted, change, what):
@@ -287,8 +288,8 @@ def test_what_can_t_be_is_refused_before_asking(client, scripted, change, what):
 
 def test_a_tpu_that_was_made_after_the_question_is_not_deleted(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712", acceleratorType="v4-8"))
-    with pytest.raises(Different, match="made after the question"):
+    with pytest.raises(Different, match="created after you were asked"):
         ensure_absent(client, ZONE, "demo", timeout=600, agreed={"4711"})
-    with pytest.raises(Different, match="made after the question"):
+    with pytest.raises(Different, match="created after you were asked"):
         ensure_present(client, DEMO, timeout=600, recreate=True, agreed={"4711"})
     assert set(scripted.methods()) == {"GET"}

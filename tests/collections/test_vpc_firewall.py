@@ -1,15 +1,15 @@
 """The fleet's firewall rules: least open, ours alone, and nobody let in by accident."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.compute_api import ComputeApi
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.firewall_rules import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.compute import ComputeApi
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Different
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.firewall import (
+    desired_rules,
+    ensure_rules,
     open_to_all,
     parse_rule,
-    wanted_rules,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_wanted import Different
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.vpc_firewall import ensure_rules
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,11 +22,11 @@ OFFICE = "203.0.113.0/28"
 
 @pytest.fixture
 def compute(local_api: LocalApi) -> ComputeApi:
-    return ComputeApi(cloud_of(local_api))
+    return cloud_of(local_api).compute
 
 
 def rules(*ssh_from: str, anyone: bool = False, network: str = "default"):
-    return wanted_rules("tpufleet", network, "tpufleet", ssh_from, anyone=anyone)
+    return desired_rules("tpufleet", network, "tpufleet", ssh_from, anyone=anyone)
 
 
 def have(api: ComputeApi, *ssh_from: str, **options):
@@ -90,10 +90,10 @@ def test_absent_takes_away_the_fleets_rules_alone(compute, local_api):
     "everybody", [["0.0.0.0/0"], ["::/0"], [OFFICE, "0.0.0.0/1", "128.0.0.0/1"]]
 )
 def test_everybody_is_only_let_in_by_name_and_then_with_a_warning(compute, local_api, everybody):
-    with pytest.raises(errors.NotConfigured, match=r"which is everybody.*say anyone: true"):
+    with pytest.raises(errors.NotConfigured, match=r"ssh_from allows everyone.*set anyone: true"):
         rules(*everybody)
     done = have(compute, *everybody, anyone=True)
-    assert any("lets everybody try ssh" in warning for warning in done.warnings)
+    assert any("allows ssh from everywhere" in warning for warning in done.warnings)
 
 
 def test_a_rule_of_others_that_lets_everybody_in_first_is_named(client, scripted):
@@ -107,9 +107,9 @@ def test_a_rule_of_others_that_lets_everybody_in_first_is_named(client, scripted
     behind = open_door | {"name": "default-allow-ssh", "priority": 65534}
     elsewhere = open_door | {"name": "away", "network": "https://x/networks/other"}
     scripted.script = [Say({"items": [open_door, behind, elsewhere]})]
-    done = have(ComputeApi(client), OFFICE, check=True)
+    done = have(client.compute, OFFICE, check=True)
     (warning,) = done.warnings
-    assert "firewall rule old-door lets everybody in" in warning
+    assert "firewall rule old-door allows everyone" in warning
     assert "gcloud compute firewall-rules delete old-door" in warning
 
 
@@ -117,10 +117,8 @@ def test_a_rule_of_others_that_lets_everybody_in_first_is_named(client, scripted
 def test_a_rule_that_we_did_not_make_is_never_touched(client, scripted, state):
     theirs = {"name": "tpufleet-ssh", "network": "default", "allowed": [{"IPProtocol": "tcp"}]}
     scripted.script = [Say({"items": [theirs]})]
-    with pytest.raises(Different, match="tpufleet-ssh that this module didn't make"):
-        ensure_rules(
-            ComputeApi(client), "tpufleet", rules() if state == "present" else (), timeout=20
-        )
+    with pytest.raises(Different, match="tpufleet-ssh: this module did not create it"):
+        ensure_rules(client.compute, "tpufleet", rules() if state == "present" else (), timeout=20)
     assert scripted.methods() == ["GET"]
 
 
@@ -129,7 +127,7 @@ def test_another_network_can_t_be_changed_and_recreate_makes_the_rules_anew(comp
     path = "/compute/v1/projects/local-fleet/global/networks"
     assert local_api.call("POST", path, body).status_code == 200
     have(compute, OFFICE)
-    with pytest.raises(Different, match=r"network is default, wanted second.*recreate: true"):
+    with pytest.raises(Different, match=r"network is default, expected second.*recreate: true"):
         have(compute, OFFICE, network="second")
     assert have(compute, OFFICE, network="second", recreate=True).changed
     assert all(rule["network"].endswith("/second") for rule in shown(local_api).values())
@@ -143,13 +141,13 @@ def test_an_operation_that_fails_ends_with_its_own_words(client, scripted):
     }
     scripted.script = [Say({}), Say({"name": "op-1", "status": "RUNNING"}), Say(failed)]
     with pytest.raises(errors.QuotaError, match="Quota 'FIREWALLS' exceeded"):
-        have(ComputeApi(client), OFFICE)
+        have(client.compute, OFFICE)
 
 
 def test_all_tries_of_a_request_carry_one_id(client, scripted):
     done = Say({"name": "op", "status": "DONE"})
     scripted.script = [Say({}), Drop(), *[done] * 9]
-    have(ComputeApi(client))
+    have(client.compute)
     asked_for = [asked.query for asked in scripted.asked if asked.method == "POST"]
     first, second = asked_for[:2]
     assert first == second
@@ -157,7 +155,7 @@ def test_all_tries_of_a_request_carry_one_id(client, scripted):
 
 def test_the_rule_that_denies_is_made_first(client, scripted):
     scripted.script = [Say({}), *[Say({"name": "op", "status": "DONE"})] * 4]
-    have(ComputeApi(client), OFFICE)
+    have(client.compute, OFFICE)
     made = [asked.body["name"] for asked in scripted.asked if asked.method == "POST"]
     assert made == ["tpufleet-rest", "tpufleet-rest6", "tpufleet-inside", "tpufleet-ssh"]
 
@@ -166,12 +164,12 @@ def test_what_may_not_be_made_is_said_in_googles_words(client, scripted):
     refused = error(403, "Required 'compute.firewalls.list' permission")
     scripted.script = [refused]
     with pytest.raises(errors.Forbidden, match=r"compute\.firewalls\.list"):
-        have(ComputeApi(client), OFFICE)
+        have(client.compute, OFFICE)
 
 
 @pytest.mark.parametrize("text", ["203.0.113.7/24", "office", ""])
 def test_what_is_no_range_is_named(text):
-    with pytest.raises(errors.NotConfigured, match="ssh_from has"):
+    with pytest.raises(errors.NotConfigured, match="ssh_from: expected ranges"):
         rules(text)
 
 

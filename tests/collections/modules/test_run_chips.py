@@ -15,12 +15,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices impor
     device_files,
     holders,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     Places,
     overlap,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
@@ -84,7 +84,7 @@ def test_a_change_moves_a_run_back_from_the_archive(folders):
 @needs_bucket
 def test_the_archive_works_in_a_bucket(endpoint):  # noqa: F811
     live, old = (
-        RecordBucket(Objects(f"gs://local-fleet/fleet/{name}runs", address=endpoint))
+        RecordBucket(Bucket(f"gs://local-fleet/fleet/{name}runs", address=endpoint))
         for name in ("", "archive/")
     )
     live.put("old", 0, record_fields("old", **OVER))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import run_want
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import DONE_MARKER
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker import (
     parse_marker,
@@ -144,7 +144,8 @@ def test_a_bucket_that_this_controller_cannot_read_keeps_no_run_from_being_recov
         raise error("no")
 
     monkeypatch.setattr(
-        "ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs.Objects.content", content
+        "ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage.Bucket.content",
+        content,
     )
     api = {"project": "a-project", "storage_endpoint": "http://127.0.0.1:1"}
     assert read_done_marker("gs://b/mine", "mine", api) is None
@@ -155,7 +156,8 @@ def test_a_bucket_that_does_not_answer_is_no_proof_that_a_run_is_not_done(monkey
         raise errors.NoAnswer("no answer")
 
     monkeypatch.setattr(
-        "ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs.Objects.content", content
+        "ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage.Bucket.content",
+        content,
     )
     with pytest.raises(errors.NoAnswer):
         read_done_marker(

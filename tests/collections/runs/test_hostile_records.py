@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import ABSENT, Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import ABSENT, Bucket
 
 from tests.collections.runs.records import keep_release, record_fields
-from tests.collections.test_gcs import emulator as emulator
 from tests.collections.test_playbooks import environment_of, flat, play
+from tests.collections.test_storage import emulator as emulator
 
 TEXTS = ("run", "wanted", "release", "requirements", "jax_requirements", "config_name", "tpu")
 PATHS = ("checkpoints", "compile_cache")
@@ -46,7 +46,7 @@ def test_no_text_of_a_record_is_evaluated_and_no_record_hides_another(
     keep_release(tmp_path / ".cache/tpufleet")
     records = hostile(f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}")
     state = f"gs://fleet/{playbook}"
-    bucket = Objects(f"{state}/runs", address=emulator)
+    bucket = Bucket(f"{state}/runs", address=emulator)
     for run, record in records.items():
         bucket.write(f"{run}.json", record, ABSENT)
     bucket.write("good.json", record_fields("good", wanted="stopped"), ABSENT)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import lease as leases_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     LEASE_S,
@@ -75,7 +75,7 @@ def test_two_processes_never_hold_a_lease_in_a_directory_at_once(tmp_path):
 @needs_bucket
 def test_two_controllers_never_hold_a_lease_in_a_bucket_at_once(endpoint, tmp_path):  # noqa: F811
     def controller() -> Leases:
-        return Leases(RecordBucket(Objects("gs://local-fleet/watch/runs", address=endpoint)))
+        return Leases(RecordBucket(Bucket("gs://local-fleet/watch/runs", address=endpoint)))
 
     log = tmp_path / "log"
     threads = [

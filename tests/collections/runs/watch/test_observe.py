@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
     ReasonCode,
     RunState,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     CHANGING,
     FOREIGN,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NoAnswer
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NoAnswer
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action

@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_errors import NoAnswer
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NoAnswer
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, Leases

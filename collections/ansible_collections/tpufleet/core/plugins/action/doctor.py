@@ -17,10 +17,10 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ..filter.runs import foreign_tpus, workers_of
-from ..module_utils.cloud.google_http import Patience
+from ..module_utils.cloud.errors import CloudError, NotConfigured, one_line
 from ..module_utils.cloud.host_keys import KnownHostsFile
-from ..module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ..module_utils.cloud.tpu_errors import NotConfigured, TpuApiError, one_line
+from ..module_utils.cloud.http import RetryPolicy
+from ..module_utils.cloud.session import ApiSettings
 from ..module_utils.schedule.run_schedule import PREFIX, ScheduleError
 from ..module_utils.schedule.timers import Systemd, keeper
 from ..module_utils.worker.doctor_finding import MEND, OK, Finding, mend, told, unseen, verdict
@@ -37,6 +37,7 @@ from ..plugin_utils.doctor.foreign import foreign_findings
 from ..plugin_utils.doctor.inventory_error import ERROR
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
+from ..plugin_utils.fleet.source import open_source, zones_of
 from ..plugin_utils.runs.watch_heartbeat import (
     HeartbeatError,
     controller_name,
@@ -45,8 +46,8 @@ from ..plugin_utils.runs.watch_heartbeat import (
 from ..plugin_utils.view.folded_names import folded
 from .run_record import plain
 
-#: What is wrong shall be said soon; create.yml is the one that is patient.
-_PATIENCE = Patience(tries=2, connects=1, request_timeout=20)
+#: Fewer retries than create.yml, so that errors show soon.
+_RETRY = RetryPolicy(tries=2, connect_tries=1, request_timeout=20)
 _COMMAND = re.compile(r"^(.*?): ((?:python -m|ansible-\w+|gcloud|make) .*)$")
 
 
@@ -72,7 +73,7 @@ class ActionModule(ActionBase):
     def _look(self, today: date) -> Iterator[Finding]:
         api = self._value("tpu_api", {})
         ssh = self._value("tpu_ssh", {})
-        zones = [str(zone) for zone in api.get("zones") or ["-"]]
+        zones = zones_of(api)
         address = str(ssh.get("address") or "external")
         yield from version_findings()
         yield from program_findings(address)
@@ -118,7 +119,7 @@ class ActionModule(ActionBase):
             yield from inventory
         yield from found
         answers = any(each.check == "TPU API" and each.state == OK for each in found)
-        yield from self._quota(settings, fleet, zones, today, answers)
+        yield from self._quota(api, settings, fleet, zones, today, answers)
         state = str(self._value("fleet_state", ""))
         bucket = str(self._value("bucket", "") or (state if state.startswith("gs://") else ""))
         yield from bucket_findings(settings, bucket, wanted)
@@ -130,13 +131,19 @@ class ActionModule(ActionBase):
             return None, str(error)
 
     def _quota(
-        self, settings: ApiSettings, fleet: Any, zones: list[str], today: date, answers: bool
+        self,
+        api: Mapping[str, Any],
+        settings: ApiSettings,
+        fleet: Any,
+        zones: list[str],
+        today: date,
+        answers: bool,
     ) -> list[Finding]:
         if not answers:
             return [unseen("quota", "can't be seen without the API")]
         try:
-            return quota_findings(TpuApi(settings, patience=_PATIENCE), fleet, zones, today)
-        except TpuApiError as error:
+            return quota_findings(open_source(api, retry=_RETRY), settings, fleet, zones, today)
+        except CloudError as error:
             return [unseen("quota", str(error))]
 
     def _ways(self, address: str, known_hosts_file: str) -> Iterator[Finding]:
@@ -145,7 +152,7 @@ class ActionModule(ActionBase):
         ways = [way_of(str(host), hostvars[host]) for host in workers]
         try:
             known = KnownHostsFile(known_hosts_file).read() if known_hosts_file else {}
-        except TpuApiError as error:
+        except CloudError as error:
             yield mend("host keys", str(error), f"chmod 600 {known_hosts_file}")
             known = {}
         is_known: Callable[[str], bool] = known.__contains__

@@ -10,8 +10,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.cloud.download import download_all, missing
-from ..module_utils.cloud.gcs import SCHEME, Objects, StoredObject
-from ..module_utils.cloud.tpu_errors import Forbidden, NotFound, TpuApiError
+from ..module_utils.cloud.errors import CloudError, Forbidden, NotFound
+from ..module_utils.cloud.storage import SCHEME, Bucket, StoredObject
 from ..module_utils.worker.checkpoint_sound import Layout, files_of, none_finished
 from ..module_utils.worker.run import TRAINER, RunError, check_name
 from ..plugin_utils.runs.run_record import RecordError
@@ -54,26 +54,26 @@ class ActionModule(ActionBase):
             folder, newest = Path(options["to"]) / "checkpoints", options["which"] == "newest"
             told: Result = {"changed": False, "place": place, "files": []}
             try:
-                bucket = Objects.of(place, api)
+                bucket = Bucket.of(place, api)
                 return told | fetch(bucket, folder, layout, newest, self._task.check_mode)
-            except TpuApiError as error:  # the workers' logs can still be copied
+            except CloudError as error:  # the workers' logs can still be copied
                 return told | {"passed_over": [], "unreadable": [], "missing": str(error)}
-        except (RunError, RecordError, TpuApiError) as error:
+        except (RunError, RecordError, CloudError) as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
 
 
-def fetch(bucket: Objects, folder: Path, layout: Layout, newest: bool, check: bool) -> Result:
+def fetch(bucket: Bucket, folder: Path, layout: Layout, newest: bool, check: bool) -> Result:
     """Download checkpoints to ``folder``, all or the newest that is finished and can be read.
 
     Returns what was downloaded (``files``), ``passed_over`` (newer checkpoints and why not),
     ``unreadable`` (objects that can't be downloaded and why) and ``missing`` (empty, or that there
-    is no such checkpoint). Raises TpuApiError, OSError.
+    is no such checkpoint). Raises CloudError, OSError.
     """
     objects = {
         stored.name: stored
-        for stored in bucket.listed()
+        for stored in bucket.list()
         if stored.name and not stored.name.startswith(TRAINERS_OWN)
         # Placeholders of directories, which consoles and gcsfuse make.
         if not (stored.name.endswith("/") and not stored.size)
@@ -94,7 +94,7 @@ def fetch(bucket: Objects, folder: Path, layout: Layout, newest: bool, check: bo
 
 
 def _fetch_newest(
-    bucket: Objects,
+    bucket: Bucket,
     folder: Path,
     layout: Layout,
     objects: Mapping[str, StoredObject],

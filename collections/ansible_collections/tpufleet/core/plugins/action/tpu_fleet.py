@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.tpu_fleet: asks the API, and says how far it is."""
+"""The controller's side of tpufleet.core.tpu_fleet: changes the fleet and reports progress."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.cloud.data_disks import made_disks
-from ..module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ..module_utils.cloud.tpu_errors import NotConfigured, TpuApiError
-from ..module_utils.cloud.tpu_nodes import DEAD_STATES, Node, parse_node
-from ..module_utils.cloud.tpu_requests import parse_request
-from ..module_utils.cloud.tpu_wanted import KEYS_ENTRY, OS_LOGIN_ENTRY, Different, Wanted
-from ..plugin_utils.fleet import tpu_fleet, tpu_queued
-from ..plugin_utils.fleet.fleet import FleetTpu, choose, expand, name_and_zone
+from ..module_utils.cloud.disks import owned_disks
+from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
+from ..module_utils.cloud.node_spec import KEYS_ENTRY, OS_LOGIN_ENTRY, NodeSpec
+from ..module_utils.cloud.nodes import Node
+from ..module_utils.worker.node_identity import NodeIdentity
+from ..plugin_utils.fleet import reconcile
 from ..plugin_utils.fleet.ownership import (
     DEFAULT_FLEET_NAME,
     LABEL,
-    NodeIdentity,
     adoption_blocker,
     deletion_blocker,
     is_ours,
     parse_fleet_name,
 )
+from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, open_source, zones_of
+from ..plugin_utils.fleet.spec import name_and_zone, parse_fleet, select
 
-#: How long a state may go on before it is said again, seconds.
-SAY_AGAIN = 10.0
+#: A state is reported again after this many seconds.
+REPORT_EVERY_S = 10.0
 _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},
     "fleet": {"type": "list", "elements": "raw", "required": True},
@@ -57,7 +56,7 @@ _SPEC: dict[str, Any] = {
 
 
 class ActionModule(ActionBase):
-    """Makes the missing TPUs of a fleet, or removes some, side by side."""
+    """Creates the missing TPUs of a fleet, or deletes some, in parallel."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -66,59 +65,57 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Work, and give one result for all; failed if any TPU is."""
+        """Return one result for all TPUs; failed if any of them is."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:
             if given["only"] is not None and not given["only"].strip():
-                raise NotConfigured("the name of the TPU is empty (-e tpu=): say one, or none")
+                raise NotConfigured("the name of the TPU is empty (-e tpu=). Name one, or omit it")
             if given["only"]:
                 only, zone = name_and_zone(given["only"])
                 given |= {"only": only, "zone": zone or given["zone"]}
             parse_fleet_name(given["fleet_name"])
-            api = TpuApi(ApiSettings.of(given["api"]))
+            source = open_source(given["api"])
             work = self._absent if given["state"] == "absent" else self._present
-            result |= work(api, given)
-        except TpuApiError as error:
+            result |= work(source, given)
+        except CloudError as error:
             result |= {"failed": True, "msg": str(error), "reason": error.reason}
         return result
 
-    def _present(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
-        fleet = expand(given["fleet"])
-        seen = tpu_fleet.survey(api, fleet, _zones(given), _is_own(given))
-        chosen = tuple(
-            _with_default(tpu, given["external_ip"])
-            for tpu in choose(fleet, given["only"] or "")
+    def _present(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
+        fleet = parse_fleet(given["fleet"])
+        is_own = _is_own(given)
+        observed = reconcile.observe(source, fleet, zones_of(given["api"]), is_own)
+        key = ""
+        if given["ssh_public_key_file"] and not given["os_login"]:
+            key = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
+        selected = tuple(
+            replace(
+                tpu,
+                specs=tuple(
+                    _complete(spec, given, key, observed.present.get(tpu.name))
+                    for spec in tpu.specs
+                ),
+            )
+            for tpu in select(fleet, given["only"] or "")
             if given["zone"] in ("", *tpu.zones)
         )
-        chosen = tuple(
-            _with_label(tpu, given["fleet_name"], seen.present.get(tpu.name)) for tpu in chosen
-        )
-        if given["tag"]:
-            chosen = tuple(
-                _with_tag(tpu, given["tag"], seen.present.get(tpu.name)) for tpu in chosen
-            )
-        if given["os_login"]:
-            chosen = tuple(_with_metadata(tpu, OS_LOGIN_ENTRY, "TRUE") for tpu in chosen)
-        elif given["ssh_public_key_file"]:
-            entry = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
-            chosen = tuple(_with_key(tpu, entry) for tpu in chosen)
-        done = tpu_fleet.create(api, chosen, seen.present, self._options(given), _Teller())
+        options = self._options(given)
+        done = reconcile.create(source, selected, observed.present, options, _Reporter())
         return _result(done) | {
-            "unwanted": [
-                tpu_fleet.described(node) for node in seen.unwanted if _is_own(given)(node)
-            ],
-            "doomed": [tpu_fleet.described(each.replaced) for each in done if each.replaced],
+            "unwanted": [reconcile.described(node) for node in observed.unwanted if is_own(node)],
+            "doomed": [reconcile.described(each.replaced) for each in done if each.replaced],
         }
 
-    def _absent(self, api: TpuApi, given: Mapping[str, Any]) -> dict[str, Any]:
-        listed = [parse_node(node) for node in api.list_nodes(_zones(given)).nodes]
+    def _absent(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
         if given["node_id"]:
-            return self._absent_by_id(api, given, listed)
-        everything = expand(given["fleet"])
+            return self._absent_by_id(source, given)
+        zones = zones_of(given["api"])
+        listed = list_nodes(source, zones)
+        everything = parse_fleet(given["fleet"])
         fleet = () if given["only"] else everything
-        waiting = tpu_queued.waiting(
-            [parse_request(request) for request in api.list_requests(_zones(given))],
+        requests = reconcile.waiting_requests(
+            source.list_queued(zones),
             listed,
             {(given["only"], given["zone"])}
             if given["only"]
@@ -128,48 +125,45 @@ class ActionModule(ActionBase):
         kept: list[Node] = []
         if not given["only"]:
             own = _is_own(given)
-            seen = tpu_fleet.sort_nodes(fleet, listed, _zones(given), own)
-            nodes = [node for node in seen.present.values() if own(node)]
-            kept = [node for node in seen.present.values() if not own(node)]
+            observed = reconcile.match(fleet, listed, zones, own)
+            nodes = [node for node in observed.present.values() if own(node)]
+            kept = [node for node in observed.present.values() if not own(node)]
         else:
-            # One that the fleet or the queue knows by name is gone already; another is a slip.
-            known = waiting or any(given["zone"] in ("", *tpu.zones) for tpu in meant)
-            nodes = tpu_fleet.find(listed, given["only"], given["zone"], known=bool(known))
-        # Looked for before the TPUs go, which are what name them.
-        wanted = [choice for tpu in meant for choice in tpu.choices]
-        disks = made_disks(api, nodes, wanted) if given["disks"] else []
-        options, tell = self._options(given), _Teller()
-        done = tpu_fleet.delete_requests(api, waiting, options, tell)
-        done += tpu_fleet.delete(api, nodes, options, tell)
+            # A name that the fleet or the queue knows is deleted already; another is a mistake.
+            known = requests or any(given["zone"] in ("", *tpu.zones) for tpu in meant)
+            nodes = reconcile.find(listed, given["only"], given["zone"], known=bool(known))
+        # Before the TPUs are deleted: they name their disks.
+        specs = [spec for tpu in meant for spec in tpu.specs]
+        disks = owned_disks(source.compute, nodes, specs) if given["disks"] else []
+        options, report = self._options(given), _Reporter()
+        done = reconcile.delete_requests(source, requests, options, report)
+        done += reconcile.delete(source, nodes, options, report)
         if not any(each.failed for each in done):
-            done += tpu_fleet.delete_disks(api, disks, options)
-        doomed = [tpu_queued.described(request) for request in waiting]
+            done += reconcile.delete_disks(source, disks, options)
+        doomed = [reconcile.described_request(request) for request in requests]
         doomed += [_described(node, given) for node in nodes]
         result = _result(done) | {"doomed": [*doomed, *(disk.described() for disk in disks)]}
         if kept:
             result["warnings"] = [*result.get("warnings", []), *map(_kept_line, kept)]
         return result
 
-    def _absent_by_id(
-        self, api: TpuApi, given: Mapping[str, Any], listed: Sequence[Node]
-    ) -> dict[str, Any]:
-        """Remove one TPU by its id, as nobody watches: it must belong to this fleet."""
+    def _absent_by_id(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Delete one TPU unattended: by its id, and only if it belongs to this fleet."""
         try:
-            wanted = NodeIdentity.parse(given["only"], given["zone"], given["node_id"])
+            expected = NodeIdentity.parse(given["only"], given["zone"], given["node_id"])
         except ValueError as error:
             raise NotConfigured(str(error)) from None
-        nodes = [node for node in listed if (node.name, node.zone) == (wanted.name, wanted.zone)]
-        for node in nodes:
-            if blocker := deletion_blocker(node, wanted, given["fleet_name"]):
-                raise Different(f"{blocker}. Nothing was deleted")
-        done = tpu_fleet.delete(api, nodes, self._options(given), _Teller())
-        result = _result(done) | {"doomed": [_described(node, given) for node in nodes]}
-        if not nodes:
-            result["msg"] = f"TPU {wanted.name} ({wanted.zone}) is gone already"
-        return result
+        node = source.describe(expected.zone, expected.name)
+        if node is None:
+            msg = f"TPU {expected.name} ({expected.zone}) is deleted already"
+            return _result([]) | {"doomed": [], "msg": msg}
+        if blocker := deletion_blocker(node, expected, given["fleet_name"]):
+            raise Different(f"{blocker}. Nothing was deleted")
+        done = reconcile.delete(source, [node], self._options(given), _Reporter())
+        return _result(done) | {"doomed": [_described(node, given)]}
 
-    def _options(self, given: Mapping[str, Any]) -> tpu_fleet.Options:
-        return tpu_fleet.Options(
+    def _options(self, given: Mapping[str, Any]) -> ChangeOptions:
+        return ChangeOptions(
             check=self._task.check_mode,
             recreate=given["recreate"],
             replace_dead=given["replace_dead"],
@@ -191,26 +185,22 @@ class ActionModule(ActionBase):
             ) from None
 
 
-class _Teller:
-    """Says what the TPUs are doing: each new state, and every ten seconds that it is still so."""
+class _Reporter:
+    """Shows the state of each TPU when it changes, and again every REPORT_EVERY_S."""
 
     def __init__(self) -> None:
-        self._said: dict[str, tuple[str, float]] = {}
+        self._shown: dict[str, tuple[str, float]] = {}
         self._began = time.monotonic()
         self._lock = threading.Lock()
 
     def __call__(self, name: str, state: str) -> None:
         now = time.monotonic()
         with self._lock:
-            before, when = self._said.get(name, ("", 0.0))
-            if state == before and now - when < SAY_AGAIN:
+            before, when = self._shown.get(name, ("", 0.0))
+            if state == before and now - when < REPORT_EVERY_S:
                 return
-            self._said[name] = (state, now)
+            self._shown[name] = (state, now)
             Display().display(f"  {name}: {state}, {now - self._began:.0f} s", screen_only=True)
-
-
-def _zones(given: Mapping[str, Any]) -> Sequence[str]:
-    return [str(zone) for zone in given["api"].get("zones") or ["-"]]
 
 
 def _is_own(given: Mapping[str, Any]) -> Callable[[Node], bool]:
@@ -221,7 +211,7 @@ def _owner_check(given: Mapping[str, Any]) -> Callable[[Node], None]:
     def check(node: Node) -> None:
         if blocker := adoption_blocker(node, given["fleet_name"], given["adopt"]):
             raise Different(blocker)
-        if given["node_id"] and node.state in DEAD_STATES and node.id != given["node_id"]:
+        if given["node_id"] and node.is_lost and node.id != given["node_id"]:
             raise Different(
                 f"TPU {node.where} is {node.state}, but not the one to replace (id {node.id}, "
                 f"not {given['node_id']}). Replace it: ansible-playbook playbooks/create.yml "
@@ -232,70 +222,45 @@ def _owner_check(given: Mapping[str, Any]) -> Callable[[Node], None]:
 
 
 def _described(node: Node, given: Mapping[str, Any]) -> dict[str, Any]:
-    return tpu_fleet.described(node) | {"is_ours": _is_own(given)(node)}
+    return reconcile.described(node) | {"is_ours": _is_own(given)(node)}
 
 
 def _kept_line(node: Node) -> str:
     return (
-        f"TPU {node.where} is left alone: this fleet did not create it. To delete it, name it: "
+        f"TPU {node.where} stays: this fleet did not create it. To delete it, name it: "
         f"ansible-playbook playbooks/delete.yml -e tpu={node.name} -e zone={node.zone}"
     )
 
 
-def _with_label(tpu: FleetTpu, fleet_name: str, there: Node | None) -> FleetTpu:
-    """Add the label of the fleet to the labels that are given, else to those that the TPU has."""
-    had = there.labels if there else {}
-    choices = (
-        replace(
-            choice,
-            labels={**(had if choice.labels is None else choice.labels), LABEL: fleet_name},
-        )
-        for choice in tpu.choices
-    )
-    return replace(tpu, choices=tuple(choices))
+def _complete(
+    spec: NodeSpec, given: Mapping[str, Any], key: str, existing: Node | None
+) -> NodeSpec:
+    """Add the inventory's settings to a spec; labels and tags that it leaves open stay as they are.
+
+    ``key`` is the line ``user:public key`` for the metadata, empty for none.
+    """
+    labels = existing.labels if existing and spec.labels is None else spec.labels or {}
+    spec = replace(spec, labels={**labels, LABEL: given["fleet_name"]})
+    if spec.external_ip is None:
+        spec = replace(spec, external_ip=given["external_ip"])
+    if given["tag"]:
+        tags = spec.tags or (existing.tags if existing else ())
+        spec = replace(spec, tags=tuple(dict.fromkeys([*tags, given["tag"]])))
+    metadata = dict(spec.metadata or {})
+    if given["os_login"]:
+        return replace(spec, metadata=metadata | {OS_LOGIN_ENTRY: "TRUE"})
+    if key:
+        lines = dict.fromkeys([*metadata.get(KEYS_ENTRY, "").splitlines(), key])
+        return replace(spec, metadata=metadata | {KEYS_ENTRY: "\n".join(lines)})
+    return spec
 
 
-def _with_default(tpu: FleetTpu, external_ip: bool | None) -> FleetTpu:
-    choices = (
-        choice if choice.external_ip is not None else replace(choice, external_ip=external_ip)
-        for choice in tpu.choices
-    )
-    return replace(tpu, choices=tuple(choices))
-
-
-def _with_tag(tpu: FleetTpu, tag: str, there: Node | None) -> FleetTpu:
-    """Add a network tag to those that are said; where none are, to those that the TPU has."""
-    had = there.tags if there else ()
-    choices = (
-        replace(choice, tags=tuple(dict.fromkeys([*(choice.tags or had), tag])))
-        for choice in tpu.choices
-    )
-    return replace(tpu, choices=tuple(choices))
-
-
-def _with_metadata(tpu: FleetTpu, key: str, value: str) -> FleetTpu:
-    choices = (
-        replace(choice, metadata={**(choice.metadata or {}), key: value}) for choice in tpu.choices
-    )
-    return replace(tpu, choices=tuple(choices))
-
-
-def _with_key(tpu: FleetTpu, entry: str) -> FleetTpu:
-    return replace(tpu, choices=tuple(_choice_with_key(choice, entry) for choice in tpu.choices))
-
-
-def _choice_with_key(choice: Wanted, entry: str) -> Wanted:
-    metadata = dict(choice.metadata or {})
-    lines = [*metadata.get(KEYS_ENTRY, "").splitlines(), entry]
-    return replace(choice, metadata=metadata | {KEYS_ENTRY: "\n".join(dict.fromkeys(lines))})
-
-
-def _result(done: Sequence[tpu_fleet.Done]) -> dict[str, Any]:
+def _result(done: Sequence[reconcile.Result]) -> dict[str, Any]:
     failed = [each for each in done if each.failed]
     result: dict[str, Any] = {
         "changed": any(each.changed for each in done),
         "failed": bool(failed),
-        "msg": "; ".join(each.msg for each in failed or done) or "no TPU is meant",
+        "msg": "; ".join(each.msg for each in failed or done) or "no TPU is selected",
         "tpus": [
             {
                 "name": each.name,

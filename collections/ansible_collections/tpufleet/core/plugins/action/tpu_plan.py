@@ -1,8 +1,8 @@
-"""The controller's side of tpufleet.core.tpu_plan: asks the API and changes nothing."""
+"""The controller's side of tpufleet.core.tpu_plan: lists and compares; changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -10,15 +10,14 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.cloud.data_disks import disks_to_make
-from ..module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ..module_utils.cloud.tpu_errors import TpuApiError
-from ..module_utils.cloud.tpu_requests import parse_request
-from ..module_utils.cloud.tpu_wanted import Wanted
-from ..plugin_utils.fleet.bucket_place import bucket_doubt
-from ..plugin_utils.fleet.fleet import FleetTpu, expand
-from ..plugin_utils.fleet.tpu_fleet import Survey, survey
-from ..plugin_utils.fleet.tpu_plan import plan, read_date
+from ..module_utils.cloud.disks import missing_disks
+from ..module_utils.cloud.errors import CloudError
+from ..module_utils.cloud.session import ApiSettings
+from ..plugin_utils.fleet.bucket_location import bucket_warning
+from ..plugin_utils.fleet.plan import Plan, make_plan, parse_date
+from ..plugin_utils.fleet.reconcile import observe
+from ..plugin_utils.fleet.source import open_source, zones_of
+from ..plugin_utils.fleet.spec import parse_fleet
 
 _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},
@@ -29,7 +28,7 @@ _SPEC: dict[str, Any] = {
 
 
 class ActionModule(ActionBase):
-    """Compares a fleet with what is there."""
+    """Compares a fleet with what exists."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -38,39 +37,42 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Look, and give the plan with its lines for people."""
+        """Return the plan with its lines for people."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:
-            ends = read_date(given["grant_ends"])
-            fleet = expand(given["fleet"])
-            api = TpuApi(ApiSettings.of(given["api"]))
-            zones = [str(zone) for zone in given["api"].get("zones") or ["-"]]
-            seen = survey(api, fleet, zones)
-            requests = [parse_request(request) for request in api.list_requests(zones)]
-            zones = [choice.zone for tpu in fleet for choice in tpu.choices]
-            zones += [node.zone for node in seen.present.values()]
-            disks = disks_to_make(api, _made_in(fleet, seen))
-            doubt = bucket_doubt(api.settings, given["bucket"], zones) if given["bucket"] else ""
-        except TpuApiError as error:
+            found, warnings = _plan(given)
+        except CloudError as error:
             return result | {"failed": True, "msg": str(error), "reason": error.reason}
-        found = plan(
-            fleet, seen, requests, disks=disks, grant_ends=ends, today=datetime.now(UTC).date()
-        )
-        warnings = list(found.warnings)
-        if doubt:
-            warnings.append(doubt)
-        for late in found.errors:
-            Display().error(late, wrap_text=False)
+        for error_line in found.errors:
+            Display().error(error_line, wrap_text=False)
         lines = list(found.lines())
-        told = {key: value for key, value in asdict(found).items() if key != "warnings"}
+        entries = {key: value for key, value in asdict(found).items() if key != "warnings"}
         shown = {"changed": False, "lines": lines, "msg": "\n".join(lines), "warnings": warnings}
-        return result | told | shown
+        return result | entries | shown
 
 
-def _made_in(fleet: Sequence[FleetTpu], seen: Survey) -> Iterator[Wanted]:
-    """Give each TPU as it is wanted in the zone where it is, or else in its first."""
-    for tpu in fleet:
-        node = seen.present.get(tpu.name)
-        there = [choice for choice in tpu.choices if node and choice.zone == node.zone]
-        yield (there or tpu.choices)[0]
+def _plan(given: Mapping[str, Any]) -> tuple[Plan, list[str]]:
+    ends = parse_date(given["grant_ends"])
+    fleet = parse_fleet(given["fleet"])
+    source = open_source(given["api"])
+    zones = zones_of(given["api"])
+    observed = observe(source, fleet, zones)
+    requests = source.list_queued(zones)
+    existing = observed.present
+    specs = [
+        tpu.spec_in(existing[tpu.name].zone) if tpu.name in existing else tpu.specs[0]
+        for tpu in fleet
+    ]
+    disks = missing_disks(source.compute, specs)
+    found = make_plan(
+        fleet, observed, requests, disks=disks, grant_ends=ends, today=datetime.now(UTC).date()
+    )
+    warnings = list(found.warnings)
+    if given["bucket"]:
+        used_zones = [zone for tpu in fleet for zone in tpu.zones]
+        used_zones += [node.zone for node in existing.values()]
+        settings = ApiSettings.of(given["api"])
+        if warning := bucket_warning(settings, given["bucket"], used_zones):
+            warnings.append(warning)
+    return found, warnings

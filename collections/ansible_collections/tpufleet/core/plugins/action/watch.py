@@ -12,10 +12,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ..module_utils.cloud.tpu_errors import TpuApiError
-from ..module_utils.cloud.tpu_nodes import parse_node
+from ..module_utils.cloud.errors import CloudError
 from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours, parse_fleet_name
+from ..plugin_utils.fleet.source import list_nodes, open_source, zones_of
 from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
 from ..plugin_utils.runs.decision import Action
@@ -72,7 +71,7 @@ class ActionModule(ActionBase):
         began = time.time()
         try:
             outcomes, upkeep = self._pass(given, variables, api)
-        except (RecordError, TpuApiError, TypeError, ValueError) as error:
+        except (RecordError, CloudError, TypeError, ValueError) as error:
             self._heartbeat(given["fleet_state"], api, began, str(error))
             raise AnsibleActionFail(str(error)) from None
         failed = [each.text for each in outcomes if each.failed]
@@ -109,7 +108,7 @@ class ActionModule(ActionBase):
             limits=Limits(**{key: float(value) for key, value in given["limits"].items()}),
             kept=Path(given["kept"]).expanduser(),
             read_done=lambda record: read_done_marker(record.launch.checkpoints, record.run, api),
-            list_tpus=lambda: listed(api, lambda labels: is_ours(labels, fleet_name)),
+            list_tpus=lambda: list_tpus(api, lambda labels: is_ours(labels, fleet_name)),
             check=check,
         )
         records = watch.store.read_all()
@@ -162,10 +161,9 @@ def run_fields(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def listed(api: Mapping[str, Any], is_ours: IsOurs) -> Sequence[ObservedTpu]:
-    """Ask the API for all TPUs. Raises TpuApiError."""
-    nodes = TpuApi(ApiSettings.of(api)).list_nodes(api.get("zones") or ["-"]).nodes
-    return tpus_of_nodes((parse_node(node) for node in nodes), is_ours)
+def list_tpus(api: Mapping[str, Any], is_ours: IsOurs) -> Sequence[ObservedTpu]:
+    """List all TPUs by the cloud's API. Raises CloudError."""
+    return tpus_of_nodes(list_nodes(open_source(api), zones_of(api)), is_ours)
 
 
 def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The option with which modules are told the API."""
+"""The option ``api`` of modules that call Google's APIs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   api:
-    description: Which API, whose project, which key; the inventory's variable C(tpu_api).
+    description: Project, endpoints, credentials and zones; the inventory's variable C(tpu_api).
     type: dict
     required: true
     suboptions:
@@ -18,7 +18,7 @@ options:
         type: str
         required: true
       endpoint:
-        description: The API's address. Empty for Google's.
+        description: The address of the Cloud TPU API. Empty for Google's.
         type: str
         default: ""
       credentials_file:
@@ -27,18 +27,18 @@ options:
         default: ""
       compute_endpoint:
         description:
-          Compute Engine's address, with C(/compute/v1). Empty for Google's, or for the one beside
-          C(endpoint).
+          The address of Compute Engine, with C(/compute/v1). Empty for Google's, or for the one
+          below C(endpoint).
         type: str
         default: ""
       storage_endpoint:
         description:
-          Cloud Storage's address; STORAGE_EMULATOR_HOST comes before it. Empty for Google's, or
-          where C(endpoint) is given for none.
+          The address of Cloud Storage; STORAGE_EMULATOR_HOST takes precedence. Empty for Google's,
+          or for none if C(endpoint) is set.
         type: str
         default: ""
       zones:
-        description: The zones that the inventory lists; of no matter here.
+        description: The zones that the inventory lists.
         type: list
         elements: str
         default: ["-"]

@@ -1,4 +1,4 @@
-"""The options that say what a TPU is, for all modules that make some."""
+"""The options that describe a TPU, for all modules that create some."""
 
 from __future__ import annotations
 
@@ -8,35 +8,30 @@ class ModuleDocFragment:
 
     DOCUMENTATION = r"""
 options:
-  progress_file:
-    description:
-      - A file to which the module adds a line for each thing that it waits for, and every ten
-        seconds that it still does. Where the module runs on the controller, these are shown.
-    type: path
   accelerator_config:
-    description: What it is, by its topology. It can't be changed later.
+    description: The type by its topology. It can't be changed later.
     type: dict
     suboptions:
       type:
-        description: The generation, in the API's words.
+        description: The generation, as the API names it.
         type: str
         choices: [V2, V3, V4, V5LITE_POD, V5P, V6E]
         required: true
       topology:
-        description: The chips' arrangement, such as V(2x2x4).
+        description: The arrangement of the chips, such as V(2x2x4).
         type: str
         required: true
   service_account:
     description:
-      - The service account's address, which programs on the workers act as. It can't be changed
+      - The address of the service account that programs on the workers use. It can't be changed
         later. Google's default is the project's Compute Engine account.
     type: str
   scopes:
-    description: What the service account's tokens are good for. It can't be changed later.
+    description: The scopes of the service account's tokens. They can't be changed later.
     type: list
     elements: str
   secure_boot:
-    description: Shielded workers, which boot signed software only. It can't be changed later.
+    description: Shielded workers, which boot only signed software. It can't be changed later.
     type: bool
   data_disks:
     description: Disks that are attached to all workers. They can't be changed later.
@@ -44,7 +39,7 @@ options:
     elements: dict
     suboptions:
       name:
-        description: A disk of the same project and zone, or the API's whole path of one.
+        description: A disk of the same project and zone, or the API's full path of one.
         type: str
         required: true
       mode:
@@ -54,15 +49,14 @@ options:
         default: read-only
       size_gb:
         description:
-          - Make the disk, empty and of this size, where there is none of the name. V(0) takes one
-            that is there.
-          - It is never deleted with the TPU; C(delete.yml -e disks=true) deletes it.
+          - Create the disk, empty and in this size, if it does not exist. With V(0) it must exist.
+          - Deleting the TPU never deletes it; C(delete.yml -e disks=true) does.
         type: int
         default: 0
       type:
         description:
-          - The type to make it of. By default C(pd-balanced) up to v5p, and C(hyperdisk-balanced)
-            for v6e, as Google's table has it.
+          - The disk type to create. By default C(pd-balanced) up to v5p, and C(hyperdisk-balanced)
+            for v6e and later.
         type: str
         default: ""
   network:
@@ -86,7 +80,7 @@ options:
     elements: str
   metadata:
     description:
-      - Entries of its metadata, such as C(ssh-keys) and C(startup-script); others that it has stay.
-      - Everybody who may read the TPU can read them, so put no secret there.
+      - Entries of its metadata, such as C(ssh-keys) and C(startup-script); other entries stay.
+      - Everyone who may read the TPU can read them, so put no secret there.
     type: dict
 """

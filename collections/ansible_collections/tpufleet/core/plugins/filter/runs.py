@@ -11,8 +11,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ..plugin_utils.fleet.fleet import expand
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
+from ..plugin_utils.fleet.spec import parse_fleet
 from ..plugin_utils.runs.launch_outcome import (
     attempt_text,
     bad_logs,
@@ -76,7 +76,7 @@ def unmanaged_tpus(
 
     They are not in the fleet file (``fleet``), or they do not belong to this fleet.
     """
-    known = {tpu.name for tpu in expand(fleet or [])}
+    known = {tpu.name for tpu in parse_fleet(fleet or [])}
     foreign = groups.get(FOREIGN_GROUP, [])
     found = {
         str(facts[host].get("tpu_name"))

@@ -6,14 +6,14 @@ DOCUMENTATION = r"""
 name: tpu
 short_description: The workers of Google Cloud TPUs as inventory hosts
 description:
-  - Lists every TPU of the configured zones through the Cloud TPU API v2 and makes one host of
-    each worker, named C(<tpu>-w<index>).
+  - Lists every TPU of the configured zones through the Cloud TPU API v2. Each worker is a host,
+    named C(<tpu>-w<index>).
   - A TPU that is not READY, or has no endpoints yet, is one host of its own name in
-    C(state_<state>), without an address and in no other group, so that plays leave it alone. Its
-    workers' addresses are in C(tpu_internal_ips), empty if the TPU is gone for good.
-  - Groups are C(tpu) (the workers of all READY TPUs, which plays address), C(tpu_<name>),
-    C(leaders) (the workers number 0), C(zone_<zone>), C(type_<accelerator type>) and
-    C(state_<state>), with names made safe by Ansible's rule.
+    C(state_<state>), without an address and in no other group, so that playbooks skip it. Its
+    workers' addresses are in C(tpu_internal_ips), which is empty after a preemption.
+  - Groups are C(tpu) (the workers of all READY TPUs), C(tpu_<name>), C(leaders) (worker 0 of
+    each), C(zone_<zone>), C(type_<accelerator type>) and C(state_<state>), with names sanitized by
+    Ansible's rule.
   - Variables of a worker are C(tpu_name), C(tpu_id), C(tpu_zone), C(tpu_accelerator_type),
     C(tpu_generation), C(tpu_topology), C(tpu_state), C(tpu_health), C(tpu_spot) (it may be
     preempted), C(tpu_worker_id), C(tpu_worker_count), C(tpu_chips) (of this worker; of the whole
@@ -24,13 +24,11 @@ description:
     O(tpufleet.core.tpu_node#module:api)), C(tpu_ssh) (C(user), C(private_key_file),
     C(known_hosts_file), C(address), C(os_login)), C(tpu_partial), and all of O(vars).
   - A partial answer, which lacks some zones, is an error unless O(allow_partial=true).
-  - The TPUs that one queued resource made together (multislice) are slices of one run. They stand
-    in C(multislice_<queued resource>), their workers know C(tpu_multislice) (the queued resource,
-    empty for a TPU of its own), C(tpu_slice_id), C(tpu_slice_count) and C(tpu_slice_leader_ip) (of
-    the slice number 0). TPUs made one by one are never one run, whatever they are called.
-  - A second source of workers, such as Compute Engine's TPU machine types, has its place in
-    C(plugin_utils/fleet/tpu_sources.py). Whatever lists, reads and vouches for host keys as
-    C(TpuNodes) does there gets hosts, groups, variables, filters and the cache alike.
+  - The TPUs that one queued resource created together (multislice) are slices of one run. They are
+    in the group C(multislice_<queued resource>), and their workers have C(tpu_multislice) (the
+    queued resource, empty for a single TPU), C(tpu_slice_id), C(tpu_slice_count) and
+    C(tpu_slice_leader_ip) (of slice 0). TPUs created one by one are never one run, whatever their
+    names.
 author: tpufleet maintainers
 requirements: [google-auth, requests]
 extends_documentation_fragment:
@@ -39,7 +37,7 @@ extends_documentation_fragment:
   - inventory_cache
 notes:
   - The options of type string may be templates. They see C(inventory_dir), C(inventory_file),
-    extra variables and what O(vars) defines. What the API says is never taken as a template.
+    extra variables and what O(vars) defines. What the API answers is never taken as a template.
 """
 
 EXAMPLES = r"""
@@ -49,7 +47,7 @@ project: my-tpu-project
 zones: ["-"]
 
 ---
-# two zones, inside the network, a key of one's own, more groups and names with the zone in them
+# two zones, internal addresses, a key of your own, more groups, and the zone in the hosts' names
 plugin: tpufleet.core.tpu
 project: my-tpu-project
 zones: [us-central2-b, europe-west4-a]
@@ -83,14 +81,13 @@ from ansible import constants
 from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 
+from ..module_utils.cloud.errors import CloudError, NoAnswer, NotConfigured, one_line
 from ..module_utils.cloud.host_keys import KnownHost, KnownHostsFile, alias_of
-from ..module_utils.cloud.tpu_api import ApiSettings, Listing
-from ..module_utils.cloud.tpu_errors import NoAnswer, NotConfigured, TpuApiError, one_line
-from ..module_utils.cloud.tpu_nodes import Node
+from ..module_utils.cloud.nodes import Node
+from ..module_utils.cloud.session import ApiSettings
+from ..module_utils.cloud.tpu_api import Listing
 from ..plugin_utils.doctor.inventory_error import known_variables
-from ..plugin_utils.fleet.inert_text import trust_inert
-from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
-from ..plugin_utils.fleet.tpu_hosts import (
+from ..plugin_utils.fleet.hosts import (
     BUILT_VARIABLES,
     Host,
     HostOptions,
@@ -99,8 +96,10 @@ from ..plugin_utils.fleet.tpu_hosts import (
     node_variables,
     refuse_clashes,
 )
-from ..plugin_utils.fleet.tpu_slices import Slice, slices_of
-from ..plugin_utils.fleet.tpu_sources import Source, TpuNodes
+from ..plugin_utils.fleet.inert_text import trust_inert
+from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
+from ..plugin_utils.fleet.slices import Slice, slices_of
+from ..plugin_utils.fleet.source import Source, open_source
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
 _PARSER_ERROR = 4
@@ -144,7 +143,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         try:
             self._read_config_data(path)
             self._fill(path, use_cache=cache)
-        except (TpuApiError, AnsibleError) as error:
+        except (CloudError, AnsibleError) as error:
             text = one_line(error.message if isinstance(error, AnsibleError) else error)
             if "on_error" in self._options and self.get_option("on_error") == "report":
                 self._report(text)
@@ -176,13 +175,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 "os_login needs ssh_user, your POSIX name there: `gcloud compute os-login "
                 "describe-profile --format='value(posixAccounts[0].username)'`"
             )
-        source = TpuNodes(settings)
+        source = open_source(self._text)
         try:
             listing = self._listing(path, settings, source, use_cache=use_cache)
         except NoAnswer as error:
             hint = self._text["down_hint"]
             raise NoAnswer(f"{error}: {hint}" if hint else error) from None
-        nodes = [source.node_of(node) for node in listing.nodes]
+        nodes = [source.parse(entry) for entry in listing.entries]
         slices = slices_of(nodes)
         kept = self._kept(nodes, slices)
         known = self._known_hosts(kept, options, source)
@@ -238,10 +237,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if caching and use_cache:
             stored = self._cache.get(key)
             if isinstance(stored, Mapping) and stored.get("asked") == asked:
-                return Listing(list(stored["nodes"]))
-        listing = source.listed(zones, allow_partial=self.get_option("allow_partial"))
+                return Listing(list(stored["entries"]))
+        listing = source.list(zones, allow_partial=self.get_option("allow_partial"))
         if caching and not listing.unreachable:
-            self._cache[key] = {"asked": asked, "nodes": [dict(node) for node in listing.nodes]}
+            self._cache[key] = {
+                "asked": asked,
+                "entries": [dict(entry) for entry in listing.entries],
+            }
         return listing
 
     def _kept(self, nodes: list[Node], slices: Mapping[str, Slice]) -> list[Node]:
@@ -259,8 +261,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                     continue
                 if not isinstance(value, bool):
                     raise NotConfigured(
-                        f"filters: {expression!r} gives {value!r:.60} for TPU {node.where}, "
-                        "wanted is true or false"
+                        f"filters: {expression!r} returns {value!r:.60} for TPU {node.where}, "
+                        "expected true or false"
                     )
                 if value:
                     met.append(node)
@@ -280,7 +282,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _known_hosts(
         self, nodes: list[Node], options: HostOptions, source: Source
     ) -> dict[str, KnownHost]:
-        """Give the workers' keys; those met for the first time are asked for and written down."""
+        """Return the workers' keys; read and store those of new TPUs."""
         if not options.known_hosts_file:
             return {}
         file = KnownHostsFile(options.known_hosts_file)
@@ -306,7 +308,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _keys_of(self, source: Source, node: Node, with_names: bool) -> list[KnownHost]:
         try:
             return source.host_keys(node, with_names=with_names)
-        except TpuApiError as error:
+        except CloudError as error:
             # The missing keys are warned about by name; strict ssh refuses these workers anyway.
             self.display.warning(str(error))
             return []

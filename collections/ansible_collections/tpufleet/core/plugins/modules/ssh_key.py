@@ -1,33 +1,33 @@
-"""The module tpufleet.core.ssh_key: the fleet's key pair, made once and whole."""
+"""The module tpufleet.core.ssh_key: creates the fleet's key pair once."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ssh_key
-short_description: Have an ssh key pair, made once
+short_description: Create an ssh key pair
 description:
-  - Makes an ed25519 key pair without a passphrase where there is none. One that is there stays as
-    it is; if its public half is missing, that is made from it.
-  - The private key gets its name last and in one step, so that a run that is killed leaves a whole
-    pair or none.
+  - Creates an ed25519 key pair without a passphrase if there is none. An existing private key stays
+    as it is; a missing public key is derived from it.
+  - The private key is moved into place last, so that an interrupted run leaves a complete pair or
+    none.
 author: tpufleet maintainers
 attributes:
   check_mode:
-    description: Makes nothing.
+    description: Creates nothing.
     support: full
 options:
   path:
-    description: The private key's file. The public key is beside it, with C(.pub) behind its name.
+    description: The file of the private key. That of the public key has C(.pub) appended.
     type: path
     required: true
   comment:
-    description: What stands behind the public key.
+    description: The comment of the public key.
     type: str
     default: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Have an ssh key
+- name: Create an ssh key
   tpufleet.core.ssh_key:
     path: "{{ tpu_ssh.private_key_file }}"
 """
@@ -45,22 +45,22 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 
-def _make(module: AnsibleModule, private: Path, public: Path) -> None:
+def _create(module: AnsibleModule, private: Path, public: Path) -> None:
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=private.parent) as beside:
-        made = Path(beside) / "key"
-        words = ["-q", "-t", "ed25519", "-N", "", "-C", module.params["comment"]]
-        module.run_command(["ssh-keygen", *words, "-f", str(made)], check_rc=True)
-        made.with_name("key.pub").replace(public)
-        made.replace(private)
+    with tempfile.TemporaryDirectory(dir=private.parent) as folder:
+        key = Path(folder) / "key"
+        options = ["-q", "-t", "ed25519", "-N", "", "-C", module.params["comment"]]
+        module.run_command(["ssh-keygen", *options, "-f", str(key)], check_rc=True)
+        key.with_name("key.pub").replace(public)
+        key.replace(private)
 
 
-def _make_public_half(module: AnsibleModule, private: Path, public: Path) -> None:
-    _, told, _ = module.run_command(["ssh-keygen", "-y", "-f", str(private)], check_rc=True)
-    with tempfile.TemporaryDirectory(dir=private.parent) as beside:
-        made = Path(beside) / "key.pub"
-        made.write_text(told, encoding="utf-8")
-        made.replace(public)
+def _derive_public_key(module: AnsibleModule, private: Path, public: Path) -> None:
+    _, output, _ = module.run_command(["ssh-keygen", "-y", "-f", str(private)], check_rc=True)
+    with tempfile.TemporaryDirectory(dir=private.parent) as folder:
+        key = Path(folder) / "key.pub"
+        key.write_text(output, encoding="utf-8")
+        key.replace(public)
 
 
 def main() -> None:
@@ -74,17 +74,17 @@ def main() -> None:
     )
     private = Path(module.params["path"])
     public = private.with_name(private.name + ".pub")
-    lacks = None if private.exists() and public.exists() else _make
-    if lacks and private.exists():
-        lacks = _make_public_half
-    if lacks and not module.check_mode:
+    if private.exists() and public.exists():
+        module.exit_json(changed=False, msg=f"the ssh key {private} exists")
+    create = _derive_public_key if private.exists() else _create
+    if not module.check_mode:
         try:
-            lacks(module, private, public)
+            create(module, private, public)
         except OSError as error:
-            module.fail_json(msg=f"can't make the ssh key {private}: {error.strerror}")
-    verb = "is there" if not lacks else "would be made" if module.check_mode else "is made"
-    half = "the public half of " if lacks is _make_public_half else ""
-    module.exit_json(changed=lacks is not None, msg=f"{half}the ssh key {private} {verb}")
+            module.fail_json(msg=f"can't create the ssh key {private}: {error.strerror}")
+    what = "the ssh key" if create is _create else "the public key of"
+    verb = "would be created" if module.check_mode else "is created"
+    module.exit_json(changed=True, msg=f"{what} {private} {verb}")
 
 
 if __name__ == "__main__":

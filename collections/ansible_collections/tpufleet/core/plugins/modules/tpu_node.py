@@ -1,21 +1,20 @@
-"""The module tpufleet.core.tpu_node; what it does is in module_utils/cloud/tpu_lifecycle.py."""
+"""The module tpufleet.core.tpu_node; module_utils/cloud/node_state.py makes the change."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: tpu_node
-short_description: Make, change or remove one Cloud TPU
+short_description: Create, change, start, stop or delete one Cloud TPU
 description:
-  - Reads the TPU, compares it with what is wanted, and changes only what differs. Waits until it
-    is READY, or gone.
-  - Runs where ansible-playbook runs (on localhost), with that Python.
-  - A lost answer never makes a second TPU, for the name is part of the request, and what came of
-    it is read back.
+  - Compares the TPU with the options, changes only what differs, and waits until it is READY or
+    deleted.
+  - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
+  - For a whole fleet, use M(tpufleet.core.tpu_fleet), as C(create.yml) and C(delete.yml) do.
 author: tpufleet maintainers
 extends_documentation_fragment: [tpufleet.core.tpu_api, tpufleet.core.tpu_node]
 attributes:
   check_mode:
-    description: Makes no request that changes anything, and foretells the same as the real run.
+    description: Changes nothing, and returns what would change.
     support: full
   diff_mode:
     description: Shows the TPU before and after; metadata only by length and digest.
@@ -31,27 +30,27 @@ options:
     required: true
   state:
     description:
-      - Whether it should be there (and READY) or not.
-      - V(started) and V(stopped) are for a TPU that exists, and look at nothing but its state. One
-        that stands still keeps its disks and costs no chips. Google stops only TPUs of one worker,
-        and starts no spot TPU again.
+      - V(present) creates the TPU or changes it, and waits until it is READY. V(absent) deletes it.
+      - V(started) and V(stopped) start and stop an existing TPU, and ignore all other options. A
+        stopped TPU keeps its disks and costs no chips. Google stops only TPUs of one worker, and
+        never starts a spot TPU again.
     type: str
     choices: [present, absent, started, stopped]
     default: present
   accelerator_type:
     description:
-      - What it is, such as V(v4-16). To make one, either this or O(accelerator_config) is needed.
+      - The type, such as V(v4-16). Creating a TPU needs either this or O(accelerator_config).
         It can't be changed later.
     type: str
     default: ""
   runtime_version:
     description:
-      The workers' image, such as V(tpu-ubuntu2204-base); needed to make one. It can't be changed
-      later.
+      The workers' image, such as V(tpu-ubuntu2204-base). Creating a TPU needs it. It can't be
+      changed later.
     type: str
     default: ""
   spot:
-    description: Cheaper, and may be taken away at any moment. It can't be changed later.
+    description: Cheaper, and may be preempted at any time. It can't be changed later.
     type: bool
     default: false
   preemptible:
@@ -59,29 +58,29 @@ options:
     type: bool
     default: false
   reserved:
-    description: Taken out of the project's reservation. It can't be changed later.
+    description: Taken from the project's reservation. It can't be changed later.
     type: bool
     default: false
   recreate:
-    description: Delete a TPU that differs in what can't be changed, and make it anew.
+    description: Delete and create again a TPU that differs in what can't be changed.
     type: bool
     default: false
   replace_dead:
-    description: Delete a TPU that was preempted or terminated, and make it anew.
+    description: Delete and create again a TPU that was preempted or terminated.
     type: bool
     default: false
   known_hosts_file:
     description:
-      Write the host keys of the new TPU's workers there, and remove those of a deleted one.
+      Store the ssh host keys of the workers there, and remove those of a deleted TPU.
     type: str
   timeout:
-    description: How long all of it may take, in seconds.
+    description: For everything, in seconds.
     type: int
     default: 1800
 """
 
 EXAMPLES = r"""
-- name: Have a TPU of two workers
+- name: Create a TPU of two workers
   tpufleet.core.tpu_node:
     api: "{{ tpu_api }}"
     name: demo
@@ -93,14 +92,14 @@ EXAMPLES = r"""
       ssh-keys: "tpu:{{ lookup('ansible.builtin.file', '~/.ssh/id_ed25519.pub') }}"
     known_hosts_file: "{{ tpu_ssh.known_hosts_file }}"
 
-- name: Let a TPU of one worker stand still over the weekend
+- name: Stop a TPU of one worker over the weekend
   tpufleet.core.tpu_node:
     api: "{{ tpu_api }}"
     name: bench
     zone: us-central2-b
     state: stopped
 
-- name: Have it no more
+- name: Delete a TPU
   tpufleet.core.tpu_node:
     api: "{{ tpu_api }}"
     name: demo
@@ -110,16 +109,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node:
-  description:
-    The TPU, with id, state, health and the workers' addresses. Absent where there is none.
+  description: The TPU with its id, state, health and the workers' addresses.
   type: dict
-  returned: when there is one
+  returned: if it exists
   sample: {name: demo, zone: us-central2-b, state: READY, workers: [{internal_ip: 10.0.0.2}]}
 msg:
   description: One line on what happened.
   type: str
   returned: always
-  sample: TPU demo (us-central2-b) is made
+  sample: TPU demo (us-central2-b) is created
 reason:
   description:
     A word for what went wrong, such as C(capacity), C(quota), C(different), C(unauthorized),
@@ -132,73 +130,64 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud.cloud_module import (
-    NAMED_OPTIONS,
-    NEEDED_TO_MAKE,
-    PROGRESS_OPTION,
-    progress_of,
-    result_of,
-    run_cloud_module,
+from ..module_utils.cloud.errors import QuotaError
+from ..module_utils.cloud.host_keys import KnownHostsFile, published_keys, remember_host_keys
+from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
+from ..module_utils.cloud.node_spec import NODE_OPTIONS, NodeSpec
+from ..module_utils.cloud.node_state import (
+    NodeOutcome,
+    ensure_absent,
+    ensure_power,
+    ensure_present,
+    status_of,
 )
-from ..module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
+from ..module_utils.cloud.nodes import Node
+from ..module_utils.cloud.quota import QuotaExplainer
 from ..module_utils.cloud.tpu_api import TpuApi
-from ..module_utils.cloud.tpu_lifecycle import ensure_absent, ensure_power, ensure_present
-from ..module_utils.cloud.tpu_wanted import Outcome, status_of
-from ..module_utils.cloud.wanted_options import NODE_OPTIONS, wanted_of
 
 
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
-    state, keys = module.params["state"], module.params["known_hosts_file"]
-    work = {"present": _present, "absent": _absent}.get(state, _power)
-    done = work(module, api)
-    if keys and done.node and not module.check_mode:
-        if state == "absent":
-            KnownHostsFile(keys).forget(done.node.key)
-        elif state == "present":
-            for worker in remember_host_keys(api, done.node, keys, lambda _text: None):
-                module.warn(f"worker {worker} of TPU {done.node.where} published no ssh host keys")
-    result = result_of(done)
-    if done.node and state != "absent":
-        result["node"] = status_of(done.node)
-    return result
+    given, check = module.params, module.check_mode
+    state, zone, name, timeout = (given[key] for key in ("state", "zone", "name", "timeout"))
+    if state == "present":
+        outcome = _create(module, api)
+    elif state == "absent":
+        outcome = ensure_absent(api, zone, name, timeout=timeout, check=check)
+    else:
+        started = state == "started"
+        outcome = ensure_power(api, zone, name, started=started, timeout=timeout, check=check)
+    node = outcome.node
+    if node and given["known_hosts_file"] and not check:
+        _update_known_hosts(module, api, node)
+    shown = {"node": status_of(node)} if node and state != "absent" else {}
+    return outcome.result() | shown
 
 
-def _present(module: AnsibleModule, api: TpuApi) -> Outcome:
+def _create(module: AnsibleModule, api: TpuApi) -> NodeOutcome:
     given = module.params
-    return ensure_present(
-        api,
-        wanted_of(given),
-        timeout=given["timeout"],
-        check=module.check_mode,
-        recreate=given["recreate"],
-        replace_dead=given["replace_dead"],
-        progress=progress_of(given),
-    )
+    spec = NodeSpec.of_options(given)
+    try:
+        return ensure_present(
+            api,
+            spec,
+            timeout=given["timeout"],
+            check=module.check_mode,
+            recreate=given["recreate"],
+            replace_dead=given["replace_dead"],
+        )
+    except QuotaError as refused:
+        raise QuotaExplainer(api).explain(refused, spec) from None
 
 
-def _absent(module: AnsibleModule, api: TpuApi) -> Outcome:
-    given = module.params
-    return ensure_absent(
-        api,
-        given["zone"],
-        given["name"],
-        timeout=given["timeout"],
-        check=module.check_mode,
-        progress=progress_of(given),
-    )
-
-
-def _power(module: AnsibleModule, api: TpuApi) -> Outcome:
-    given = module.params
-    return ensure_power(
-        api,
-        given["zone"],
-        given["name"],
-        started=given["state"] == "started",
-        timeout=given["timeout"],
-        check=module.check_mode,
-        progress=progress_of(given),
-    )
+def _update_known_hosts(module: AnsibleModule, api: TpuApi, node: Node) -> None:
+    state, file = module.params["state"], module.params["known_hosts_file"]
+    if state == "absent":
+        KnownHostsFile(file).forget(node.key)
+    elif state == "present":
+        for worker in remember_host_keys(
+            lambda: published_keys(api, node, with_names=True), node, file, api.polling
+        ):
+            module.warn(f"worker {worker} of TPU {node.where} published no ssh host keys")
 
 
 def main() -> None:
@@ -208,7 +197,6 @@ def main() -> None:
         {
             **NAMED_OPTIONS,
             **NODE_OPTIONS,
-            **PROGRESS_OPTION,
             "state": {
                 "type": "str",
                 "choices": ["present", "absent", "started", "stopped"],
@@ -218,7 +206,7 @@ def main() -> None:
             "replace_dead": {"type": "bool", "default": False},
             "known_hosts_file": {"type": "str"},
         },
-        required_if=NEEDED_TO_MAKE,
+        required_if=REQUIRED_TO_CREATE,
     )
 
 

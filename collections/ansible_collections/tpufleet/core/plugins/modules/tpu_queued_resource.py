@@ -1,21 +1,27 @@
-"""The module tpufleet.core.tpu_queued_resource; its work is in module_utils/cloud/tpu_queue.py."""
+"""The module tpufleet.core.tpu_queued_resource.
+
+module_utils/cloud/queued_resources.py makes the change.
+"""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: tpu_queued_resource
-short_description: Ask for Cloud TPUs through Google's queue
+short_description: Request Cloud TPUs through Google's queue, one or several slices of one run
 description:
-  - Puts a request for one TPU, or for several that are slices of one run, into the queue, and waits
-    until they are there. What the queue makes is listed by the inventory as any other TPU.
-  - A request that failed, or whose TPUs were preempted, is never tried again by Google and holds
-    quota. This module removes its own dead request before it asks anew; it has no living TPU.
-  - Runs where ansible-playbook runs (on localhost), with that Python.
+  - Puts a request for TPUs into the queue and waits until they exist. The inventory lists them like
+    any other TPU.
+  - This is the way to create TPUs that are slices of one run (multislice), by O(node_count). For
+    single TPUs, C(queued) in the fleet file does the same.
+  - Google never tries a request again that failed, or whose TPUs were preempted, and it holds quota
+    until it is deleted. This module deletes its own dead request, which has no living TPU, before
+    it creates a new one.
+  - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
 author: tpufleet maintainers
 extends_documentation_fragment: [tpufleet.core.tpu_api, tpufleet.core.tpu_node]
 attributes:
   check_mode:
-    description: Makes no request that changes anything, and foretells the same as the real run.
+    description: Changes nothing, and returns what would change.
     support: full
   diff_mode:
     description: Shows the request before and after.
@@ -30,35 +36,35 @@ options:
     type: str
     required: true
   state:
-    description: Whether it should be there or not.
+    description: Whether the request should exist.
     type: str
     choices: [present, absent]
     default: present
   node_name:
     description:
-      The TPU's name, or where O(node_count) is more than 1 what stands before V(-0), V(-1) and so
-      on. By default O(name).
+      The TPU's name; with O(node_count) above 1, the part before V(-0), V(-1) and so on. By default
+      O(name).
     type: str
     default: ""
   node_count:
-    description: How many TPUs alike. More than one are slices of one run (multislice).
+    description: The number of TPUs. Several are slices of one run (multislice).
     type: int
     default: 1
   tier:
     description:
-      V(spot) is cheaper and may be taken away at any moment; V(guaranteed) stays for
+      V(spot) is cheaper and may be preempted at any time; V(guaranteed) stays for
       O(min_duration); V(on-demand) is neither.
     type: str
     choices: [on-demand, spot, guaranteed]
     default: on-demand
   min_duration:
-    description: How long the TPUs have to stay, such as V(6h); for O(tier=guaranteed).
+    description: How long the TPUs must stay, such as V(6h); for O(tier=guaranteed).
     type: str
   valid_for:
-    description: How long to stay in the queue, such as V(90m), V(6h) or V(2d); then it fails.
+    description: How long to wait in the queue, such as V(90m), V(6h) or V(2d); then it fails.
     type: str
   valid_until:
-    description: Until when to stay in the queue, in RFC 3339, such as V(2026-12-01T06:00:00Z).
+    description: Until when to wait in the queue, in RFC 3339, such as V(2026-12-01T06:00:00Z).
     type: str
     default: ""
   reservation:
@@ -66,33 +72,33 @@ options:
     type: str
     default: ""
   wait:
-    description: Whether to wait until the TPUs are there, or to return when it is in the queue.
+    description: Wait until the TPUs exist, not only until the request is in the queue.
     type: bool
     default: true
   replace_dead:
-    description: Delete a dead request of this name, and ask anew.
+    description: Delete a dead request of this name, and create it again.
     type: bool
     default: true
   force:
-    description: To remove a request with its living TPUs; without it that is an error.
+    description: Delete a request with its living TPUs, which is an error otherwise.
     type: bool
     default: false
   timeout:
-    description: How long all of it may take, in seconds. The request stays in the queue after it.
+    description: For everything, in seconds. The request stays in the queue after it.
     type: int
     default: 1800
   accelerator_type:
-    description: What each TPU is, such as V(v4-16); or O(accelerator_config).
+    description: The type of each TPU, such as V(v4-16); or O(accelerator_config).
     type: str
     default: ""
   runtime_version:
-    description: The workers' image, such as V(tpu-ubuntu2204-base); needed to ask for TPUs.
+    description: The workers' image, such as V(tpu-ubuntu2204-base). Creating TPUs needs it.
     type: str
     default: ""
 """
 
 EXAMPLES = r"""
-- name: Ask for two slices of one run, for six hours, and go on at once
+- name: Request two slices of one run, for at most six hours, without waiting for them
   tpufleet.core.tpu_queued_resource:
     api: "{{ tpu_api }}"
     name: big
@@ -104,7 +110,7 @@ EXAMPLES = r"""
     valid_for: 6h
     wait: false
 
-- name: Give them back
+- name: Delete the request and its TPUs
   tpufleet.core.tpu_queued_resource:
     api: "{{ tpu_api }}"
     name: big
@@ -117,7 +123,7 @@ RETURN = r"""
 request:
   description: The request with its state, error, tier and the names of its TPUs.
   type: dict
-  returned: when there is one
+  returned: if it exists
   sample: {name: big, zone: us-central2-b, state: ACTIVE, tier: spot, nodes: [big-0, big-1]}
 msg:
   description: One line on what happened.
@@ -134,63 +140,60 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud.cloud_module import (
-    NAMED_OPTIONS,
-    NEEDED_TO_MAKE,
-    PROGRESS_OPTION,
-    progress_of,
-    result_of,
-    run_cloud_module,
+from ..module_utils.cloud.errors import QuotaError
+from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
+from ..module_utils.cloud.node_spec import NODE_OPTIONS, SCHEDULING_FLAGS, NodeSpec, parse_duration
+from ..module_utils.cloud.queued_resources import (
+    QueuedOutcome,
+    QueuedResourceSpec,
+    ensure_not_requested,
+    ensure_requested,
 )
+from ..module_utils.cloud.quota import QuotaExplainer
 from ..module_utils.cloud.tpu_api import TpuApi
-from ..module_utils.cloud.tpu_queue import ensure_not_requested, ensure_requested
-from ..module_utils.cloud.tpu_requests import WantedRequest, facts_of_request, seconds_of
-from ..module_utils.cloud.wanted_options import NODE_OPTIONS, wanted_of
-
-_SCHEDULING = ("spot", "preemptible", "reserved")
 
 
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
     given = module.params
     if given["state"] == "absent":
-        return result_of(
-            ensure_not_requested(
-                api,
-                given["zone"],
-                given["name"],
-                timeout=given["timeout"],
-                force=given["force"],
-                check=module.check_mode,
-                progress=progress_of(given),
-            )
+        return ensure_not_requested(
+            api,
+            given["zone"],
+            given["name"],
+            timeout=given["timeout"],
+            force=given["force"],
+            check=module.check_mode,
+        ).result()
+    outcome = _create(module, api)
+    request = outcome.request
+    if request is None:
+        return outcome.result()
+    status = {"state": request.state, "error": request.error}
+    return outcome.result() | {"request": request.facts() | status}
+
+
+def _create(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
+    given = module.params
+    spec = _spec(given)
+    try:
+        return ensure_requested(
+            api,
+            spec,
+            timeout=given["timeout"],
+            wait=given["wait"],
+            check=module.check_mode,
+            replace_dead=given["replace_dead"],
         )
-    done = ensure_requested(
-        api,
-        _wanted(given),
-        timeout=given["timeout"],
-        wait=given["wait"],
-        check=module.check_mode,
-        replace_dead=given["replace_dead"],
-        progress=progress_of(given),
-    )
-    result = result_of(done)
-    if done.request:
-        result["request"] = facts_of_request(done.request) | {
-            "state": done.request.state,
-            "error": done.request.error,
-        }
-    return result
+    except QuotaError as refused:
+        raise QuotaExplainer(api).explain(refused, spec.tpu) from None
 
 
-def _wanted(given: dict[str, Any]) -> WantedRequest:
-    tpu = {
-        **given,
-        "name": given["node_name"] or given["name"],
-        **dict.fromkeys(_SCHEDULING, False),
-    }
-    return WantedRequest(
+def _spec(given: dict[str, Any]) -> QueuedResourceSpec:
+    flags = dict.fromkeys(SCHEDULING_FLAGS, False) | {"spot": given["tier"] == "spot"}
+    tpu = {**given, "name": given["node_name"] or given["name"], **flags}
+    return QueuedResourceSpec(
         name=given["name"],
-        tpu=wanted_of(tpu),
+        tpu=NodeSpec.of_options(tpu),
         count=given["node_count"],
         tier="" if given["tier"] == "on-demand" else given["tier"],
         min_duration=_seconds(given, "min_duration"),
@@ -201,19 +204,18 @@ def _wanted(given: dict[str, Any]) -> WantedRequest:
 
 
 def _seconds(given: dict[str, Any], key: str) -> int | None:
-    return None if given[key] is None else seconds_of(given[key], key)
+    return None if given[key] is None else parse_duration(given[key], key)
 
 
 def main() -> None:
     """Run as a module."""
-    node = {key: option for key, option in NODE_OPTIONS.items() if key not in _SCHEDULING}
+    node = {key: option for key, option in NODE_OPTIONS.items() if key not in SCHEDULING_FLAGS}
     texts = ("node_name", "valid_until", "reservation")
     run_cloud_module(
         _run,
         {
             **NAMED_OPTIONS,
             **node,
-            **PROGRESS_OPTION,
             **{key: {"type": "str", "default": ""} for key in texts},
             **{key: {"type": "str"} for key in ("min_duration", "valid_for")},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -227,7 +229,7 @@ def main() -> None:
             "replace_dead": {"type": "bool", "default": True},
             "force": {"type": "bool", "default": False},
         },
-        required_if=NEEDED_TO_MAKE,
+        required_if=REQUIRED_TO_CREATE,
     )
 
 

@@ -1,41 +1,40 @@
-"""The module tpufleet.core.vpc_firewall; what it does is in module_utils/cloud/vpc_firewall.py."""
+"""The module tpufleet.core.vpc_firewall; module_utils/cloud/firewall.py makes the change."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vpc_firewall
-short_description: Let in to a fleet's machines what must come in, and nothing else
+short_description: Configure the VPC firewall of a fleet
 description:
-  - Has firewall rules in the VPC network for all machines with the network tag O(tag), which let in
-    ssh from O(ssh_from) alone, let in everything that comes from machines of the same tag, and deny
-    all else.
-  - Touches no rule that it didn't make. Its own are called O(name) with C(-ssh), C(-inside) or
-    C(-rest) behind it, and say so in their description. A rule of others that lets everybody in
-    before these are asked is warned about by name.
-  - TPUs get the tag by C(tags) in C(tpu_fleet); C(create.yml) adds it where C(fleet_firewall) is
-    said.
-  - Runs where ansible-playbook runs (on localhost), with that Python.
+  - Manages firewall rules of a VPC network for all machines with the network tag O(tag). They allow
+    ssh from O(ssh_from) only, allow everything from machines with the same tag, and deny all other
+    inbound access.
+  - Never changes a rule that it did not create. The names of its own are O(name) with V(-ssh),
+    V(-inside) or V(-rest) appended, and their descriptions say so. A warning names each rule of
+    others that allows everyone with a higher priority.
+  - TPUs get the tag by C(tags) in C(tpu_fleet); C(create.yml) adds it if C(fleet_firewall) is set.
+  - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
 author: tpufleet maintainers
 extends_documentation_fragment: [tpufleet.core.tpu_api]
 attributes:
   check_mode:
-    description: Makes no request that changes anything, and foretells the same as the real run.
+    description: Changes nothing, and returns what would change.
     support: full
   diff_mode:
     description: Shows the rules before and after.
     support: full
 options:
   name:
-    description: What the rules' names begin with.
+    description: The start of the rules' names.
     type: str
     default: tpufleet
   state:
-    description: Whether the rules should be there or not.
+    description: Whether the rules should exist.
     type: str
     choices: [present, absent]
     default: present
   network:
-    description: The VPC network. It can't be changed on a rule that exists.
+    description: The VPC network. It can't be changed on an existing rule.
     type: str
     default: default
   tag:
@@ -43,33 +42,33 @@ options:
     type: str
   ssh_from:
     description:
-      - The ranges that ssh may come from, such as V(203.0.113.7/32). None, and nobody gets in from
-        outside the fleet.
-      - Google's Identity-Aware Proxy comes from V(35.235.240.0/20).
+      - The ranges that may use ssh, such as V(203.0.113.7/32). Without any, only the fleet itself
+        may.
+      - The range of Google's Identity-Aware Proxy is V(35.235.240.0/20).
     type: list
     elements: str
     default: []
   anyone:
-    description: The whole world is meant, where O(ssh_from) is that. There is a warning each time.
+    description: Confirms an O(ssh_from) that allows everyone. There is a warning each time.
     type: bool
     default: false
   recreate:
-    description: Delete a rule that differs in what can't be changed, and make it anew.
+    description: Delete and create again a rule that differs in what can't be changed.
     type: bool
     default: false
   timeout:
-    description: How long all of it may take, in seconds.
+    description: For everything, in seconds.
     type: int
     default: 300
 """
 
 EXAMPLES = r"""
-- name: Let nobody in to the fleet but by ssh from the office
+- name: Allow only ssh from the office
   tpufleet.core.vpc_firewall:
     api: "{{ tpu_api }}"
     ssh_from: [203.0.113.0/28]
 
-- name: Have the rules no more
+- name: Delete the rules
   tpufleet.core.vpc_firewall:
     api: "{{ tpu_api }}"
     state: absent
@@ -77,7 +76,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 rules:
-  description: The fleet's rules by name, as they are now.
+  description: The fleet's rules by name.
   type: dict
   returned: success
   sample: {tpufleet-ssh: {allowed: ["tcp:22"], source_ranges: [203.0.113.0/28]}}
@@ -95,33 +94,31 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud.cloud_module import result_of, run_cloud_module
-from ..module_utils.cloud.compute_api import ComputeApi
-from ..module_utils.cloud.firewall_rules import wanted_rules
+from ..module_utils.cloud.firewall import desired_rules, ensure_rules
+from ..module_utils.cloud.module import run_cloud_module
 from ..module_utils.cloud.tpu_api import TpuApi
-from ..module_utils.cloud.vpc_firewall import ensure_rules
 
 
 def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
     given = module.params
-    rules = wanted_rules(
+    rules = desired_rules(
         given["name"],
         given["network"],
         given["tag"] or given["name"],
         given["ssh_from"],
         anyone=given["anyone"],
     )
-    done = ensure_rules(
-        ComputeApi(api),
+    outcome = ensure_rules(
+        api.compute,
         given["name"],
         rules if given["state"] == "present" else (),
         timeout=given["timeout"],
         check=module.check_mode,
         recreate=given["recreate"],
     )
-    for warning in done.warnings:
+    for warning in outcome.warnings:
         module.warn(warning)
-    return result_of(done) | {"rules": dict(done.after)}
+    return outcome.result() | {"rules": dict(outcome.after)}
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import tpu_errors as errors
+from . import errors
 
 #: How often the API may refuse a deletion for the moment (HTTP 429, 5xx) before it is an error.
 TRIES = 10
@@ -35,23 +35,23 @@ def delete_exactly(
     """Delete a resource and wait until it is gone; another one of its name stays.
 
     Neither the Cloud TPU API v2 nor Compute Engine takes an id or etag with a deletion, so the id
-    is read immediately before every try, and a try is never repeated without reading it again.
+    is read immediately before every try.
 
     Args:
         what: what is done, for errors: ``delete TPU demo (us-central2-b)``.
         expected_id: the API's id of the resource.
         look: read the resource that has the name now, None if there is none.
-        delete: ask for the deletion once; return the operation, None if there was none to delete.
+        delete: request the deletion once; return the operation, None if there was none to delete.
         wait: wait until an operation is done.
-        pause: sleep before the so-many-th next look; raises DeadlineExceeded.
-        progress: hears the state while it waits.
+        pause: sleep before look number ``n``; raises DeadlineExceeded.
+        progress: receives the state while it waits.
 
     Raises BadAnswer if the API gave no id, Unavailable, and what the callables raise.
     """
     if not expected_id:
         raise errors.BadAnswer(
-            f"can't {what}: the API gave no id, so another one of this name cannot be told from "
-            "it. Delete it with gcloud"
+            f"can't {what}: the API gave no id, so it cannot be told from another one of this "
+            "name. Delete it with gcloud"
         )
     refused = 0
     for looked in itertools.count():
@@ -66,7 +66,7 @@ def delete_exactly(
         try:
             operation = delete()
         except errors.NoAnswer:
-            continue  # it may have worked
+            continue  # it may have taken effect
         except errors.Unavailable:
             refused += 1
             if refused == TRIES:

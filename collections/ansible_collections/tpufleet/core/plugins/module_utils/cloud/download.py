@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from . import tpu_errors as errors
-from .gcs import Objects, StoredObject
+from . import errors
+from .storage import Bucket, StoredObject
 
 AT_ONCE = 8
 #: How much of an object one request reads, bytes.
@@ -50,10 +50,10 @@ def is_same(path: Path, stored: StoredObject) -> bool:
     return _matches(checksum, stored)
 
 
-def download(bucket: Objects, stored: StoredObject, target: Path) -> None:
+def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
     """Write one object to a file, which is there whole and verified or not at all.
 
-    Raises DownloadError for this object alone, other TpuApiErrors and OSError for all.
+    Raises DownloadError for this object alone, other CloudErrors and OSError for all.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def download(bucket: Objects, stored: StoredObject, target: Path) -> None:
 
 
 def download_all(
-    bucket: Objects, wanted: Mapping[Path, StoredObject]
+    bucket: Bucket, wanted: Mapping[Path, StoredObject]
 ) -> dict[Path, DownloadError | None]:
     """Download objects side by side; return what became of each. Raises as download."""
 
@@ -111,7 +111,7 @@ def missing(
     return wanted, unsafe
 
 
-def _piece(bucket: Objects, stored: StoredObject, start: int) -> bytes:
+def _piece(bucket: Bucket, stored: StoredObject, start: int) -> bytes:
     length = min(PIECE, stored.size - start)
     try:
         return bucket.content(stored.name, start, length, generation=stored.generation)

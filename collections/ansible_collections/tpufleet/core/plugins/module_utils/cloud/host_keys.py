@@ -1,8 +1,8 @@
 """The fleet's own known_hosts file: which ssh host keys belong to which worker.
 
-Keys stand under an alias of TPU id and worker number (ssh's HostKeyAlias), so that an address that
-changes changes nothing, and an address that another TPU gets later proves nothing. They come from
-the workers' guest attributes, over the API's TLS: nobody is asked to trust a key on first sight.
+Keys are stored under an alias of TPU id and worker number (ssh's HostKeyAlias), so that a changed
+address changes nothing, and an address that another TPU gets later proves nothing. They come from
+the workers' guest attributes, over the API's TLS, so nobody must trust a key on first sight.
 Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; the comment holds the guest's host name, which IAP
 needs.
 """
@@ -18,18 +18,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from .errors import CloudError, DeadlineExceeded, NotConfigured
+from .http import Polling
+from .nodes import Node
 from .tpu_api import TpuApi
-from .tpu_errors import DeadlineExceeded, NotConfigured, TpuApiError
-from .tpu_nodes import Node
 
-#: Where Google's guest agent publishes the keys, and the entry that holds the guest's host name.
+#: Where Google's guest agent publishes the keys, and the attribute with the guest's host name.
 HOST_KEYS_PATH = "hostkeys/"
-EVERYTHING_PATH = ""
+ALL_PATHS = ""
 HOST_NAME_ENTRY = "hostname"
 
-#: How long a READY TPU may take to publish its host keys, seconds; they come late in the guests'
-#: boot.
-HOST_KEYS_PATIENCE = 120.0
+#: How long a READY TPU may take to publish its host keys, in seconds: guests do so late.
+PUBLISHED_WITHIN_S = 120.0
 
 _KEY_TYPE = re.compile(r"(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.\-]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?")
@@ -44,21 +44,21 @@ class KnownHost:
     host_name: str = ""
 
     def lines(self) -> list[str]:
-        """Give its lines in the file."""
+        """Return its lines in the file."""
         return [
             f"{self.alias} {kind} {key} {self.host_name}".strip() for kind, key in self.keys.items()
         ]
 
 
 def alias_of(node_key: str, worker: int) -> str:
-    """Name a worker in the known_hosts file: TPU id and worker number."""
+    """Return the name of a worker in the known_hosts file."""
     return f"{node_key}-w{worker}"
 
 
 def known_host(alias: str, published: Mapping[str, str]) -> KnownHost | None:
-    """Take the keys out of a worker's guest attributes; None if it has not published a valid one.
+    """Validate a worker's guest attributes; None if they hold no valid key.
 
-    The attributes are the guest's word: what is no proper key of the type it claims is left out.
+    The guest writes them: whatever is not a proper key of its type is left out.
     """
     keys = {
         kind: key
@@ -70,7 +70,7 @@ def known_host(alias: str, published: Mapping[str, str]) -> KnownHost | None:
 
 
 def _is_key_of(kind: str, key: str) -> bool:
-    """Check that the base64 holds what RFC 4253 (6.6) says: a length, then the key type's name."""
+    """Return whether the base64 is as in RFC 4253 (6.6): a length, then the name of the type."""
     try:
         raw = base64.b64decode(key, validate=True)
     except ValueError:
@@ -80,13 +80,13 @@ def _is_key_of(kind: str, key: str) -> bool:
 
 
 class KnownHostsFile:
-    """The file, read whole and written whole under a lock; mode 0600 in a directory of 0700."""
+    """The file, read and written as a whole under a lock; mode 0600 in a directory of 0700."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
 
     def read(self) -> dict[str, KnownHost]:
-        """Give the known workers by alias; none if there is no file. Passes foreign lines over."""
+        """Return the known workers by alias, skipping foreign lines; none if there is no file."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -106,28 +106,25 @@ class KnownHostsFile:
         return hosts
 
     def add(self, new: Iterable[KnownHost]) -> None:
-        """Add workers; one that is there already keeps the keys it was met with.
-
-        The host name of one that was written down without is added to its keys.
-        """
-        met = {host.alias: host for host in new}
-        if not met:
+        """Add workers. A known one keeps its keys, and gets a host name if it had none."""
+        added = {host.alias: host for host in new}
+        if not added:
             return
         with self._locked():
             known = self.read()
             named = {
                 alias: replace(known[alias], host_name=host.host_name)
-                for alias, host in met.items()
+                for alias, host in added.items()
                 if alias in known and host.host_name and not known[alias].host_name
             }
-            kept = [line for line in self._lines() if line.split(" ", 1)[0] not in named]
-            fresh = [host for alias, host in met.items() if alias not in known]
+            unchanged = [line for line in self._lines() if line.split(" ", 1)[0] not in named]
+            fresh = [host for alias, host in added.items() if alias not in known]
             self._write(
-                kept + [line for host in [*named.values(), *fresh] for line in host.lines()]
+                unchanged + [line for host in [*named.values(), *fresh] for line in host.lines()]
             )
 
     def forget(self, node_key: str) -> None:
-        """Remove all workers of a TPU that is gone."""
+        """Remove all workers of a deleted TPU."""
         ours = re.compile(re.escape(node_key) + r"-w[0-9]+\s")
         if not self.path.exists():
             return
@@ -138,12 +135,12 @@ class KnownHostsFile:
         return self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
 
     def _write(self, lines: Sequence[str]) -> None:
-        beside = self.path.with_name(self.path.name + ".new")
+        partial = self.path.with_name(self.path.name + ".new")
         with os.fdopen(
-            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
         ) as file:
             file.writelines(f"{line}\n" for line in lines)
-        beside.replace(self.path)
+        partial.replace(self.path)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -163,60 +160,72 @@ class KnownHostsFile:
             os.close(lock)
 
 
-def published_keys(
-    api: TpuApi, zone: str, name: str, node_key: str, workers: int, *, with_names: bool = False
-) -> dict[int, KnownHost]:
-    """Ask a READY TPU for its workers' host keys; give those that have published some, by worker.
+def published_keys(api: TpuApi, node: Node, *, with_names: bool = False) -> list[KnownHost]:
+    """Read the host keys that a READY TPU's workers have published.
 
-    One request for all workers; one for each where the answer doesn't tell which entry is whose.
-    ``with_names`` also asks for the guests' host names.
+    One request for all workers; one for each where the answer does not tell them apart.
+    ``with_names`` also reads the guests' host names.
     """
-    path = EVERYTHING_PATH if with_names else HOST_KEYS_PATH
-    answers = api.guest_attributes(zone, name, path)
-    if len(answers) == workers:
-        by_worker = dict(enumerate(answers))
-    else:
-        by_worker = {}
-        for worker in range(workers):
-            try:
-                answer = api.guest_attributes(zone, name, path, [worker])
-            except TpuApiError:
-                continue  # a worker that has published nothing yet may be unknown there
-            by_worker[worker] = answer[0] if answer else {}
-    found = {
-        worker: known_host(alias_of(node_key, worker), entry) for worker, entry in by_worker.items()
-    }
-    return {worker: host for worker, host in found.items() if host}
+    path = ALL_PATHS if with_names else HOST_KEYS_PATH
+    workers = len(node.endpoints)
+    answers = api.guest_attributes(node.zone, node.name, path)
+    if len(answers) != workers:
+        answers = [_worker_attributes(api, node, path, worker) for worker in range(workers)]
+    found = [
+        known_host(alias_of(node.key, worker), answer) for worker, answer in enumerate(answers)
+    ]
+    return [host for host in found if host]
+
+
+def _worker_attributes(api: TpuApi, node: Node, path: str, worker: int) -> dict[str, str]:
+    try:
+        answer = api.guest_attributes(node.zone, node.name, path, [worker])
+    except CloudError:
+        return {}  # the API may not know a worker that has published nothing yet
+    return answer[0] if answer else {}
 
 
 def remember_host_keys(
-    api: TpuApi, node: Node, known_hosts_file: str, progress: Callable[[str], None]
+    read_keys: Callable[[], Iterable[KnownHost]],
+    node: Node,
+    known_hosts_file: str,
+    polling: Polling,
+    progress: Callable[[str], None] = lambda _text: None,
 ) -> list[int]:
-    """Wait for the workers' published host keys, write them down; give the workers without."""
+    """Wait for the workers' host keys and store them; return the workers without.
+
+    Args:
+        read_keys: reads the keys published so far.
+        node: the TPU.
+        known_hosts_file: the fleet's own.
+        polling: how to wait.
+        progress: receives what it waits for.
+    """
     file = KnownHostsFile(known_hosts_file)
-    deadline = api.deadline_in(HOST_KEYS_PATIENCE)
+    deadline = polling.deadline_in(PUBLISHED_WITHIN_S)
     tried = 0
     while True:
-        known = file.read()
-        missing = [w for w in range(len(node.endpoints)) if alias_of(node.key, w) not in known]
+        missing = _unknown_workers(file, node)
         if missing:
-            found = published_keys(
-                api, node.zone, node.name, node.key, len(node.endpoints), with_names=True
-            )
-            file.add(found.values())
-            missing = [worker for worker in missing if worker not in found]
+            file.add(read_keys())
+            missing = _unknown_workers(file, node)
         if not missing:
             return []
         progress("waiting for the ssh host keys")
         try:
-            api.pause("read the host keys", tried, deadline)
+            polling.pause("read the host keys", tried, deadline)
         except DeadlineExceeded:
             return missing
         tried += 1
 
 
+def _unknown_workers(file: KnownHostsFile, node: Node) -> list[int]:
+    known = file.read()
+    return [w for w in range(len(node.endpoints)) if alias_of(node.key, w) not in known]
+
+
 def ssh_options(known_hosts: str, alias: str, *, accept_new: bool) -> str:
-    """Give ssh's command line options that check the worker's key in the fleet's own file."""
+    """Return ssh's command line options that check a worker's key in the fleet's own file."""
     path = str(Path(known_hosts).expanduser())
     if re.search(r"[^A-Za-z0-9_./+,:@\-]", path):
         # ssh splits this value at spaces and expands %; Ansible splits the whole line like a shell.

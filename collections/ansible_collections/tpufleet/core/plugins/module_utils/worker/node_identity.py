@@ -1,13 +1,15 @@
-"""The identity of one TPU. Python 3.9, standard library: workers import this file."""
+"""The identity of one TPU, and the patterns of its parts. Python 3.9: workers import this file."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]+[0-9]*[a-z]?")
+#: A TPU, or a queued resource.
+NODE_NAME = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+NODE_ID = r"[A-Za-z0-9_-]{1,64}"
+#: ``us-central2-b``, or an AI zone such as ``us-south1-ai1b``.
+ZONE = r"[a-z]+-[a-z]+[0-9]+-[a-z]+[0-9]*[a-z]?"
 
 
 @dataclass(frozen=True)
@@ -22,10 +24,10 @@ class NodeIdentity:
     def parse(cls, name: object, zone: object, node_id: object) -> NodeIdentity:
         """Validate an identity from outside. Raises ValueError."""
         for what, value, pattern in (
-            ("TPU name", name, _NAME),
-            ("zone", zone, _ZONE),
-            ("node id", node_id, _ID),
+            ("TPU name", name, NODE_NAME),
+            ("zone", zone, ZONE),
+            ("node id", node_id, NODE_ID),
         ):
-            if not isinstance(value, str) or not pattern.fullmatch(value):
+            if not isinstance(value, str) or not re.fullmatch(pattern, value):
                 raise ValueError(f"invalid {what} ({value!r:.80})")
         return cls(str(name), str(zone), str(node_id))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from ...module_utils.cloud import tpu_errors as errors
-from ...module_utils.cloud.tpu_api import ApiSettings
+from ...module_utils.cloud import errors
+from ...module_utils.cloud.session import ApiSettings
 from ...module_utils.worker.doctor_finding import Finding, mend, ok, unseen
 from .doctor_probe import Probe, Reply
 
@@ -32,7 +32,7 @@ def cloud_findings(
     """
     try:
         probe = opener(settings.address, settings.credentials_file)
-    except errors.TpuApiError as error:
+    except errors.CloudError as error:
         return [mend("credentials", str(error)), *_unseen("without credentials")]
     where = f"{settings.address}/v2/projects/{quote(settings.project, safe=':')}/locations"
     try:
@@ -43,7 +43,7 @@ def cloud_findings(
             mend("credentials", said, _renewal(settings)),
             *_unseen("without valid credentials"),
         ]
-    except errors.TpuApiError as error:
+    except errors.CloudError as error:
         return [
             unseen("credentials", f"{whose(probe.credentials, settings)}; not tried"),
             mend("API", str(error), f"curl -sS -o /dev/null {settings.address}"),
@@ -94,7 +94,7 @@ def project_finding(settings: ApiSettings, probe: Probe) -> Finding:
     url = f"{settings.compute_address}/projects/{quote(name, safe=':')}"
     try:
         reply = probe.get(url)
-    except errors.TpuApiError as error:
+    except errors.CloudError as error:
         return unseen(check, f"{name}: {error}")
     if reply.status == 200:
         number = _NUMBER.match(str(reply.body.get("defaultServiceAccount", "")))

@@ -6,41 +6,37 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from urllib.parse import quote
 
-from ...module_utils.cloud import tpu_errors as errors
-from ...module_utils.cloud.gcs import GOOGLE as GOOGLE_STORAGE
-from ...module_utils.cloud.gcs import Location
-from ...module_utils.cloud.tpu_api import ApiSettings, TpuApi
-from ...module_utils.cloud.tpu_requests import parse_request
-from ...module_utils.cloud.tpu_shapes import shape_of
+from ...module_utils.cloud import errors
+from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings
+from ...module_utils.cloud.shapes import shape_of
+from ...module_utils.cloud.storage import BucketUrl
 from ...module_utils.worker.doctor_finding import Finding, mend, ok, unseen
-from ..fleet.bucket_place import doubt_of
-from ..fleet.fleet import FleetTpu, expand
-from ..fleet.tpu_fleet import Survey, survey
-from ..fleet.tpu_plan import WARN_DAYS, Plan, plan, read_date
-from .doctor_probe import Probe, Reply
+from ..fleet.bucket_location import location_warning
+from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
+from ..fleet.reconcile import observe
+from ..fleet.source import Source
+from ..fleet.spec import FleetEntry, parse_fleet
+from .doctor_probe import Probe, Reply, StorageProbe
 
 #: What a run does with its bucket.
 RIGHTS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
 FLEET_FILE = "inventory/*/group_vars/all/fleet.yml"
 
 
-def fleet_finding(entries: object) -> tuple[tuple[FleetTpu, ...], Finding]:
+def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
     """Read the fleet file as create.yml does."""
     check = "fleet file"
     try:
-        fleet = expand(entries)
-        for tpu in fleet:
-            for choice in tpu.choices:
-                choice.check()
-    except errors.TpuApiError as error:
+        fleet = parse_fleet(entries)
+    except errors.CloudError as error:
         return (), mend(check, str(error), f"$EDITOR {FLEET_FILE}")
     if not fleet:
         return (), mend(check, "wants no TPU yet", f"$EDITOR {FLEET_FILE}")
-    strange = sorted({each.choices[0].kind for each in fleet if not shape_of(each.choices[0].kind)})
+    strange = sorted({each.specs[0].kind for each in fleet if not shape_of(each.specs[0].kind)})
     if strange:
         said = f"the accelerator type {', '.join(strange)} is unknown here"
         return fleet, mend(check, said, f"$EDITOR {FLEET_FILE}")
-    chips = sum(shape.chips for each in fleet if (shape := shape_of(each.choices[0].kind)))
+    chips = sum(shape.chips for each in fleet if (shape := shape_of(each.specs[0].kind)))
     many = f"{len(fleet)} TPU{'' if len(fleet) == 1 else 's'}"
     return fleet, ok(check, f"{many}, {chips} chips")
 
@@ -48,8 +44,8 @@ def fleet_finding(entries: object) -> tuple[tuple[FleetTpu, ...], Finding]:
 def grant_finding(grant_ends: object, today: date) -> Finding | None:
     """Count the days that the grant has left, where its end is given."""
     try:
-        ends = read_date(grant_ends)
-    except errors.TpuApiError as error:
+        ends = parse_date(grant_ends)
+    except errors.CloudError as error:
         return mend("grant", str(error), f"$EDITOR {FLEET_FILE}")
     if ends is None:
         return None
@@ -63,42 +59,46 @@ def grant_finding(grant_ends: object, today: date) -> Finding | None:
 
 
 def quota_findings(
-    api: TpuApi, fleet: Sequence[FleetTpu], zones: Sequence[str], today: date
+    source: Source,
+    settings: ApiSettings,
+    fleet: Sequence[FleetEntry],
+    zones: Sequence[str],
+    today: date,
 ) -> list[Finding]:
-    """Say what holds quota, by type and zone, and what holds it for nothing."""
+    """Check what holds quota, by type and zone, and what holds it for nothing."""
     try:
-        seen: Survey = survey(api, fleet, list(zones))
-        requests = [parse_request(request) for request in api.list_requests(list(zones))]
-    except errors.TpuApiError as error:
+        observed = observe(source, fleet, zones)
+        requests = source.list_queued(zones)
+    except errors.CloudError as error:
         return [unseen("quota", str(error))]
-    found = list(quota_lines(plan(fleet, seen, requests, today=today), api.settings))
+    found = list(quota_lines(make_plan(fleet, observed, requests, today=today), settings))
     for tpu in fleet:
-        if tpu.name not in seen.present:
-            found += _last_refusal(api, tpu)
+        if tpu.name not in observed.present:
+            found += _last_refusal(source, settings, tpu)
     return found
 
 
 def quota_lines(found: Plan, settings: ApiSettings) -> Iterator[Finding]:
-    """Say a plan's chips by quota, a line each, and each dead request."""
+    """Return a finding for each quota of a plan, and for each dead request."""
     limits = _limits_page(settings)
     for entry in found.chips:
         said = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
         yield ok("quota", f"{said}; the limit: {limits}")
     for entry in found.dead_requests:
         said = f"{entry['words']} is dead and holds quota for nothing"
-        yield mend("quota", said, entry["mend"])
+        yield mend("quota", said, entry["fix"])
     if not found.chips and not found.dead_requests:
         yield ok("quota", f"nothing holds any; the limits: {limits}")
 
 
-def _last_refusal(api: TpuApi, tpu: FleetTpu) -> Iterator[Finding]:
+def _last_refusal(source: Source, settings: ApiSettings, tpu: FleetEntry) -> Iterator[Finding]:
     for zone in tpu.zones:
         try:
-            error = api.creation_error(zone, tpu.name)
-        except errors.TpuApiError:
-            continue  # the listing before has said what keeps the API from answering
+            error = source.creation_error(zone, tpu.name)
+        except errors.CloudError:
+            continue  # the listing before has reported why the API does not answer
         if isinstance(error, errors.QuotaError):
-            yield mend("quota", str(error), f"ask for more: {_limits_page(api.settings)}")
+            yield mend("quota", str(error), f"ask for more: {_limits_page(settings)}")
 
 
 def _limits_page(settings: ApiSettings) -> str:
@@ -110,7 +110,7 @@ def bucket_findings(
     settings: ApiSettings,
     bucket: str,
     zones: Sequence[str],
-    opener: Callable[[str, str], Probe] = Probe,
+    opener: Callable[[str, str], Probe] = StorageProbe,
 ) -> list[Finding]:
     """Look at the bucket: there, ours to write to, in the TPUs' region."""
     check = "bucket"
@@ -118,8 +118,8 @@ def bucket_findings(
         said = "none is set: checkpoints need a disk that outlives the TPUs, or bucket: gs://NAME"
         return [ok(check, said)]
     try:
-        place = Location.of(bucket)
-    except errors.TpuApiError as error:
+        place = BucketUrl.parse(bucket)
+    except errors.CloudError as error:
         return [mend(check, str(error), "$EDITOR inventory/*/group_vars/all/bucket.yml")]
     address = settings.storage_address
     if not address:
@@ -127,12 +127,12 @@ def bucket_findings(
     where = f"{address}/storage/v1/b/{quote(place.bucket, safe='')}"
     real = address == GOOGLE_STORAGE
     try:
-        probe = opener(address, settings.credentials_file) if real else _Emulator(address)
+        probe = opener(address, settings.credentials_file)
         there = probe.get(where)
         rights = probe.get(f"{where}/iam/testPermissions", {"permissions": RIGHTS})
     except errors.Unauthorized as error:
         return [unseen(check, f"{bucket}: {error}")]
-    except errors.TpuApiError as error:
+    except errors.CloudError as error:
         return [mend(check, f"{bucket}: {error}", f"curl -sS -o /dev/null {address}")]
     return list(bucket_lines(place.bucket, there, rights, zones, emulated=not real))
 
@@ -167,22 +167,10 @@ def bucket_lines(
         yield mend(check, f"{where} is not to be written to: no right to {verbs}", grant)
     else:
         yield ok(check, f"{where} is there, to be read and written")
-    doubt = doubt_of(name, there.body, zones)
+    doubt = location_warning(name, there.body, zones)
     if doubt and not emulated:
         region = zones[0].rpartition("-")[0]
         by = f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
         yield mend("bucket's region", doubt, by)
     elif not emulated:
         yield ok("bucket's region", str(there.body.get("location", "not said")).lower())
-
-
-class _Emulator(Probe):
-    """An emulator takes no credentials and is never behind a proxy."""
-
-    def __init__(self, address: str) -> None:
-        from google.auth.credentials import AnonymousCredentials
-        from google.auth.transport.requests import AuthorizedSession
-
-        self.address = address
-        self._session = AuthorizedSession(AnonymousCredentials())
-        self._session.trust_env = False

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ...module_utils.cloud import tpu_errors as errors
-from ...module_utils.cloud.google_session import open_session
+from ...module_utils.cloud import errors
+from ...module_utils.cloud.http import network_error
+from ...module_utils.cloud.session import open_session, open_storage_session
 
 TIMEOUT_S = 20
 
@@ -81,7 +82,7 @@ class Probe:
             raise errors.Unauthorized(f"no token for them: {words}") from None
         except (GoogleAuthError, lost.RequestException, ValueError) as broken:
             raise errors.NoAnswer(
-                f"no answer from {url.split('?')[0]} ({_words(broken)})"
+                f"no answer from {url.split('?')[0]} ({network_error(broken)})"
             ) from None
         try:
             body = reply.json() if reply.content else {}
@@ -95,24 +96,17 @@ class Probe:
         )
 
 
+class StorageProbe(Probe):
+    """Asks Cloud Storage; an emulator without credentials."""
+
+    def __init__(self, address: str, credentials_file: str) -> None:
+        self.address = address
+        self._session = open_storage_session(address, credentials_file)
+
+
 def _skew(date: str | None, now: float) -> float | None:
     try:
         # A Date is cut down to whole seconds: half of one is its middle.
         return now - parsedate_to_datetime(date or "").timestamp() - 0.5
     except (TypeError, ValueError):
         return None
-
-
-def _words(error: BaseException) -> str:
-    """Give the first reason of the system's own in the chain of causes, or the kind of error."""
-    queue: list[object] = [error]
-    seen: set[int] = set()
-    while queue:
-        found = queue.pop(0)
-        if not isinstance(found, BaseException) or id(found) in seen:
-            continue
-        seen.add(id(found))
-        if isinstance(found, OSError) and found.strerror:
-            return found.strerror.lower()
-        queue += [*found.args, getattr(found, "reason", None), found.__cause__, found.__context__]
-    return type(error).__name__

@@ -1,7 +1,7 @@
-"""Which TPUs belong to this fleet, and whether one may be deleted unattended. Pure.
+"""Ownership: which TPUs belong to this fleet, and whether one may be deleted unattended.
 
 ``create`` sets the label ``tpufleet-fleet`` to the name of the fleet (the inventory's option
-``fleet_name``). A TPU without that label is foreign: somebody made it by other means. Label rules:
+``fleet_name``). A TPU without that label is foreign: somebody else created it. Rules for labels:
 https://cloud.google.com/resource-manager/docs/labels-overview#requirements.
 """
 
@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 
-from ...module_utils.cloud.tpu_errors import NotConfigured
-from ...module_utils.cloud.tpu_nodes import Node
+from ...module_utils.cloud.errors import NotConfigured
+from ...module_utils.cloud.nodes import Node
 from ...module_utils.worker.node_identity import NodeIdentity
 
 LABEL = "tpufleet-fleet"
@@ -42,7 +42,7 @@ def parse_fleet_name(value: object) -> str:
 
 
 def owner_of(labels: Mapping[str, str], fleet_name: str) -> Owner:
-    """Tell from a TPU's labels who it belongs to."""
+    """Return who a TPU belongs to, by its labels."""
     name = labels.get(LABEL, "")
     if not name:
         return Owner.NOBODY
@@ -50,14 +50,14 @@ def owner_of(labels: Mapping[str, str], fleet_name: str) -> Owner:
 
 
 def is_ours(labels: Mapping[str, str], fleet_name: str) -> bool:
-    """Tell whether a TPU with these labels belongs to this fleet."""
+    """Return whether a TPU with these labels belongs to this fleet."""
     return owner_of(labels, fleet_name) is Owner.THIS_FLEET
 
 
 def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
-    """Say why ``create`` must leave an existing TPU as it is; empty if it need not.
+    """Return why ``create`` must not change an existing TPU; empty if it may.
 
-    ``adopt`` says that a person wants a TPU without an owner to belong to this fleet from now on.
+    ``adopt``: a person wants a TPU without an owner to belong to this fleet.
     """
     owner = owner_of(node.labels, fleet_name)
     if owner is Owner.OTHER_FLEET:
@@ -74,7 +74,7 @@ def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
 
 
 def deletion_blocker(node: Node, expected: NodeIdentity, fleet_name: str) -> str:
-    """Say why a TPU must not be deleted unattended; empty if it may be.
+    """Return why a TPU must not be deleted unattended; empty if it may be.
 
     It may be deleted only if it is the expected one (name, zone and id) and carries the label of
     this fleet.

@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible import context
 
-from ..fleet.ownership import NodeIdentity
+from ...module_utils.worker.node_identity import NodeIdentity
 from ..view import play_result
 from .decision import Action
 from .observation import Observation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...module_utils.cloud import tpu_errors as errors
-from ...module_utils.cloud.gcs import SCHEME, Objects
+from ...module_utils.cloud import errors
+from ...module_utils.cloud.storage import SCHEME, Bucket
 from ...module_utils.worker.contract import DONE_MARKER
 from ...module_utils.worker.done_marker import MAX_BYTES, DoneMarker, parse_text
 
@@ -22,13 +22,13 @@ def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> Done
         run: a marker of another run does not count.
         api: ``tpu_api`` of the inventory.
 
-    Raises TpuApiError where the bucket does not answer. One that this controller may not read, or
+    Raises CloudError where the bucket does not answer. One that this controller may not read, or
     that its cloud does not have, holds no marker for it.
     """
     if not checkpoints.startswith(SCHEME):
         return None
     try:
-        text = Objects.of(checkpoints, api).content(DONE_MARKER, 0, MAX_BYTES + 1)
+        text = Bucket.of(checkpoints, api).content(DONE_MARKER, 0, MAX_BYTES + 1)
     except (errors.NotFound, errors.Forbidden, errors.InvalidRequest, errors.NotConfigured):
         return None
     return parse_text(text, run)

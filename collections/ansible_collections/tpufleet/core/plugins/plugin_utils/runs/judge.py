@@ -10,7 +10,7 @@ from typing import Any
 
 from ...module_utils.worker.run_progress import goodput
 from ...module_utils.worker.run_state import ReasonCode, RunState, latest
-from ..fleet.tpu_slices import run_places
+from ..fleet.slices import run_places
 from ..view.folded_names import natural_order
 from .history import EventKind
 from .observation import DEAD, GONE, READY

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...module_utils.cloud.tpu_nodes import Node
+from ...module_utils.cloud.nodes import Node
 from .observation import CHANGING, DEAD, FOREIGN, GONE, READY, Observation, ObservedTpu
 from .process_status import find_process
 
 if TYPE_CHECKING:
-    from ..fleet.ownership import NodeIdentity
+    from ...module_utils.worker.node_identity import NodeIdentity
     from .record import RunRecord
 
 MULTISLICE = "multislice_"

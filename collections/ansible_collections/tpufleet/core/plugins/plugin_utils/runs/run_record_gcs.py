@@ -6,23 +6,23 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...module_utils.cloud.gcs import ConflictError, Objects
-from ...module_utils.cloud.tpu_errors import TpuApiError
+from ...module_utils.cloud.errors import CloudError, Conflict
+from ...module_utils.cloud.storage import Bucket
 from .run_record import RecordConflictError, RecordError, after_change, check_generation
 
 
 class RecordBucket:
     """The records below ``gs://bucket/prefix``, one object a run."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Bucket) -> None:
         self._objects = objects
 
     @classmethod
     def of(cls, fleet_state: str, api: Mapping[str, Any]) -> RecordBucket:
         """Open the bucket with the API's key, at its storage endpoint. Raises RecordError."""
         try:
-            return cls(Objects.of(f"{fleet_state.rstrip('/')}/runs", api))
-        except TpuApiError as error:
+            return cls(Bucket.of(f"{fleet_state.rstrip('/')}/runs", api))
+        except CloudError as error:
             raise RecordError(f"fleet_state: {error}") from None
 
     def read(self, run: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class RecordBucket:
         """Name the runs that have a record. Raises RecordError."""
         try:
             names = self._objects.names()
-        except TpuApiError as error:
+        except CloudError as error:
             raise RecordError(str(error)) from None
         return [name.removesuffix(".json") for name in names if name.endswith(".json")]
 
@@ -62,15 +62,15 @@ class RecordBucket:
     def _swap(self, run: str, swap: Callable[[], object]) -> None:
         try:
             swap()
-        except ConflictError:
+        except Conflict:
             raise RecordConflictError(
                 f"the record of run {run} was changed by someone else meanwhile: run this again"
             ) from None
-        except TpuApiError as error:
+        except CloudError as error:
             raise RecordError(str(error)) from None
 
     def _seen(self, run: str) -> tuple[dict[str, Any], int]:
         try:
             return self._objects.read(f"{run}.json")
-        except TpuApiError as error:
+        except CloudError as error:
             raise RecordError(str(error)) from None

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...module_utils.cloud.tpu_errors import TpuApiError
-from ..fleet.fleet import FleetTpu, expand
-from ..fleet.ownership import NodeIdentity
+from ...module_utils.cloud.errors import CloudError
+from ...module_utils.worker.node_identity import NodeIdentity
+from ..fleet.spec import FleetEntry, parse_fleet
 from .actor import Claim
 from .lease import LeaseHeldError
 from .observation import ObservedTpu
@@ -53,7 +53,7 @@ class Upkeep:
                 now, store = self.watch.clock(), self.watch.store
                 prune(self.watch.kept / RELEASES, store.read_all(), now)
                 store.archive_finished(records.usable.values(), now)
-        except (RecordError, TpuApiError, OSError) as error:
+        except (RecordError, CloudError, OSError) as error:
             return UpkeepOutcome(error=str(error))
         return UpkeepOutcome(deleted)
 
@@ -62,11 +62,11 @@ class Upkeep:
     ) -> list[str]:
         """Delete the fleet's TPUs that were idle for their ``idle_delete_after``. Name them.
 
-        Only a TPU with an id and this fleet's label is deleted. Raises TpuApiError for a bad
+        Only a TPU with an id and this fleet's label is deleted. Raises CloudError for a bad
         fleet, RecordError.
         """
         gone = []
-        for tpu in expand(fleet or []):
+        for tpu in parse_fleet(fleet or []):
             seen = owned_tpu(tpu, snapshot)
             if tpu.idle_delete_after is None or seen is None:
                 continue
@@ -117,7 +117,7 @@ class Upkeep:
         return ""
 
 
-def owned_tpu(tpu: FleetTpu, snapshot: Snapshot) -> ObservedTpu | None:
+def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
     """Return the one TPU that this entry of the fleet is; None if there is none, or several."""
     (inventory, *_) = snapshot.listings
     found = [

@@ -18,8 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.cloud.gcs import ConflictError, Objects
-from ...module_utils.cloud.tpu_errors import BadAnswer, TpuApiError
+from ...module_utils.cloud.errors import BadAnswer, CloudError, Conflict
+from ...module_utils.cloud.storage import Bucket
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MOST_SECONDS = 1e10
@@ -94,7 +94,7 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
             _replace_object(_bucket(fleet_state, api), name, value)
         else:
             _replace_file(_folder(fleet_state) / name, json.dumps(value))
-    except (TpuApiError, OSError) as error:
+    except (CloudError, OSError) as error:
         raise HeartbeatError(
             f"{fleet_state}: the watch's heartbeat is not written: {error}"
         ) from None
@@ -112,7 +112,7 @@ def read_heartbeats(fleet_state: str, api: Mapping[str, Any]) -> tuple[Heartbeat
             if fleet_state.startswith("gs://")
             else _files(_folder(fleet_state))
         )
-    except (TpuApiError, OSError) as error:
+    except (CloudError, OSError) as error:
         raise HeartbeatError(f"{fleet_state}: the watch's heartbeat is not read: {error}") from None
     for value in values:
         try:
@@ -161,8 +161,8 @@ def _folder(fleet_state: str) -> Path:
     return Path(fleet_state).expanduser() / "watch" / "passes"
 
 
-def _bucket(fleet_state: str, api: Mapping[str, Any]) -> Objects:
-    return Objects.of(f"{fleet_state.rstrip('/')}/watch/passes", api)
+def _bucket(fleet_state: str, api: Mapping[str, Any]) -> Bucket:
+    return Bucket.of(f"{fleet_state.rstrip('/')}/watch/passes", api)
 
 
 def _replace_file(path: Path, text: str) -> None:
@@ -177,13 +177,13 @@ def _replace_file(path: Path, text: str) -> None:
         raise
 
 
-def _replace_object(bucket: Objects, name: str, value: Mapping[str, Any]) -> None:
+def _replace_object(bucket: Bucket, name: str, value: Mapping[str, Any]) -> None:
     for _ in range(_TRIES):
         _, generation = bucket.read(name)
         try:
             bucket.write(name, value, generation)
             return
-        except ConflictError as error:
+        except Conflict as error:
             conflict = error
     raise conflict
 
@@ -198,7 +198,7 @@ def _files(folder: Path) -> list[object]:
     return found
 
 
-def _objects(bucket: Objects) -> list[object]:
+def _objects(bucket: Bucket) -> list[object]:
     found: list[object] = []
     for name in bucket.names():
         if name.endswith(".json"):

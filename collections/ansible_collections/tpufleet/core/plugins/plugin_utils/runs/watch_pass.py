@@ -110,8 +110,8 @@ class WatchPass:
         log: the watch's log.
         limits: when to give up, and how long to wait.
         kept: this controller's state directory.
-        list_tpus: asks the API for the TPUs. Raises TpuApiError.
-        read_done: reads the done marker beside a run's checkpoints. Raises TpuApiError.
+        list_tpus: asks the API for the TPUs. Raises CloudError.
+        read_done: reads the done marker beside a run's checkpoints. Raises CloudError.
         check: decide and show, but change nothing.
         clock: unix time, seconds.
         sleep: waits for seconds.
@@ -132,7 +132,7 @@ class WatchPass:
     def confirm(self, records: Iterable[RunRecord], snapshot: Snapshot) -> Snapshot:
         """Ask the API itself about TPUs that seem lost, until two answers have the same state.
 
-        The inventory may have been read before the TPU was lost. Raises TpuApiError.
+        The inventory may have been read before the TPU was lost. Raises CloudError.
         """
         wanted = [each for each in records if each.wanted == DesiredState.RUNNING]
         for asked in range(ASK_AT_MOST):
@@ -198,7 +198,7 @@ class WatchPass:
             return outcome.did_nothing(Cause.of(CauseCode.LEASE_HELD, error=str(held)))
 
     def _is_done(self, record: RunRecord) -> bool:
-        """Return whether the recorded attempt has left its done marker. Raises TpuApiError."""
+        """Return whether the recorded attempt has left its done marker. Raises CloudError."""
         marker = self.read_done(record)
         return marker is not None and marker.attempt == record.attempt
 

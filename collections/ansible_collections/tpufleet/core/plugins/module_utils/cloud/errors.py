@@ -1,0 +1,241 @@
+# ruff: noqa: N818  the names are the API's own words for its errors
+"""Errors of Google's APIs, each as one readable line.
+
+The classes follow Google's error model (https://google.aip.dev/193): an HTTP status, a canonical
+code such as ``NOT_FOUND``, a message, and details of known types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_SECRETS = re.compile(
+    r"(?i)bearer\s+[^\s\"',;]+"
+    r"|ya29\.[\w.\-]+"
+    r"|eyJ[\w\-]+\.[\w\-]+\.[\w\-]*"
+    r"|(?<=access_token)[\"'=:\s]+[^\s\"',;&}]+"
+    r"|(?<=assertion)[\"'=:\s]+[^\s\"',;&}]+"
+    r"|-----BEGIN[^-]*PRIVATE KEY-----.*?(?:-----END[^-]*-----|$)",
+    re.DOTALL,
+)
+
+
+def one_line(text: object) -> str:
+    """Return the text on one line, without control characters, tokens and keys."""
+    clean = _SECRETS.sub("(hidden)", str(text))
+    return " ".join("".join(c if c.isprintable() else " " for c in clean).split())
+
+
+class CloudError(Exception):
+    """A request to a cloud API failed. ``str()`` is one line; ``reason`` is a word for programs."""
+
+    reason = "error"
+
+    def __init__(self, text: object) -> None:
+        super().__init__(one_line(text))
+
+
+class NotConfigured(CloudError):
+    """A setting is missing or has an invalid value."""
+
+    reason = "configuration"
+
+
+class Unauthorized(CloudError):
+    """There are no credentials, or the API does not accept them (HTTP 401)."""
+
+    reason = "unauthorized"
+
+
+class Forbidden(CloudError):
+    """The credentials are valid but lack the permission (HTTP 403)."""
+
+    reason = "forbidden"
+
+
+class NotFound(CloudError):
+    """The resource does not exist (HTTP 404)."""
+
+    reason = "not_found"
+
+
+class AlreadyExists(CloudError):
+    """A resource of this name exists already (HTTP 409)."""
+
+    reason = "already_exists"
+
+
+class Conflict(CloudError):
+    """The object has changed since it was read (HTTP 412)."""
+
+    reason = "conflict"
+
+
+class InvalidRequest(CloudError):
+    """The API rejects the request: a wrong type, zone, runtime, name or state (HTTP 400)."""
+
+    reason = "invalid"
+
+
+class Different(CloudError):
+    """The resource exists, but differs from the desired state in what cannot be changed."""
+
+    reason = "different"
+
+
+class QuotaError(CloudError):
+    """The project's quota is used up; waiting does not help."""
+
+    reason = "quota"
+
+
+class CapacityError(CloudError):
+    """Google has no free TPU of this type in the zone now; another zone or a later time may."""
+
+    reason = "capacity"
+
+
+class Unavailable(CloudError):
+    """The API kept answering HTTP 429 or 5xx until the retries ran out."""
+
+    reason = "unavailable"
+
+
+class NoAnswer(CloudError):
+    """No answer: refused, dropped or timed out. The request may have taken effect or not."""
+
+    reason = "no_answer"
+
+
+class PartialAnswer(CloudError):
+    """A list lacks some zones, so what is missing from it may exist."""
+
+    reason = "partial"
+
+
+class BadAnswer(CloudError):
+    """Malformed API response: not JSON, or fields of unexpected types."""
+
+    reason = "bad_answer"
+
+
+class OperationFailed(CloudError):
+    """A long-running operation ended with an error of its own."""
+
+    reason = "operation"
+
+
+class DeadlineExceeded(CloudError):
+    """The timeout has passed; the cloud continues with the operation."""
+
+    reason = "deadline"
+
+
+GET_CREDENTIALS = (
+    "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS "
+    "or credentials_file to a service account's key file"
+)
+
+#: Google's answer is the same for a project that does not exist, that belongs to somebody else, and
+#: in which the account has no role.
+CHECK_PROJECT = (
+    "if the project is not yours, `gcloud projects list` shows which are (project in tpu.yml); "
+    "if it is, the account lacks a role in it, such as roles/tpu.admin"
+)
+_OF_A_PROJECT = re.compile(r"on resource \W*(?:[\w.]+/)?projects?[/ ]")
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+
+
+def error_body(answer: object) -> Mapping[str, Any]:
+    """Return ``{code, message, status, details}`` of an error answer; empty for other shapes."""
+    error = answer.get("error") if isinstance(answer, Mapping) else None
+    return error if isinstance(error, Mapping) else {}
+
+
+def _names_a_quota(error: Mapping[str, Any]) -> bool:
+    """Return whether a 429 RESOURCE_EXHAUSTED means a used-up quota, not a rate limit.
+
+    A used-up TPU quota reads ``Quota limit 'TPUV3sPodPerProjectPerZone…' has been exceeded. Limit:
+    …``; a rate limit carries an ErrorInfo with the reason RATE_LIMIT_EXCEEDED.
+    """
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else []:
+        if isinstance(detail, Mapping) and detail.get("reason") == "RATE_LIMIT_EXCEEDED":
+            return False
+    return bool(re.search(r"(?i)quota limit\s+['\"]", str(error.get("message", ""))))
+
+
+def _older_reasons(error: Mapping[str, Any]) -> set[str]:
+    """Return the reasons in ``errors``, the shape of Compute's and Cloud Storage's answers."""
+    entries = error.get("errors")
+    return {
+        str(entry.get("reason"))
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, Mapping)
+    }
+
+
+def is_transient(status: int, answer: object) -> bool:
+    """Return whether a retry may help: a rate limit or 5xx, but not a used-up quota.
+
+    Compute answers 403 for a rate limit, too.
+    """
+    error = error_body(answer)
+    if status == 403:
+        return bool(_older_reasons(error) & {"rateLimitExceeded", "userRateLimitExceeded"})
+    return status in TRANSIENT_STATUSES and not _names_a_quota(error)
+
+
+def from_http(status: int, answer: object, what: str) -> CloudError:
+    """Return the typed error of an HTTP answer that is no success.
+
+    ``what`` names the request, as in "list the TPUs of zone us-central2-b".
+    """
+    error = error_body(answer)
+    message = one_line(error.get("message") or f"HTTP {status}")
+    if status == 401:
+        return Unauthorized(f"can't {what}: the credentials are not accepted; {GET_CREDENTIALS}")
+    if "quotaExceeded" in _older_reasons(error):
+        return QuotaError(f"can't {what}: {message}")
+    if status == 403:
+        hint = f"; {CHECK_PROJECT}" if _OF_A_PROJECT.search(message) else ""
+        return Forbidden(f"can't {what}: {message}{hint}")
+    if status == 404:
+        return NotFound(f"can't {what}: {message}")
+    if status == 409:
+        return AlreadyExists(f"can't {what}: {message}")
+    if status == 412:
+        return Conflict(f"can't {what}: it has changed since it was read")
+    if _names_a_quota(error):
+        return QuotaError(f"can't {what}: {message}")
+    if status in TRANSIENT_STATUSES:
+        return Unavailable(
+            f"can't {what}: the API keeps answering {status} ({message}); try again later"
+        )
+    return InvalidRequest(f"can't {what}: {message}")
+
+
+def from_operation(error: Mapping[str, Any], what: str) -> CloudError:
+    """Return the typed error of an operation's ``error``, a google.rpc.Status."""
+    message = one_line(error.get("message") or f"error code {error.get('code')}")
+    if error.get("code") == 8:
+        if _names_a_quota(error):
+            return QuotaError(f"can't {what}: {message}")
+        return CapacityError(f"can't {what}: {message} (try another zone, or again later)")
+    return OperationFailed(f"can't {what}: {message}")
+
+
+def from_compute_operation(error: Mapping[str, Any], what: str) -> CloudError:
+    """Return the typed error of a Compute operation: ``{errors: [{code, message}]}``."""
+    entries = error.get("errors")
+    found = [entry for entry in entries if isinstance(entry, Mapping)] if entries else []
+    codes = {str(entry.get("code")) for entry in found}
+    messages = "; ".join(str(entry.get("message") or entry.get("code")) for entry in found)
+    text = f"can't {what}: {messages or 'the operation failed without an error message'}"
+    if "QUOTA_EXCEEDED" in codes:
+        return QuotaError(text)
+    if any("RESOURCE_POOL_EXHAUSTED" in code for code in codes):
+        return CapacityError(text)
+    return OperationFailed(text)

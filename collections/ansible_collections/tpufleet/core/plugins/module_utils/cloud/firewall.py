@@ -1,0 +1,328 @@
+"""Firewall rules of a fleet: desired state, observed state, and the change to it.
+
+Rules for the machines with the fleet's network tag: ssh from given ranges, everything between
+them, and right behind these a denial of all else. Rules of others are never touched. The shape is
+https://cloud.google.com/compute/docs/reference/rest/v1/firewalls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
+from typing import Any
+
+from .compute import ComputeApi
+from .errors import BadAnswer, Different, NotConfigured
+from .names import last_part
+from .outcome import Outcome
+
+#: Rules whose description begins so are the collection's; no other is ever touched.
+MARK = "Made by tpufleet.core.vpc_firewall"
+ALLOW_PRIORITY, DENY_PRIORITY = 1000, 1001
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
+_LISTS = ("sourceRanges", "sourceTags", "targetTags")
+_IMMUTABLE = ("name", "network", "direction")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One firewall rule for inbound access. Empty lists: not set."""
+
+    name: str
+    network: str
+    priority: int
+    allowed: tuple[str, ...]
+    denied: tuple[str, ...]
+    source_ranges: tuple[str, ...]
+    source_tags: tuple[str, ...]
+    target_tags: tuple[str, ...]
+    description: str
+    direction: str = "INGRESS"
+    disabled: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """The collection created it."""
+        return self.description.startswith(MARK)
+
+    @property
+    def allows_everyone(self) -> bool:
+        """It allows access from every address."""
+        return bool(self.allowed) and not self.disabled and open_to_all(self.source_ranges)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is compared and what a diff shows."""
+        return {
+            "network": last_part(self.network),
+            "direction": self.direction,
+            "priority": self.priority,
+            "disabled": self.disabled,
+            "allowed": sorted(self.allowed),
+            "denied": sorted(self.denied),
+            "source_ranges": sorted(self.source_ranges),
+            "source_tags": sorted(self.source_tags),
+            "target_tags": sorted(self.target_tags),
+        }
+
+    def body(self, project: str) -> dict[str, Any]:
+        """Return it as the API takes it."""
+        network = self.network
+        if "/" not in network:
+            network = f"projects/{project}/global/networks/{network}"
+        sides = {
+            "sourceRanges": self.source_ranges,
+            "sourceTags": self.source_tags,
+            "targetTags": self.target_tags,
+        }
+        return {
+            "name": self.name,
+            "network": network,
+            "description": self.description,
+            "direction": self.direction,
+            "disabled": self.disabled,
+            "priority": self.priority,
+            **{key: list(items) for key, items in sides.items() if items},
+            **({"allowed": _protocols(self.allowed)} if self.allowed else {}),
+            **({"denied": _protocols(self.denied)} if self.denied else {}),
+        }
+
+
+@dataclass(frozen=True)
+class FirewallOutcome(Outcome):
+    """The outcome for a fleet's firewall rules."""
+
+    warnings: tuple[str, ...] = ()
+
+
+def desired_rules(
+    name: str, network: str, tag: str, ssh_from: Sequence[str], *, anyone: bool
+) -> tuple[Rule, ...]:
+    """Return the rules of a fleet. Raises NotConfigured, one line each.
+
+    Without ``ssh_from`` nobody is allowed in by ssh. ``anyone`` confirms that ``ssh_from`` may be
+    every address.
+    """
+    for option, text in (("name", name), ("tag", tag)):
+        if not _NAME.fullmatch(text):
+            raise NotConfigured(
+                f"{option}: invalid ({text!r:.60}). Use up to 52 of a-z, 0-9 and -, a letter first"
+            )
+    ranges = [_range(text) for text in ssh_from]
+    texts = [str(each) for each in ranges]
+    if open_to_all(texts) and not anyone:
+        raise NotConfigured(
+            f"ssh_from allows everyone ({', '.join(texts)}). Set your own ranges "
+            "(`curl -4 https://ifconfig.me` shows your address), or set anyone: true"
+        )
+
+    def rule(kind: str, about: str, **fields: Any) -> Rule:
+        defaults: dict[str, Any] = {
+            "priority": ALLOW_PRIORITY,
+            "allowed": (),
+            "denied": (),
+            "source_ranges": (),
+            "source_tags": (),
+        }
+        return Rule(
+            f"{name}-{kind}",
+            network,
+            target_tags=(tag,),
+            description=f"{MARK}: {about}",
+            **defaults | fields,
+        )
+
+    rules = [rule("inside", "everything within the fleet", allowed=("all",), source_tags=(tag,))]
+    # Google takes IPv4 or IPv6 ranges in a rule, not both.
+    for kind, family in (("ssh", IPv4Network), ("ssh6", IPv6Network)):
+        mine = tuple(sorted({str(each) for each in ranges if isinstance(each, family)}))
+        if mine:
+            rules.append(rule(kind, "ssh", allowed=("tcp:22",), source_ranges=mine))
+    for kind, everywhere in (("rest", "0.0.0.0/0"), ("rest6", "::/0")):
+        last = {"priority": DENY_PRIORITY, "denied": ("all",), "source_ranges": (everywhere,)}
+        rules.append(rule(kind, "nothing else", **last))
+    return tuple(rules)
+
+
+def rule_names(name: str) -> tuple[str, ...]:
+    """Return the names of all rules that a fleet of this name may have."""
+    return tuple(f"{name}-{kind}" for kind in ("inside", "ssh", "ssh6", "rest", "rest6"))
+
+
+def open_to_all(ranges: Iterable[str]) -> bool:
+    """Return whether the ranges together are all addresses; two halves are, too."""
+    for family in (IPv4Network, IPv6Network):
+        mine = [net for net in map(_lenient, ranges) if isinstance(net, family)]
+        if any(net.prefixlen == 0 for net in collapse_addresses(mine)):
+            return True
+    return False
+
+
+def parse_rule(data: Mapping[str, Any]) -> Rule:
+    """Validate a firewall rule of the API's JSON. Raises BadAnswer."""
+    name = data.get("name")
+    if not isinstance(name, str) or not name:
+        raise BadAnswer(f"malformed API response: a firewall rule without a name ({name!r:.60})")
+    lists: dict[str, tuple[str, ...]] = {}
+    for key in _LISTS:
+        items = data.get(key) or []
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise BadAnswer(f"firewall rule {name}: malformed API response: {key} is {items!r:.60}")
+        lists[key] = tuple(items)
+    priority = data.get("priority", 1000)
+    return Rule(
+        name,
+        str(data.get("network") or ""),
+        priority if isinstance(priority, int) else 1000,
+        _protocol_names(data.get("allowed"), name),
+        _protocol_names(data.get("denied"), name),
+        lists["sourceRanges"],
+        lists["sourceTags"],
+        lists["targetTags"],
+        str(data.get("description") or ""),
+        str(data.get("direction") or "INGRESS"),
+        data.get("disabled") is True,
+    )
+
+
+def immutable_differences(observed: Rule, desired: Rule) -> list[str]:
+    """Describe what differs and can't be changed on an existing rule."""
+    pairs = [(key, observed.facts()[key], desired.facts()[key]) for key in ("network", "direction")]
+    # A rule that allows can't become one that denies.
+    kinds = ["deny" if rule.denied else "allow" for rule in (observed, desired)]
+    pairs.append(("kind", *kinds))
+    return [f"{key} is {have}, expected {want}" for key, have, want in pairs if have != want]
+
+
+def ensure_rules(
+    api: ComputeApi,
+    name: str,
+    desired: Sequence[Rule],
+    *,
+    timeout: float,
+    check: bool = False,
+    recreate: bool = False,
+) -> FirewallOutcome:
+    """Create, change and delete the fleet's rules until they are the desired ones.
+
+    Raises Different, before it changes anything, for a rule of others that has the name, and for
+    one that differs in what can't be changed (without ``recreate``). ``timeout`` in seconds.
+    """
+    deadline = api.polling.deadline_in(timeout)
+    everything = [parse_rule(rule) for rule in api.list_firewalls()]
+    observed = {rule.name: rule for rule in everything if rule.name in rule_names(name)}
+    _refuse_foreign(observed.values())
+    wanted = {rule.name: rule for rule in desired}
+    recreated = _to_recreate(observed, wanted, recreate)
+    before = {rule.name: rule.facts() for rule in observed.values()}
+    after = {rule.name: rule.facts() for rule in wanted.values()}
+    if not check:
+        # Denials come first and go last: no moment allows more than before or after.
+        for rule in sorted(wanted.values(), key=lambda rule: not rule.denied):
+            if rule.name in recreated:
+                _wait(api, api.delete_firewall(rule.name), f"delete {rule.name}", deadline)
+            if rule.name in recreated or rule.name not in observed:
+                what = f"create the firewall rule {rule.name}"
+                operation = api.insert_firewall(rule.body(api.settings.project))
+                _wait(api, operation, what, deadline)
+            elif after[rule.name] != before[rule.name]:
+                body = rule.body(api.settings.project)
+                changes = {key: value for key, value in body.items() if key not in _IMMUTABLE}
+                operation = api.patch_firewall(rule.name, changes)
+                _wait(api, operation, f"change {rule.name}", deadline)
+        for rule in sorted(observed.values(), key=lambda rule: bool(rule.denied)):
+            if rule.name not in wanted:
+                _wait(api, api.delete_firewall(rule.name), f"delete {rule.name}", deadline)
+    changed = before != after
+    state = "are unchanged"
+    if changed:
+        state = ("would be" if check else "are") + (" configured" if desired else " deleted")
+    msg = f"the firewall rules {name}-* {state}"
+    return FirewallOutcome(changed, msg, before, after, tuple(_warnings(everything, desired)))
+
+
+def _to_recreate(
+    observed: Mapping[str, Rule], wanted: Mapping[str, Rule], recreate: bool
+) -> set[str]:
+    names = set()
+    for rule in wanted.values():
+        if rule.name in observed and (why := immutable_differences(observed[rule.name], rule)):
+            if not recreate:
+                raise Different(
+                    f"firewall rule {rule.name} exists, but {'; '.join(why)}, which can't be "
+                    "changed. To delete and create it again, set recreate: true"
+                )
+            names.add(rule.name)
+    return names
+
+
+def _refuse_foreign(rules: Iterable[Rule]) -> None:
+    for rule in rules:
+        if not rule.is_ours:
+            raise Different(
+                f"firewall rule {rule.name}: this module did not create it, so it stays. Set "
+                "another name for the fleet's rules"
+            )
+
+
+def _wait(api: ComputeApi, operation: Mapping[str, Any] | None, what: str, deadline: float) -> None:
+    if operation is not None:
+        api.wait(operation, what, deadline)
+
+
+def _warnings(everything: Iterable[Rule], desired: Sequence[Rule]) -> Iterable[str]:
+    for rule in desired:
+        if rule.allows_everyone:
+            yield f"firewall rule {rule.name} allows ssh from everywhere (anyone: true)"
+    tags = {tag for rule in desired for tag in rule.target_tags}
+    networks = {rule.facts()["network"] for rule in desired}
+    for rule in everything:
+        applies = not rule.target_tags or tags & set(rule.target_tags)
+        if (
+            applies
+            and not rule.is_ours
+            and rule.allows_everyone
+            and rule.direction == "INGRESS"
+            and rule.facts()["network"] in networks
+            and rule.priority <= desired[0].priority
+        ):
+            yield (
+                f"firewall rule {rule.name} allows everyone to the fleet's machines "
+                f"({', '.join(rule.allowed)}) before the fleet's own rules apply, and is somebody "
+                f"else's. Delete it: gcloud compute firewall-rules delete {rule.name}"
+            )
+
+
+def _range(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text.strip())
+    except ValueError as wrong:
+        raise NotConfigured(
+            f"ssh_from: expected ranges such as 203.0.113.7/32 ({text!r:.60}: {wrong})"
+        ) from None
+
+
+def _lenient(text: str) -> IPv4Network | IPv6Network | None:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _protocols(names: Iterable[str]) -> list[dict[str, Any]]:
+    parts = [name.partition(":") for name in names]
+    return [
+        {"IPProtocol": protocol} | ({"ports": [ports]} if ports else {})
+        for protocol, _, ports in parts
+    ]
+
+
+def _protocol_names(entries: object, name: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, Mapping):
+            raise BadAnswer(f"firewall rule {name}: malformed API response ({entry!r:.60})")
+        protocol, ports = str(entry.get("IPProtocol") or ""), entry.get("ports") or []
+        found += [f"{protocol}:{port}" for port in ports] if ports else [protocol]
+    return tuple(found)

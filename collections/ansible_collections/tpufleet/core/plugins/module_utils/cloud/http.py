@@ -1,0 +1,275 @@
+"""JSON requests to Google's APIs: retries, pages, typed errors."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from . import errors
+from .session import open_session
+
+PAGE_SIZE = 500
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often to retry a request, and how long to wait in between (seconds).
+
+    Each wait is random up to a limit that doubles, so that many clients do not return at once.
+    ``connect_tries`` limits the tries for a server that cannot be reached at all.
+    """
+
+    tries: int = 10
+    connect_tries: int = 4
+    first_wait: float = 0.25
+    longest_wait: float = 8.0
+    request_timeout: float = 60.0
+
+    def wait_after(self, tried: int) -> float:
+        """Return the wait after try number ``tried``, counted from 1."""
+        return random.uniform(0, min(self.longest_wait, self.first_wait * 2 ** (tried - 1)))  # noqa: S311
+
+
+@dataclass(frozen=True)
+class Polling:
+    """Waits between two looks at something slow. ``clock`` is monotonic, in seconds."""
+
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def deadline_in(self, seconds: float) -> float:
+        """Return the time on ``clock`` that is this many seconds away."""
+        return self.clock() + seconds
+
+    def pause(self, what: str, tried: int, deadline: float) -> None:
+        """Sleep 0.5 s after the first look, up to 10 s later. Raises DeadlineExceeded."""
+        left = deadline - self.clock()
+        if left <= 0:
+            raise errors.DeadlineExceeded(
+                f"can't {what} within the timeout; the cloud continues with it. Run this again to "
+                "keep waiting, or set a longer timeout"
+            )
+        self.sleep(min(left, 10.0, 0.5 * 1.3**tried))
+
+
+class GoogleHttp:
+    """Requests to one address with one key. Safe for several threads.
+
+    Every failure is a CloudError of one line that names the request.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        credentials_file: str,
+        *,
+        retry: RetryPolicy | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        open_session: Callable[[str, str], Any] = open_session,
+    ) -> None:
+        self.address = address
+        self._retry = retry or RetryPolicy()
+        self._sleep = sleep
+        self._open_session = partial(open_session, address, credentials_file)
+
+    @cached_property
+    def _session(self) -> Any:
+        """Opened by the first request: an inventory from a cache needs no credentials."""
+        return self._open_session()
+
+    def pages(
+        self,
+        path: str,
+        what: str,
+        *,
+        size: str = "pageSize",
+        params: Mapping[str, str] | None = None,
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the pages of a list, each a JSON object, following ``nextPageToken``.
+
+        ``size`` is this API's parameter for the size of a page.
+        """
+        token, seen = "", set()
+        first = {**(params or {}), size: str(PAGE_SIZE)}
+        while True:
+            params = first | ({"pageToken": token} if token else {})
+            page = self.ask("GET", path, what, params=params)
+            yield page
+            token = page.get("nextPageToken") or ""
+            if not token:
+                return
+            if not isinstance(token, str) or token in seen:
+                raise errors.BadAnswer(
+                    f"can't {what}: {self.address} sends the same page again and again"
+                )
+            seen.add(token)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        repeatable: bool = True,
+        once: bool = False,
+    ) -> Mapping[str, Any]:
+        """Send a request as ``send`` does, and return the JSON object of its answer."""
+        reply = self.send(
+            method, path, what, params=params, json=body, repeatable=repeatable, once=once
+        )
+        return self.json_object(reply, what)
+
+    def json_object(self, reply: Any, what: str) -> Mapping[str, Any]:
+        """Return the JSON object of an answer; empty if it has no content. Raises BadAnswer."""
+        answer = _json(reply)
+        if not isinstance(answer, Mapping):
+            raise errors.BadAnswer(f"can't {what}: malformed response from {self.address}")
+        return answer
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        *,
+        repeatable: bool = True,
+        once: bool = False,
+        **request: Any,
+    ) -> Any:
+        """Send a request, retry it where that may help, and return the successful answer.
+
+        Args:
+            method: of HTTP.
+            path: below the address.
+            what: what is done, for errors: ``read TPU demo (us-central2-b)``.
+            repeatable: if not, never retry after a lost answer, because the first try may have
+                taken effect.
+            once: never retry. For deletions by name: by the time of a retry, the name may be
+                another resource's, so the caller checks the id before every try.
+            request: ``params``, ``json``, ``data`` and ``headers`` as for requests.
+        """
+        from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+        from requests import exceptions as lost
+
+        limit = self._retry.request_timeout
+        tries = 1 if once else self._retry.tries
+        for tried in range(1, tries + 1):
+            last = tried == tries
+            try:
+                reply = self._session.request(
+                    method,
+                    self.address + path,
+                    timeout=limit,
+                    max_allowed_time=limit,
+                    allow_redirects=False,
+                    **request,
+                )
+            except RefreshError as refused:
+                raise errors.Unauthorized(
+                    f"can't {what}: no token for these credentials ({_summary(refused)}); "
+                    f"{errors.GET_CREDENTIALS}"
+                ) from None
+            except (
+                TransportError,
+                lost.ConnectionError,
+                lost.Timeout,
+                lost.ChunkedEncodingError,
+            ) as broken:
+                unreached = _never_connected(broken)
+                # TransportError concerns the token: the request itself was never sent.
+                sent = not unreached and not isinstance(broken, TransportError)
+                if (
+                    last
+                    or (unreached and tried >= self._retry.connect_tries)
+                    or (sent and not repeatable)
+                ):
+                    raise errors.NoAnswer(
+                        f"can't {what}: no answer from {self.address} ({network_error(broken)})"
+                    ) from None
+                self._sleep(self._retry.wait_after(tried))
+                continue
+            except (GoogleAuthError, lost.RequestException, ValueError) as wrong:
+                raise errors.BadAnswer(
+                    f"can't {what}: {type(wrong).__name__} at {self.address}"
+                ) from None
+            if 200 <= reply.status_code < 300:
+                return reply
+            answer = _json(reply)
+            if last or not errors.is_transient(reply.status_code, answer):
+                raise errors.from_http(reply.status_code, answer, what)
+            if not repeatable and reply.status_code in (500, 502, 504):
+                # These may come from a proxy in front of a server that did the work.
+                raise errors.NoAnswer(f"can't {what}: the API answered {reply.status_code}")
+            retry_after = _retry_after(reply.headers.get("Retry-After"))
+            self._sleep(max(self._retry.wait_after(tried), retry_after))
+        raise AssertionError("the last try always returns or raises")
+
+
+def list_of(answer: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
+    """Return a list in an answer, empty if it is absent. Raises BadAnswer for other items."""
+    items = answer.get(key) if isinstance(answer, Mapping) else None
+    if items is None:
+        return []
+    if not isinstance(items, list) or not all(isinstance(item, kind) for item in items):
+        raise errors.BadAnswer(f"can't {what}: malformed {key} in the response")
+    return items
+
+
+def network_error(error: BaseException) -> str:
+    """Return why a request got no answer: the system's own error message if there is one."""
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror.lower()
+    names = {type(cause).__name__ for cause in _causes(error)}
+    if any("Timeout" in name for name in names):
+        return "timed out"
+    if any("NameResolution" in name for name in names):
+        return "no such host"
+    return "connection broken"
+
+
+def _json(reply: Any) -> object:
+    if not reply.content:
+        return {}
+    try:
+        return reply.json()
+    except (ValueError, RecursionError):
+        return None
+
+
+def _retry_after(header: str | None) -> float:
+    return min(float(header), 60.0) if header and header.isdecimal() else 0.0
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    queue: list[object] = [error]
+    while queue:
+        found = queue.pop(0)
+        if isinstance(found, BaseException) and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            queue += [
+                *found.args,
+                getattr(found, "reason", None),
+                found.__cause__,
+                found.__context__,
+            ]
+
+
+def _never_connected(error: BaseException) -> bool:
+    from requests.exceptions import ConnectTimeout
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+    kinds = (ConnectTimeout, ConnectTimeoutError, NewConnectionError)
+    return any(isinstance(cause, kinds) for cause in _causes(error))
+
+
+def _summary(error: BaseException) -> str:
+    return errors.one_line(error.args[0] if error.args else type(error).__name__)[:120]

@@ -1,0 +1,222 @@
+"""Desired state of one TPU: its validation, its form in the API, the options that describe it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import NotConfigured
+from .names import check_name, check_zone
+from .nodes import Disk
+from .shapes import CONFIG_TYPES, shape_of, type_of_config
+
+#: The metadata entry with the ssh keys that are allowed in: one line ``user:public key`` each.
+KEYS_ENTRY = "ssh-keys"
+#: The entry that allows users by OS Login instead (https://cloud.google.com/compute/docs/oslogin).
+OS_LOGIN_ENTRY = "enable-oslogin"
+_DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+SCHEDULING_FLAGS = ("spot", "preemptible", "reserved")
+
+#: Options of modules that describe a TPU, besides ``name`` and ``zone``.
+NODE_OPTIONS: dict[str, Any] = {
+    **{key: {"type": "str", "default": ""} for key in ("accelerator_type", "runtime_version")},
+    **{key: {"type": "bool", "default": False} for key in SCHEDULING_FLAGS},
+    **{key: {"type": "bool"} for key in ("external_ip", "secure_boot")},
+    **{key: {"type": "list", "elements": "str"} for key in ("tags", "scopes")},
+    **{key: {"type": "dict"} for key in ("labels", "metadata")},
+    **{key: {"type": "str"} for key in ("network", "subnetwork", "description", "service_account")},
+    "accelerator_config": {
+        "type": "dict",
+        "options": {
+            "type": {"type": "str", "choices": list(CONFIG_TYPES), "required": True},
+            "topology": {"type": "str", "required": True},
+        },
+    },
+    "data_disks": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "name": {"type": "str", "required": True},
+            "mode": {
+                "type": "str",
+                "choices": ["read-only", "read-write"],
+                "default": "read-only",
+            },
+            "size_gb": {"type": "int", "default": 0},
+            "type": {"type": "str", "default": ""},
+        },
+    },
+}
+_AS_GIVEN = (
+    *("name", "zone", "accelerator_type", "runtime_version", *SCHEDULING_FLAGS),
+    *("network", "subnetwork", "external_ip", "description", "service_account", "secure_boot"),
+)
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """Desired state of a TPU. None: the API's default, and any value of an existing TPU is fine.
+
+    Args:
+        config_type: with ``topology`` instead of ``accelerator_type``: ``V4`` and ``2x2x4``.
+        labels: all labels.
+        tags: all network tags.
+        metadata: entries; others that the TPU has stay.
+    """
+
+    name: str
+    zone: str
+    accelerator_type: str
+    runtime_version: str
+    spot: bool = False
+    preemptible: bool = False
+    reserved: bool = False
+    config_type: str = ""
+    topology: str = ""
+    network: str | None = None
+    subnetwork: str | None = None
+    external_ip: bool | None = None
+    service_account: str | None = None
+    scopes: tuple[str, ...] | None = None
+    secure_boot: bool | None = None
+    data_disks: tuple[Disk, ...] | None = None
+    description: str | None = None
+    labels: Mapping[str, str] | None = None
+    tags: tuple[str, ...] | None = None
+    metadata: Mapping[str, str] | None = None
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any]) -> NodeSpec:
+        """Read a module's parameters, which follow NODE_OPTIONS."""
+        config = given["accelerator_config"] or {"type": "", "topology": ""}
+        disks = given["data_disks"]
+        return cls(
+            **{key: given[key] for key in _AS_GIVEN},
+            config_type=config["type"],
+            topology=config["topology"],
+            tags=_tuple(given["tags"]),
+            scopes=_tuple(given["scopes"]),
+            data_disks=None
+            if disks is None
+            else tuple(
+                Disk(disk["name"], disk["mode"] == "read-write", disk["size_gb"], disk["type"])
+                for disk in disks
+            ),
+            labels=_texts(given["labels"]),
+            metadata=_texts(given["metadata"]),
+        )
+
+    @property
+    def where(self) -> str:
+        """Name and zone for people: ``demo (us-central2-b)``."""
+        return f"{self.name} ({self.zone})"
+
+    @property
+    def kind(self) -> str:
+        """The accelerator type, by the topology if that was given."""
+        return self.accelerator_type or type_of_config(self.config_type, self.topology)
+
+    @property
+    def is_preemptible(self) -> bool:
+        """The cloud may take it back at any time."""
+        return self.spot or self.preemptible
+
+    @property
+    def disks_to_create(self) -> tuple[Disk, ...]:
+        """The data disks that are created if they do not exist."""
+        return tuple(disk for disk in self.data_disks or () if disk.size_gb)
+
+    def check(self) -> None:
+        """Check everything that needs no request. Raises NotConfigured."""
+        check_name(self.name)
+        check_zone(self.zone)
+        if bool(self.config_type) != bool(self.topology):
+            raise NotConfigured(f"TPU {self.where}: type and topology go together")
+        if self.accelerator_type and self.topology:
+            raise NotConfigured(
+                f"TPU {self.where}: set either accelerator_type or accelerator_config"
+            )
+        if not self.accelerator_type and not self.topology:
+            raise NotConfigured(f"TPU {self.where}: accelerator_type is missing")
+        if not self.runtime_version:
+            raise NotConfigured(f"TPU {self.where}: runtime_version is missing")
+        if sum((self.spot, self.preemptible, self.reserved)) > 1:
+            raise NotConfigured(
+                f"TPU {self.where}: set only one of spot, preemptible and reserved (spot is the "
+                "newer one of the first two)"
+            )
+        for disk in self.data_disks or ():
+            self._check_disk(disk)
+
+    def _check_disk(self, disk: Disk) -> None:
+        shape = shape_of(self.kind)
+        if disk.writable and shape and shape.workers > 1:
+            raise NotConfigured(
+                f"TPU {self.where}: its {shape.workers} workers can share the disk {disk.name} "
+                "only for reading: set mode: read-only"
+            )
+        if disk.size_gb and "/" in disk.source:
+            raise NotConfigured(
+                f"TPU {self.where}: the disk {disk.source} is in another project or zone, where it "
+                "cannot be created: remove size_gb, or give only its name"
+            )
+        if disk.size_gb < 0 or (disk.type and not disk.size_gb):
+            raise NotConfigured(
+                f"TPU {self.where}: the disk {disk.name} has no size_gb to create it with"
+            )
+
+    def body(self, project: str) -> dict[str, Any]:
+        """Return the node as the API takes it for a creation."""
+        network = {
+            "network": self.network,
+            "subnetwork": self.subnetwork,
+            "enableExternalIps": self.external_ip,
+        }
+        scheduling = {flag: getattr(self, flag) or None for flag in SCHEDULING_FLAGS}
+        account = {
+            "email": self.service_account,
+            "scope": list(self.scopes) if self.scopes else None,
+        }
+        disks = [
+            {"sourceDisk": disk.path(project, self.zone), "mode": disk.mode}
+            for disk in self.data_disks or ()
+        ]
+        config = {"type": self.config_type or None, "topology": self.topology or None}
+        body = {
+            "acceleratorType": self.accelerator_type or None,
+            "acceleratorConfig": _without_none(config) or None,
+            "runtimeVersion": self.runtime_version,
+            "description": self.description,
+            "networkConfig": _without_none(network) or None,
+            "schedulingConfig": _without_none(scheduling) or None,
+            "serviceAccount": _without_none(account) or None,
+            "shieldedInstanceConfig": {"enableSecureBoot": True} if self.secure_boot else None,
+            "dataDisks": disks or None,
+            "labels": dict(self.labels) if self.labels else None,
+            "tags": list(self.tags) if self.tags else None,
+            "metadata": dict(self.metadata) if self.metadata else None,
+        }
+        return _without_none(body)
+
+
+def parse_duration(text: object, who: str) -> int:
+    """Parse ``90``, ``90s``, ``15m``, ``6h`` or ``2d`` into seconds. Raises NotConfigured."""
+    found = _DURATION.fullmatch(str(text))
+    if not found or isinstance(text, bool):
+        raise NotConfigured(f"{who}: expected a duration such as 6h, 90m or 2d ({text!r:.40})")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _tuple(items: list[str] | None) -> tuple[str, ...] | None:
+    return None if items is None else tuple(items)
+
+
+def _texts(pairs: Mapping[str, Any] | None) -> dict[str, str] | None:
+    return None if pairs is None else {str(key): str(value) for key, value in pairs.items()}
+
+
+def _without_none(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in pairs.items() if value is not None}

@@ -1,0 +1,100 @@
+"""Quota of TPU chips: which one is used up, and what holds it.
+
+Every existing TPU holds quota, and every queued resource until it is deleted. A quota is that of
+one generation, preemptible or on demand, in one zone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import errors
+from .node_spec import NodeSpec
+from .nodes import Node, parse_node
+from .queued_resources import QueuedResource, parse_queued_resource
+from .shapes import chips_of, generation_of
+from .tpu_api import TpuApi
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One quota: the chips that are counted together."""
+
+    generation: str
+    preemptible: bool
+    zone: str
+
+    @classmethod
+    def of(cls, thing: NodeSpec | Node | QueuedResource) -> Quota:
+        """Return the quota that a TPU or a queued resource holds or needs."""
+        kind = thing.kind if isinstance(thing, NodeSpec) else thing.accelerator_type
+        return cls(generation_of(kind), thing.is_preemptible, thing.zone)
+
+    def __str__(self) -> str:
+        """Format it for people: ``v4 spot in us-central2-b``."""
+        return f"{self.generation} {'spot' if self.preemptible else 'on demand'} in {self.zone}"
+
+
+def deletion_command(request: QueuedResource) -> str:
+    """Return the command that deletes a queued resource."""
+    return f"ansible-playbook playbooks/delete.yml -e tpu={request.name} -e zone={request.zone}"
+
+
+def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResource]) -> str:
+    """Describe in one line what holds a quota: dead queued resources first, each by name."""
+    nodes = [node for node in nodes if not node.is_lost]
+    existing = {(node.zone, node.name) for node in nodes}
+    waiting = [
+        request
+        for request in requests
+        if Quota.of(request) == quota
+        and not any((request.zone, name) in existing for name in request.nodes)
+    ]
+    parts = [
+        f"the dead queued resource {request.name} ({request.state}, {request.chips} chips: "
+        f"{deletion_command(request)})"
+        for request in waiting
+        if request.is_dead
+    ]
+    parts += [
+        f"TPU {node.name} ({chips_of(node.accelerator_type)} chips)"
+        for node in nodes
+        if Quota.of(node) == quota
+    ]
+    parts += [
+        f"queued resource {request.name} ({request.state}, {request.chips} chips)"
+        for request in waiting
+        if not request.is_dead
+    ]
+    return f"{quota} is held by {', '.join(parts)}" if parts else f"{quota}: nothing holds any"
+
+
+class QuotaExplainer:
+    """Adds to quota errors what holds the quota; lists it once each. Safe for several threads."""
+
+    def __init__(self, api: TpuApi) -> None:
+        self._api = api
+        self._lock = threading.Lock()
+        self._explained: set[Quota] = set()
+
+    def explain(self, refused: errors.QuotaError, spec: NodeSpec) -> errors.QuotaError:
+        """Return the error with what holds the quota of a TPU that could not be created."""
+        quota = Quota.of(spec)
+        with self._lock:
+            if quota in self._explained:
+                return errors.QuotaError(f"{refused}; it is the quota {quota} again")
+            self._explained.add(quota)
+        return errors.QuotaError(f"{refused}; {self._holders(quota)}")
+
+    def _holders(self, quota: Quota) -> str:
+        try:
+            nodes = [parse_node(entry) for entry in self._api.list_nodes((quota.zone,)).entries]
+            requests = [
+                parse_queued_resource(entry)
+                for entry in self._api.list_queued_resources((quota.zone,))
+            ]
+        except errors.CloudError as error:
+            return f"what holds it is unknown ({error})"
+        return holders(quota, nodes, requests)

@@ -1,0 +1,52 @@
+"""Explanation of refused creations: what the zone offers instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from . import errors
+from .node_spec import NodeSpec
+from .tpu_api import TpuApi
+
+#: This many names are shown, the nearest to the requested one.
+_AT_MOST = 8
+_FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
+
+
+def explain_refusal(api: TpuApi, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
+    """Return the refusal of a creation with what is allowed instead, as far as the API tells."""
+    text = str(refused)
+    # Names that the API's own message has are not repeated.
+    more = [words for words, names in _offers(api, spec) if not all(name in text for name in names)]
+    if "`gcloud" not in text:
+        more.append(_FIX)
+    return type(refused)("; ".join([text, *more]))
+
+
+def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
+    zone = spec.zone
+    try:
+        types = api.list_accelerator_types(zone)
+        versions = api.list_runtime_versions(zone)
+    except (errors.NotFound, errors.Forbidden, errors.InvalidRequest):
+        try:
+            zones = api.list_zones()
+        except errors.CloudError:
+            return
+        if zone not in zones:
+            yield f"the zones with TPUs are {_some(zones, zone)}", zones
+        return
+    except errors.CloudError:
+        return
+    if spec.kind not in types:
+        yield f"{zone} has the types {_some(types, spec.kind)}", types
+    if spec.runtime_version not in versions:
+        some = _some(versions, spec.runtime_version)
+        yield f"{zone} has the runtime versions {some}", versions
+
+
+def _some(names: Sequence[str], requested: str) -> str:
+    near = difflib.get_close_matches(requested, names, _AT_MOST, 0.3) or list(names)[:_AT_MOST]
+    others = len(set(names)) - len(near)
+    return (", ".join(near) or "none") + (f" and {others} more" if others > 0 else "")

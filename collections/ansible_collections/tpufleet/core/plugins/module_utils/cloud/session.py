@@ -1,0 +1,180 @@
+"""Settings and credentials for Google's APIs, and the HTTP sessions that use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from .errors import GET_CREDENTIALS, NotConfigured, Unauthorized
+from .names import PROJECT
+
+if TYPE_CHECKING:
+    from google.auth.transport.requests import AuthorizedSession
+
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+GOOGLE_TPU = "https://tpu.googleapis.com"
+GOOGLE_COMPUTE = "https://compute.googleapis.com/compute/v1"
+GOOGLE_STORAGE = "https://storage.googleapis.com"
+
+
+@dataclass(frozen=True)
+class ApiSettings:
+    """Project, endpoints and key file. Empty: Google's endpoints, application-default login."""
+
+    project: str
+    endpoint: str = ""
+    credentials_file: str = ""
+    compute_endpoint: str = ""
+    storage_endpoint: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> ApiSettings:
+        """Validate the variable ``tpu_api``. Raises NotConfigured."""
+        settings = cls(
+            project=str(given.get("project") or ""),
+            endpoint=str(given.get("endpoint") or "").strip().rstrip("/"),
+            credentials_file=str(given.get("credentials_file") or ""),
+            compute_endpoint=str(given.get("compute_endpoint") or "").strip().rstrip("/"),
+            storage_endpoint=str(given.get("storage_endpoint") or "").strip().rstrip("/"),
+        )
+        if not re.fullmatch(PROJECT, settings.project):
+            raise NotConfigured(
+                f"project: not a Google Cloud project id ({settings.project!r}). Set yours in "
+                "inventory/gcp/tpu.yml (`gcloud projects list`), or use the local cloud: "
+                "-i inventory/local"
+            )
+        for option in ("endpoint", "compute_endpoint", "storage_endpoint"):
+            value = getattr(settings, option)
+            parts = urlsplit(value or GOOGLE_TPU)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise NotConfigured(f"{option}: expected http(s)://host[:port] ({value!r})")
+        return settings
+
+    @property
+    def address(self) -> str:
+        """The Cloud TPU API."""
+        return self.endpoint or GOOGLE_TPU
+
+    @property
+    def compute_address(self) -> str:
+        """Compute Engine; below a custom ``endpoint``, never Google's."""
+        custom = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
+        return self.compute_endpoint or custom
+
+    @property
+    def storage_address(self) -> str:
+        """Cloud Storage; empty where a custom ``endpoint`` has none."""
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "").strip().rstrip("/")
+        if emulator and "://" not in emulator:
+            emulator = f"http://{emulator}"
+        address = emulator or self.storage_endpoint
+        return address or ("" if self.endpoint else GOOGLE_STORAGE)
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether the host of an address is this computer."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def open_session(address: str, credentials_file: str) -> AuthorizedSession:
+    """Open a session with the credentials of the file; if empty, the application-default ones.
+
+    Raises Unauthorized (none found, or invalid) and NotConfigured (google-auth is not installed).
+    """
+    try:
+        from google.auth.transport.requests import AuthorizedSession, Request
+        from requests import Session
+    except ImportError as missing:
+        raise NotConfigured(
+            f"the Python that runs Ansible has no {missing.name or 'google-auth'}. Install "
+            "google-auth and requests where ansible-playbook is, or run: make env"
+        ) from None
+    token_session = Session()
+    credentials = _from_file(Path(credentials_file)) if credentials_file else _application_default()
+    if not is_loopback(address):
+        return AuthorizedSession(credentials, auth_request=Request(token_session))
+    session = AuthorizedSession(credentials, auth_request=_LoopbackOnly(Request(token_session)))
+    # The environment's proxy is for other computers, not for this one.
+    session.trust_env = token_session.trust_env = False
+    return session
+
+
+def open_storage_session(address: str, credentials_file: str) -> AuthorizedSession:
+    """Open a session for Cloud Storage: with credentials for Google's, without for an emulator."""
+    if address == GOOGLE_STORAGE:
+        return open_session(address, credentials_file)
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.transport.requests import AuthorizedSession
+
+    session = AuthorizedSession(AnonymousCredentials())
+    session.trust_env = False  # an emulator is never behind a proxy
+    return session
+
+
+class _LoopbackOnly:
+    """Restricts google-auth's own requests to this computer.
+
+    With every new token google-auth also asks Google for the token's regions, which would send a
+    local cloud's token to the internet.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def __call__(self, url: str, *args: Any, **kwargs: Any) -> Any:
+        if not is_loopback(url):
+            from google.auth.exceptions import TransportError
+
+            raise TransportError(f"{urlsplit(url).hostname} is not this computer")
+        return self._request(url, *args, **kwargs)
+
+
+def _from_file(path: Path) -> Any:
+    from google.auth.exceptions import GoogleAuthError
+    from google.oauth2 import credentials, service_account
+
+    try:
+        info = json.loads(path.expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unauthorized(
+            f"can't read credentials_file {path}: {error.strerror}; {GET_CREDENTIALS}"
+        ) from None
+    except ValueError:
+        info = None
+    kind = info.get("type") if isinstance(info, dict) else None
+    try:
+        if kind == "service_account":
+            return service_account.Credentials.from_service_account_info(info, scopes=SCOPES)
+        if kind == "authorized_user":
+            return credentials.Credentials.from_authorized_user_info(info, scopes=SCOPES)
+    except (GoogleAuthError, ValueError):
+        kind = f"invalid {kind}"  # the exception may quote the key, so it is not shown
+    raise Unauthorized(
+        f"credentials_file {path}: expected a key of type service_account or authorized_user "
+        f"({kind or 'no known type'}). For other types leave credentials_file empty and set "
+        "GOOGLE_APPLICATION_CREDENTIALS"
+    )
+
+
+def _application_default() -> Any:
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        credentials, _project = google.auth.default(scopes=SCOPES)
+    except (GoogleAuthError, OSError, ValueError):
+        raise Unauthorized(f"no Google credentials found: {GET_CREDENTIALS}") from None
+    return credentials

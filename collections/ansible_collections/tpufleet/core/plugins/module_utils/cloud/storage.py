@@ -1,0 +1,244 @@
+"""Objects in a Cloud Storage bucket; JSON objects change only by compare-and-swap. Controller only.
+
+The JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects, preconditions:
+https://cloud.google.com/storage/docs/request-preconditions. An emulator, which
+``STORAGE_EMULATOR_HOST`` names, gets no credentials, as with Google's own clients.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from . import errors
+from .http import GoogleHttp, RetryPolicy, list_of
+from .session import GOOGLE_STORAGE, ApiSettings, open_storage_session
+
+SCHEME = "gs://"
+ABSENT = 0
+"""The generation of an object that does not exist (ifGenerationMatch=0)."""
+_GENERATION_HEADER = "x-goog-generation"
+_READ_TRIES = 5
+
+
+@dataclass(frozen=True)
+class BucketUrl:
+    """An address in a bucket: ``gs://bucket/prefix``."""
+
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> BucketUrl:
+        """Parse a gs:// address. Raises NotConfigured."""
+        bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
+        if not url.startswith(SCHEME) or not bucket or bucket.startswith("."):
+            raise errors.NotConfigured(f"expected gs://bucket/prefix ({url!r:.200})")
+        return cls(bucket, prefix.strip("/"))
+
+    def full_name(self, name: str) -> str:
+        """Return the name of an object in its bucket."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """An object in a list. ``name`` is relative to the address, ``size`` in bytes.
+
+    ``md5`` and ``crc32c`` are base64, empty if the API gave none.
+    """
+
+    name: str
+    size: int
+    generation: int
+    md5: str = ""
+    crc32c: str = ""
+
+    @classmethod
+    def parse(cls, item: Mapping[str, Any], prefix: str, what: str) -> StoredObject:
+        """Validate an item of a list. Raises BadAnswer."""
+        name, size = item.get("name"), str(item.get("size", "0"))
+        if not isinstance(name, str) or not name.startswith(prefix) or not size.isdecimal():
+            raise errors.BadAnswer(f"can't {what}: malformed name or size in the response")
+        md5, crc32c = (str(item.get(field) or "") for field in ("md5Hash", "crc32c"))
+        generation = _generation(item.get("generation"), what)
+        return cls(name[len(prefix) :], int(size), generation, md5, crc32c)
+
+
+class Bucket:
+    """The objects below one gs:// address. Safe for several threads. Raises CloudError only.
+
+    Args:
+        url: ``gs://bucket/prefix``.
+        address: of the API; any but Google's own is an emulator's.
+        credentials_file: a key file; empty for the application-default credentials.
+        retry: which requests to retry, and how often.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        address: str = GOOGLE_STORAGE,
+        credentials_file: str = "",
+        retry: RetryPolicy | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.place = BucketUrl.parse(url)
+        self.url = url.rstrip("/")
+        self.address = address.rstrip("/")
+        self._http = GoogleHttp(
+            self.address,
+            credentials_file,
+            retry=retry,
+            sleep=sleep,
+            open_session=open_storage_session,
+        )
+
+    @classmethod
+    def of(cls, url: str, api: Mapping[str, Any]) -> Bucket:
+        """Open an address with the key and the storage endpoint of the inventory's ``tpu_api``.
+
+        Raises NotConfigured, also where this cloud has no buckets.
+        """
+        return cls.of_settings(url, ApiSettings.of(api))
+
+    @classmethod
+    def of_settings(cls, url: str, settings: ApiSettings) -> Bucket:
+        """Open an address. Raises NotConfigured, also where this cloud has no buckets."""
+        if not settings.storage_address:
+            raise errors.NotConfigured(f"{url}: this cloud has no bucket")
+        return cls(
+            url, address=settings.storage_address, credentials_file=settings.credentials_file
+        )
+
+    def read(self, name: str) -> tuple[dict[str, Any], int]:
+        """Return an object's JSON and its generation; ``{}`` and ABSENT if it does not exist.
+
+        Raises NotFound if the bucket does not exist.
+        """
+        what = f"read {self.url}/{name}"
+        for _ in range(_READ_TRIES):
+            try:
+                reply = self._http.send("GET", self._path(name), what, params={"alt": "media"})
+            except errors.NotFound:
+                if self._is_listed(name, what):
+                    continue  # it was written between the two requests
+                return {}, ABSENT
+            generation = _generation(reply.headers.get(_GENERATION_HEADER), what)
+            return dict(self._http.json_object(reply, what)), generation
+        raise errors.Unavailable(f"can't {what}: it changes faster than it can be read")
+
+    def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
+        """Replace the object that is at ``generation``; return the new generation.
+
+        ``value`` must differ from what every other writer writes: this tells a lost answer from a
+        conflict. Raises Conflict if the object is at another generation.
+        """
+        what = f"write {self.url}/{name}"
+        # A multipart upload: the emulator ignores preconditions of simple ones.
+        boundary = secrets.token_hex(16)
+        try:
+            reply = self._http.send(
+                "POST",
+                f"/upload{self._objects_path}",
+                what,
+                params={"uploadType": "multipart", "ifGenerationMatch": str(generation)},
+                data=_multipart(boundary, {"name": self.place.full_name(name)}, value),
+                headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+            )
+            return _generation(self._http.json_object(reply, what).get("generation"), what)
+        except errors.Conflict:
+            # The lost answer of an earlier try may have been a success: then this value is stored.
+            stored, at = self.read(name)
+            if at != generation and stored == json.loads(json.dumps(value)):
+                return at
+            raise errors.Conflict(f"can't {what}: somebody else has changed it meanwhile") from None
+
+    def remove(self, name: str, generation: int) -> None:
+        """Delete the object that is at ``generation``. Raises Conflict."""
+        params = {"ifGenerationMatch": str(generation)}
+        self._http.send("DELETE", self._path(name), f"remove {self.url}/{name}", params=params)
+
+    def names(self) -> list[str]:
+        """Return the names of the objects below the address, relative to it."""
+        return sorted(stored.name for stored in self.list())
+
+    def list(self) -> list[StoredObject]:
+        """List the objects below the address."""
+        what = f"list {self.url}"
+        prefix = f"{self.place.prefix}/" if self.place.prefix else ""
+        params = {"prefix": prefix}
+        pages = self._http.pages(self._objects_path, what, size="maxResults", params=params)
+        return [
+            StoredObject.parse(item, prefix, what)
+            for page in pages
+            for item in list_of(page, "items", Mapping, what)
+        ]
+
+    def content(
+        self,
+        name: str,
+        start: int = 0,
+        length: int | None = None,
+        *,
+        generation: int | None = None,
+    ) -> bytes:
+        """Return an object's bytes, or a part of them; NotFound for another ``generation``."""
+        last = "" if length is None else str(start + length - 1)
+        headers = {"Range": f"bytes={start}-{last}"} if start or last else {}
+        params = {"alt": "media"}
+        if generation is not None:
+            params["generation"] = str(generation)
+        what = f"read {self.url}/{name}"
+        return bytes(
+            self._http.send("GET", self._path(name), what, params=params, headers=headers).content
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the bucket itself as JSON, such as its ``location``."""
+        return self._http.ask("GET", self._bucket_path, f"read the bucket {self.place.bucket}")
+
+    def _is_listed(self, name: str, what: str) -> bool:
+        """Return whether the bucket lists the object. Raises NotFound if there is no bucket.
+
+        Google answers 404 for a missing object and for a missing bucket alike; a list is 404 only
+        for the bucket. It needs no further permission: callers that may not list a bucket get 403
+        for its missing objects.
+        """
+        full_name = self.place.full_name(name)
+        params = {"prefix": full_name, "maxResults": "1"}
+        page = self._http.ask("GET", self._objects_path, what, params=params)
+        return any(item.get("name") == full_name for item in list_of(page, "items", Mapping, what))
+
+    @property
+    def _bucket_path(self) -> str:
+        return f"/storage/v1/b/{quote(self.place.bucket, safe='')}"
+
+    @property
+    def _objects_path(self) -> str:
+        return f"{self._bucket_path}/o"
+
+    def _path(self, name: str) -> str:
+        return f"{self._objects_path}/{quote(self.place.full_name(name), safe='')}"
+
+
+def _multipart(boundary: str, metadata: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:
+    """Encode an upload of metadata and content (RFC 2387, multipart/related)."""
+    parts = "".join(
+        f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{text}\r\n"
+        for text in (json.dumps(metadata), json.dumps(value))
+    )
+    return f"{parts}--{boundary}--\r\n".encode()
+
+
+def _generation(value: object, what: str) -> int:
+    text = str(value or "")
+    if not text.isdecimal():
+        raise errors.BadAnswer(f"can't {what}: the response has no generation")
+    return int(text)

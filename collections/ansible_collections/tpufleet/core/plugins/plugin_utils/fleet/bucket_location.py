@@ -1,0 +1,68 @@
+"""Where a bucket is, compared with the zones of TPUs: access from other regions is slow and paid.
+
+Sources: https://cloud.google.com/storage/docs/json_api/v1/buckets (``location``,
+``locationType``), https://cloud.google.com/storage/docs/locations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...module_utils.cloud.errors import CloudError
+from ...module_utils.cloud.session import ApiSettings
+from ...module_utils.cloud.storage import Bucket, BucketUrl
+
+_CONTINENTS = {"US": ("us-", "northamerica-"), "EU": ("europe-",), "ASIA": ("asia-",)}
+_DUAL_REGIONS = {
+    "NAM4": ("us-central1", "us-east1"),
+    "EUR4": ("europe-north1", "europe-west4"),
+    "EUR5": ("europe-west1", "europe-west2"),
+    "EUR7": ("europe-west2", "europe-west3"),
+    "EUR8": ("europe-west3", "europe-west6"),
+    "ASIA1": ("asia-northeast1", "asia-northeast2"),
+}
+
+
+def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str:
+    """Return what is wrong with the location of a bucket, ``gs://name/prefix``; empty if nothing.
+
+    A bucket that can't be read is a warning, too. Raises NotConfigured for an invalid address.
+    """
+    BucketUrl.parse(url)
+    if not settings.storage_address:
+        return ""
+    try:
+        bucket = Bucket.of_settings(url, settings)
+        return location_warning(bucket.place.bucket, bucket.describe(), zones)
+    except CloudError as error:
+        return str(error)
+
+
+def location_warning(name: str, bucket: Mapping[str, Any], zones: Iterable[str]) -> str:
+    """Compare the location in a bucket's JSON with the zones of TPUs; empty if it fits."""
+    location = str(bucket.get("location") or "").upper()
+    if not location:
+        return ""
+    far = sorted({region_of(zone) for zone in zones if not _is_near(location, bucket, zone)})
+    if not far:
+        return ""
+    return (
+        f"the bucket {name} is in {location.lower()}, but TPUs are in {', '.join(far)}: access "
+        "from there is slow and costs money. Use a bucket in their region"
+    )
+
+
+def region_of(zone: str) -> str:
+    """Return ``us-central2`` for ``us-central2-b``."""
+    return zone.rpartition("-")[0]
+
+
+def _is_near(location: str, bucket: Mapping[str, Any], zone: str) -> bool:
+    region = region_of(zone)
+    if location in _CONTINENTS:
+        return region.startswith(_CONTINENTS[location])
+    custom = bucket.get("customPlacementConfig")
+    parts = custom.get("dataLocations") if isinstance(custom, Mapping) else None
+    regions = [str(part).lower() for part in parts] if isinstance(parts, list) else None
+    return region in (regions or _DUAL_REGIONS.get(location) or (location.lower(),))

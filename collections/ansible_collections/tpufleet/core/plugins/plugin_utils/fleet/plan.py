@@ -1,0 +1,184 @@
+"""Plan of a fleet: what ``create`` would do, what is unwanted, and what holds quota for nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from ...module_utils.cloud.errors import NotConfigured
+from ...module_utils.cloud.node_spec import NodeSpec
+from ...module_utils.cloud.node_state import compare
+from ...module_utils.cloud.nodes import Node
+from ...module_utils.cloud.queued_resources import QueuedResource
+from ...module_utils.cloud.quota import Quota, deletion_command
+from ...module_utils.cloud.shapes import chips_of, shape_of
+from .reconcile import Observed, described, described_request
+from .spec import FleetEntry
+
+#: A warning from this many days before the end of the grant.
+WARN_DAYS = 7
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would change; each entry has a line for people (``words``).
+
+    Args:
+        chips: the chips of each quota: held, wanted, held by dead requests.
+        days_left: until the grant ends; None without an end.
+        errors: what is too late for a warning, and stops nothing.
+    """
+
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    disks: list[dict[str, Any]] = field(default_factory=list)
+    different: list[dict[str, Any]] = field(default_factory=list)
+    unwanted: list[dict[str, Any]] = field(default_factory=list)
+    dead_requests: list[dict[str, Any]] = field(default_factory=list)
+    waiting_requests: list[dict[str, Any]] = field(default_factory=list)
+    chips: list[dict[str, Any]] = field(default_factory=list)
+    days_left: int | None = None
+    warnings: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield the plan's lines for people."""
+        groups = (
+            ("would be created", self.missing),
+            ("would be created", self.disks),
+            ("exists but differs", self.different),
+            ("exists and is not in the fleet", self.unwanted),
+            ("holds quota for nothing", self.dead_requests),
+            ("is waiting in the queue", self.waiting_requests),
+        )
+        for state, entries in groups:
+            for entry in entries:
+                yield f"{entry['words']} {state}{': ' + entry['why'] if entry.get('why') else ''}"
+        for entry in self.chips:
+            yield (
+                f"chips {entry['quota']}: {entry['held']} held, {entry['wanted']} more wanted"
+                + (f", {entry['dead']} held by dead requests" if entry["dead"] else "")
+            )
+        if not any(entries for _, entries in groups):
+            yield "nothing to do: the fleet is as desired"
+        if self.days_left is not None:
+            yield _grant_line(self.days_left)
+
+
+def make_plan(
+    fleet: Sequence[FleetEntry],
+    observed: Observed,
+    requests: Iterable[QueuedResource],
+    *,
+    disks: Sequence[dict[str, Any]] = (),
+    grant_ends: date | None = None,
+    today: date,
+) -> Plan:
+    """Compare the fleet with what exists. A missing TPU counts in the first of its zones.
+
+    ``disks`` are those that would be created.
+    """
+    nodes = [*observed.present.values(), *observed.unwanted]
+    missing: list[NodeSpec] = []
+    missing_entries: list[dict[str, Any]] = []
+    different: list[dict[str, Any]] = []
+    for tpu in fleet:
+        node = observed.present.get(tpu.name)
+        if node is None or node.is_lost:
+            missing.append(tpu.specs[0])
+            missing_entries.append(_missing(tpu, node))
+            continue
+        why = "; ".join(compare(tpu.spec_in(node.zone), node).immutable)
+        if why:
+            different.append(described(node) | {"why": why})
+    living = {(node.zone, node.name) for node in nodes if not node.is_lost}
+    unfulfilled = [
+        request
+        for request in requests
+        if not any((request.zone, name) in living for name in request.nodes)
+    ]
+    dead = [request for request in unfulfilled if request.is_dead]
+    days_left = (grant_ends - today).days if grant_ends else None
+    return Plan(
+        missing=missing_entries,
+        disks=list(disks),
+        different=different,
+        unwanted=[described(node) for node in observed.unwanted],
+        dead_requests=[
+            described_request(request) | {"why": request.error, "fix": deletion_command(request)}
+            for request in dead
+        ],
+        waiting_requests=[described_request(each) for each in unfulfilled if not each.is_dead],
+        chips=_chips(nodes, missing, dead),
+        days_left=days_left,
+        warnings=tuple(_warnings(dead, grant_ends, days_left)),
+        errors=(f"{_grant_line(days_left)} ({grant_ends}): {_AFTER_GRANT}",)
+        if days_left is not None and days_left < 0
+        else (),
+    )
+
+
+_AFTER_GRANT = "TPUs that exist after it cost money"
+
+
+def _grant_line(days_left: int) -> str:
+    days = f"{abs(days_left)} day{'' if abs(days_left) == 1 else 's'}"
+    return f"the grant ends in {days}" if days_left >= 0 else f"the grant ended {days} ago"
+
+
+def parse_date(text: object) -> date | None:
+    """Parse ``grant_ends``, ``2026-12-31``; None if it is empty. Raises NotConfigured."""
+    if text in (None, ""):
+        return None
+    try:
+        return date.fromisoformat(str(text)[:10])
+    except ValueError:
+        raise NotConfigured(
+            f"grant_ends: expected a day such as 2026-12-31 ({text!r:.40})"
+        ) from None
+
+
+def _missing(tpu: FleetEntry, lost: Node | None) -> dict[str, Any]:
+    spec = tpu.specs[0]
+    shape = shape_of(spec.kind)
+    kind = f"{spec.kind}{', spot' if spec.spot else ''}"
+    zones = " or ".join(tpu.zones)
+    return {
+        "name": tpu.name,
+        "zones": list(tpu.zones),
+        "accelerator_type": spec.kind,
+        "spot": spec.spot,
+        "workers": shape.workers if shape else 0,
+        "chips": shape.chips if shape else 0,
+        "words": f"TPU {tpu.name} ({zones}, {kind}, {shape.chips if shape else '?'} chips)",
+        "why": f"the existing one is {lost.state}" if lost else "",
+    }
+
+
+def _chips(
+    nodes: Iterable[Node], missing: Iterable[NodeSpec], dead: Iterable[QueuedResource]
+) -> list[dict[str, Any]]:
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: {"held": 0, "wanted": 0, "dead": 0})
+    for node in nodes:
+        # A TPU that was preempted still exists, but holds no chips.
+        if not node.is_lost:
+            counts[str(Quota.of(node))]["held"] += chips_of(node.accelerator_type)
+    for spec in missing:
+        counts[str(Quota.of(spec))]["wanted"] += chips_of(spec.kind)
+    for request in dead:
+        counts[str(Quota.of(request))]["dead"] += request.chips
+    return [{"quota": quota, **count} for quota, count in sorted(counts.items())]
+
+
+def _warnings(
+    dead: Sequence[QueuedResource], ends: date | None, days_left: int | None
+) -> Iterator[str]:
+    for request in dead:
+        yield (
+            f"queued resource {request.where} is {request.state} and holds the quota of "
+            f"{request.chips} chips: {deletion_command(request)}"
+        )
+    if days_left is not None and 0 <= days_left <= WARN_DAYS:
+        yield f"{_grant_line(days_left)} ({ends}): {_AFTER_GRANT}"

@@ -1,0 +1,346 @@
+"""Reconciliation of a fleet: desired TPUs against existing ones, then all changes in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...module_utils.cloud import errors
+from ...module_utils.cloud.disks import OwnedDisk, ensure_disk_absent
+from ...module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
+from ...module_utils.cloud.node_spec import NodeSpec
+from ...module_utils.cloud.node_state import NodeOutcome, status_of
+from ...module_utils.cloud.nodes import Node
+from ...module_utils.cloud.queued_resources import QueuedResource
+from .source import ChangeOptions, Source, list_nodes
+from .spec import FleetEntry
+
+AT_ONCE = 16
+#: How many existing TPUs an error about an unknown name lists.
+LISTED_NAMES = 8
+#: Number of the first wait for capacity in Polling.pause: 10 s, the longest one.
+_LONGEST_PAUSE = 12
+#: Receives the name of a TPU and the state that it waits in.
+Report = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The fleet against what exists: its TPUs by name, and those that it does not name."""
+
+    present: Mapping[str, Node]
+    unwanted: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result for one TPU, queued resource or disk; ``reason`` is empty unless it failed."""
+
+    name: str
+    zone: str
+    changed: bool
+    msg: str
+    node: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    reason: str = ""
+    replaced: Node | None = None
+
+    @property
+    def failed(self) -> bool:
+        """The change failed."""
+        return bool(self.reason)
+
+
+def observe(
+    source: Source,
+    fleet: Sequence[FleetEntry],
+    zones: Sequence[str],
+    is_own: Callable[[Node], bool] = lambda _node: True,
+) -> Observed:
+    """List the zones and find the fleet's TPUs. Raises PartialAnswer, NotConfigured."""
+    return match(fleet, list_nodes(source, zones), zones, is_own)
+
+
+def match(
+    fleet: Sequence[FleetEntry],
+    nodes: Iterable[Node],
+    zones: Sequence[str],
+    is_own: Callable[[Node], bool] = lambda _node: True,
+) -> Observed:
+    """Find each TPU of the fleet among the nodes, in one of its zones.
+
+    Of several with its name, the fleet's own comes before another's, then a living one first.
+    """
+    for tpu in fleet:
+        unlisted = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
+        if unlisted:
+            raise errors.NotConfigured(
+                f"tpu_fleet, {tpu.name}: the inventory does not list the zone {unlisted[0]} "
+                f"({', '.join(zones)}). Add it to zones in tpu.yml"
+            )
+    nodes = list(nodes)
+    present: dict[str, Node] = {}
+    for tpu in fleet:
+        candidates = [node for node in nodes if node.name == tpu.name and node.zone in tpu.zones]
+        candidates.sort(
+            key=lambda node: (not is_own(node), node.is_lost, tpu.zones.index(node.zone))
+        )
+        if candidates:
+            present[tpu.name] = candidates[0]
+    matched = {(node.zone, node.name) for node in present.values()}
+    return Observed(present, tuple(node for node in nodes if (node.zone, node.name) not in matched))
+
+
+def find(nodes: Iterable[Node], name: str, zone: str = "", *, known: bool = False) -> list[Node]:
+    """Find the one TPU of this name.
+
+    Returns none for a ``known`` name. Raises NotConfigured for an unknown one, and for one that
+    several zones have.
+    """
+    nodes = list(nodes)
+    found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
+    if not found and not known:
+        where = f"in zone {zone}" if zone else "in the listed zones"
+        existing = sorted(node.where for node in nodes)
+        more = f" and {len(existing) - LISTED_NAMES} more" if len(existing) > LISTED_NAMES else ""
+        raise errors.NotConfigured(
+            f"there is no TPU {name!r} {where}; "
+            + (
+                f"there are {', '.join(existing[:LISTED_NAMES])}{more}"
+                if existing
+                else "none exist"
+            )
+        )
+    if len(found) > 1:
+        zones = ", ".join(sorted(node.zone for node in found))
+        raise errors.NotConfigured(
+            f"several zones have a TPU {name} ({zones}). Name one: -e zone=ZONE"
+        )
+    return found
+
+
+def waiting_requests(
+    requests: Iterable[QueuedResource],
+    nodes: Iterable[Node],
+    named: Collection[tuple[str, str]],
+) -> list[QueuedResource]:
+    """Return the named requests without a TPU, which would create one later or hold quota.
+
+    ``named`` has names and zones; an empty zone means any.
+    """
+    existing = {(node.zone, node.name) for node in nodes}
+    return [
+        request
+        for request in requests
+        if ((request.name, request.zone) in named or (request.name, "") in named)
+        and not any((request.zone, name) in existing for name in request.nodes)
+    ]
+
+
+def create(
+    source: Source,
+    fleet: Sequence[FleetEntry],
+    present: Mapping[str, Node],
+    options: ChangeOptions,
+    report: Report,
+) -> list[Result]:
+    """Create or change every TPU of the fleet until it is READY; one failure stops no other.
+
+    Without capacity a TPU is tried in its next zone. A used-up quota stops it, and the error says
+    what holds the quota.
+    """
+
+    def one(tpu: FleetEntry) -> Result:
+        def progress(state: str) -> None:
+            report(tpu.name, state)
+
+        result = _guarded(
+            tpu.name,
+            tpu.zones[0],
+            lambda: _create_one(source, tpu, present.get(tpu.name), options, progress),
+        )
+        if result.changed and not options.check:
+            progress("READY")
+        return result
+
+    return _in_parallel(one, fleet)
+
+
+def delete(
+    source: Source, nodes: Sequence[Node], options: ChangeOptions, report: Report
+) -> list[Result]:
+    """Delete TPUs and forget their host keys."""
+
+    def one(node: Node) -> Result:
+        def work() -> Result:
+            outcome = source.delete(node, options, lambda state: report(node.name, state))
+            _forget(node, options)
+            return _result(node.name, node.zone, outcome)
+
+        result = _guarded(node.name, node.zone, work)
+        if result.changed and not options.check:
+            report(node.name, "deleted")
+        return result
+
+    return _in_parallel(one, nodes)
+
+
+def delete_requests(
+    source: Source, requests: Sequence[QueuedResource], options: ChangeOptions, report: Report
+) -> list[Result]:
+    """Delete queued resources without TPUs."""
+
+    def one(request: QueuedResource) -> Result:
+        def work() -> Result:
+            done = source.delete_queued(request, options, lambda state: report(request.name, state))
+            return Result(
+                request.name,
+                request.zone,
+                done.changed,
+                done.msg,
+                before=done.before,
+                after=done.after,
+            )
+
+        return _guarded(request.name, request.zone, work)
+
+    return _in_parallel(one, requests)
+
+
+def delete_disks(
+    source: Source, disks: Sequence[OwnedDisk], options: ChangeOptions
+) -> list[Result]:
+    """Delete the data disks that a person agreed to delete."""
+
+    def one(disk: OwnedDisk) -> Result:
+        def work() -> Result:
+            if options.agreed is not None and disk.key not in options.agreed:
+                return Result(
+                    disk.name, disk.zone, changed=False, msg=f"the disk {disk.name} stays"
+                )
+            msg = ensure_disk_absent(
+                source.compute, disk, timeout=options.timeout, check=options.check
+            )
+            return Result(disk.name, disk.zone, changed=True, msg=msg, before=disk.described())
+
+        return _guarded(disk.name, disk.zone, work)
+
+    return _in_parallel(one, disks)
+
+
+def described(node: Node) -> dict[str, Any]:
+    """Return what a plan or the question before a deletion shows of a TPU."""
+    kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
+    workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
+    return {
+        "name": node.name,
+        "zone": node.zone,
+        "accelerator_type": node.accelerator_type,
+        "spot": node.spot,
+        "id": node.key,
+        "state": node.state,
+        "workers": len(node.endpoints),
+        "words": f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})",
+    }
+
+
+def described_request(request: QueuedResource) -> dict[str, Any]:
+    """Return what a plan or the question before a deletion shows of a queued resource."""
+    kind = f"{request.accelerator_type}{', spot' if request.is_preemptible else ''}"
+    return {
+        "name": request.name,
+        "zone": request.zone,
+        "id": request.key,
+        "state": request.state,
+        "accelerator_type": request.accelerator_type,
+        "chips": request.chips,
+        "error": request.error,
+        "words": f"queued resource {request.name} ({request.zone}, {kind}, {request.state})",
+    }
+
+
+def _create_one(
+    source: Source,
+    tpu: FleetEntry,
+    present: Node | None,
+    options: ChangeOptions,
+    progress: Callable[[str], None],
+) -> Result:
+    """Create or change one TPU in the first zone with capacity, waiting for one if allowed."""
+    deadline = source.polling.deadline_in(options.wait_for_capacity)
+    while True:
+        for spec in _by_presence(tpu.specs, present):
+            try:
+                outcome = source.create(tpu, spec, present, options, progress)
+            except errors.CapacityError as no_capacity:
+                last = no_capacity
+                progress(f"no capacity in {spec.zone}")
+                continue
+            except errors.QuotaError as refused:
+                raise source.explain_quota(refused, spec) from None
+            if present and outcome.node and outcome.node.key != present.key:
+                _forget(present, options)
+            warnings = _remember_keys(source, outcome.node, options, progress)
+            return replace(_result(spec.name, spec.zone, outcome), warnings=warnings)
+        try:
+            source.polling.pause(f"find capacity for TPU {tpu.name}", _LONGEST_PAUSE, deadline)
+        except errors.DeadlineExceeded:
+            raise last from None
+
+
+def _by_presence(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSpec]:
+    """Return the spec for the zone where the TPU exists first."""
+    return sorted(specs, key=lambda spec: present is None or spec.zone != present.zone)
+
+
+def _remember_keys(
+    source: Source, node: Node | None, options: ChangeOptions, progress: Callable[[str], None]
+) -> tuple[str, ...]:
+    if node is None or not options.known_hosts_file or options.check:
+        return ()
+    missing = remember_host_keys(
+        lambda: source.host_keys(node, with_names=True),
+        node,
+        options.known_hosts_file,
+        source.polling,
+        progress,
+    )
+    return tuple(
+        f"worker {worker} of TPU {node.where} published no ssh host keys" for worker in missing
+    )
+
+
+def _forget(node: Node, options: ChangeOptions) -> None:
+    if options.known_hosts_file and not options.check:
+        KnownHostsFile(options.known_hosts_file).forget(node.key)
+
+
+def _result(name: str, zone: str, outcome: NodeOutcome) -> Result:
+    return Result(
+        name,
+        zone,
+        outcome.changed,
+        outcome.msg,
+        node=status_of(outcome.node) if outcome.node else {},
+        before=outcome.before,
+        after=outcome.after,
+        replaced=outcome.replaced,
+    )
+
+
+def _guarded(name: str, zone: str, work: Callable[[], Result]) -> Result:
+    try:
+        return work()
+    except errors.CloudError as error:
+        return Result(name, zone, changed=False, msg=str(error), reason=error.reason)
+
+
+def _in_parallel[T](work: Callable[[T], Result], items: Sequence[T]) -> list[Result]:
+    if not items:
+        return []
+    with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(items))) as pool:
+        return list(pool.map(work, items))

@@ -1,0 +1,236 @@
+"""The fleet file (``tpu_fleet``): desired TPUs, strictly validated."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...module_utils.cloud.errors import NotConfigured
+from ...module_utils.cloud.node_spec import NodeSpec, parse_duration
+from ...module_utils.cloud.nodes import Disk
+
+_TEXTS = (
+    *("accelerator_type", "runtime_version", "network", "subnetwork", "description"),
+    "service_account",
+)
+_FLAGS = ("spot", "preemptible", "reserved", "external_ip", "secure_boot")
+_PAIRS = ("labels", "metadata")
+_LISTS = ("tags", "scopes")
+_OTHERS = ("name", "count", "zone", "zones", "data_disks", "queued", "idle_delete_after")
+_KEYS = (*_OTHERS, *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
+
+
+@dataclass(frozen=True)
+class Queued:
+    """How to wait in Google's queue: at most ``valid_for`` seconds; None: without limit."""
+
+    valid_for: int | None = None
+
+
+@dataclass(frozen=True)
+class FleetEntry:
+    """One desired TPU.
+
+    Args:
+        name: of the TPU.
+        specs: the same TPU in each of its zones, in the order in which they are tried.
+        queued: request it through Google's queue, in its one zone.
+        idle_delete_after: seconds without a run after which the watch deletes it; None: never.
+    """
+
+    name: str
+    specs: tuple[NodeSpec, ...]
+    queued: Queued | None = None
+    idle_delete_after: int | None = None
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones that it may be in."""
+        return tuple(spec.zone for spec in self.specs)
+
+    def spec_in(self, zone: str) -> NodeSpec:
+        """Return the spec for a zone; that of the first zone for any other."""
+        return next((spec for spec in self.specs if spec.zone == zone), self.specs[0])
+
+
+def parse_fleet(entries: object) -> tuple[FleetEntry, ...]:
+    """Validate ``tpu_fleet``. Raises NotConfigured, which names the entry and the key."""
+    try:
+        return _parse(entries)
+    except NotConfigured as error:
+        raise NotConfigured(
+            f"{error}. Fix fleet.yml, then run: ansible-playbook playbooks/plan.yml"
+        ) from None
+
+
+def _parse(entries: object) -> tuple[FleetEntry, ...]:
+    if not isinstance(entries, list):
+        raise NotConfigured("tpu_fleet is not a list: see inventory/*/group_vars/all/fleet.yml")
+    tpus: dict[str, FleetEntry] = {}
+    for number, entry in enumerate(entries, 1):
+        for tpu in _parse_entry(entry, number):
+            if tpu.name in tpus:
+                raise NotConfigured(f"tpu_fleet: two TPUs have the name {tpu.name}")
+            tpus[tpu.name] = tpu
+    _refuse_shared_writing(tpus.values())
+    return tuple(tpus.values())
+
+
+def _refuse_shared_writing(tpus: Iterable[FleetEntry]) -> None:
+    """Refuse a disk that one TPU of the fleet writes to and another one has, too."""
+    users: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
+    for tpu in tpus:
+        for spec in tpu.specs:
+            for disk in spec.data_disks or ():
+                users[spec.zone, disk.source].append((tpu.name, disk.writable))
+    for (_, disk), sharing in users.items():
+        if len(sharing) > 1 and any(writes for _, writes in sharing):
+            names = ", ".join(name for name, _ in sharing)
+            raise NotConfigured(
+                f"tpu_fleet: {names} can share the disk {disk} only for reading: set mode: "
+                "read-only, or give each its own disk"
+            )
+
+
+def select(tpus: tuple[FleetEntry, ...], name: str) -> tuple[FleetEntry, ...]:
+    """Return the entry of this name, all if the name is empty. Raises NotConfigured."""
+    if not name:
+        return tpus
+    selected = tuple(tpu for tpu in tpus if tpu.name == name)
+    if not selected:
+        names = ", ".join(tpu.name for tpu in tpus) or "none"
+        raise NotConfigured(f"tpu_fleet has no TPU {name!r:.80}; it has {names}")
+    return selected
+
+
+def name_and_zone(text: str) -> tuple[str, str]:
+    """Split ``demo_us-central2-b`` into name and zone; the zone of ``demo`` is empty.
+
+    The inventory names the groups of TPUs like this. No name of a TPU has a ``_``.
+    """
+    name, _, zone = text.partition("_")
+    return name, zone
+
+
+def _parse_entry(entry: object, number: int) -> list[FleetEntry]:
+    if not isinstance(entry, Mapping):
+        raise NotConfigured(
+            f"tpu_fleet, entry {number}: expected a mapping with a name ({str(entry)!r:.60})"
+        )
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise NotConfigured(f"tpu_fleet, entry {number}: name is missing")
+    who = f"tpu_fleet, {name}"
+    for key in entry:
+        if key not in _KEYS:
+            near = difflib.get_close_matches(str(key), _KEYS, 1)
+            raise NotConfigured(
+                f"{who}: unknown key {key!r:.60}{f', did you mean {near[0]}?' if near else ''}"
+            )
+    zones = _zones(entry, who)
+    values = _values(entry, who)
+    queued = _queued(entry, zones, who)
+    idle = entry.get("idle_delete_after")
+    idle = None if idle is None else parse_duration(idle, f"{who}: idle_delete_after")
+    count = entry.get("count")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise NotConfigured(f"{who}: count: expected a number from 1 on ({count!r:.40})")
+    names = [str(name)] if count is None else [f"{name}-{index}" for index in range(count)]
+    tpus = [
+        FleetEntry(
+            each, tuple(NodeSpec(name=each, zone=zone, **values) for zone in zones), queued, idle
+        )
+        for each in names
+    ]
+    for tpu in tpus:
+        for spec in tpu.specs:
+            spec.check()
+    return tpus
+
+
+def _queued(entry: Mapping[str, Any], zones: list[str], who: str) -> Queued | None:
+    given = entry.get("queued")
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or set(given) - {"valid_for"}:
+        raise NotConfigured(f"{who}: queued: expected e.g. {{valid_for: 6h}} ({given!r:.60})")
+    if len(zones) > 1:
+        raise NotConfigured(
+            f"{who}: queued needs one zone: several zones' queues would create one TPU each"
+        )
+    for flag in ("preemptible", "reserved"):
+        if entry.get(flag):
+            raise NotConfigured(f"{who}: queued can't be combined with {flag}")
+    valid_for = given.get("valid_for")
+    return Queued(
+        None if valid_for is None else parse_duration(valid_for, f"{who}: queued: valid_for")
+    )
+
+
+def _zones(entry: Mapping[str, Any], who: str) -> list[str]:
+    if ("zone" in entry) == ("zones" in entry):
+        raise NotConfigured(f"{who}: set either zone or zones")
+    zones = [entry["zone"]] if "zone" in entry else entry["zones"]
+    if not isinstance(zones, list) or not zones or not all(isinstance(zone, str) for zone in zones):
+        raise NotConfigured(
+            f"{who}: zones: expected a list such as [us-central2-b] ({zones!r:.60})"
+        )
+    return list(dict.fromkeys(str(zone) for zone in zones))
+
+
+def _values(entry: Mapping[str, Any], who: str) -> dict[str, Any]:
+    values: dict[str, Any] = {"accelerator_type": "", "runtime_version": ""}
+    for key in (*_TEXTS, *_FLAGS):
+        kind = str if key in _TEXTS else bool
+        if entry.get(key) is None:
+            continue
+        if not isinstance(entry[key], kind):
+            expected = "a text" if kind is str else "true or false"
+            raise NotConfigured(f"{who}: {key}: expected {expected} ({entry[key]!r:.60})")
+        values[key] = kind(entry[key])
+    for key in _PAIRS:
+        pairs = entry.get(key)
+        if pairs is None:
+            continue
+        if not isinstance(pairs, Mapping) or not all(
+            isinstance(value, str) for value in pairs.values()
+        ):
+            raise NotConfigured(
+                f"{who}: {key}: expected texts by name; quote numbers, true and false"
+            )
+        values[key] = {str(name): str(value) for name, value in pairs.items()}
+    for key in _LISTS:
+        items = entry.get(key)
+        if items is None:
+            continue
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise NotConfigured(f"{who}: {key}: expected a list of texts ({items!r:.60})")
+        values[key] = tuple(str(item) for item in items)
+    if entry.get("data_disks") is not None:
+        values["data_disks"] = _disks(entry["data_disks"], who)
+    return values
+
+
+def _disks(disks: object, who: str) -> tuple[Disk, ...]:
+    modes = ("read-only", "read-write")
+    found = []
+    for disk in disks if isinstance(disks, list) else [disks]:
+        given = {"name": disk} if isinstance(disk, str) else disk
+        if (
+            not isinstance(given, Mapping)
+            or not isinstance(given.get("name"), str)
+            or given.get("mode", modes[0]) not in modes
+            or set(given) - {"name", "mode", "size_gb", "type"}
+            or not isinstance(given.get("size_gb", 0), int)
+            or not isinstance(given.get("type", ""), str)
+        ):
+            raise NotConfigured(
+                f"{who}: data_disks: expected a disk's name, or name, mode (read-only, which is "
+                f"the default, or read-write), size_gb and type ({disk!r:.60})"
+            )
+        size, kind = int(given.get("size_gb", 0)), str(given.get("type", ""))
+        found.append(Disk(str(given["name"]), given.get("mode") == "read-write", size, kind))
+    return tuple(found)
