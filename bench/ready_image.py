@@ -6,7 +6,7 @@
 Setup of 32 bare workers takes two cores seven minutes, most of it their copies of one environment.
 The daily verbs don't ask how a worker became ready: so one worker is set up here as ever, and what
 its disk holds becomes the image of the others. Setup still runs on each of them, and mends what is
-a worker's own: its certificate, its key, whom it lets in.
+a worker's own: its setup stamp, its key, and the addresses that it accepts.
 """
 
 import argparse

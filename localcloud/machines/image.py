@@ -32,6 +32,7 @@ PACKAGES = (
     "libpam-systemd",
     "openssh-server",
     "python3",
+    "python3-apt",  # as in the images of Google's TPU VMs: Ansible installs packages by it
     "sudo",
     "systemd",
     "systemd-sysv",

@@ -65,9 +65,9 @@ def test_setup_makes_the_workers_ready_and_changes_nothing_the_second_time(fleet
     assert second.changed() == 0
 
 
-def test_a_certificate_that_was_renewed_is_as_good_as_the_first(fleet):
+def test_a_renewed_setup_changes_only_the_stamp(fleet):
     renewed = fleet.must_play("setup.yml", "-e", "renew=true")
-    # Each worker's goes and comes back, which the recap says once for both; nothing else does.
+    # Each worker's stamp is removed and written again, which the recap counts once for both.
     assert renewed.changed() == 2, renewed.said[-4000:]
     assert fleet.must_play("setup.yml").changed() == 0
 

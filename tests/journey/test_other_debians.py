@@ -21,7 +21,7 @@ pytestmark = [
     ),
 ]
 PYTHON, SYSTEMD = {"bullseye": "3.9.", "bookworm": "3.11."}, {"bullseye": "247", "bookworm": "252"}
-WITHOUT_JAX = ("--skip-tags", "python,jax,certificate")
+WITHOUT_JAX = ("--skip-tags", "python,jax,setup_stamp")
 
 
 @pytest.fixture(scope="module", params=sorted(PYTHON))

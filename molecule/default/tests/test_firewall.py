@@ -1,6 +1,7 @@
-"""What comes in to a worker: from outside the fleet (this computer), and from a fleet member."""
+"""What a worker accepts from outside the fleet (this computer) and from other workers."""
 
 import socket
+import time
 
 import pytest
 from testinfra.utils.ansible_runner import AnsibleRunner
@@ -32,7 +33,7 @@ def opens(address, port):
 
 
 def members(host):
-    """Give the other workers of the fleet."""
+    """Return the other workers of the fleet."""
     inventory = host.backend.ansible_inventory
     names = AnsibleRunner.get_runner(inventory).get_hosts("tpu")
     found = [host.get_host(f"ansible://{name}", ansible_inventory=inventory) for name in names]
@@ -62,3 +63,20 @@ def test_the_rules_are_there_again_when_their_unit_starts(host):
         host.check_output("systemctl stop tpufleet-firewall")
         host.check_output("systemctl start tpufleet-firewall")
         assert "policy drop" in host.check_output("nft list table inet tpufleet")
+
+
+def test_rules_that_block_ssh_are_rolled_back_and_not_kept(host, play):
+    address = address_of(host)
+    with host.sudo():
+        before = host.file("/etc/tpufleet/firewall.nft").content_string
+    blocked = ("-e", '{"__firewall_ssh_ports": [1]}', "-e", "firewall_rollback_seconds=5")
+    done = play("setup.yml", "--tags", "firewall", *blocked, "-e", "ansible_timeout=3")
+    assert done.returncode != 0, done.stdout
+
+    deadline = time.monotonic() + 30
+    while not opens(address, 22) and time.monotonic() < deadline:
+        time.sleep(1)
+    with host.sudo():
+        assert host.file("/etc/tpufleet/firewall.nft").content_string == before
+        assert "dport 22" in host.check_output("nft list table inet tpufleet")
+    assert play("setup.yml", "--tags", "firewall").returncode == 0

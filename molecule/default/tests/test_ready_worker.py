@@ -1,4 +1,4 @@
-"""What setup.yml promises of a worker, seen from inside it."""
+"""The state of a worker after setup.yml, seen from inside it."""
 
 import json
 import re
@@ -73,7 +73,7 @@ def test_the_trainer_owns_only_the_directories_made_for_it(host):
         assert (place.is_directory, place.user, place.group) == (True, owner, owner)
 
 
-def test_the_system_has_taken_all_that_was_written_for_it(host):
-    assert not host.file("/etc/tpufleet/owed").exists
-    unread = "systemctl show --value --property=NeedDaemonReload tpufleet-logs.service"
-    assert host.check_output(unread) == "no"
+def test_systemd_has_loaded_every_unit_of_setup(host):
+    for unit in ("tpufleet-logs.timer", "tpufleet-logs.service", "tpufleet-firewall.service"):
+        unread = f"systemctl show --value --property=NeedDaemonReload {unit}"
+        assert host.check_output(unread) == "no"

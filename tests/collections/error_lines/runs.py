@@ -174,7 +174,7 @@ def worker_that_another_run_holds(bad: Bad) -> str:
         patch.setattr(run_start, "active_runs", lambda: ["other"])
         patch.setattr(run_unit, "unit_state", lambda run: {"ActiveState": "active"})
         patch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
-        patch.setattr(run_start, "read_certificate", lambda root: None)
+        patch.setattr(run_start, "read_stamp", lambda root: None)
         patch.setattr(run_start, "is_complete", lambda env: True)
         return shown("; ".join(run_start.blockers(process(), places)))
 

@@ -1,4 +1,4 @@
-"""What the doctor sees on a worker: made-up /proc, certificates and logs, real file systems."""
+"""What the doctor sees on a worker: made-up /proc, setup stamps and logs, real file systems."""
 
 import os
 import time
@@ -11,7 +11,6 @@ from urllib.error import HTTPError
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_machine import (
     Machine,
-    certificate_finding,
     checkpoint_findings,
     device_findings,
     disk_findings,
@@ -20,6 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_machin
     lock_finding,
     memory_finding,
     records_findings,
+    setup_finding,
     version_findings,
 )
 
@@ -108,22 +108,19 @@ def test_a_lockfile_that_nobody_holds_is_to_go_and_one_that_is_held_stays(machin
     assert machine.lockfile.exists()
 
 
-def test_a_worker_without_a_certificate_is_set_up(machine):
-    assert certificate_finding(machine).mend == "ansible-playbook setup.yml --limit pod-w0"
+def test_a_worker_without_a_setup_stamp_needs_setup(machine):
+    assert setup_finding(machine).mend == "ansible-playbook setup.yml --limit pod-w0"
     assert list(version_findings(machine)) == []
 
 
-def test_versions_are_those_of_the_certificates_environment(machine):
+def test_versions_are_those_of_the_stamped_environment(machine):
     packages = machine.root / "envs/abc/lib/python3.13/site-packages"
     for name in ("jax-0.12.0", "jaxlib-0.12.0", "libtpu-0.0.50"):
         (packages / f"{name}.dist-info").mkdir(parents=True)
     ready = machine.root / "ready.json"
-    ready.write_text('{"content": "x", "environment": "abc", "versions": {"jax": "0.12.0"}}')
+    ready.write_text('{"content": "x", "environment": "abc"}')
     [found] = version_findings(machine)
     assert found.said == "Python 3.13, jax 0.12.0, jaxlib 0.12.0, libtpu 0.0.50"
-    ready.write_text('{"content": "x", "environment": "abc", "versions": {"jax": "0.11.0"}}')
-    [found] = version_findings(machine)
-    assert found.said == "jax is 0.12.0, setup left 0.11.0"
 
 
 def test_the_kernels_last_trouble_is_said():
@@ -173,9 +170,7 @@ def test_the_module_looks_at_this_machine_and_changes_nothing(tmp_path):
     told = run_module("doctor_worker", worker="here", root=str(tmp_path))
     assert told["changed"] is False
     checks = [each["check"] for each in told["findings"]]
-    assert {"disk", "memory", "devices", "lockfile", "certificate", "kernel", "libtpu"} <= set(
-        checks
-    )
+    assert {"disk", "memory", "devices", "lockfile", "setup", "kernel", "libtpu"} <= set(checks)
     assert list(tmp_path.iterdir()) == []
 
 

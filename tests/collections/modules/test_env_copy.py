@@ -16,7 +16,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_copy impo
     begun,
     take_env,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.fleet_ssh import rsyncd_conf
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
     FromLeaderError,
     LeaderAwayError,
@@ -28,6 +27,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
     is_complete,
     measure,
 )
+
+from tests.collections.role_templates import rendered
 
 PYTHON = Path(sys.executable)
 NAME = "a" * 16
@@ -47,6 +48,11 @@ def leader(tmp_path, monkeypatch):
     finish(env)
     serve(tmp_path, {"envs": str(env.parent)}, monkeypatch)
     return env
+
+
+def rsyncd_conf(served):
+    """Return rsyncd.conf of the role fleet_ssh for directories by name."""
+    return rendered("fleet_ssh/rsyncd.conf.j2", fleet_ssh_serves=served)
 
 
 def serve(tmp_path, directories, monkeypatch):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.firewall_table import table_text
+
+from tests.collections.modules.test_firewall_table import rules
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
 SERVER, WORKER = f"tpf-m{os.getpid()}", f"tpf-w{os.getpid()}"
@@ -88,9 +89,9 @@ def program(namespace: str, text: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def protect() -> None:
-    """Load the fleet's table on the worker."""
+    """Load the firewall rules on the worker."""
     nft = ["ip", "netns", "exec", WORKER, "nft", "--file", "-"]
-    subprocess.run(nft, input=table_text(["198.18.255.1"], [22], []), text=True, check=True)
+    subprocess.run(nft, input=rules(["198.18.255.1"]), text=True, check=True)
 
 
 def test_who_waited_for_the_server_since_before_the_table_hears_its_answer(namespaces):

@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.fleet_ssh import rsyncd_conf
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import install, proven
 from ansible_collections.tpufleet.core.plugins.modules.release import from_the_leader
 
-from tests.collections.modules.test_env_copy import answer
+from tests.collections.modules.test_env_copy import answer, rsyncd_conf
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
 
 

@@ -39,7 +39,7 @@ def test_a_worker_that_is_set_up_has_no_blocker(places):
     assert run_start.blockers(LAUNCH, places) == []
 
 
-def test_a_tpu_with_one_worker_that_lacks_its_certificate_starts_nothing_and_says_which(places):
+def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(places):
     sound = {"status": "absent", "started": True, "blockers": [], "release_is_missing": False}
     (places.root / "ready.json").unlink()
     bare = sound | {"started": False, "blockers": run_start.blockers(LAUNCH, places)}
@@ -52,7 +52,7 @@ def test_a_tpu_with_one_worker_that_lacks_its_certificate_starts_nothing_and_say
     ]
 
 
-def test_a_torn_certificate_is_none(places):
+def test_a_torn_setup_stamp_does_not_count(places):
     (places.root / "ready.json").write_text('{"conte')
 
     assert "not set up" in run_start.blockers(LAUNCH, places)[0]

@@ -1,4 +1,4 @@
-"""What setup finds out about a worker: its name, its disk, its Python, who holds its devices."""
+"""What setup finds out about a worker: its disk, its Python, and who holds its devices."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.hosts_file import with_own_name
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     EnvError,
     check_room,
@@ -21,26 +20,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 )
 
 LOCK = Path(__file__).parents[3] / "requirements/worker-cpu.lock"
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", "10.0.0.2 w0\n"),
-        ("127.0.0.1 localhost\n127.0.1.1 w0\n", "127.0.0.1 localhost\n10.0.0.2 w0\n"),
-        ("127.0.1.1 w0 other", "127.0.1.1 other\n10.0.0.2 w0\n"),
-        ("10.0.0.9 w0\n", "10.0.0.2 w0\n"),
-        ("# w0 is me", "# w0 is me\n10.0.0.2 w0\n"),
-        ("10.0.0.2  w0\talias # mine\n", "10.0.0.2  w0\talias # mine\n"),
-    ],
-)
-def test_a_workers_name_leads_to_its_address_alone(before, after):
-    assert with_own_name(before, "w0", "10.0.0.2") == after
-    assert with_own_name(after, "w0", "10.0.0.2") == after
-
-
-def test_a_full_name_brings_its_short_form():
-    assert with_own_name("", "w0.zone.internal", "10.0.0.2") == "10.0.0.2 w0.zone.internal w0\n"
 
 
 def test_a_disk_without_room_is_named_with_what_is_needed(tmp_path):

@@ -15,9 +15,13 @@ QUIET = {
     "ansible.builtin.fail",
     "ansible.builtin.meta",
     "ansible.builtin.set_fact",
+    "ansible.builtin.setup",
     "ansible.builtin.slurp",
     "ansible.builtin.stat",
 }
+OFF_BY_DEFAULT = {"users", "disks", "nfs", "devtools"}
+NOT_TAKEN = {"absent.yml", "slice.yml"}
+"""Task files for which the inventory or the command line has to ask."""
 BRANCHES = ("ansible.builtin.import_tasks", "ansible.builtin.include_tasks")
 
 
@@ -25,7 +29,7 @@ def roles_of_setup() -> list[str]:
     """Name the roles that setup.yml runs on a worker when nothing is said in the inventory."""
     plays = yaml.safe_load((PROJECT_ROOT / "playbooks/setup.yml").read_text())
     [roles] = [play["roles"] for play in plays if play.get("roles")]
-    return [role["role"] for role in roles if "when" not in role and role["role"] != "devtools"]
+    return [role["role"] for role in roles if role["role"] not in OFF_BY_DEFAULT]
 
 
 def changing(role: str) -> list[str]:
@@ -44,7 +48,8 @@ def _of_tasks(tasks: list[dict[str, Any]], folder: Path) -> Iterator[str]:
         if "block" in task:
             yield from _of_tasks(task["block"], folder)
         elif branch:
-            yield from _names(folder / (branch if isinstance(branch, str) else branch["file"]))
+            if branch not in NOT_TAKEN:
+                yield from _names(folder / branch)
         elif not QUIET & set(task) and task.get("changed_when") is not False:
             yield task["name"]
 

@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: doctor_worker
 short_description: Look at a worker from within, and change nothing
 description:
-  - Looks at the room on disks, memory, who holds the devices, libtpu's lockfile, the certificate
-    that setup came to its end, the environment's versions, and the last errors of the kernel and
+  - Looks at the room on disks, memory, who holds the devices, libtpu's lockfile, whether
+    setup was completed, the environment's versions, and the last errors of the kernel and
     of libtpu's log.
 options:
   worker:

@@ -1,4 +1,4 @@
-"""What the doctor sees on a worker: disk, memory, devices, certificate, versions, last errors.
+"""What the doctor sees on a worker: disk, memory, devices, setup, versions, last errors.
 
 Python 3.9 and the standard library, since it runs on workers. It changes nothing.
 """
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .certificate import read_certificate
 from .devices import device_files, holders, open_files, program
 from .doctor_finding import Finding, mend, ok, unseen
 from .run_checkpoints import on_same_disk, try_write
+from .setup_stamp import read_stamp
 
 DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - they are only looked at
 LEAST_DISK = 0.05
@@ -63,7 +63,7 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
         *device_findings(machine),
         *checkpoint_findings(machine),
         lock_finding(machine),
-        certificate_finding(machine),
+        setup_finding(machine),
         *version_findings(machine),
         kernel_finding(kernel),
         libtpu_finding(machine, time.time()),
@@ -172,17 +172,17 @@ def lock_finding(machine: Machine) -> Finding:
     return mend(check, said, f"ansible {machine.name} -b -a 'rm {machine.lockfile}'")
 
 
-def certificate_finding(machine: Machine) -> Finding:
-    """Look for the certificate that setup came to its end here."""
+def setup_finding(machine: Machine) -> Finding:
+    """Check that setup was completed on this worker."""
     setup = f"ansible-playbook setup.yml --limit {machine.name}"
-    if read_certificate(machine.root) is None:
-        return mend("certificate", "setup did not come to its end here", setup)
-    return ok("certificate", "setup came to its end")
+    if read_stamp(machine.root) is None:
+        return mend("setup", "setup was not completed", setup)
+    return ok("setup", "completed")
 
 
 def version_findings(machine: Machine) -> Iterator[Finding]:
-    """Say the versions in the environment that the certificate names."""
-    told = read_certificate(machine.root) or {}
+    """Report the versions in the environment that the setup stamp names."""
+    told = read_stamp(machine.root) or {}
     env = machine.root / "envs" / str(told.get("environment") or "none")
     if not env.is_dir():
         if told:
@@ -196,13 +196,7 @@ def version_findings(machine: Machine) -> Iterator[Finding]:
     python = next(iter(sorted(env.glob("lib/python3*"))), None)
     words = [f"Python {python.name[len('python') :]}"] if python else []
     words += [f"{name} {version}" for name, version in found.items()]
-    certified = str((told.get("versions") or {}).get("jax") or "")
-    if certified and found.get("jax") != certified:
-        said = f"jax is {found.get('jax', 'missing')}, setup left {certified}"
-        setup = f"ansible-playbook setup.yml --limit {machine.name} -e renew=true"
-        yield mend("versions", said, setup)
-    else:
-        yield ok("versions", ", ".join(words))
+    yield ok("versions", ", ".join(words))
 
 
 def records_findings(

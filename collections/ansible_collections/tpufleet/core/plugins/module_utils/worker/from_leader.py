@@ -12,8 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .fleet_ssh import FOLDER, LEADER
-
+FOLDER = Path("/etc/tpufleet/peer")
+"""The worker's key and ssh configuration, written by the role fleet_ssh."""
+LEADER = "leader"
+"""The name of the leader in that configuration."""
 TRIES = 5
 _SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket, protocol stream; ssh's own
 _NO_START = 5  # of the daemon's protocol: refused, which "@ERROR" tells, or ssh failed before it

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import run_checkpoints
-from .certificate import read_certificate
 from .contract import USER
 from .devices import groups, holders
 from .process import (
@@ -24,6 +23,7 @@ from .run import Places, chip_of, overlap
 from .run_state import RunState
 from .run_unit import UNIT, active, active_runs, observe, systemctl
 from .safe_files import is_directory, make_directory, remove_file, write_file
+from .setup_stamp import read_stamp
 
 DROP_INS = Path("/run/systemd/system")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
@@ -70,7 +70,7 @@ def blockers(
                 f"run {other} is {seen['state']} with {other_launch(seen['launched'], process)}. "
                 f"Stop it first: ansible-playbook playbooks/kill.yml -e run={other}"
             )
-    if read_certificate(places.root) is None:
+    if read_stamp(places.root) is None:
         found.append("this worker is not set up. Set it up: ansible-playbook setup.yml")
     elif not (places.root / "bin/worker/launch_spec.py").exists():
         found.append(

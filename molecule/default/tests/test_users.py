@@ -1,0 +1,50 @@
+"""Accounts on the workers: listed, wrong, and removed from the list."""
+
+import json
+
+import pytest
+
+ADA = {"name": "ada", "keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGBm ada@home"], "sudo": True}
+
+
+def accounts(*users):
+    """Return the arguments that set up these accounts."""
+    return ("setup.yml", "--tags", "users", "-e", json.dumps({"users_accounts": users}))
+
+
+def test_a_listed_user_has_the_listed_keys_only(host, play):
+    assert play(*accounts(ADA)).returncode == 0
+    ada = host.user("ada")
+    assert ada.shell == "/bin/bash"
+    assert "tpufleet-people" in ada.groups
+    with host.sudo():
+        keys = host.file("/home/ada/.ssh/authorized_keys")
+        assert keys.content_string == f"{ADA['keys'][0]}\n"
+        assert (keys.user, keys.mode) == ("ada", 0o600)
+        assert "NOPASSWD: ALL" in host.check_output("sudo -l -U ada")
+
+
+@pytest.mark.parametrize(
+    ("user", "error"),
+    [
+        ({"name": "root", "keys": []}, "is not a user name or one of its keys"),
+        ({"name": "eve", "keys": ["AAAA"]}, "is not a user name or one of its keys"),
+        ({"name": "daemon", "keys": []}, "the user daemon exists, but tpufleet did not"),
+    ],
+)
+def test_a_wrong_entry_is_refused(user, error, play):
+    done = play(*accounts(user))
+    assert done.returncode != 0
+    assert error in " ".join(done.stdout.split())
+
+
+def test_a_user_removed_from_the_list_loses_account_and_sudo_but_not_the_home(host, play):
+    assert play(*accounts(ADA)).returncode == 0
+    assert host.user("ada").exists
+
+    assert play(*accounts()).returncode == 0
+
+    assert not host.user("ada").exists
+    with host.sudo():
+        assert "ada" not in host.file("/etc/sudoers.d/tpufleet-people").content_string
+        assert host.file("/home/ada").is_directory
