@@ -26,13 +26,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import C
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import Observation
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
+    find_process,
     observe_run,
     tpus_of_inventory,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
-    ProcessStatus,
-    find_process,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Outcome,

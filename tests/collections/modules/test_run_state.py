@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import TRAINER, Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import (
     Exit,
     read_heartbeat,
@@ -72,20 +72,20 @@ def test_an_end_has_a_state_and_a_reason(ended, state, reason_code, exit_code, s
 
 
 @pytest.mark.parametrize(
-    ("command", "rendezvous", "state"),
+    ("has_heartbeat", "rendezvous", "state"),
     [
-        ([*TRAINER, "steps=3"], None, RunState.STARTING),
-        ([*TRAINER, "steps=3"], {"waiting_for": ["pod-w1"]}, RunState.WAITING),
-        (["python", "theirs.py"], {"waiting_for": []}, RunState.WAITING),
-        (["python", "theirs.py"], {"attempt": "1"}, RunState.RUNNING),
-        (["python", "theirs.py"], None, RunState.RUNNING),
+        (True, None, RunState.STARTING),
+        (True, {"waiting_for": ["pod-w1"]}, RunState.WAITING),
+        (False, {"waiting_for": []}, RunState.WAITING),
+        (False, {"attempt": "1"}, RunState.RUNNING),
+        (False, None, RunState.RUNNING),
     ],
 )
 def test_a_trainer_that_may_write_no_heartbeat_is_running_after_the_rendezvous(
-    command, rendezvous, state
+    has_heartbeat, rendezvous, state
 ):
     found = process_state(
-        {"ActiveState": "active"}, None, None, read_rendezvous(rendezvous), command
+        {"ActiveState": "active"}, None, None, read_rendezvous(rendezvous), has_heartbeat
     )
 
     assert found.state is state

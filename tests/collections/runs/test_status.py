@@ -9,6 +9,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import C
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
     ProcessStatus,
+    cause_of,
     parse_process,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import (
@@ -113,7 +114,7 @@ def test_every_cause_has_a_text_with_its_values(code):
 
 def test_the_values_of_a_cause_are_in_its_text():
     unreachable = Cause.of(CauseCode.WORKERS_UNREACHABLE_FOR, hosts="w0, w1", seconds=601.0)
-    crash = Cause.of_process(parse_process("w1", report_end("1", error="no way")))
+    crash = cause_of(parse_process("w1", report_end("1", error="no way")))
 
     assert cause_text(unreachable) == ("w0, w1 can't be reached for 601 s though the TPU is READY")
     assert cause_text(crash) == "w1: crashed (exit 1): no way"
@@ -127,7 +128,7 @@ def test_a_cause_in_a_record_that_somebody_else_wrote_shows_its_code(values):
     shown = cause_text(Cause(CauseCode.WORKERS_UNREACHABLE_FOR, values))
 
     assert shown == "workers_unreachable_for"
-    assert cause_text(Cause(CauseCode.PROCESS, {"state": "odd"})) == "process"
+    assert cause_text(Cause(CauseCode.PROCESS, {"state": "odd"})) == "unknown"
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state != RunState.WAITING])

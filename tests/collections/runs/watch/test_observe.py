@@ -17,15 +17,13 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
     address_of,
+    find_process,
     find_tpu,
     observe_run,
     tpus_of_inventory,
     tpus_of_nodes,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
-    ProcessStatus,
-    find_process,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
 
 from harness.scripted_api import node
 from tests.collections.runs.answers import report, report_end

@@ -19,7 +19,7 @@ from ..plugin_utils.runs.decision import Action
 from ..plugin_utils.runs.history import Event, EventKind
 from ..plugin_utils.runs.lease import Lease, Leases
 from ..plugin_utils.runs.observation import FOREIGN, READY
-from ..plugin_utils.runs.observe import tpus_of_inventory
+from ..plugin_utils.runs.observe import host_facts, tpus_of_inventory
 from ..plugin_utils.runs.record import DesiredState, RunRecord
 from ..plugin_utils.runs.record_stores import record_store
 from ..plugin_utils.runs.relaunch import missing_here
@@ -29,7 +29,6 @@ from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_pass import Snapshot, changed_since, lease_name
 from .run_record import plain
-from .watch import host_facts
 
 
 class ActionModule(ActionBase):
@@ -90,7 +89,7 @@ class ActionModule(ActionBase):
         lease: Lease,
     ) -> str:
         """Stop and launch the run. Returns why that failed; empty if it did not."""
-        hosts = host_facts(variables)
+        hosts = plain(host_facts(variables))
         fleet_name = given["fleet_name"]
         listed = tpus_of_inventory(hosts, lambda labels: is_ours(labels, fleet_name))
         observed = Snapshot(hosts, {}, (listed,), time.time()).of(record)

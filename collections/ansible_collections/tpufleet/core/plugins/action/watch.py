@@ -21,7 +21,7 @@ from ..plugin_utils.runs.decision import Action
 from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.lease import Leases
 from ..plugin_utils.runs.observation import ObservedTpu
-from ..plugin_utils.runs.observe import IsOurs, tpus_of_inventory, tpus_of_nodes
+from ..plugin_utils.runs.observe import IsOurs, host_facts, tpus_of_inventory, tpus_of_nodes
 from ..plugin_utils.runs.record_stores import record_store
 from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
@@ -33,15 +33,6 @@ from .run_record import plain
 
 PASS_S = 1500.0
 """The longest that the playbooks of one pass may take together."""
-HOST_FACTS = (
-    "tpu_name",
-    "tpu_id",
-    "tpu_state",
-    "tpu_worker_count",
-    "tpu_health",
-    "tpu_zone",
-    "tpu_labels",
-)
 
 
 class ActionModule(ActionBase):
@@ -127,7 +118,7 @@ class ActionModule(ActionBase):
     def _snapshot(
         self, given: Mapping[str, Any], variables: Mapping[str, Any], is_ours: IsOurs
     ) -> Snapshot:
-        hosts = host_facts(variables)
+        hosts = plain(host_facts(variables))
         tpus = tpus_of_inventory(hosts, is_ours)
         return Snapshot(hosts, plain(given["answers"]), (tpus,), given["asked_at"])
 
@@ -164,15 +155,3 @@ def run_fields(outcome: Outcome) -> dict[str, Any]:
 def list_tpus(api: Mapping[str, Any], is_ours: IsOurs) -> Sequence[ObservedTpu]:
     """List all TPUs by the cloud's API. Raises CloudError."""
     return tpus_of_nodes(list_nodes(open_source(api), zones_of(api)), is_ours)
-
-
-def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what the inventory says of each host's TPU."""
-    hostvars = variables["hostvars"]
-    return {
-        str(host): {
-            fact: plain(hostvars[host][fact]) for fact in HOST_FACTS if fact in hostvars[host]
-        }
-        for host in variables["groups"]["all"]
-        if host != "localhost" and "tpu_name" in hostvars[host]
-    }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..module_utils.worker.run_state import latest
+from ..module_utils.worker.run import latest
 from ..plugin_utils.runs.judge import is_fine
 from ..plugin_utils.runs.process_status import parse_process
 from ..plugin_utils.runs.status import answer_error

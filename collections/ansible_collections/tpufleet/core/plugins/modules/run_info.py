@@ -87,10 +87,9 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.devices import holders
-from ..module_utils.worker.run import Places, RunError, check_name
+from ..module_utils.worker.run import Places, RunError, check_name, latest
 from ..module_utils.worker.run_log import log_since, log_start
 from ..module_utils.worker.run_progress import progress
-from ..module_utils.worker.run_state import latest
 from ..module_utils.worker.run_unit import known_runs, observe, unit_states
 
 POLL_SECONDS = 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,3 +81,30 @@ def chip_of(launched: Mapping) -> int:
     """Give the chip of a launch as it is kept, -1 for all of them."""
     chip = launched.get("chip", -1)
     return chip if isinstance(chip, int) else -1
+
+
+def latest(runs: Sequence[Mapping]) -> list:
+    """Return the runs that a worker has now, or had last: one, or one on each of its chips.
+
+    ``runs`` are a worker's answers (run_unit.py, ``observe``).
+    """
+    active = [run for run in runs if run["active"]]
+    taken = {_chip(run) for run in active}
+    if -1 in taken:
+        return active
+    newest = {_chip(run): run for run in sorted(runs, key=_ended_at) if not run["active"]}
+    whole = newest.pop(-1, None)
+    chips = [
+        run
+        for chip, run in newest.items()
+        if chip not in taken and (whole is None or _ended_at(run) > _ended_at(whole))
+    ]
+    return sorted(active + chips, key=_chip) or ([whole] if whole else [])
+
+
+def _chip(run: Mapping) -> int:
+    return chip_of(run.get("launched") or {})
+
+
+def _ended_at(run: Mapping) -> float:
+    return run.get("ended_at") or 0.0

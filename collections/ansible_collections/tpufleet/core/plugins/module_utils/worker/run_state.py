@@ -6,7 +6,7 @@ library only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from .contract import (
     RENDEZVOUS_FAILED,
     SAVED,
 )
-from .run import TRAINER, chip_of
 from .run_files import Exit, Heartbeat, Rendezvous
 
 ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
@@ -130,7 +129,7 @@ def process_state(
     heartbeat: Heartbeat | None,
     ended: Exit | None,
     rendezvous: Rendezvous | None = None,
-    command: Sequence[str] = TRAINER,
+    has_heartbeat: bool = True,
 ) -> ProcessState:
     """Return the state of a run on this worker.
 
@@ -139,7 +138,7 @@ def process_state(
         heartbeat: what the trainer wrote last.
         ended: how the last attempt ended, if it did.
         rendezvous: whom the unit waits for.
-        command: the launch's. A trainer other than ours may never write a heartbeat.
+        has_heartbeat: whether the trainer writes a heartbeat, once it has its first step.
     """
     active = unit.get("ActiveState", "inactive")
     if active == "deactivating":
@@ -149,8 +148,7 @@ def process_state(
             return ProcessState(RunState.TRAINING)
         if rendezvous and rendezvous.waiting_for is not None:
             return ProcessState(RunState.WAITING)
-        is_ours = tuple(command[: len(TRAINER)]) == TRAINER
-        return ProcessState(RunState.STARTING if is_ours else RunState.RUNNING)
+        return ProcessState(RunState.STARTING if has_heartbeat else RunState.RUNNING)
     return ProcessState(RunState.LOST) if ended is None else end_state(ended)
 
 
@@ -172,30 +170,3 @@ def end_state(ended: Exit) -> ProcessState:
         return ProcessState(RunState.INTERRUPTED, ReasonCode.NOT_SAVED, signal="TERM")
     reason = ReasonCode.KILLED if ended.status == "KILL" else ReasonCode.SIGNAL
     return ProcessState(RunState.FAILED, reason, signal=ended.status)
-
-
-def latest(runs: Sequence[Mapping]) -> list:
-    """Return the runs that a worker has now, or had last: one, or one on each of its chips.
-
-    ``runs`` are a worker's answers (run_unit.observe).
-    """
-    active = [run for run in runs if run["active"]]
-    taken = {_chip(run) for run in active}
-    if -1 in taken:
-        return active
-    newest = {_chip(run): run for run in sorted(runs, key=_ended_at) if not run["active"]}
-    whole = newest.pop(-1, None)
-    chips = [
-        run
-        for chip, run in newest.items()
-        if chip not in taken and (whole is None or _ended_at(run) > _ended_at(whole))
-    ]
-    return sorted(active + chips, key=_chip) or ([whole] if whole else [])
-
-
-def _chip(run: Mapping) -> int:
-    return chip_of(run.get("launched") or {})
-
-
-def _ended_at(run: Mapping) -> float:
-    return run.get("ended_at") or 0.0

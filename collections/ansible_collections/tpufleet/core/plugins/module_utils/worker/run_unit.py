@@ -12,7 +12,7 @@ from pathlib import Path
 from .error_line import error_line, last_attempt
 from .process import launch_summary
 from .python_env import is_complete
-from .run import Places, RunError
+from .run import TRAINER, Places, RunError
 from .run_files import (
     Exit,
     Heartbeat,
@@ -125,7 +125,9 @@ def observe(run: str, places: Places, lines: int = 0, unit: dict[str, str] | Non
     rendezvous = read_rendezvous(read_json(folder / "meeting.json"))
     ended = read_exit(read_json(folder / "exit.json"))
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
-    found = process_state(unit, heartbeat, ended, rendezvous, launched.get("command") or ())
+    command = tuple(launched.get("command") or ())
+    is_ours = command[: len(TRAINER)] == TRAINER
+    found = process_state(unit, heartbeat, ended, rendezvous, is_ours)
     is_active = found.state in ACTIVE_STATES
     met = rendezvous
     if ended and met and met.attempt != ended.attempt:

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ...module_utils.worker.run_state import ReasonCode, RunState
-from .process_status import ProcessStatus
-
 Value = str | int | float
 MOST_VALUES, MOST_TEXT = 20, 2000
 
@@ -78,37 +75,6 @@ class Cause:
     def of(cls, code: CauseCode, **values: Value) -> Cause:
         """Return a cause with these values."""
         return cls(code, values)
-
-    @classmethod
-    def of_process(cls, process: ProcessStatus) -> Cause:
-        """Return the cause that a process ended as it did."""
-        values: dict[str, Value] = {
-            "host": process.host,
-            "state": process.state.value,
-            "reason_code": process.reason_code.value,
-            "signal": process.signal,
-            "peer": process.peer,
-            "error": process.error,
-        }
-        codes = {"exit_code": process.exit_code, "peer_exit_code": process.peer_exit_code}
-        values |= {name: code for name, code in codes.items() if code is not None}
-        return cls(
-            CauseCode.PROCESS, {name: value for name, value in values.items() if value != ""}
-        )
-
-    def process(self) -> ProcessStatus:
-        """Return the process of a PROCESS cause. Raises ValueError for an unknown code."""
-        exit_code, peer_exit_code = (self.values.get(f"{name}exit_code") for name in ("", "peer_"))
-        return ProcessStatus(
-            host=str(self.values.get("host", "")),
-            state=RunState(self.values.get("state", RunState.UNKNOWN)),
-            reason_code=ReasonCode(self.values.get("reason_code", "")),
-            exit_code=exit_code if isinstance(exit_code, int) else None,
-            signal=str(self.values.get("signal", "")),
-            peer=str(self.values.get("peer", "")),
-            peer_exit_code=peer_exit_code if isinstance(peer_exit_code, int) else None,
-            error=str(self.values.get("error", "")),
-        )
 
     def fields(self) -> dict[str, Value]:
         """Return the cause flat, as a record stores it."""

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...module_utils.worker.run import latest
 from ...module_utils.worker.run_progress import goodput
-from ...module_utils.worker.run_state import ReasonCode, RunState, latest
+from ...module_utils.worker.run_state import ReasonCode, RunState
 from ..fleet.slices import run_places
 from ..view.folded_names import natural_order
 from .history import EventKind

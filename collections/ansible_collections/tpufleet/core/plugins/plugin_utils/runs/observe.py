@@ -6,11 +6,14 @@ A TPU is found by zone and id. Its name alone may be another person's TPU, in th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.nodes import Node
+from ...module_utils.worker.run import chip_of, overlap
+from ...module_utils.worker.run_state import RunState
 from .observation import CHANGING, DEAD, FOREIGN, GONE, READY, Observation, ObservedTpu
-from .process_status import find_process
+from .process_status import ProcessStatus, parse_process
 
 if TYPE_CHECKING:
     from ...module_utils.worker.node_identity import NodeIdentity
@@ -19,6 +22,25 @@ if TYPE_CHECKING:
 MULTISLICE = "multislice_"
 """How a record names TPUs that one queued resource made together: as the inventory's group does."""
 IsOurs = Callable[[Mapping[str, str]], bool]
+HOST_FACTS = (
+    "tpu_name",
+    "tpu_id",
+    "tpu_state",
+    "tpu_worker_count",
+    "tpu_health",
+    "tpu_zone",
+    "tpu_labels",
+)
+
+
+def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what the inventory says of each host's TPU."""
+    hostvars = variables["hostvars"]
+    return {
+        str(host): {fact: hostvars[host][fact] for fact in HOST_FACTS if fact in hostvars[host]}
+        for host in variables["groups"]["all"]
+        if host != "localhost" and "tpu_name" in hostvars[host]
+    }
 
 
 def tpus_of_inventory(
@@ -124,6 +146,27 @@ def observe_run(
         tpus=tpus,
         address=launch.tpu if is_multislice or not tpus else address_of(tpus[0], listings[0]),
     )
+
+
+def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
+    """Return a run's process in a worker's answer to run_info, LOST where it has none.
+
+    ``chip`` is the run's; runs on other chips of the worker do not count as in its way.
+    """
+    if "runs" not in answer:
+        return ProcessStatus(host, RunState.UNREACHABLE, run=run, has_environment=False)
+    others = [
+        str(each["run"])
+        for each in answer["runs"]
+        if each["active"]
+        and each["run"] != run
+        and overlap(chip, chip_of(each.get("launched") or {}))
+    ]
+    other = others[0] if others else ""
+    for each in answer["runs"]:
+        if each["run"] == run:
+            return replace(parse_process(host, each), other_run=other)
+    return ProcessStatus(host, RunState.LOST, run=run, has_environment=False, other_run=other)
 
 
 def _worst(states: Sequence[str]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ...module_utils.worker.run import chip_of, overlap
 from ...module_utils.worker.run_state import ACTIVE_STATES, ReasonCode, RunState
+from .causes import Cause, CauseCode, Value
 
 MOST_TEXT = 1000
 
@@ -78,6 +78,27 @@ class ProcessStatus:
         return not self.is_active and not ended_well
 
 
+def cause_of(process: ProcessStatus) -> Cause:
+    """Return the cause that a process ended as it did."""
+    values: dict[str, Value] = {
+        "host": process.host,
+        "state": process.state.value,
+        "reason_code": process.reason_code.value,
+        "signal": process.signal,
+        "peer": process.peer,
+        "error": process.error,
+    }
+    codes = {"exit_code": process.exit_code, "peer_exit_code": process.peer_exit_code}
+    known = {name: value for name, value in values.items() if value != ""}
+    known |= {name: code for name, code in codes.items() if code is not None}
+    return Cause(CauseCode.PROCESS, known)
+
+
+def process_of(cause: Cause) -> ProcessStatus:
+    """Return the process of a PROCESS cause; what is not in it is unknown."""
+    return parse_process(_text(cause.values.get("host")), cause.values)
+
+
 def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
     """Read what a worker reported of a run (module_utils/worker/run_unit.py, ``observe``).
 
@@ -109,27 +130,6 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
         output_age=_number(answer.get("output_age")),
         has_environment=answer.get("has_environment") is not False,
     )
-
-
-def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
-    """Return a run's process in a worker's answer to run_info, LOST where it has none.
-
-    ``chip`` is the run's; runs on other chips of the worker do not count as in its way.
-    """
-    if "runs" not in answer:
-        return ProcessStatus(host, RunState.UNREACHABLE, run=run, has_environment=False)
-    others = [
-        str(each["run"])
-        for each in answer["runs"]
-        if each["active"]
-        and each["run"] != run
-        and overlap(chip, chip_of(each.get("launched") or {}))
-    ]
-    other = others[0] if others else ""
-    for each in answer["runs"]:
-        if each["run"] == run:
-            return replace(parse_process(host, each), other_run=other)
-    return ProcessStatus(host, RunState.LOST, run=run, has_environment=False, other_run=other)
 
 
 def _member[E: Enum](kind: type[E], value: Any, default: E) -> E:

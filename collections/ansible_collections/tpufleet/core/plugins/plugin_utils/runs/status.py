@@ -12,7 +12,7 @@ from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
 from .history import Event, EventKind
 from .judge import RunStatus, WorkerStatus
-from .process_status import ProcessStatus
+from .process_status import ProcessStatus, process_of
 
 _STATES = {
     RunState.STARTING: "starting",
@@ -230,7 +230,7 @@ def cause_text(cause: Cause) -> str:
         return "a TPU of its name has another id. Nothing is done with it"
     try:
         if cause.code is CauseCode.PROCESS:
-            return process_line(cause.process())
+            return process_line(process_of(cause))
         return _CAUSES[cause.code].format_map(cause.values)
     except (KeyError, ValueError, TypeError):  # a record that somebody else wrote
         return cause.code.value

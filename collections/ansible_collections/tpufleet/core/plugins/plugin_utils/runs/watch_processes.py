@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
 from .decision import Action, Decision, Situation
-from .process_status import ProcessStatus
+from .process_status import ProcessStatus, cause_of
 from .watch_memory import Limits, Memory
 from .watch_tpus import replace_tpu, wait_for
 
@@ -68,7 +68,7 @@ def decide_ended(now: Situation) -> Decision:
     if not ended:
         return _relaunch(now, RunState.LOST, Cause(CauseCode.PROCESS_MISSING))
     first = first_ended(ended)
-    cause, reasons = Cause.of_process(first), {each.reason_code for each in ended}
+    cause, reasons = cause_of(first), {each.reason_code for each in ended}
     if ReasonCode.BAD_CONFIG in reasons:
         return now.give_up(cause)
     if ReasonCode.LOSS_NOT_A_NUMBER in reasons:
