@@ -1,5 +1,5 @@
-"""The controller's part of following logs: each worker's fork asks its worker, the first one's puts
-together what all of them hear, and shows it."""
+"""Action of tpufleet.core.run_follow: each fork reads the log of one worker, the first one merges
+and shows them."""
 
 from __future__ import annotations
 

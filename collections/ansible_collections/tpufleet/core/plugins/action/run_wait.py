@@ -1,5 +1,4 @@
-"""The controller's part of waiting for a run: it shows how far the run is, and stops when one
-worker fails."""
+"""Action of tpufleet.core.run_wait: shows the progress of a run, and stops when a worker fails."""
 
 from __future__ import annotations
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_follow
-short_description: Show what a run's workers write to their logs, as it comes, until the run ends
+short_description: Follow the logs of a run on all its workers until it ends
 description:
-  - Asks each worker for the lines that have come, and shows those that several say once, with their
-    names before them. Only reads, so that ending it (CTRL+C) never reaches a trainer.
-  - All workers of the play are followed at once, each of which takes a fork.
-  - A connection that breaks is tried again for two minutes.
+  - Reads new lines from each worker, and shows lines that several workers have in common once, with
+    the names of the workers. It only reads, so ending it (CTRL+C) never reaches a trainer.
+  - Follows all workers of the play at once. Each needs a fork.
+  - Retries a broken connection for two minutes.
 options:
   run:
     description: The run's name. By default the one that is active on the worker, or ended last.
     type: str
   lines:
-    description: With how many of the last lines to begin.
+    description: With how many of the last lines to start.
     type: int
     default: 50
 attributes:
@@ -35,7 +35,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: How the run stood here at the end, in words.
+  description: The last status of the run on this worker, as text.
   returned: success
   type: str
 run:

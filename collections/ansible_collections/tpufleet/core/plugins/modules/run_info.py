@@ -1,45 +1,45 @@
 #!/usr/bin/python
-"""Say how the runs of a worker stand."""
+"""Report the runs of a worker."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_info
-short_description: Say how the runs of a worker stand, and wait for them if asked to
+short_description: Report the status of the runs of a worker, and wait for them on request
 description:
-  - Reads systemd's word on the unit, the heartbeat, how the last attempt ended, and the log's end.
+  - Reads the state of the systemd unit, the heartbeat, how the last attempt ended, and the end of
+    the log.
 options:
   run:
-    description: One run's name. By default every run that is known on the worker.
+    description: The name of a run. By default all runs that were launched on the worker.
     type: str
   lines:
-    description: How many of the log's last lines to bring.
+    description: How many of the last lines of the log to return.
     type: int
     default: 0
   until:
     description:
-      - What to wait for. V(first_step) waits until the heartbeat has a step, V(done) until the run
-        has ended; its end settles either.
+      - What to wait for. V(first_step) waits until the heartbeat has a step or the run has ended,
+        V(done) until the run has ended.
     type: str
     choices: [now, first_step, done]
     default: now
   wait:
-    description: How many seconds to wait at the most.
+    description: How long to wait at most, in seconds.
     type: int
     default: 8
   since:
     description:
-      - Bring the whole lines of the log from this byte on instead, and wait until there is one or
-        the run has ended. Below zero, from the last O(lines) on. The answer's C(log_end) is the
-        byte to go on from. Takes O(run).
+      - Return the whole lines of the log from this byte on instead, and wait until there is one or
+        the run has ended. A negative number starts at the last O(lines). C(log_end) in the answer
+        is the byte at which to continue. Needs O(run).
     type: int
   progress:
-    description: Also how much of the time of the run that each worker has, or had last, went into
-      steps that counted.
+    description: Whether to return how much of the time of each run went into steps that counted.
     type: bool
     default: false
   device_glob:
-    description: Also name the processes that have one of these device files open.
+    description: Device files; the processes that have one of them open are returned.
     type: str
     default: ""
 extends_documentation_fragment: tpufleet.core.run_places
@@ -52,7 +52,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: See how the run stands
+- name: Read the status of the run
   tpufleet.core.run_info:
     run: shakespeare
     lines: 20
@@ -65,8 +65,8 @@ runs:
     - One dictionary for each run.
     - C(state) and C(reason_code) are codes, C(exit_code), C(signal), C(ended_at) and C(error) say
       how the last attempt ended, C(peer) and C(peer_exit_code) whose end ended it.
-    - Further C(run), C(active), C(attempt), C(release), C(launched), C(waiting_for),
-      C(heartbeat), C(heartbeat_age), C(output_age), C(log), and if asked for C(progress).
+    - Other keys are C(run), C(active), C(attempt), C(release), C(launched), C(waiting_for),
+      C(heartbeat), C(heartbeat_age), C(output_age), C(log), and with O(progress) C(progress).
   returned: success
   type: list
   elements: dict
@@ -76,7 +76,7 @@ holders:
   type: list
   elements: str
 settled:
-  description: Whether what was waited for has come.
+  description: Whether the state to wait for was reached.
   returned: success
   type: bool
 """

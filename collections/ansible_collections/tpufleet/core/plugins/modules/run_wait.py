@@ -6,10 +6,9 @@ DOCUMENTATION = r"""
 module: run_wait
 short_description: Wait until a run has taken its first step, or has ended
 description:
-  - Asks each worker every few seconds, shows how far the run is, and leaves all of them as soon as
-    one of the workers has failed.
-  - A connection that breaks is tried again for two minutes; what the run does meanwhile does not
-    depend on it.
+  - Asks each worker every few seconds, shows the progress, and stops waiting on all workers as soon
+    as one of them has failed.
+  - Retries a broken connection for two minutes. The run does not depend on the connection.
 options:
   until:
     description: What to wait for.
@@ -17,21 +16,21 @@ options:
     choices: [first_step, done]
     default: first_step
   seconds:
-    description: How long to wait at the most.
+    description: How long to wait at most, in seconds.
     type: int
     default: 600
   heartbeat:
     description:
-      - Whether the trainer must write a heartbeat. If not, having been active for 30 seconds
-        without one is taken for its first step.
+      - Whether the trainer writes a heartbeat. If not, the run counts as started once its process
+        has been running for a few seconds.
     type: bool
     default: true
   show:
-    description: Whether to print how far this worker is.
+    description: Whether to show the progress of this worker.
     type: bool
     default: false
   lines:
-    description: How many of the log's last lines to bring.
+    description: How many of the last lines of the log to return.
     type: int
     default: 20
 extends_documentation_fragment: tpufleet.core.run_name
@@ -53,12 +52,12 @@ EXAMPLES = r"""
 RETURN = r"""
 outcome:
   description:
-    - C(settled), C(left) because another worker failed, C(time is up) before the first step, or
-      C(goes on) where the end was waited for and has not come.
+    - C(settled), C(left) because another worker failed, C(timed_out) before the first step, or
+      C(continues) if the run did not end in time.
   returned: success
   type: str
 info:
-  description: How the run stands here.
+  description: The status of the run on this worker, as M(tpufleet.core.run_info) reports it.
   returned: success
   type: dict
 """

@@ -115,8 +115,8 @@ def systemctl(*arguments: str) -> str:
 def observe(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None = None) -> dict:
     """Return the state of a run on this worker, with the last lines of its log.
 
-    ``unit`` is what systemd reports of it, if it was asked already. A controller reads the answer
-    by plugin_utils/runs/process.py.
+    ``unit`` is what systemd reports of it, if it was asked already. The controller reads this with
+    plugin_utils/runs/process_status.py.
     """
     unit = unit_state(run) if unit is None else unit
     folder = places.run_dir(run)
