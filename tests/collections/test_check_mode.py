@@ -55,7 +55,7 @@ TABLE = {
             "answers": {},
             "project": str(ROOT),
             "kept": "{{ fleet_state }}",
-            "looked_at": 0,
+            "asked_at": 0,
             "log": "{{ fleet_state }}/watch.log",
         },
         False,
