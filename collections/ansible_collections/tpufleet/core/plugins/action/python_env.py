@@ -1,4 +1,4 @@
-"""The controller's part of tpufleet.core.python_env: wheels where there is no way out."""
+"""The controller's part of tpufleet.core.python_env: wheels for workers without internet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,4 @@ from ..plugin_utils.setup.sends_wheels import SendsWheels
 
 
 class ActionModule(SendsWheels):
-    """Sends wheels where the module asks for them."""
-
-    module = "tpufleet.core.python_env"
+    """Sends wheels if the module asks for them."""
