@@ -33,11 +33,13 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_log impor
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress import progress
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 
-from tests.collections.running_modules import run_module
 from tests.collections.runs.valid_record import process
 from tests.collections.test_inventory import ROOT
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it needs root and a second user")
+needs_tmpfiles = pytest.mark.skipif(
+    not shutil.which("systemd-tmpfiles"), reason="there is no systemd here"
+)
 USER = pwd.getpwnam("daemon")
 STOPPED = {"ActiveState": "inactive"}
 SECRET = "hunter2"
@@ -251,6 +253,13 @@ def test_fetch_brings_no_checkpoint_that_the_trainers_user_may_not_read(
     assert os.geteuid() == 0
 
 
+def tmpfiles(lines: str) -> subprocess.CompletedProcess[str]:
+    """Create directories as setup does."""
+    command = ["systemd-tmpfiles", "--create", "-"]
+    return subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
+
+
+@needs_tmpfiles
 @pytest.mark.parametrize("below", ["cache", "deep/cache"])
 def test_the_shared_cache_and_checkpoint_directories_follow_no_link(tmp_path, secret, below):
     """/mnt/shared is the trainer's user's, so a link there may lead root anywhere."""
@@ -262,14 +271,9 @@ def test_the_shared_cache_and_checkpoint_directories_follow_no_link(tmp_path, se
     wanted = str(shared / below)
 
     assert run_start.usable_cache(wanted, USER) == ""
-    answer = run_module(
-        "system_files",
-        directories=[{"path": wanted, "owner": USER.pw_uid}],
-        owed=str(tmp_path / "owed"),
-    )
+    made = tmpfiles(f'd "{wanted}" 0755 {USER.pw_uid} {USER.pw_gid} -')
 
-    assert answer["failed"]
-    assert wanted in answer["msg"]
+    assert str(shared) in made.stderr
     assert (secret.parent / "cache").stat().st_uid == 0
 
 
@@ -292,23 +296,19 @@ def test_no_other_user_can_hold_the_lock_of_runs(tmp_path):
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600
 
 
-@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="there is no systemd here")
+@needs_tmpfiles
 def test_setup_takes_the_tree_back_that_belonged_to_the_trainers_user(tmp_path):
     template = jinja2.Template((ROOT / "roles/base/templates/tmpfiles.conf.j2").read_text())
     state = tmp_path / "state"
     values = {"ansible_managed": "", "__base_user": USER.pw_name, "__base_state": str(state)}
     lines = template.render(**values).splitlines(keepends=True)
-    file = {
-        "path": str(tmp_path / "tmpfiles.d/tpufleet.conf"),
-        "content": "".join(line for line in lines if str(state) in line),
-    }
     (state / "runs/mine").mkdir(parents=True)
     for path in (state, state / "runs", state / "runs/mine"):
         os.chown(path, USER.pw_uid, USER.pw_gid)
 
-    for changed in (True, False):
-        answer = run_module("system_files", files=[file], owed=str(tmp_path / "owed"))
-        assert answer["changed"] is changed, answer
+    made = tmpfiles("".join(line for line in lines if str(state) in line))
+
+    assert made.returncode == 0, made.stderr
 
     owners = {path.name: path.stat().st_uid for path in [state, *state.rglob("*")]}
     trainers = {name for name, owner in owners.items() if owner == USER.pw_uid}
