@@ -102,7 +102,13 @@ def test_a_timer_runs_the_playbook_in_the_project_with_what_it_needs(controller,
         ({**WATCH, "environment": {"A B": "c"}}, "environment variable"),
         ({"state": "present", "verb": "kill", "target": "a b", "at": "18:00"}, "a valid name"),
         (
-            {"state": "present", "verb": "delete", "target": "pod", "at": "18:00", "zone": "us-a"},
+            {
+                "state": "present",
+                "verb": "delete",
+                "target": "pod",
+                "at": "18:00",
+                "zone": "us-central2-b",
+            },
             "the zone and the id of TPU pod",
         ),
         (
@@ -112,7 +118,7 @@ def test_a_timer_runs_the_playbook_in_the_project_with_what_it_needs(controller,
         (
             {
                 **{"state": "present", "verb": "delete", "target": "pod", "at": "18:00"},
-                **{"zone": "us-a", "node_id": "1"},
+                **{"zone": "us-central2-b", "node_id": "1"},
             },
             "needs systemd",
         ),

@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..worker.node_identity import NODE_ID, ZONE
+
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "kill", "restart", "delete")
 #: These run at a time only, so that no interval and no crontab can fire them late.
@@ -25,9 +27,6 @@ _AT = re.compile(r"[0-9A-Za-z*/:.,~ +_-]{1,100}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_ZONE = re.compile(r"[a-z][a-z0-9-]{0,62}")
-
 
 LIKE = (
     "ansible-playbook playbooks/schedule.yml -e watch=1m, "
@@ -110,7 +109,7 @@ def playbook_words(
     where = [word for source in inventories for word in ("-i", source)]
     variables = [f"{'tpu' if verb == 'delete' else 'run'}={target}"] if target else []
     if verb == "delete":
-        if not _ZONE.fullmatch(zone) or not _NODE_ID.fullmatch(node_id):
+        if not re.fullmatch(ZONE, zone) or not re.fullmatch(NODE_ID, node_id):
             raise ScheduleError(
                 f"delete: the zone and the id of TPU {target} are not known ({zone!r:.80}, "
                 f"{node_id!r:.80}). See: ansible-playbook playbooks/status.yml"
