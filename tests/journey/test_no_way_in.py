@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet
+from harness.fleet import Fleet, beside
 from localcloud import cloud
 from localcloud.machines import processes
 from localcloud.place import Place
@@ -43,11 +43,12 @@ AT_ONCE, TRY_S = 500, 1.0
 
 
 @pytest.fixture(scope="module")
-def fleet():
+def fleet(tmp_path_factory):
     place = Place.of(CLOUD or f"test-no-way-in-{os.getpid()}")
     if not CLOUD:
         cloud.up(place, port=None, subnet=None, say=print)
-    fleet = Fleet(place)
+    # Secrets of the inventory are what watch and restart give to a run.
+    fleet = Fleet(place, beside(tmp_path_factory.mktemp("inventory"), secrets=PLANTED))
     try:
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml")
@@ -195,38 +196,45 @@ def launched(fleet, tmp_path_factory):
     (code / "mine.sh").write_text(
         'printf "%s" "$WANDB_API_KEY$HF_TOKEN" | wc -c\nsleep 600 & wait\n'
     )
-    given = here / "given.json"
-    given.write_text(json.dumps({"secrets": PLANTED}))
-    given.chmod(0o600)
     keys = {
         "the controller's ssh key": (fleet.place.directory / "ssh/id_ed25519").read_text(),
         "the service account's key": (fleet.place.directory / "service-account.json").read_text(),
     }
     secrets = {**PLANTED, **{name: private_lines(text) for name, text in keys.items()}}
-    common = ("-vvv", "-e", f"fleet_state={state}")
-    begin = ("-e", f"@{given}", "-e", f"code={code}", "-e", "command='sh mine.sh'")
+    common = ("-vvv", "-e", f"fleet_state={state}", "-e", f"watch_log={here / 'watch.log'}")
+    begin = ("-e", f"code={code}", "-e", "command='sh mine.sh'")
     said: dict[str, str] = {}
 
     def play(playbook: str, *words: str) -> None:
-        said[playbook] = fleet.must_play(playbook, *common, *words).said
+        with pytest.MonkeyPatch.context() as verbose:
+            verbose.setenv("ANSIBLE_VERBOSITY", "3")  # of the playbooks that restart starts, too
+            played = fleet.must_play(playbook, *common, *words)
+        said[playbook] = said.get(playbook, "") + played.said
+
+    def learn_token(name: str) -> None:
+        for worker in workers(fleet):
+            until_read(fleet, worker)
+        environment = fleet.on("demo-w0", "cat", f"/etc/tpufleet/runs/{RUN}/environment")
+        secrets[name] = re.search(r"TPUFLEET_RENDEZVOUS_TOKEN=\"?(\w+)", environment)[1]
 
     with pytest.MonkeyPatch.context() as environment, ProcessList(secrets) as shown:
         environment.setenv("TPUFLEET_LOG_DIR", str(logs))
         play("train.yml", *begin, "-e", f"run={RUN}", "-e", "wait=started")
-        for worker in workers(fleet):
-            until_read(fleet, worker)
-        token = re.search(
-            r"TPUFLEET_MEET_TOKEN=\"?(\w+)",
-            fleet.on("demo-w0", "cat", f"/etc/tpufleet/runs/{RUN}/environment"),
-        )
-        secrets["the rendezvous token"] = token[1]
+        learn_token("the rendezvous token")
         play("playbooks/status.yml", "-e", f"status_json={here / 'status.json'}")
         play("playbooks/report.yml", "-e", f"report={here / 'report.html'}")
         play("playbooks/logs.yml", "-e", f"run={RUN}", "-e", f"logs_dir={here / 'copied'}")
         bundle = ("-e", f"run={RUN}", "-e", f"to={here / 'fetched'}")
         play("playbooks/fetch.yml", *bundle, "-e", "bundle=true")
         play("playbooks/doctor.yml")
-    given.unlink()
+        play("playbooks/watch.yml")
+        for worker in workers(fleet):  # until_read waits for the next attempt's trainer
+            fleet.on(worker, "truncate", "--size=0", f"/var/lib/tpufleet/runs/{RUN}/log")
+        play("playbooks/restart.yml", "-e", f"run={RUN}")
+        learn_token("the next attempt's rendezvous token")
+        play("playbooks/kill.yml", "-e", f"run={RUN}")
+        play("playbooks/restart.yml", "-e", f"run={RUN}", "-e", "even_if_stopped=true")
+        learn_token("the last attempt's rendezvous token")
     yield {"fleet": fleet, "secrets": secrets, "said": said, "at": here, "processes": shown}
     fleet.must_play("playbooks/kill.yml", "-e", f"run={RUN}", "-e", f"fleet_state={state}")
 
@@ -286,12 +294,14 @@ def test_no_verb_shows_a_secret_at_vvv(launched):
         for name in found(text, launched["secrets"])
     }
     assert shown == set()
+    verbs = ("train", "status", "report", "logs", "fetch", "doctor", "watch", "restart", "kill")
+    assert {Path(playbook).stem for playbook in launched["said"]} == set(verbs)
     assert all("ESTABLISH" in text or "TASK [" in text for text in launched["said"].values())
 
 
 def test_no_log_record_release_status_or_report_holds_a_secret(launched):
     at = launched["at"]
-    for written in ("state", "logs", "status.json", "report.html", "fetched", "copied"):
+    for written in ("state", "logs", "status.json", "report.html", "fetched", "copied", "watch.log"):
         assert (at / written).exists(), written
     assert in_files(at, launched["secrets"]) == set()
 
