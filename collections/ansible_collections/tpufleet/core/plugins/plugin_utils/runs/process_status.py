@@ -144,9 +144,12 @@ def _whole(value: Any) -> int | None:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # JSON's integers have no largest
+        return None
 
 
 def _text(value: Any) -> str:
