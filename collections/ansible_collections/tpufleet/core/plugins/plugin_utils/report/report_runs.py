@@ -1,4 +1,4 @@
-"""From runs' records and workers' answers to what a report shows of each run. Pure."""
+"""What a report shows of each run, from its record and its workers' answers. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Worker:
-    """How a run stands on a worker, in words and numbers."""
+    """The status of a run on a worker."""
 
     name: str
     state: str
@@ -74,7 +74,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class RunView:
-    """All that the report shows of a run. ``goodput`` is a share of 1, None where unknown."""
+    """A run in the report. ``goodput`` is a share of 1, None if unknown."""
 
     name: str
     wanted: str
@@ -113,9 +113,10 @@ def attempts_of(
     leader: Mapping[str, Any],
     now: float,
 ) -> list[Attempt]:
-    """Put together the attempts: from the leader's log, and from the record where it knows more.
+    """Return the attempts of a run, from the record and the leader's log.
 
-    A TPU that was made anew has no log of the attempts before. ``leader`` is its answer.
+    The log of a recreated TPU does not have the attempts before. ``leader`` is the answer of the
+    worker that wrote the metrics.
     """
     logged = {
         int(each["attempt"]): float(each["time"])
@@ -124,9 +125,9 @@ def attempts_of(
     launches = [event.time for event in events if event.kind == LAUNCH]
     # The record counts every launch, and its history ends with the last one.
     newest = int(record.get("attempt") or (max(logged, default=0)))
-    told = {newest - back: when for back, when in enumerate(reversed(launches))}
+    recorded = {newest - back: when for back, when in enumerate(reversed(launches))}
     starts = sorted(
-        ({number: when for number, when in told.items() if number > 0} | logged).items()
+        ({number: when for number, when in recorded.items() if number > 0} | logged).items()
     )
     found = []
     for place, (number, start) in enumerate(starts):
@@ -163,10 +164,10 @@ def _end_kind(process: ProcessStatus) -> str:
 
 
 def goodput_of(attempts: Sequence[Attempt], work: Iterable[Sequence[float]]) -> float | None:
-    """Give the share of the time since the first launch in which steps were made that stand.
+    """Return the share of the time since the first launch that went into steps that counted.
 
-    ``work`` are the times between which such steps came. What was done again after a restart, the
-    ways between attempts, compilation and waiting are the rest.
+    ``work`` are the intervals with such steps, in unix seconds. Repeated steps, the time between
+    attempts, compilation and waiting do not count.
     """
     stretches = [(first, last) for first, last in work]
     if not attempts or not stretches:
@@ -178,7 +179,7 @@ def goodput_of(attempts: Sequence[Attempt], work: Iterable[Sequence[float]]) -> 
 
 
 def curves_of(metrics: Mapping[str, Any]) -> dict[str, Curve]:
-    """Give the curves of a run by name: loss, heldout, rate."""
+    """Return the curves of a run by name: loss, heldout, rate."""
 
     def points(name: str) -> list[tuple[float, float]]:
         return [(float(x), float(y)) for x, y in metrics.get(name, [])]
@@ -192,7 +193,7 @@ def curves_of(metrics: Mapping[str, Any]) -> dict[str, Curve]:
 
 
 def leader_of(answers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Pick the answer of the worker that wrote the metrics: process 0, or who has most of them."""
+    """Return the answer of the worker that wrote the metrics: process 0, or who has the most."""
     if not answers:
         return {}
 
@@ -206,7 +207,7 @@ def leader_of(answers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
 def run_view(
     run: str, record: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]], now: float
 ) -> RunView:
-    """Put together what is known of a run; ``answers`` are report_look's on it, by worker."""
+    """Return what the report shows of a run; ``answers`` are report_look's, by worker."""
     leader = leader_of(answers)
     metrics = leader.get("metrics") or {}
     events = events_of(record)
@@ -249,7 +250,7 @@ def run_views(
     now: float,
     only: str = "",
 ) -> list[RunView]:
-    """Give all runs that a record or a worker knows, those that changed last first."""
+    """Return all runs that a record or a worker has, the ones that changed last first."""
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():
         for seen in answer.get("runs", []):
