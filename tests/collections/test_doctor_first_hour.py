@@ -55,8 +55,8 @@ def test_no_project(tmp_path):
     done = play(bare(tmp_path), DOCTOR, inventory="inventory/gcp")
     assert done.returncode != 0
     [project, fleet, key] = to_mend(done)
-    assert "project is 'YOUR-PROJECT'" in project
-    assert "fill in yours in inventory/gcp/tpu.yml" in project
+    assert "not a Google Cloud project id ('YOUR-PROJECT')" in project
+    assert "Set yours in inventory/gcp/tpu.yml" in project
     assert "wants no TPU yet: $EDITOR inventory" in fleet
     assert "playbooks/create.yml makes one" in key
     assert any(line.startswith("ok python") for line in said(done))

@@ -418,7 +418,7 @@ def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     said = flat(result)
     assert "TPU demo (us-central2-b, v4-16, spot, 8 chips) would be created" in said
     assert "TPU old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in said
-    assert "queued resource soon (us-central2-b, v4-8, ACCEPTED) waits in the queue" in said
+    assert "queued resource soon (us-central2-b, v4-8, ACCEPTED) is waiting in the queue" in said
     assert "the grant ended" in said
     assert "changed=0" in said
 
