@@ -65,7 +65,6 @@ def test_commands_are_found_where_messages_are_written():
     assert {command.where.split("/")[0] for command in COMMANDS} >= {
         "collections",
         "playbooks",
-        "roles",
     }
 
 

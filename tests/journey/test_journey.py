@@ -150,7 +150,7 @@ def test_another_run_on_busy_workers_is_refused_and_named(fleet, config):
 def test_check_mode_says_that_a_run_that_was_killed_would_be_started(fleet, config):
     tried = fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=first", "--check")
 
-    assert "would change  run : Start the run where it can start" in tried.said
+    assert "would change  Start the run" in tried.said
     assert fleet.must_play("playbooks/kill.yml").changed() == 0  # as nothing was
 
 

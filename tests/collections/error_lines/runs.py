@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict, run_env
+from ansible_collections.tpufleet.core.plugins.filter.runs import one_env
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     Timer,
     check,
@@ -43,6 +43,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep impor
     assigned,
     read_sweep,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import launch_verdict
 
 from harness.scripted_api import error
 from tests.collections.error_lines.bad import Bad, case, refused, shown
@@ -103,7 +104,7 @@ def part_of_a_slice(bad: Bad) -> str:
 
 @case("env")
 def environment_that_cannot_be_read(bad: Bad) -> str:
-    return refused(run_env, ["A B"])
+    return refused(one_env, "A B")
 
 
 @case("command")

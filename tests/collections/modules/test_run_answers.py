@@ -3,7 +3,6 @@
 from ansible_collections.tpufleet.core.plugins.filter.runs import (
     active_runs,
     by_host,
-    launch_verdict,
     stopped_lines,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
@@ -11,6 +10,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
     failures,
     start_answers,
     wait_outcome,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import (
+    launch_verdict,
+    leftovers,
 )
 
 from tests.collections.runs.answers import report, report_end
@@ -211,3 +214,11 @@ def test_runs_that_need_no_launch_are_named_for_the_record():
     verdict = launch_verdict({"w0": ready("running"), "w1": ready("done")}, parts)
 
     assert (verdict["running"], verdict["done"]) == (["a"], ["b"])
+
+
+def test_what_has_started_of_a_refused_run_and_what_an_older_attempt_left_is_stopped():
+    older = ready() | {"info": report(active=True)}
+    answers = {"w0": started(), "w1": ready(), "w2": started(), "w3": older}
+    processes = {host: {"run": "a" if host < "w2" else "b"} for host in answers}
+
+    assert leftovers(answers, processes, refused={"a"}, again={"b"}) == ["w0", "w3"]

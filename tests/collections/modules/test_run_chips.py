@@ -8,7 +8,6 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action.run_plan import node_of
 from ansible_collections.tpufleet.core.plugins.filter.run_chips import CARRIED, chip_hosts
-from ansible_collections.tpufleet.core.plugins.filter.runs import launch_verdict
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import coordinator_port
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import (
@@ -32,6 +31,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import (
+    launch_verdict,
+    one_a_worker,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Outcome,
     by_tpu,
@@ -129,7 +132,7 @@ def test_the_release_is_brought_once_to_a_worker_whose_chips_all_lack_it():
     verdict = launch_verdict(dict.fromkeys(plan, told), plan)
 
     assert verdict["push"] == ["mine-c0", "mine-c1"]
-    assert verdict["push_hosts"] == ["pod-w0-c0"]
+    assert one_a_worker(plan, verdict["push"]) == ["pod-w0-c0"]
 
 
 @pytest.mark.parametrize(

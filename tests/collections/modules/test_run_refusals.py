@@ -5,7 +5,7 @@ import json
 import threading
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.runs import failures, launch_verdict
+from ansible_collections.tpufleet.core.plugins.filter.runs import failures
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
@@ -14,6 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     check_name,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import trouble
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import launch_verdict
 
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
 from tests.collections.runs.valid_record import process

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.action import run_record, run_want
+from ansible_collections.tpufleet.core.plugins.action import run_record
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_record import want
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
@@ -42,9 +43,9 @@ def test_a_launch_of_the_watch_that_the_kill_overtook_records_nothing(store, tmp
 def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
     killed(store)
 
-    answer = run_want.want(RunStore(store), "mine", launch_spec().to_json(), look_first=True)
+    found = want(RunStore(store), launch_spec(), look_first=True)
 
-    assert answer["launch"] is False
+    assert not found.is_recorded
     assert store.read("mine")["wanted"] == "stopped"
 
 
@@ -52,16 +53,16 @@ def test_a_launch_that_looks_first_records_nothing_of_its_own(store):
 def test_the_checkpoints_of_a_run_do_not_move_unasked(store, had, fine):
     generation = store.read("mine")["generation"]
     store.change("mine", generation, {"checkpoints": had}, {"kind": "launched"})
-    launch = launch_spec(checkpoints="gs://b23/c/mine").to_json()
+    launch = launch_spec(checkpoints="gs://b23/c/mine")
 
-    def want():
-        return run_want.want(RunStore(store), "mine", launch, look_first=True, same_place=True)
+    def launched():
+        return want(RunStore(store), launch, look_first=True, same_place=True)
 
     if fine:
-        assert not want()["launch"]
+        assert not launched().is_recorded
     else:
         with pytest.raises(RunError, match="-e checkpoints=/mnt/c resumes from there"):
-            want()
+            launched()
 
 
 def test_neither_a_boot_nor_a_failure_starts_the_unit():

@@ -180,12 +180,8 @@ def test_a_run_that_nobody_waited_for_stays_as_its_start_was_judged():
 
 def test_a_run_that_was_stopped_while_it_was_started_may_not_go_on_and_others_may():
     ready = {host: {"started": True, "info": {}} for host in PARTS}
-    records = [
-        {"__run_name": "a", "record": {"wanted": "stopped"}},
-        {"__run_name": "b", "record": {"wanted": "running"}},
-    ]
 
-    outcomes = start_outcomes(PARTS, ready, {}, {}, records)
+    outcomes = start_outcomes(PARTS, ready, {}, {}, {"a"})
 
     assert outcomes["a"]["problems"] == ["it was stopped while it was started"]
     assert outcomes["b"] == FINE

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.action import run_want
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import DONE_MARKER
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker import (
@@ -22,12 +21,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker imp
     read_done_marker,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import starts
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_record import want
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collections.runs.valid_record import launch_fields, launch_spec, process, record_fields
+from tests.collections.runs.valid_record import launch_spec, process, record_fields
 from tests.collections.test_inventory import ROOT
 from tests.train.bucket import NAME as BUCKET
 from tests.train.bucket import emulated_bucket
@@ -240,9 +239,6 @@ def test_only_the_launch_that_is_recorded_can_be_done_already(tmp_path, changes,
     store = RunStore.of(str(tmp_path), {})
     store.change("mine", 0, record_fields(attempt=3), Event(EventKind.LAUNCHED))
 
-    answer = run_want.want(store, "mine", launch_spec(**changes).to_json())
+    found = want(store, launch_spec(**changes))
 
-    assert answer["finished_attempt"] == expected
-    place = {"run": "mine", "process_id": 0}
-    given = starts({"w0": place}, {"mine": launch_fields(**changes)}, {"mine": answer})
-    assert given["w0"]["launch"]["finished_attempt"] == expected
+    assert found.launch.finished_attempt == expected

@@ -7,9 +7,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec i
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import (
+    launch_for,
     new_launches,
     relaunched,
-    starts,
     where,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Place
@@ -33,40 +33,17 @@ PLACES = {
 }
 A, B = NodeIdentity("a", "us-east1-d", "1"), NodeIdentity("b", "us-east1-d", "2")
 NODES = {"a-w0": A, "a-w1": A, "b-w0": B, "b-w1": B}
-WANTS = {
-    "mine-a": {"launch": True, "record": {"attempt": 4}},
-    "mine-b": {"launch": False, "record": {"attempt": 7}},
-}
 
 
 def launches(command=COMMAND, overrides=(), places=PLACES, **common) -> dict[str, LaunchSpec]:
     return new_launches(COMMON | common, command, overrides, "gs://bucket/c/", places, NODES)
 
 
-def started(host: str, wants: dict = WANTS) -> dict:
-    places = {name: vars(place) for name, place in PLACES.items()}
-    fields = {run: launch.to_json() for run, launch in launches().items()}
-    return starts(places, fields, wants)[host]
-
-
-def test_each_worker_gets_the_launch_and_the_process_of_its_own_run():
-    assert started("a-w0") == {
-        "run": "mine-a",
-        "state": "launched",
-        "process_id": 0,
-        "launch": replace(launches()["mine-a"], attempt=4).to_json(),
-    }
-    assert started("a-w1")["process_id"] == 1
-    assert started("b-w1")["launch"]["run"] == "mine-b"
-
-
 def test_only_process_0_gets_the_names_of_all_workers():
-    assert started("a-w0")["launch"]["placement"] == ["a-w0", "a-w1"]
-    assert started("a-w1")["launch"]["placement"] == ["a-w0"]
+    launch = launches()["mine-a"].to_json()
 
-
-def test_a_run_whose_workers_have_to_be_asked_first_is_only_checked():
-    assert started("b-w0")["state"] == "checked"
+    assert launch_for(launch, 0) == launch
+    assert launch_for(launch, 1) == {**launch, "placement": ["a-w0"]}
 
 
 def test_a_launch_is_what_the_play_asks_for_on_the_workers_of_the_run():
@@ -117,13 +94,6 @@ def test_the_tpus_of_a_run_are_sorted_by_zone_and_name_each_once():
     found = where("mine-b", {**places, "a-w0": PLACES["a-w0"]}, nodes)
 
     assert [node.id for node in found["nodes"]] == ["2", "3", "1"]
-
-
-def test_a_worker_that_may_have_finished_the_launch_is_told_in_which_attempt():
-    wants = {**WANTS, "mine-a": {**WANTS["mine-a"], "finished_attempt": 3}}
-
-    assert started("a-w0", wants)["launch"]["finished_attempt"] == 3
-    assert started("b-w0", wants)["launch"]["finished_attempt"] == 0
 
 
 def test_the_overrides_and_the_environment_of_a_sweep_are_its_run_s_alone():

@@ -119,7 +119,6 @@ def test_a_relaunch_takes_the_whole_launch_from_the_record(controller):
     expected = {**recorded, "workers": 2, "placement": ["pod-w0", "pod-w1"]}
     expected["nodes"] = [{"name": "pod", "zone": "us-east1-d", "id": "4712"}]
     assert plan["launches"]["mine"] == {name: expected[name] for name in plan["launches"]["mine"]}
-    assert plan["volatile_checkpoints"] is True
 
 
 @pytest.mark.parametrize("field", ["command", "config", "env", "checkpoints", "release", "tpu"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from ..module_utils.worker.node_identity import NodeIdentity
 from ..module_utils.worker.release import ReleaseError
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.runs.launch import new_launches, relaunched
+from ..plugin_utils.runs.launch_record import Want, want
 from ..plugin_utils.runs.record import DesiredState, LaunchSpec
 from ..plugin_utils.runs.relaunch import keep_lock, kept_release
 from ..plugin_utils.runs.release_cache import cache_release, verify_release
 from ..plugin_utils.runs.run_plan import (
-    TRAINER,
     Place,
     Worker,
     command_of,
@@ -41,10 +41,11 @@ from .run_record import plain
 
 WITH_SPACES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
 """Variables of the command line that may have spaces, each with an example."""
+AT_ONCE = 16
 
 
 class ActionModule(ActionBase):
-    """Plans the runs of a play: what each is, and which process each worker has."""
+    """Plans the runs of a play, and records them as wanted unless their workers must be asked."""
 
     _supports_check_mode = True
     _requires_connection = False
@@ -72,6 +73,12 @@ class ActionModule(ActionBase):
                 "kept": {"type": "path", "required": True},
                 "fleet_state": {"type": "str", "required": True},
                 "relaunch": {"type": "bool", "default": False},
+                "same_place": {"type": "bool", "default": False},
+                "wait": {
+                    "type": "str",
+                    "choices": ["started", "first_step", "done"],
+                    "default": "first_step",
+                },
             }
         )
         if cut := cut_short(WITH_SPACES, "train.yml"):
@@ -93,15 +100,52 @@ class ActionModule(ActionBase):
         else:
             one_for_all({host: hostvars[host] for host in hosts})
             found, launches = self._new(options, workers, nodes)
-        any_launch = next(iter(launches.values()))
+        release = next(iter(launches.values())).release
+        wanted = self._record(options, task_vars, list(launches.values()))
         return {
-            "changed": False,
-            "release": any_launch.release,
-            "own_trainer": any_launch.command[: len(TRAINER)] == TRAINER,
-            "volatile_checkpoints": any_launch.volatile_checkpoints,
-            "launches": {run: launch.to_json() for run, launch in launches.items()},
-            "parts": {host: asdict(each) for host, each in found.items()},
+            "changed": any(each.is_recorded for each in wanted),
+            "release": release,
+            "wait": options["wait"],
+            "launches": {each.launch.run: each.launch.to_json() for each in wanted},
+            "recorded": {
+                each.launch.run: {"is_recorded": each.is_recorded, "was_wanted": each.was_wanted}
+                for each in wanted
+            },
+            "processes": {
+                host: {
+                    "run": each.run,
+                    "process_id": each.process_id,
+                    "tpu": each.tpu,
+                    "worker": each.worker,
+                }
+                for host, each in found.items()
+            },
         }
+
+    def _record(
+        self,
+        options: Mapping[str, Any],
+        task_vars: Mapping[str, Any],
+        launches: list[LaunchSpec],
+    ) -> list[Want]:
+        """Record all runs as wanted at once: in a bucket each change is a round trip."""
+        store = self._store(options, task_vars)
+
+        def one(launch: LaunchSpec) -> Want:
+            return want(
+                store,
+                launch,
+                look_first=options["relaunch"],
+                same_place=options["same_place"] and not options["relaunch"],
+                check=self._task.check_mode,
+            )
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(one, launches))
+
+    def _store(self, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> RunStore:
+        api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
+        return RunStore.of(options["fleet_state"], api)
 
     def _new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
@@ -148,8 +192,7 @@ class ActionModule(ActionBase):
     ) -> tuple[dict[str, Place], dict[str, LaunchSpec]]:
         """Plan the launch of one run as its record has it."""
         run = check_name(str(options["run"]))
-        api = plain(self._templar.template(task_vars.get("tpu_api") or {}))
-        record = RunStore.of(options["fleet_state"], api).read(run)
+        record = self._store(options, task_vars).read(run)
         if record is None:
             raise RunError(
                 f"{options['fleet_state']} has no record of a run {run}: "

@@ -13,16 +13,9 @@ from ansible.errors import AnsibleFilterError
 
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
 from ..plugin_utils.fleet.spec import parse_fleet
-from ..plugin_utils.runs.launch_outcome import (
-    attempt_text,
-    bad_logs,
-    failures,
-    start_outcomes,
-    stopped_processes,
-    wait_outcomes,
-)
-from ..plugin_utils.runs.status import answer_error
-from ..plugin_utils.view.folded_names import folded
+from ..plugin_utils.runs.launch import launch_for
+from ..plugin_utils.runs.launch_outcome import attempt_text, failures, stopped_processes
+from ..plugin_utils.runs.verdict import said_once
 
 ENV_FORMS = (
     'say -e env=\'"NAME=value OTHER=value"\' or -e \'{"env": {"NAME": "value"}}\' '
@@ -109,18 +102,6 @@ def which_checkpoints(asked: Any) -> str:
     return found
 
 
-def run_env(layers: Sequence[Any]) -> dict[str, str]:
-    """Lay environments over each other, the later ones on top.
-
-    Each is a mapping, or as the command line gives it: ``A=b C="d e"`` or JSON. Raises
-    AnsibleFilterError of one line, which shows names, never values.
-    """
-    found: dict[str, str] = {}
-    for layer in layers:
-        found |= one_env(layer)
-    return found
-
-
 def one_env(given: Any) -> dict[str, str]:
     """Read one environment."""
     if isinstance(given, str):
@@ -142,74 +123,6 @@ def pairs(words: Sequence[str]) -> dict[str, str]:
     if any("=" not in word for word in words):
         raise ValueError("a word without '='")
     return dict(word.split("=", 1) for word in words)
-
-
-def launch_verdict(
-    answers: Mapping[str, Answer], parts: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Decide from each worker's answer to ``state: launched`` or ``checked`` what is to be done.
-
-    Each run stands for itself. Returns ``problems`` (by run its lines; a run that has one may not
-    start), ``launch`` (runs that start), of these ``again`` (not all workers have started yet) and
-    ``push`` (one lacks the release; ``push_hosts`` bring it), ``running`` and ``done`` (names of
-    runs), ``notes`` (lines on the last two).
-    """
-    problems: dict[str, list[tuple[str, str]]] = {}
-    standings: dict[str, set[str]] = {}
-    push = set()
-    for host, part in parts.items():
-        answer, mine = answers.get(host) or {}, problems.setdefault(part["run"], [])
-        if "status" not in answer:
-            mine.append((host, answer_error(answer) + doctor_of(answer, part["tpu"])))
-            continue
-        mine += [(host, line) for line in answer["blockers"]]
-        standing = "started" if answer["started"] else answer["status"]
-        standings.setdefault(part["run"], set()).add(standing)
-        if answer["release_is_missing"]:
-            push.add(part["run"])
-    refused = {run for run, lines in problems.items() if lines}
-    whole = {
-        run: next(iter(found))
-        for run, found in standings.items()
-        if len(found) == 1 and run not in refused
-    }
-    running = sorted(run for run, found in whole.items() if found == "running")
-    done = sorted(run for run, found in whole.items() if found == "done")
-    launch = set(standings) - refused - set(running) - set(done)
-    return {
-        "problems": {run: said_once(problems[run]) for run in sorted(refused)},
-        "launch": sorted(launch),
-        "again": sorted(run for run in launch if whole.get(run) != "started"),
-        "push": sorted(launch & push),
-        "push_hosts": one_a_worker(parts, launch & push),
-        "running": running,
-        "done": done,
-        "notes": [f"{run} runs already" for run in running]
-        + [f"{run} is done already: another -e run=NAME makes a new one" for run in done],
-    }
-
-
-def doctor_of(answer: Answer, tpu: str) -> str:
-    """Say what looks into a worker that can't be reached; nothing for another reason."""
-    doctor = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}"
-    return doctor if answer.get("unreachable") else ""
-
-
-def one_a_worker(parts: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:
-    """Name the hosts of runs, of those that are chips of one worker the first."""
-    found: dict[str, str] = {}
-    for host, part in sorted(parts.items()):
-        if part["run"] in runs:
-            found.setdefault(part.get("worker") or host, host)
-    return sorted(found.values())
-
-
-def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
-    """Say each line once, with all the hosts that say it before it: ``pod-w[0-3]: no space``."""
-    hosts: dict[str, list[str]] = {}
-    for host, line in lines:
-        hosts.setdefault(line, []).append(host)
-    return [f"{folded(names)}: {line}" for line, names in hosts.items()]
 
 
 def active_runs(answers: Mapping[str, Answer]) -> list[str]:
@@ -241,14 +154,9 @@ class FilterModule:
             "foreign_tpus": foreign_tpus,
             "unmanaged_tpus": unmanaged_tpus,
             "which_checkpoints": which_checkpoints,
-            "run_env": run_env,
-            "one_env": one_env,
-            "launch_verdict": launch_verdict,
-            "start_outcomes": start_outcomes,
-            "wait_outcomes": wait_outcomes,
+            "launch_for": launch_for,
             "run_failures": failures,
             "attempt_text": attempt_text,
-            "run_bad_logs": bad_logs,
             "active_runs": active_runs,
             "stopped_lines": stopped_lines,
         }

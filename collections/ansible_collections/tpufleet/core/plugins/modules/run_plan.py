@@ -4,12 +4,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_plan
-short_description: Plan a run on the workers of the play
+short_description: Plan the runs of a play and record them as wanted
 description:
   - Finds and checks the config, names the run, and gives each of the play's hosts its process by
     the inventory's variables. One run a TPU; a run uses all workers of its TPU. Keeps a copy of the
     code and of the lock file on the controller, for relaunches. Works on the controller alone.
   - With O(relaunch) everything but the run's name is read from its record.
+  - Writes each run's record with its next attempt, so that it may start at once. A run that is
+    recorded as running, or that is done exactly as planned, is left alone; its workers are asked
+    first.
 options:
   run:
     description: The run's name. By default the config's stem; with several TPUs, the TPU's name is
@@ -79,6 +82,16 @@ options:
     description: Plan the launch that the record of O(run) holds.
     type: bool
     default: false
+  same_place:
+    description: Whether a run whose checkpoints are in another location is refused, because nobody
+      named a location for this launch.
+    type: bool
+    default: false
+  wait:
+    description: What the launch waits for. It is checked here, before anything is recorded.
+    type: str
+    choices: [started, first_step, done]
+    default: first_step
 extends_documentation_fragment: tpufleet.core.fleet_state
 attributes:
   check_mode:
@@ -107,21 +120,21 @@ release:
   description: The release's id.
   returned: success
   type: str
-own_trainer:
-  description: Whether the command is the project's trainer.
+wait:
+  description: What the launch waits for.
   returned: success
-  type: bool
-volatile_checkpoints:
-  description: Whether checkpoints that are lost with the TPU are accepted.
-  returned: success
-  type: bool
+  type: str
 launches:
-  description: By the run's name what its record holds of the launch.
+  description: Each run's launch, by the run's name (module_utils/worker/launch_spec.py).
   returned: success
   type: dict
-parts:
-  description: Each host's process, with run, process_id, num_processes, leader, tpu, extra, env and
-    chip.
+recorded:
+  description: By the run's name C(is_recorded), whether it was recorded and may start at once, and
+    C(was_wanted), whether it was wanted before.
+  returned: success
+  type: dict
+processes:
+  description: Each host's process, with C(run), C(process_id), C(tpu) and C(worker).
   returned: success
   type: dict
 """

@@ -64,31 +64,11 @@ def where(run: str, places: Places, nodes: Nodes) -> dict[str, Any]:
     }
 
 
-def starts(
-    places: Mapping[str, Mapping[str, Any]],
-    launches: Mapping[str, Mapping[str, Any]],
-    wants: Mapping[str, Mapping[str, Any]],
-) -> dict[str, dict[str, Any]]:
-    """Return each worker's arguments of the module run.
+def launch_for(launch: Mapping[str, Any], process_id: int) -> dict[str, Any]:
+    """Return a launch (JSON) for one process.
 
-    ``launches`` are launches as JSON by run, ``wants`` what run_want recorded by run.
+    Process 0 waits for the others and names who is missing. The others wait for it alone, so they
+    get no other name; else all workers together would get as many names as workers squared.
     """
-    found = {}
-    for host, place in places.items():
-        launch, want = launches[place["run"]], wants[place["run"]]
-        launch |= {
-            "attempt": want["record"]["attempt"],
-            "finished_attempt": want.get("finished_attempt", 0),
-        }
-        found[host] = {
-            "run": place["run"],
-            "state": "launched" if want["launch"] else "checked",
-            "process_id": place["process_id"],
-            "launch": launch if place["process_id"] == 0 else without_peers(launch),
-        }
-    return found
-
-
-def without_peers(launch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a launch for a process that waits for process 0 alone, and needs no other name."""
-    return {**launch, "placement": launch["placement"][:1]}
+    names = launch["placement"]
+    return {**launch, "placement": names if int(process_id) == 0 else names[:1]}

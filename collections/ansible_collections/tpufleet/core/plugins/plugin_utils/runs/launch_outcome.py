@@ -5,14 +5,13 @@ Answers are results of the modules ``run`` (``info``) and ``run_wait`` (``info``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.error_line import error_line, last_attempt
 from .process_status import ProcessStatus, parse_process
-from .record import DesiredState
 from .status import answer_error, process_text, stopped_text
 
 Answer = Mapping[str, Any]
@@ -75,17 +74,9 @@ def start_outcomes(
     ready: Mapping[str, Answer],
     pushed: Mapping[str, Answer],
     started: Mapping[str, Answer],
-    records: Sequence[Mapping[str, Any]] = (),
+    stopped: Collection[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Judge the start of each run by its own workers, and by what its record says now.
-
-    ``records`` are the results of a loop over runs, each with the run as ``__run_name``.
-    """
-    stopped = {
-        each["__run_name"]
-        for each in records
-        if (each.get("record") or {}).get("wanted") == DesiredState.STOPPED
-    }
+    """Judge the start of each run by its own workers; ``stopped`` were stopped meanwhile."""
     return {
         run: start_outcome(start_answers(hosts, ready, pushed, started), run in stopped)
         for run, hosts in hosts_by_run(parts).items()

@@ -1,0 +1,180 @@
+"""The controller's side of tpufleet.core.run_judge: decide from workers' answers, and record it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.worker.run import RunError
+from ..module_utils.worker.run_state import RunState
+from ..plugin_utils.runs.launch_outcome import (
+    bad_logs,
+    hosts_by_run,
+    start_outcomes,
+    wait_outcomes,
+)
+from ..plugin_utils.runs.record import DesiredState
+from ..plugin_utils.runs.run_record import RecordError
+from ..plugin_utils.runs.store import RunStore
+from ..plugin_utils.runs.verdict import launch_verdict, leftovers, one_a_worker
+from .run_record import changed, plain
+
+Json = Mapping[str, Any]
+
+
+class ActionModule(ActionBase):
+    """Decides what comes next in a launch. All workers' answers are read together."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        """Judge one stage of a launch."""
+        super().run(tmp, task_vars)
+        answers = ("started", "pushed", "restarted", "waited")
+        _, options = self.validate_argument_spec(
+            argument_spec={
+                "plan": {"type": "dict", "required": True},
+                "stage": {
+                    "type": "str",
+                    "choices": ["answers", "start", "outcome"],
+                    "required": True,
+                },
+                **{name: {"type": "dict", "default": {}} for name in answers},
+                "verdict": {"type": "dict", "default": {}},
+                "fleet_state": {"type": "str", "required": True},
+                "relaunch": {"type": "bool", "default": False},
+                "fence": {"type": "int", "default": 0},
+            }
+        )
+        given = plain(options)
+        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
+        try:
+            judge = Judge(RunStore.of(given["fleet_state"], api), given, self._task.check_mode)
+            return getattr(judge, f"judge_{given['stage']}")()
+        except (RecordError, RunError) as error:
+            raise AnsibleActionFail(str(error)) from None
+
+
+class Judge:
+    """One stage of a launch. In a dry run (``check``) nothing is recorded."""
+
+    def __init__(self, store: RunStore, given: Json, check: bool) -> None:
+        self._store, self._given, self._check = store, given, check
+        self._plan = given["plan"]
+        self._hosts = hosts_by_run(self._plan["processes"])
+        self._has_changed = False
+
+    def judge_answers(self) -> dict[str, Any]:
+        """Decide which runs start, which are refused, and which need no launch."""
+        started, processes = self._given["started"], self._plan["processes"]
+        verdict = launch_verdict(started, processes)
+        refused, launches, was_wanted = dict(verdict["problems"]), {}, {}
+        for run in verdict["launch"]:
+            recorded = self._plan["recorded"][run]
+            launch = {**self._plan["launches"][run], "finished_attempt": 0}
+            if not recorded["is_recorded"]:
+                try:
+                    recorded = self._want(launch)
+                except (RecordError, RunError) as error:
+                    refused[run] = [str(error)]
+                    continue
+                launch["attempt"] = recorded["record"]["attempt"]
+            launches[run], was_wanted[run] = launch, recorded["was_wanted"]
+        for run, lines in refused.items():
+            recorded = self._plan["recorded"][run]
+            if recorded["is_recorded"]:
+                self._launch_failed(run, recorded["was_wanted"], lines[0])
+        for run in (*verdict["running"], *verdict["done"]):
+            state = DesiredState.DONE if run in verdict["done"] else DesiredState.RUNNING
+            # A run that was wanted may have been stopped meanwhile.
+            if state is DesiredState.DONE or not self._plan["recorded"][run]["was_wanted"]:
+                self._record(run, wanted=str(state), same_attempt=True)
+        again = [run for run in verdict["again"] if run in launches]
+        return {
+            "changed": self._has_changed,
+            "launches": launches,
+            "was_wanted": was_wanted,
+            "notes": verdict["notes"],
+            "failures": {
+                self._leader(run): f"nothing of run {run} was started: {'; '.join(lines)}"
+                for run, lines in refused.items()
+            },
+            "stop": leftovers(started, processes, refused, again),
+            "push": one_a_worker(processes, set(again) & set(verdict["push"])),
+            "start": [
+                host
+                for run in again
+                for host in self._hosts[run]
+                if not started[host]["started"] or run in verdict["push"]
+            ],
+        }
+
+    def judge_start(self) -> dict[str, Any]:
+        """Decide which runs have started on all their workers."""
+        runs = self._given["verdict"]["launches"]
+        stopped = set() if self._check else {run for run in runs if self._is_stopped(run)}
+        processes = self._plan["processes"]
+        answers = (self._given[name] for name in ("started", "pushed", "restarted"))
+        outcomes = start_outcomes(processes, *answers, stopped)
+        was_wanted = self._given["verdict"]["was_wanted"]
+        found = {run: {"outcome": outcomes[run], "was_wanted": was_wanted[run]} for run in runs}
+        fine = [run for run in runs if not outcomes[run]["problems"]]
+        wait = [host for run in fine for host in self._hosts[run]]
+        return {"changed": False, "runs": found, "wait": wait}
+
+    def judge_outcome(self) -> dict[str, Any]:
+        """Decide which runs have failed, and record those and the ones that are done."""
+        verdict, waited = self._given["verdict"]["runs"], self._given["waited"]
+        processes = self._plan["processes"]
+        of_runs = {host: each for host, each in processes.items() if each["run"] in verdict}
+        before = {run: each["outcome"] for run, each in verdict.items()}
+        outcomes = wait_outcomes(before, of_runs, waited)
+        for run, outcome in outcomes.items():
+            info = (waited.get(self._leader(run)) or {}).get("info") or {}
+            if outcome["launch_failed"]:
+                self._launch_failed(run, verdict[run]["was_wanted"], outcome["problems"][0])
+            elif not outcome["problems"] and info.get("state") == RunState.DONE:
+                self._record(run, wanted=str(DesiredState.DONE))
+        failed = [run for run, outcome in outcomes.items() if outcome["problems"]]
+        logs = {
+            run: bad_logs({host: waited.get(host) or {} for host in self._hosts[run]})
+            for run in failed
+        }
+        return {
+            "changed": self._has_changed,
+            "outcomes": outcomes,
+            "hosts": {run: self._hosts[run] for run in failed},
+            "stop": [host for run in failed if outcomes[run]["stop"] for host in self._hosts[run]],
+            "failed_runs": {self._leader(run): run for run in failed},
+            "logs": {self._leader(run): lines for run, lines in logs.items() if lines},
+        }
+
+    def _leader(self, run: str) -> str:
+        processes = self._plan["processes"]
+        return next(host for host in self._hosts[run] if processes[host]["process_id"] == 0)
+
+    def _want(self, launch: Json) -> dict[str, Any]:
+        return self._record(
+            launch["run"],
+            wanted=str(DesiredState.RUNNING),
+            fields=launch,
+            only_if_wanted=self._given["relaunch"],
+            fence=self._given["fence"],
+        )
+
+    def _launch_failed(self, run: str, was_wanted: bool, why: str) -> None:
+        self._record(run, launch_failed=True, was_wanted=was_wanted, error=why)
+
+    def _is_stopped(self, run: str) -> bool:
+        record = self._store.read(run)
+        return record is not None and record.wanted is DesiredState.STOPPED
+
+    def _record(self, run: str, **change: Any) -> dict[str, Any]:
+        given = {"run": run, "fleet_state": self._given["fleet_state"], "wanted": None, **change}
+        answer = changed(self._store, given, check=self._check)
+        self._has_changed |= answer["changed"]
+        return answer

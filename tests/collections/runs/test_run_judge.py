@@ -1,0 +1,202 @@
+"""What becomes of the runs of a play, judged from their workers' answers."""
+
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.action.run_judge import Judge
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import launch_for
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_record import want
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
+
+from tests.collections.runs.answers import report, report_end
+from tests.collections.runs.valid_record import launch_spec, record_fields
+
+HOSTS = ("pod-w0", "pod-w1")
+DOWN = {"unreachable": True, "msg": "ssh: no route"}
+STARTED = {"started": True, "status": "absent", "blockers": [], "release_is_missing": False}
+STARTED |= {"info": report("starting")}
+CHECKED = STARTED | {"started": False, "info": report("lost")}
+
+
+class Launch:
+    """A launch of the run "mine" on two workers, stage by stage."""
+
+    def __init__(self, folder, **options: Any) -> None:
+        self.store, self.options = RunStore.of(str(folder)), options
+        self.folder = folder
+
+    def plan(self, **options: Any) -> None:
+        found = want(self.store, launch_spec(workers=2, placement=list(HOSTS)), **options)
+        recorded = {"is_recorded": found.is_recorded, "was_wanted": found.was_wanted}
+        process = {"run": "mine", "tpu": "pod", "worker": ""}
+        self.planned = {
+            "release": found.launch.release,
+            "launches": {"mine": found.launch.to_json()},
+            "recorded": {"mine": recorded},
+            "processes": {host: process | {"process_id": n} for n, host in enumerate(HOSTS)},
+        }
+
+    def judge(self, check: bool = False, **given: Any) -> Judge:
+        answers = {name: {} for name in ("started", "pushed", "restarted", "waited", "verdict")}
+        given = {"fleet_state": str(self.folder), "relaunch": False, "fence": 0} | given
+        return Judge(self.store, {"plan": self.planned, **answers, **given}, check)
+
+    def record(self):
+        return self.store.read("mine")
+
+
+@pytest.fixture
+def launch(tmp_path) -> Launch:
+    found = Launch(tmp_path)
+    found.plan()
+    return found
+
+
+def both(first: Any, second: Any = None) -> dict[str, Any]:
+    return dict(zip(HOSTS, (first, first if second is None else second), strict=True))
+
+
+def failure(launch: Launch) -> str:
+    """Return the error of the launch that failed last."""
+    event = launch.record().history[-1]
+    assert event.kind is EventKind.LAUNCH_FAILED
+    return event.text
+
+
+def test_a_run_that_has_started_everywhere_needs_nothing_more(launch):
+    verdict = launch.judge(started=both(STARTED)).judge_answers()
+
+    assert [verdict[name] for name in ("failures", "stop", "push", "start")] == [{}, [], [], []]
+    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+    assert start["wait"] == list(HOSTS)
+    waited = both({"info": report(heartbeat={"step": 1}), "outcome": "settled"})
+    outcome = launch.judge(verdict=start, waited=waited).judge_outcome()
+    assert (outcome["failed_runs"], outcome["stop"]) == ({}, [])
+    assert (launch.record().wanted, launch.record().attempt) == ("running", 1)
+
+
+def test_a_run_with_a_blocker_is_stopped_refused_at_its_leader_and_no_longer_wanted(launch):
+    full = CHECKED | {"blockers": ["no space"]}
+
+    verdict = launch.judge(started=both(STARTED, full)).judge_answers()
+
+    assert verdict["failures"] == {"pod-w0": "nothing of run mine was started: pod-w1: no space"}
+    assert (verdict["stop"], verdict["start"], verdict["launches"]) == (["pod-w0"], [], {})
+    assert launch.record().wanted == "stopped"
+    assert failure(launch) == "pod-w1: no space"
+
+
+def test_workers_without_the_release_get_it_and_all_are_started_in_the_same_attempt(launch):
+    bare = CHECKED | {"release_is_missing": True}
+
+    verdict = launch.judge(started=both(STARTED, bare)).judge_answers()
+
+    assert (verdict["push"], verdict["start"]) == (["pod-w0", "pod-w1"], list(HOSTS))
+    assert verdict["launches"]["mine"]["attempt"] == launch.record().attempt == 1
+
+
+def test_a_relaunch_is_recorded_once_its_workers_are_known_to_be_able(launch):
+    launch.plan(look_first=True)
+
+    verdict = launch.judge(started=both(CHECKED), relaunch=True).judge_answers()
+
+    assert verdict["start"] == list(HOSTS)
+    assert verdict["launches"]["mine"]["attempt"] == launch.record().attempt == 2
+    assert launch_for(verdict["launches"]["mine"], 1)["placement"] == ["pod-w0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"wanted": "stopped"}, "not wanted any more"), ({"fence": 9}, "taken it over")],
+)
+def test_a_relaunch_that_somebody_overtook_starts_nothing(launch, change, why):
+    launch.plan(look_first=True)
+    launch.store.change("mine", launch.record().generation, change, Event(EventKind.NOTE))
+
+    judge = launch.judge(started=both(CHECKED), relaunch=True, fence=3)
+    verdict = judge.judge_answers()
+
+    assert why in verdict["failures"]["pod-w0"]
+    assert (verdict["start"], launch.record().attempt) == ([], 1)
+
+
+@pytest.mark.parametrize("state", ["running", "done"])
+def test_a_run_that_needs_no_launch_is_recorded_as_it_was_found(tmp_path, state):
+    launch = Launch(tmp_path)
+    fields = launch_spec(workers=2, placement=list(HOSTS)).to_json() | {"attempt": 3}
+    launch.store.change(
+        "mine", 0, {**record_fields(**fields), "wanted": "done"}, Event(EventKind.DONE)
+    )
+    launch.plan()
+
+    verdict = launch.judge(started=both(CHECKED | {"status": state})).judge_answers()
+
+    assert len(verdict["notes"]) == 1
+    assert (verdict["launches"], verdict["start"]) == ({}, [])
+    assert (launch.record().wanted, launch.record().attempt) == (state, 3)
+
+
+@pytest.mark.parametrize(("again", "wanted"), [(True, "running"), (False, "stopped")])
+def test_a_worker_lost_at_the_start_stops_only_a_run_that_was_not_wanted_before(
+    launch, again, wanted
+):
+    started = both(STARTED, CHECKED | {"release_is_missing": True})
+    if again:
+        launch.plan()
+        started = both(CHECKED)
+    verdict = launch.judge(started=started).judge_answers()
+    answers = {"started": started, "restarted": both({"info": {}}, DOWN)}
+    start = launch.judge(**answers, verdict=verdict).judge_start()
+    assert start["wait"] == []
+
+    outcome = launch.judge(verdict=start).judge_outcome()
+
+    assert (outcome["failed_runs"], outcome["stop"]) == ({"pod-w0": "mine"}, list(HOSTS))
+    assert launch.record().wanted == wanted
+    assert failure(launch).startswith("pod-w1")
+
+
+def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch):
+    verdict = launch.judge(started=both(STARTED)).judge_answers()
+    launch.store.change(
+        "mine", launch.record().generation, {"wanted": "stopped"}, Event(EventKind.STOPPED)
+    )
+
+    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+    outcome = launch.judge(verdict=start).judge_outcome()
+
+    assert (start["wait"], outcome["stop"]) == ([], list(HOSTS))
+    assert launch.record().wanted == "stopped"
+
+
+def test_a_run_that_ended_while_it_was_waited_for_is_recorded_as_done(launch):
+    verdict = launch.judge(started=both(STARTED)).judge_answers()
+    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+    waited = both({"info": report_end("0"), "outcome": "settled"})
+
+    launch.judge(verdict=start, waited=waited).judge_outcome()
+
+    assert launch.record().wanted == "done"
+
+
+def test_the_logs_of_a_run_that_failed_are_shown_at_its_leader(launch):
+    verdict = launch.judge(started=both(STARTED)).judge_answers()
+    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
+    waited = both({"info": report_end("1", log=["Traceback"]), "outcome": "settled"})
+
+    outcome = launch.judge(verdict=start, waited=waited).judge_outcome()
+
+    assert outcome["logs"] == {"pod-w0": ["pod-w0: Traceback", "pod-w1: Traceback"]}
+    assert outcome["hosts"] == {"mine": list(HOSTS)}
+
+
+def test_a_dry_run_records_nothing(tmp_path):
+    launch = Launch(tmp_path)
+    launch.plan(check=True)
+
+    verdict = launch.judge(check=True, started=both(STARTED)).judge_answers()
+    start = launch.judge(check=True, started=both(STARTED), verdict=verdict).judge_start()
+    launch.judge(check=True, verdict=start).judge_outcome()
+
+    assert launch.record() is None

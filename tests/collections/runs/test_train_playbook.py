@@ -1,0 +1,190 @@
+"""The steps of train.yml, with workers whose modules answer from a script."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.collections.runs.answers import report, report_end
+from tests.collections.test_inventory import ROOT
+
+PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
+HOSTS = """
+tpu:
+  hosts:
+    pod-w0: {tpu_worker_id: 0}
+    pod-w1: {tpu_worker_id: 1}
+  vars:
+    ansible_connection: local
+    ansible_become: false
+    ansible_python_interpreter: "{{ ansible_playbook_python }}"
+    tpu_name: pod
+    tpu_zone: us-east1-d
+    tpu_id: "4712"
+    tpu_worker_count: 2
+    tpu_leader_ip: 10.0.0.2
+tpu_pod:
+  children: {tpu: {}}
+"""
+MODULE = """
+import json
+from ansible.module_utils.basic import AnsibleModule
+free = {"type": "raw"}
+names = "run state launch process_id env secrets token preemptible device_glob code code_paths"
+names += " until seconds lines heartbeat show"
+module = AnsibleModule({name: free for name in names.split()}, supports_check_mode=True)
+given = {key: value for key, value in module.params.items() if value is not None}
+launch = given.get("launch") or {}
+who = f"{given.get('process_id', '')}"
+with open("CALLS", "a") as calls:
+    told = [NAME, given.get("state"), who, launch.get("attempt"), launch.get("placement")]
+    calls.write(json.dumps(told) + "\\n")
+answers = json.load(open("ANSWERS"))
+answer = answers.get(f"{given.get('state', NAME)} {who}".strip(), {"info": {}})
+(module.fail_json if answer.get("failed") else module.exit_json)(**{"msg": "", **answer})
+"""
+ACTION = """
+from ansible.plugins.action import ActionBase
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        return self._execute_module(module_name="tpufleet.core.NAME", task_vars=task_vars)
+"""
+ABSENT = {"status": "absent", "blockers": [], "release_is_missing": False, "started": False}
+STARTED = {**ABSENT, "started": True, "changed": True, "info": report("starting")}
+
+
+class Fleet:
+    """Two workers; ``answers`` are by state and process, such as ``launched 1``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.answers = folder, {"stopped": {"info": report_end("75")}}
+        (folder / "code").mkdir()
+        (folder / "code/main.py").write_text("print('hello')\n")
+        (folder / "hosts.yml").write_text(HOSTS)
+        # Collections beside a playbook come first, so the playbooks are copied.
+        shutil.copy(ROOT / "train.yml", folder)
+        shutil.copytree(ROOT / "playbooks", folder / "playbooks")
+        plugins = folder / "collections/ansible_collections/tpufleet/core/plugins"
+        for source in PLUGINS.rglob("*.py"):
+            place = plugins / source.relative_to(PLUGINS)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(source)
+        for name in ("run", "release", "run_wait"):
+            text = MODULE.replace("NAME", repr(name)).replace("ANSWERS", str(folder / "answers"))
+            for kind, content in (("modules", text), ("action", ACTION)):
+                place = plugins / kind / f"{name}.py"
+                place.unlink(missing_ok=True)
+                if kind == "modules" or name != "run":
+                    own = content.replace("CALLS", str(folder / "calls"))
+                    place.write_text(own.replace("NAME", name))
+
+    def train(self, **variables: Any) -> subprocess.CompletedProcess[str]:
+        (self.folder / "answers").write_text(json.dumps(self.answers))
+        (self.folder / "calls").write_text("")
+        given = {
+            "run": "mine",
+            "command": "python main.py",
+            "code": str(self.folder / "code"),
+            "fleet_state": str(self.folder / "fleet"),
+            "bucket": "gs://bucket-of-ours",
+            "jax_lock": str(ROOT / "requirements/worker-cpu.lock"),
+            "wait": "started",
+            **variables,
+        }
+        playbook = str(Path(sys.executable).with_name("ansible-playbook"))
+        words = ["-i", self.folder / "hosts.yml", "-e", json.dumps(given), "train.yml"]
+        return subprocess.run(
+            [playbook, *words],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "ANSIBLE_NOCOLOR": "1",
+                "ANSIBLE_INVENTORY_ENABLED": "ansible.builtin.yaml",
+                "ANSIBLE_LOCAL_TEMP": str(self.folder / "ansible"),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+
+    @property
+    def calls(self) -> list[list[Any]]:
+        """What the workers were asked, in an order that is always the same."""
+        return sorted(map(json.loads, (self.folder / "calls").read_text().splitlines()), key=str)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return json.loads((self.folder / "fleet/runs/mine.json").read_text())
+
+
+@pytest.fixture
+def fleet(tmp_path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+def test_a_launch_starts_each_worker_once_and_records_the_run(fleet):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+
+    done = fleet.train()
+
+    assert done.returncode == 0, done.stdout
+    assert fleet.calls == [
+        ["run", "launched", "0", 1, ["pod-w0", "pod-w1"]],
+        ["run", "launched", "1", 1, ["pod-w0"]],
+    ]
+    assert (fleet.record["wanted"], fleet.record["attempt"]) == ("running", 1)
+    assert fleet.record["checkpoints"] == "gs://bucket-of-ours/checkpoints/mine"
+
+
+def test_a_worker_with_a_blocker_keeps_all_from_starting_and_is_named(fleet):
+    blocked = {**ABSENT, "blockers": ["no space left"], "info": report("lost")}
+    fleet.answers |= {"launched 0": STARTED, "launched 1": blocked}
+
+    done = fleet.train()
+
+    assert done.returncode != 0
+    assert "nothing of run mine was started: pod-w1: no space left" in " ".join(done.stdout.split())
+    assert [call[:3] for call in fleet.calls if call[1] == "stopped"] == [["run", "stopped", ""]]
+    assert fleet.record["wanted"] == "stopped"
+
+
+def test_workers_without_the_release_get_it_and_a_start_that_fails_stops_all(fleet):
+    bare = {**ABSENT, "release_is_missing": True, "info": report("lost")}
+    failed = {"failed": True, "msg": "systemctl start: no bus"}
+    fleet.answers |= {"launched 0": bare, "launched 1": bare}
+    fleet.answers |= {"started 0": {"info": report("starting")}, "started 1": failed}
+
+    done = fleet.train()
+
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert "run mine failed and was stopped on all workers: pod-w1: systemctl start: no bus" in said
+    kinds = [(call[0], call[1]) for call in fleet.calls]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        ("release", None): 2,
+        ("run", "launched"): 2,
+        ("run", "started"): 2,
+        ("run", "stopped"): 2,
+    }
+    assert fleet.record["wanted"] == "stopped"
+
+
+def test_a_run_that_fails_before_its_first_step_is_stopped_and_its_log_is_shown(fleet):
+    fleet.answers |= {"launched 0": STARTED, "launched 1": STARTED}
+    crashed = report_end("1", log=["Traceback: no module named jax"], error="no module named jax")
+    fleet.answers["run_wait"] = {"outcome": "settled", "info": crashed}
+
+    done = fleet.train(wait="first_step")
+
+    assert done.returncode != 0
+    assert "pod-w0: Traceback: no module named jax" in done.stdout, done.stdout
+    assert fleet.record["wanted"] == "stopped"
+    assert fleet.record["history"][-1]["kind"] == "launch_failed"
