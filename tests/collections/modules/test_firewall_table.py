@@ -4,10 +4,14 @@ import shutil
 import subprocess
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localcloud.place import PROJECT_ROOT
 from tests.collections.role_templates import rendered
+
+ROLE = PROJECT_ROOT / "roles/firewall"
 
 
 def rules(peers=(), ssh_ports=(22,), open_ports=()):
@@ -68,6 +72,17 @@ def test_nft_accepts_the_rules_for_any_addresses(peers):
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_a_slow_or_lost_worker_does_not_delay_the_confirmation_until_the_rollback():
+    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
+    [load] = [
+        task
+        for task in yaml.safe_load((ROLE / "tasks/load.yml").read_text())
+        if "systemd-run" in str(task)
+    ]
+
+    assert 2 * load["timeout"] < defaults["firewall_rollback_seconds"]
 
 
 def test_answers_of_the_metadata_server_to_older_connections_are_accepted():
