@@ -127,7 +127,7 @@ class Attempt:
             variables["VIRTUAL_ENV"] = str(env)
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, places.root / "bin/attempt", "begin", spec.run],
+                    [sys.executable, "-I", places.root / "bin/attempt", "begin", spec.run],
                     env=variables | {"TPUFLEET_ETC": str(places.etc)},
                     stdin=subprocess.DEVNULL,
                 )

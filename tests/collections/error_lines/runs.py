@@ -132,11 +132,12 @@ def command_that_does_not_exist(bad: Bad) -> str:
         (bad.folder / "bin" / file.name).symlink_to(file)
     (bad.folder / "releases" / spec.release).mkdir(parents=True)
     done = subprocess.run(
-        [sys.executable, bad.folder / "bin/attempt", "begin", "mine"],
+        [sys.executable, "-I", bad.folder / "bin/attempt", "begin", "mine"],
         env={
             "PATH": os.environ["PATH"],
             "TPUFLEET_ETC": str(bad.folder),
             "TPUFLEET_RUN_DIR": str(bad.folder),
+            "TPUFLEET_ATTEMPT": "1",
         },
         capture_output=True,
         text=True,
@@ -175,7 +176,7 @@ def worker_that_another_run_holds(bad: Bad) -> str:
         patch.setattr(run_start, "active_runs", lambda: ["other"])
         patch.setattr(run_unit, "unit_state", lambda run: {"ActiveState": "active"})
         patch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
-        patch.setattr(run_start, "read_stamp", lambda root: None)
+        patch.setattr(run_start, "is_set_up", lambda root: False)
         patch.setattr(run_start, "is_complete", lambda env: True)
         return shown("; ".join(run_start.blockers(process(), places)))
 

@@ -23,6 +23,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
 from tests.collections.runs.valid_record import launch_spec
 from tests.collections.test_inventory import ROOT
 
+PYTHON = (sys.executable, "-I")
+"""How the program's first line runs it."""
 FILES = ROOT / "roles/run/files"
 NAMES = ["pod-w0", "pod-w1", "pod-w2"]
 TOUCH = "import pathlib, time; pathlib.Path('began').touch(); {}"
@@ -59,9 +61,10 @@ class Workers:
         inside: tuple[str, ...] = (),
         environ: Mapping[str, str] | None = None,
         python_env: str = "e",
+        launch: str = "",
         **differs: Any,
     ) -> None:
-        """Start a worker's unit; ``differs`` are fields of its launch."""
+        """Start a worker's unit; ``differs`` are fields of its launch, ``launch`` is all of it."""
         place = self.folder / str(number)
         spec = launch_spec(
             **{
@@ -78,17 +81,18 @@ class Workers:
             (place / folder).mkdir(parents=True)
         for file in FILES.iterdir():
             (place / "bin" / file.name).symlink_to(file)
-        launch = {"spec": spec.to_json(), "process_id": number, "python_env": python_env}
-        (place / "etc/runs/mine/launch.json").write_text(json.dumps(launch))
+        whole = {"spec": spec.to_json(), "process_id": number, "python_env": python_env}
+        (place / "etc/runs/mine/launch.json").write_text(launch or json.dumps(whole))
         variables = {
             "PATH": os.environ["PATH"],
             "TPUFLEET_ETC": str(place / "etc"),
             "TPUFLEET_RUN": "mine",
+            "TPUFLEET_ATTEMPT": str(self.attempt),
             "TPUFLEET_RUN_DIR": str(place / "run"),
             "TPUFLEET_RENDEZVOUS_TOKEN": "secret",
         }
         self.started[number] = subprocess.Popen(
-            [*inside, sys.executable, place / "bin/attempt", "begin", "mine"],
+            [*inside, *PYTHON, place / "bin/attempt", "begin", "mine"],
             env=variables | dict(environ or {}),
             stdin=subprocess.DEVNULL,
         )
@@ -288,6 +292,31 @@ def test_secrets_reach_a_trainer_behind_a_shell_wrapper_and_are_no_ones_argument
     seen = json.loads((workers.home(0, "env")).read_text())
     assert (seen["KEY"], seen["TPUFLEET_RUN"]) == ("sesame", "mine")
     assert "LD_PRELOAD" not in seen
+
+
+def test_modules_on_the_trainers_path_do_not_replace_those_of_the_unit(workers, tmp_path):
+    for name in ("json", "worker", "attempt_rendezvous"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        (tmp_path / "mine" / name / "__init__.py").write_text("raise SystemExit(42)\n")
+    path = str(tmp_path / "mine")
+
+    workers.start(
+        0,
+        f"import os, sys; sys.exit(os.environ['PYTHONPATH'] != {path!r})",
+        environ={**ALONE, "PYTHONPATH": path},
+    )
+
+    assert workers.code(0) == 0
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"spec": {"run": 1}}', "[" * 100000])
+def test_a_launch_that_cannot_be_read_is_explained_in_the_log(workers, content):
+    workers.start(0, TOUCH.format(""), environ=ALONE, launch=content)
+
+    assert workers.code(0) == 1
+    log = (workers.folder / "0/run/log").read_text()
+    assert "etc/runs/mine/launch.json: cannot be read" in log
+    assert "Launch the run again: ansible-playbook train.yml -e run=mine" in log
 
 
 @pytest.mark.parametrize("failing", [0, 1])

@@ -1,0 +1,1 @@
+"""Modules of the collection that the programs of a run's unit import."""
