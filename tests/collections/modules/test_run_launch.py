@@ -22,7 +22,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     RunError,
     command_words,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import usable_cache
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import (
+    status,
+    usable_cache,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,6 +192,50 @@ def test_the_summary_of_an_older_versions_launch_is_what_it_wrote():
     older = {"identity": "x", "attempt": 2, "release": "r", "chip": -1}
 
     assert launch_summary(older) == older
+
+
+def older_launch(**fields) -> dict:
+    """Return what the version before LaunchSpec wrote to launch.json of this launch."""
+    return {
+        "identity": "of another kind",
+        "attempt": 2,
+        "release": LAUNCH.spec.release,
+        "python_env": LAUNCH.python_env,
+        "command": list(LAUNCH.spec.command),
+        "process_id": 1,
+        "checkpoints": LAUNCH.spec.checkpoints,
+    } | fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "config", "is_same"),
+    [
+        ({}, LAUNCH.spec.config, True),
+        ({}, "steps: 11\n", False),
+        ({}, None, False),
+        ({"release": "f" * 16}, LAUNCH.spec.config, False),
+        ({"command": ["other"]}, LAUNCH.spec.config, False),
+    ],
+)
+def test_a_run_that_an_older_version_launched_is_compared_by_its_main_fields(
+    tmp_path, fields, config, is_same
+):
+    places = PLACES._replace(state=tmp_path)
+    places.run_dir("mine").mkdir(parents=True)
+    if config is not None:
+        (places.run_dir("mine") / "config.yml").write_text(config)
+    launched = launch_summary(older_launch(**fields))
+    seen = {"launched": launched, "active": True, "state": "training"}
+
+    assert status(LAUNCH, seen, places) == ("running" if is_same else "other")
+
+
+def test_a_run_of_this_version_is_compared_by_its_identity():
+    launched = launch_summary(json.loads(launch_file(LAUNCH)))
+    seen = {"launched": launched, "active": True, "state": "training"}
+
+    assert status(LAUNCH, seen, PLACES) == "running"
+    assert status(changed(env={}), seen, PLACES) == "other"
 
 
 def test_a_shared_place_for_what_was_compiled_is_the_trainers_alone(tmp_path):

@@ -2,11 +2,16 @@
 
 import http.server
 import json
+import shutil
 import threading
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.filter.runs import failures
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
+    contract,
+    run_start,
+    run_unit,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     Places,
@@ -28,7 +33,7 @@ def places(tmp_path, monkeypatch):
     """A worker that is set up and can write its checkpoints; no unit is active."""
     found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     (found.root / "bin/worker").mkdir(parents=True)
-    (found.root / "bin/worker/launch_spec.py").touch()
+    shutil.copy(contract.__file__, found.root / "bin/worker")
     (found.root / "ready.json").write_text('{"content": "x"}')
     monkeypatch.setattr(run_start, "active_runs", list)
     monkeypatch.setattr(run_start, "is_complete", lambda _: True)
@@ -49,7 +54,8 @@ def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(places):
 
     assert verdict["launch"] == []
     assert verdict["problems"]["mine"] == [
-        "pod-w1: this worker is not set up. Set it up: ansible-playbook setup.yml"
+        "pod-w1: this worker is not set up for this version of tpufleet. Set it up: "
+        "ansible-playbook setup.yml"
     ]
 
 
@@ -57,6 +63,15 @@ def test_a_torn_setup_stamp_does_not_count(places):
     (places.root / "ready.json").write_text('{"conte')
 
     assert "not set up" in run_start.blockers(LAUNCH, places)[0]
+
+
+def test_a_worker_reports_whether_it_is_set_up_for_this_version(places):
+    def is_set_up():
+        return run_unit.observe("mine", places, unit={"ActiveState": "inactive"})["is_set_up"]
+
+    assert is_set_up()
+    (places.root / "bin/worker/contract.py").write_text("WORKER_FORMAT = 1\n")
+    assert not is_set_up()
 
 
 def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(places, tmp_path):
@@ -86,10 +101,14 @@ def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
     assert "-e run=NAME" in str(refused.value)
 
 
-def test_a_worker_whose_unit_is_of_an_older_version_has_to_be_set_up_again(places):
-    (places.root / "bin/worker/launch_spec.py").unlink()
+@pytest.mark.parametrize("content", [None, b"ROOT = 1\n", b"WORKER_FORMAT = 1\n", b"\xff"])
+def test_a_worker_whose_programs_are_of_another_version_has_to_be_set_up_again(places, content):
+    installed = places.root / "bin/worker/contract.py"
+    installed.unlink()
+    if content is not None:
+        installed.write_bytes(content)
 
-    assert "set up by an older version" in run_start.blockers(LAUNCH, places)[0]
+    assert "not set up for this version" in run_start.blockers(LAUNCH, places)[0]
 
 
 def test_checkpoints_that_are_lost_with_a_spot_tpu_are_refused_unless_that_is_accepted(

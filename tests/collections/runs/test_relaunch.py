@@ -3,12 +3,21 @@
 import hashlib
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import release_id
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import Observation
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
+    ProcessStatus,
+    parse_process,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     LaunchSpec,
     RunRecord,
@@ -22,6 +31,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import
     relaunch_variables,
 )
 
+from tests.collections.runs.answers import report
 from tests.collections.runs.valid_record import record_fields
 
 LOCK = b"jax==0.1 --hash=sha256:00"
@@ -53,6 +63,31 @@ def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(launch, 
     assert missing_here(launch, tmp_path) == str(lock)
     shutil.rmtree(kept_release(tmp_path, launch.release))
     assert missing_here(launch, tmp_path) == str(kept_release(tmp_path, launch.release))
+
+
+@pytest.mark.parametrize(
+    ("process", "needs_setup"),
+    [
+        ({}, False),
+        ({"is_set_up": False}, True),
+        ({"has_environment": False}, True),
+    ],
+)
+def test_a_relaunch_sets_up_workers_that_an_older_version_set_up(process, needs_setup):
+    fine = ProcessStatus("pod-w0", RunState.LOST)
+    processes = (fine, replace(fine, host="pod-w1", **process))
+    observed = Observation("READY", processes, workers=2, address="pod")
+
+    plays = plays_of(Action.LAUNCH, record(), observed, KEPT, "gs://b", fence=1)
+
+    played = [name for play in plays for name in play.playbooks]
+    setup = ["setup.yml", "playbooks/push.yml"] if needs_setup else []
+    assert played == [*setup, "train.yml"]
+
+
+def test_a_workers_report_says_whether_it_is_set_up_for_this_version():
+    assert parse_process("w0", report(is_set_up=False)).is_set_up is False
+    assert parse_process("w0", report(is_set_up=True)).is_set_up is True
 
 
 def test_a_lock_file_that_is_lost_is_missing(launch, tmp_path):

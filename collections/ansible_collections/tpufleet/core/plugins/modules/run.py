@@ -178,7 +178,7 @@ def checked(params: dict, places: Places) -> dict:
     spec = process.spec
     units = unit_states([spec.run], others=True)
     seen = observe(spec.run, places, unit=units[spec.run])
-    found = status(process, seen)
+    found = status(process, seen, places)
     if found == "absent" and spec.finished_attempt:
         variables = {**process.variables(), **process.secrets}
         try:
@@ -210,7 +210,7 @@ def started(params: dict, places: Places, check: bool) -> dict:
     process = process_of(params, places)
     spec = process.spec
     seen = observe(spec.run, places)
-    if status(process, seen) == "running" and seen["attempt"] == spec.attempt:
+    if status(process, seen, places) == "running" and seen["attempt"] == spec.attempt:
         return {"changed": False, "info": seen}
     if seen["active"]:
         raise RunError(

@@ -14,6 +14,12 @@ ETC_DIR = "/etc/tpufleet"
 """What the unit of a run needs, in ``runs/RUN``. Only root writes there."""
 USER = "tpufleet"
 """The user that trainers run as. Roles have its uid as ``tpufleet_uid``."""
+WORKER_FORMAT = 2
+"""Version of the programs that setup installs for runs, and of the files that they read.
+
+Increase it when programs of one version cannot start a launch of the next. A worker with another
+number needs setup before it can start a run.
+"""
 DONE_MARKER = "tpufleet-done.json"
 """The file beside the checkpoints of a run that is done."""
 

@@ -226,9 +226,16 @@ class LaunchSpec:
         }
 
     def definition(self) -> dict[str, Any]:
-        """Return what makes two launches the same: not the attempt, nor where and how it runs."""
-        own = self.to_json()
-        return {name: value for name, value in own.items() if name not in _OF_THE_ATTEMPT}
+        """Return what makes two launches the same: not the attempt, nor where and how it runs.
+
+        Defaults are left out, so a field that a later version adds makes no launch another one.
+        """
+        defaults = {each.name: each.default for each in fields(self)} | {"env": {}}
+        return {
+            name: value
+            for name, value in self.to_json().items()
+            if name not in _OF_THE_ATTEMPT and value != defaults[name]
+        }
 
     @property
     def coordinator(self) -> str:
@@ -268,5 +275,6 @@ _OF_THE_ATTEMPT = frozenset(
     (
         *("attempt", "nodes", "coordinator_host", "placement", "rendezvous_seconds"),
         *("finished_attempt", "slices", "chip", "compile_cache", "volatile_checkpoints"),
+        "config_name",
     )
 )

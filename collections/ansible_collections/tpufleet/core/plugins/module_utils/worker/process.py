@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .contract import MEGASCALE_PORT, METRICS_PORT
+from .contract import MEGASCALE_PORT, METRICS_PORT, WORKER_FORMAT
 from .launch_spec import VARIABLE, LaunchSpec
 from .run import Places, RunError
 
@@ -168,6 +168,7 @@ def launch_file(process: Process) -> str:
         "process_id": process.process_id,
         "python_env": process.python_env,
         "identity": process.identity(),
+        "format": WORKER_FORMAT,
     }
     return json.dumps(content, indent=1) + "\n"
 

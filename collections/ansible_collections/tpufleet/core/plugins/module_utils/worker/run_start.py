@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import run_checkpoints
-from .contract import USER
+from .contract import USER, WORKER_FORMAT
 from .devices import groups, holders
+from .launch_spec import MAX_CONFIG
 from .process import (
     Process,
     environment,
@@ -22,23 +23,42 @@ from .release import proven, summary
 from .run import Places, chip_of, overlap
 from .run_state import RunState
 from .run_unit import UNIT, active, active_runs, observe, systemctl
-from .safe_files import is_directory, make_directory, remove_file, write_file
-from .setup_stamp import read_stamp
+from .safe_files import is_directory, make_directory, read_text, remove_file, write_file
+from .setup_stamp import is_set_up
 
 DROP_INS = Path("/run/systemd/system")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
 
 
-def status(process: Process, seen: Mapping) -> str:
+def status(process: Process, seen: Mapping, places: Places) -> str:
     """Compare a launch with what is on this worker (``observe``).
 
     Returns ``running`` or ``done`` for this launch, ``other`` if the run is active as another
     launch, else ``absent``.
     """
-    is_same = seen["launched"].get("identity") == process.identity()
+    is_same = is_same_launch(process, seen["launched"], places)
     if seen["active"]:
         return "running" if is_same and seen["state"] != RunState.STOPPING else "other"
     return "done" if is_same and seen["state"] == RunState.DONE else "absent"
+
+
+def is_same_launch(process: Process, launched: Mapping, places: Places) -> bool:
+    """Return whether this worker's last launch of the run (``launch_summary``) is the given one.
+
+    Identities of other versions cannot be compared, so of their launches the main fields are.
+    """
+    if launched.get("format") == WORKER_FORMAT:
+        return launched["identity"] == process.identity()
+    spec = process.spec
+    main = {
+        "release": spec.release,
+        "command": list(spec.command),
+        "checkpoints": spec.checkpoints,
+        "python_env": process.python_env,
+        "process_id": process.process_id,
+    }
+    config = read_text(places.run_dir(spec.run) / "config.yml", 4 * MAX_CONFIG)
+    return config == spec.config and all(launched.get(name) == main[name] for name in main)
 
 
 def blockers(
@@ -65,17 +85,15 @@ def blockers(
                 f"run {other} is {seen['state']} here. Free the worker: "
                 f"ansible-playbook playbooks/kill.yml -e run={other}"
             )
-        elif seen["launched"].get("identity") != process.identity():
+        elif not is_same_launch(process, seen["launched"], places):
             found.append(
                 f"run {other} is {seen['state']} with {other_launch(seen['launched'], process)}. "
                 f"Stop it first: ansible-playbook playbooks/kill.yml -e run={other}"
             )
-    if read_stamp(places.root) is None:
-        found.append("this worker is not set up. Set it up: ansible-playbook setup.yml")
-    elif not (places.root / "bin/worker/launch_spec.py").exists():
+    if not is_set_up(places.root):
         found.append(
-            "this worker was set up by an older version, whose units cannot read this launch. "
-            "Update it: ansible-playbook setup.yml"
+            "this worker is not set up for this version of tpufleet. Set it up: "
+            "ansible-playbook setup.yml"
         )
     if not is_complete(places.python_env(process.python_env)):
         found.append(

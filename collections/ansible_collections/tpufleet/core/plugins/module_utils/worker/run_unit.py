@@ -32,6 +32,7 @@ from .run_state import (
     process_state,
 )
 from .safe_files import open_file, read_json
+from .setup_stamp import is_set_up
 
 UNIT = "tpufleet-run@{}.service"
 SHOWN = (
@@ -146,6 +147,7 @@ def observe(run: str, places: Places, lines: int = 0, unit: dict[str, str] | Non
         "active": is_active,
         "attempt": launched.get("attempt"),
         "release": launched.get("release"),
+        "is_set_up": is_set_up(places.root),
         "has_environment": is_complete(places.python_env(str(launched.get("python_env") or ""))),
         "launched": launched,
         "heartbeat": heartbeat._asdict() if heartbeat else None,

@@ -55,13 +55,22 @@ def open_file(path: Path) -> IO[bytes]:
     return os.fdopen(opened, "rb")
 
 
-def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict | None:
-    """Read a JSON object; None if there is none, or if it is longer than ``limit`` bytes."""
+def read_text(path: Path, limit: int) -> str | None:
+    """Read a file of UTF-8; None if there is none, or if it is longer than ``limit`` bytes."""
     try:
         with open_file(path) as stream:
-            text = stream.read(limit + 1)
-        value = json.loads(text) if len(text) <= limit else None
-    except (OSError, ValueError, RecursionError):
+            content = stream.read(limit + 1)
+        return content.decode() if len(content) <= limit else None
+    except (OSError, ValueError):
+        return None
+
+
+def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict | None:
+    """Read a JSON object; None if there is none, or if it is longer than ``limit`` bytes."""
+    text = read_text(path, limit)
+    try:
+        value = None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

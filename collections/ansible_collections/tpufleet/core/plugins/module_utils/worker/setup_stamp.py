@@ -1,13 +1,16 @@
-"""The stamp that setup writes last (role setup_stamp): a worker without one is not set up."""
+"""Whether setup has finished on this worker, and for which version of tpufleet."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+
+from .contract import WORKER_FORMAT
 
 
 def read_stamp(root: Path = Path("/opt/tpufleet")) -> dict | None:
-    """Return the stamp of this worker, or None if it has no valid one.
+    """Return the stamp that setup writes last (role setup_stamp), or None if it is not valid.
 
     Its keys are ``content``, a digest of what setup does on the worker, and ``environment``, the
     name of the Python environment.
@@ -17,3 +20,18 @@ def read_stamp(root: Path = Path("/opt/tpufleet")) -> dict | None:
     except (OSError, ValueError):
         return None
     return stamp if isinstance(stamp, dict) and stamp.get("content") else None
+
+
+def is_set_up(root: Path) -> bool:
+    """Return whether setup has finished here, with programs that can start this version's runs."""
+    return read_stamp(root) is not None and _installed_format(root) == WORKER_FORMAT
+
+
+def _installed_format(root: Path) -> int:
+    """Return WORKER_FORMAT of the installed programs, 0 where they do not state it."""
+    try:
+        text = (root / "bin/worker/contract.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return 0
+    found = re.search(r"^WORKER_FORMAT = (\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else 0

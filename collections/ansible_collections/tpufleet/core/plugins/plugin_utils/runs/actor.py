@@ -131,12 +131,14 @@ def plays_of(
 ) -> list[Play]:
     """Return the playbooks of an action, in order.
 
-    Workers that lack the run's environment, or were not asked, are set up and get its release
-    first. A TPU that is recreated is launched on by a LAUNCH of its own, once it is READY.
+    Workers that were not asked, are not set up for this version or do not have the run's
+    environment are set up and get its release first. A TPU that is recreated is launched on by a
+    LAUNCH of its own, once it is READY.
     """
     again = relaunch_variables(record, kept, fleet_state, observed.address) | {"fence": fence}
     kill = Play((KILL,), {"tpu": observed.address, "run": record.run, "record": False})
-    is_set_up = observed.processes and all(each.has_environment for each in observed.processes)
+    processes = observed.processes
+    is_set_up = processes and all(each.is_set_up and each.has_environment for each in processes)
     launch = [Play((TRAIN,), again)]
     if not is_set_up:
         launch = [Play((SETUP,), again), Play((PUSH, TRAIN), again)]

@@ -39,6 +39,7 @@ class ProcessStatus:
         has_heartbeat: whether the trainer writes a heartbeat.
         heartbeat_age: seconds since the last one.
         output_age: seconds since the last output.
+        is_set_up: whether the worker is set up for this version of tpufleet.
         has_environment: whether the worker has the run's Python environment.
         other_run: another run that is active on the same chips.
     """
@@ -63,6 +64,7 @@ class ProcessStatus:
     has_heartbeat: bool = False
     heartbeat_age: float | None = None
     output_age: float | None = None
+    is_set_up: bool = True
     has_environment: bool = True
     other_run: str = ""
 
@@ -128,6 +130,7 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
         has_heartbeat=bool(heartbeat),
         heartbeat_age=_number(answer.get("heartbeat_age")),
         output_age=_number(answer.get("output_age")),
+        is_set_up=answer.get("is_set_up") is not False,
         has_environment=answer.get("has_environment") is not False,
     )
 
