@@ -6,9 +6,11 @@ from urllib.parse import urlsplit
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import ensure_present
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
-    QueuedResourceSpec,
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state import (
     ensure_requested,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
+    QueuedResourceSpec,
 )
 
 from harness.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error

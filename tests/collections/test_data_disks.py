@@ -5,6 +5,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
     disk_type_for,
     missing_disks,
+    read_disk,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
@@ -55,6 +56,13 @@ def test_a_queued_tpu_gets_its_disk_too(api, local_api):
     (done,) = make(api, entry)
     assert not done.failed, done.msg
     assert local_api.node("demo")["dataDisks"][0]["mode"] == "READ_WRITE"
+
+
+@pytest.mark.parametrize("damage", [{"sizeGb": "many"}, {"status": 3}, {"description": []}])
+def test_a_malformed_disk_is_an_error_of_one_line(client, scripted, damage):
+    scripted.answerer = lambda _: Say({"id": "1", "sizeGb": "50", "status": "READY"} | damage)
+    with pytest.raises(errors.BadAnswer, match=r"disk corpus \(us-central2-b\): malformed"):
+        read_disk(client.compute, ZONE, "corpus")
 
 
 def test_check_makes_no_disk(api):

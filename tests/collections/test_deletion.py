@@ -5,7 +5,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.deletion import TRIES
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
     MARK,
-    OwnedDisk,
+    StoredDisk,
     ensure_disk_absent,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import (
@@ -13,7 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state imp
     ensure_present,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state import (
     ensure_not_requested,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import delete
@@ -26,6 +26,7 @@ from harness.scripted_api import PROJECT, ZONE, Drop, Say, error, node
 from tests.collections.test_queued_resources import request
 from tests.collections.test_tpu_lifecycle import DEMO
 
+FOUND = StoredDisk(ZONE, "corpus", "1", 50, "READY", MARK)
 BUSY = error(503, "try again")
 TOO_OFTEN = error(429, "rate", details=[{"reason": "RATE_LIMIT_EXCEEDED"}])
 NOT_DONE = [BUSY, TOO_OFTEN, error(500, "oops"), Drop()]
@@ -72,7 +73,9 @@ def test_a_request_that_took_the_name_between_two_tries_is_not_deleted(client, s
 def test_a_disk_that_took_the_name_between_two_tries_is_not_deleted(client, scripted, deletion):
     Cloud(scripted, DISK, DISK | {"id": "2"}, deletion)
 
-    ensure_disk_absent(client.compute, OwnedDisk(ZONE, "corpus", 50, "1"), timeout=600, check=False)
+    ensure_disk_absent(
+        client.compute, StoredDisk(ZONE, "corpus", "1", 50, "READY", MARK), timeout=600, check=False
+    )
 
     assert deletions(scripted) == 1
 

@@ -1,7 +1,10 @@
 """The fleet file: what may be written there, and what comes of it."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NotConfigured
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import (
+    Different,
+    NotConfigured,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import Disk, parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
@@ -249,6 +252,24 @@ def test_a_queued_tpu_that_was_deleted_by_itself_is_asked_for_anew(local_api: Lo
     made(api)
     local_api.ended(local_api.delete("demo"))
     assert made(api).node["state"] == "READY"
+
+
+def refuse(found):
+    raise Different(f"{type(found).__name__} {found.where} is not ours")
+
+
+def test_a_dead_request_of_another_fleet_is_not_replaced(local_api: LocalApi):
+    api = cloud_of(local_api)
+    made(api)
+    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
+    local_api.state_is("demo", "PREEMPTED")
+    fleet = parse_fleet([SPOT])
+    options = ChangeOptions(timeout=20, replace_dead=True, check_owner=refuse)
+
+    (done,) = create(CloudTpus(api), fleet, {}, options, quiet)
+
+    assert done.msg == "QueuedResource demo (us-central2-b) is not ours"
+    assert len(api.list_queued_resources()) == 1
 
 
 @pytest.mark.parametrize(

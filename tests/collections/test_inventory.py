@@ -284,6 +284,20 @@ def test_a_cached_list_is_not_asked_for_again(listed, scripted, tmp_path):
     assert "s3cret" not in kept
 
 
+def test_a_damaged_cache_is_not_used(listed, scripted, tmp_path):
+    scripted.answerer = answering(node())
+    caching = {
+        "cache": True,
+        "cache_plugin": "ansible.builtin.jsonfile",
+        "cache_connection": str(tmp_path / "cache"),
+    }
+    first = listed(**caching)
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_text(file.read_text().replace("entries", "others"))
+    assert listed(**caching).stdout == first.stdout
+    assert scripted.methods().count("GET") == 2
+
+
 def test_a_cache_of_another_project_is_not_believed(listed, scripted, tmp_path):
     scripted.answerer = answering(node())
     caching = {

@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NotConfigured
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
+    parse_queued_resource,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
     LABEL,
@@ -14,9 +17,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
     is_ours,
     owner_of,
     parse_fleet_name,
+    request_blocker,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.collections.test_queued_resources import request
 
 NODE = parse_node(
     {
@@ -58,6 +64,21 @@ def test_the_expected_tpu_of_this_fleet_may_be_deleted():
 )
 def test_no_other_tpu_may_be_deleted_unattended(node, why):
     assert why in deletion_blocker(node, DEMO, "lab")
+
+
+@pytest.mark.parametrize("labels", [{}, {LABEL: "other"}])
+def test_a_request_of_others_may_not_be_deleted_unattended(labels):
+    others = parse_queued_resource(request("FAILED") | spec_with(labels))
+    assert f"no label {LABEL}=lab" in request_blocker(others, "lab")
+
+
+def test_a_request_of_this_fleet_may_be_deleted_unattended():
+    ours = parse_queued_resource(request("FAILED") | spec_with({LABEL: "lab"}))
+    assert request_blocker(ours, "lab") == ""
+
+
+def spec_with(labels):
+    return {"tpu": {"nodeSpec": [{"nodeId": "demo", "node": {"labels": labels}}]}}
 
 
 @pytest.mark.parametrize("zone", ["us-central2-b", "europe-west4-a", "us-central1-ai1a"])

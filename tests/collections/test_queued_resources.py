@@ -9,10 +9,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec impo
     NodeSpec,
     parse_duration,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
-    QueuedResourceSpec,
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state import (
     ensure_not_requested,
     ensure_requested,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
+    QueuedResourceSpec,
     parse_queued_resource,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings

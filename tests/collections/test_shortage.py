@@ -6,7 +6,7 @@ import time
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resources import (
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     parse_queued_resource,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.quota import Quota, holders

@@ -50,6 +50,12 @@ def test_a_list_that_lacks_zones_is_an_error_that_names_them(client, scripted):
         client.list_nodes()
 
 
+def test_an_answer_without_content_is_never_an_empty_list(client, scripted):
+    scripted.answerer = lambda _: Say(b"")
+    with pytest.raises(errors.BadAnswer, match="malformed response"):
+        client.list_nodes()
+
+
 def test_unreachable_on_the_first_of_two_pages_is_not_forgotten(client, scripted):
     scripted.script = [Say({"unreachable": ["us-east1-d"], "nextPageToken": "two"}), Say({})]
     with pytest.raises(errors.PartialAnswer):

@@ -16,6 +16,7 @@ from ..module_utils.cloud.disks import owned_disks
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
 from ..module_utils.cloud.node_spec import KEYS_ENTRY, OS_LOGIN_ENTRY, NodeSpec
 from ..module_utils.cloud.nodes import Node
+from ..module_utils.cloud.queued_resource import QueuedResource
 from ..module_utils.worker.node_identity import NodeIdentity
 from ..plugin_utils.fleet import reconcile
 from ..plugin_utils.fleet.ownership import (
@@ -25,6 +26,7 @@ from ..plugin_utils.fleet.ownership import (
     deletion_blocker,
     is_ours,
     parse_fleet_name,
+    request_blocker,
 )
 from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, open_source, zones_of
 from ..plugin_utils.fleet.spec import name_and_zone, parse_fleet, select
@@ -111,29 +113,30 @@ class ActionModule(ActionBase):
         if given["node_id"]:
             return self._absent_by_id(source, given)
         zones = zones_of(given["api"])
-        listed = list_nodes(source, zones)
-        everything = parse_fleet(given["fleet"])
-        fleet = () if given["only"] else everything
-        requests = reconcile.waiting_requests(
-            source.list_queued(zones),
-            listed,
-            {(given["only"], given["zone"])}
-            if given["only"]
-            else {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued},
-        )
-        meant = [tpu for tpu in everything if given["only"] in (None, tpu.name)]
-        kept: list[Node] = []
-        if not given["only"]:
-            own = _is_own(given)
-            observed = reconcile.match(fleet, listed, zones, own)
-            nodes = [node for node in observed.present.values() if own(node)]
-            kept = [node for node in observed.present.values() if not own(node)]
-        else:
+        listed, queue = list_nodes(source, zones), source.list_queued(zones)
+        fleet = parse_fleet(given["fleet"])
+        name, zone = given["only"], given["zone"]
+        kept: list[str] = []
+        if name:
+            fleet = tuple(tpu for tpu in fleet if tpu.name == name)
+            requests = reconcile.waiting_requests(queue, listed, {(name, zone)})
             # A name that the fleet or the queue knows is deleted already; another is a mistake.
-            known = requests or any(given["zone"] in ("", *tpu.zones) for tpu in meant)
-            nodes = reconcile.find(listed, given["only"], given["zone"], known=bool(known))
+            known = requests or any(zone in ("", *tpu.zones) for tpu in fleet)
+            nodes = reconcile.find(listed, name, zone, known=bool(known))
+        else:
+            queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
+            requests = reconcile.waiting_requests(queue, listed, queued)
+            own = _is_own(given)
+            nodes = list(reconcile.match(fleet, listed, zones, own).present.values())
+            kept = [_kept_line(node) for node in nodes if not own(node)]
+            blockers = [request_blocker(request, given["fleet_name"]) for request in requests]
+            kept += filter(None, blockers)
+            nodes = [node for node in nodes if own(node)]
+            requests = [
+                each for each, blocker in zip(requests, blockers, strict=True) if not blocker
+            ]
         # Before the TPUs are deleted: they name their disks.
-        specs = [spec for tpu in meant for spec in tpu.specs]
+        specs = [spec for tpu in fleet for spec in tpu.specs]
         disks = owned_disks(source.compute, nodes, specs) if given["disks"] else []
         options, report = self._options(given), _Reporter()
         done = reconcile.delete_requests(source, requests, options, report)
@@ -144,7 +147,7 @@ class ActionModule(ActionBase):
         doomed += [_described(node, given) for node in nodes]
         result = _result(done) | {"doomed": [*doomed, *(disk.described() for disk in disks)]}
         if kept:
-            result["warnings"] = [*result.get("warnings", []), *map(_kept_line, kept)]
+            result["warnings"] = [*result.get("warnings", []), *kept]
         return result
 
     def _absent_by_id(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,8 +210,12 @@ def _is_own(given: Mapping[str, Any]) -> Callable[[Node], bool]:
     return lambda node: is_ours(node.labels, given["fleet_name"])
 
 
-def _owner_check(given: Mapping[str, Any]) -> Callable[[Node], None]:
-    def check(node: Node) -> None:
+def _owner_check(given: Mapping[str, Any]) -> Callable[[Node | QueuedResource], None]:
+    def check(node: Node | QueuedResource) -> None:
+        if isinstance(node, QueuedResource):
+            if blocker := request_blocker(node, given["fleet_name"]):
+                raise Different(blocker)
+            return
         if blocker := adoption_blocker(node, given["fleet_name"], given["adopt"]):
             raise Different(blocker)
         if given["node_id"] and node.is_lost and node.id != given["node_id"]:

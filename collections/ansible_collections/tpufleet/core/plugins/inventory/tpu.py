@@ -236,8 +236,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         key = self.get_cache_key(path)
         if caching and use_cache:
             stored = self._cache.get(key)
-            if isinstance(stored, Mapping) and stored.get("asked") == asked:
-                return Listing(list(stored["entries"]))
+            known = isinstance(stored, Mapping) and stored.get("asked") == asked
+            entries = stored.get("entries") if known else None
+            if isinstance(entries, list):
+                return Listing(entries)
         listing = source.list(zones, allow_partial=self.get_option("allow_partial"))
         if caching and not listing.unreachable:
             self._cache[key] = {

@@ -1,6 +1,6 @@
 """The module tpufleet.core.tpu_queued_resource.
 
-module_utils/cloud/queued_resources.py makes the change.
+module_utils/cloud/queue_state.py makes the change.
 """
 
 from __future__ import annotations
@@ -143,12 +143,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.cloud.errors import QuotaError
 from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
 from ..module_utils.cloud.node_spec import NODE_OPTIONS, SCHEDULING_FLAGS, NodeSpec, parse_duration
-from ..module_utils.cloud.queued_resources import (
+from ..module_utils.cloud.queue_state import (
     QueuedOutcome,
-    QueuedResourceSpec,
     ensure_not_requested,
     ensure_requested,
 )
+from ..module_utils.cloud.queued_resource import QueuedResourceSpec
 from ..module_utils.cloud.quota import QuotaExplainer
 from ..module_utils.cloud.tpu_api import TpuApi
 

@@ -123,11 +123,16 @@ class GoogleHttp:
         reply = self.send(
             method, path, what, params=params, json=body, repeatable=repeatable, once=once
         )
-        return self.json_object(reply, what)
+        return self.json_object(reply, what, may_be_empty=method != "GET")
 
-    def json_object(self, reply: Any, what: str) -> Mapping[str, Any]:
-        """Return the JSON object of an answer; empty if it has no content. Raises BadAnswer."""
-        answer = _json(reply)
+    def json_object(
+        self, reply: Any, what: str, *, may_be_empty: bool = False
+    ) -> Mapping[str, Any]:
+        """Return the JSON object of an answer. Raises BadAnswer.
+
+        Google answers a list of nothing with ``{}``. No content at all is no answer to a read.
+        """
+        answer = {} if may_be_empty and not reply.content else _json(reply)
         if not isinstance(answer, Mapping):
             raise errors.BadAnswer(f"can't {what}: malformed response from {self.address}")
         return answer
@@ -235,8 +240,6 @@ def network_error(error: BaseException) -> str:
 
 
 def _json(reply: Any) -> object:
-    if not reply.content:
-        return {}
     try:
         return reply.json()
     except (ValueError, RecursionError):

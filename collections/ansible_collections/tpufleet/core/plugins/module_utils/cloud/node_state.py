@@ -336,14 +336,14 @@ def _create(
         operation = api.create_node(spec.zone, spec.name, spec.body(api.settings.project))
     except (errors.AlreadyExists, errors.NoAnswer):
         # An answer was lost, or another controller was quicker: reading the TPU decides.
-        if api.get_node(spec.zone, spec.name) is None:
+        node = read_node(api, spec.zone, spec.name)
+        if node is None:
             raise
-        node = _wait_ready(api, spec, deadline, progress)
         check_owner(node)
         differences = compare(spec, node)
         if differences.immutable:
             raise _different(node, differences) from None
-        return node
+        return _wait_ready(api, spec, deadline, progress)
     except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as refused:
         raise explain_refusal(api, refused, spec) from None
     progress("CREATING")

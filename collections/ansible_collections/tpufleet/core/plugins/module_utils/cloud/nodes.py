@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
-from typing import Any
 
-from ..worker.node_identity import NODE_ID, NODE_NAME, ZONE
+from ..worker.node_identity import NODE_NAME, ZONE
 from .errors import BadAnswer
+from .fields import Fields
 from .names import PROJECT, last_part
 from .shapes import type_of_config
 
@@ -22,7 +21,6 @@ from .shapes import type_of_config
 LOST_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 
 _FULL_NAME = re.compile(rf"projects/({PROJECT})/locations/({ZONE})/nodes/({NODE_NAME})")
-_WORD = re.compile(r"[A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,10 @@ class Disk:
 
 @dataclass(frozen=True)
 class Node:
-    """One TPU: a slice of one or more workers. Absent texts are empty."""
+    """One TPU: a slice of one or more workers. Absent texts are empty.
+
+    ``queued_resource`` is the name of the queued resource that created it, of the same zone.
+    """
 
     project: str
     zone: str
@@ -128,70 +129,6 @@ class Node:
         return self.state == "DELETING"
 
 
-class _Reader:
-    """Reads fields of known types from JSON; for others raises BadAnswer, which names the field."""
-
-    def __init__(self, data: object, who: str) -> None:
-        self.who = who
-        self.data = self._checked(data, Mapping, "it")
-
-    def _checked(self, value: object, kind: type, name: str) -> Any:
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise BadAnswer(f"{self.who}: malformed API response: {name} is {value!r:.60}")
-        return value
-
-    def _get(self, name: str, kind: type, default: Any) -> Any:
-        value = self.data.get(name)
-        return default if value is None else self._checked(value, kind, name)
-
-    def text(self, name: str) -> str:
-        return str(self._get(name, str, ""))
-
-    def word(self, name: str) -> str:
-        value = self.text(name)
-        if not _WORD.fullmatch(value):
-            raise BadAnswer(f"{self.who}: {name} is not a single word ({value!r:.60})")
-        return value
-
-    def flag(self, name: str) -> bool:
-        return bool(self._get(name, bool, False))
-
-    def part(self, name: str) -> _Reader:
-        return _Reader(self._get(name, Mapping, {}), f"{self.who}: {name}")
-
-    def parts(self, name: str) -> list[_Reader]:
-        items = self._get(name, list, [])
-        return [_Reader(item, f"{self.who}: {name}[{i}]") for i, item in enumerate(items)]
-
-    def texts(self, name: str) -> dict[str, str]:
-        pairs = self._get(name, Mapping, {})
-        return {
-            str(key): str(self._checked(value, str, f"{name}.{key}"))
-            for key, value in pairs.items()
-        }
-
-    def words(self, name: str) -> tuple[str, ...]:
-        return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
-
-    def address(self, name: str) -> str:
-        value = self.text(name)
-        if not value:
-            return ""
-        try:
-            return str(ip_address(value))
-        except ValueError:
-            raise BadAnswer(f"{self.who}: {name} is not an IP address ({value!r:.60})") from None
-
-    def id(self) -> str:
-        value = self.data.get("id")
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        text = self.text("id")
-        if text and not re.fullmatch(NODE_ID, text):
-            raise BadAnswer(f"{self.who}: invalid id ({text!r:.60})")
-        return text
-
-
 def parse_node(data: object) -> Node:
     """Validate one node of the Cloud TPU API's JSON. Raises BadAnswer."""
     full_name = data.get("name") if isinstance(data, Mapping) else None
@@ -202,7 +139,7 @@ def parse_node(data: object) -> Node:
             f"({full_name!r:.80})"
         )
     project, zone, name = found[1], found[2], found[3]
-    read = _Reader(data, f"TPU {name} ({zone})")
+    read = Fields(data, f"TPU {name} ({zone})")
     config = read.part("acceleratorConfig")
     topology = config.word("topology")
     scheduling = read.part("schedulingConfig")
@@ -231,7 +168,7 @@ def parse_node(data: object) -> Node:
             Endpoint(end.address("ipAddress"), end.part("accessConfig").address("externalIp"))
             for end in read.parts("networkEndpoints")
         ),
-        queued_resource=read.text("queuedResource"),
+        queued_resource=read.resource_name("queuedResource"),
         multislice=read.flag("multisliceNode"),
         description=read.text("description"),
         labels=read.texts("labels"),

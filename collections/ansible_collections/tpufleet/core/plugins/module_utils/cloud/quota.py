@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from . import errors
 from .node_spec import NodeSpec
 from .nodes import Node, parse_node
-from .queued_resources import QueuedResource, parse_queued_resource
+from .queued_resource import QueuedResource, parse_queued_resource, without_nodes
 from .shapes import chips_of, generation_of
 from .tpu_api import TpuApi
 
@@ -45,13 +45,7 @@ def deletion_command(request: QueuedResource) -> str:
 def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResource]) -> str:
     """Describe in one line what holds a quota: dead queued resources first, each by name."""
     nodes = [node for node in nodes if not node.is_lost]
-    existing = {(node.zone, node.name) for node in nodes}
-    waiting = [
-        request
-        for request in requests
-        if Quota.of(request) == quota
-        and not any((request.zone, name) in existing for name in request.nodes)
-    ]
+    waiting = [request for request in without_nodes(requests, nodes) if Quota.of(request) == quota]
     parts = [
         f"the dead queued resource {request.name} ({request.state}, {request.chips} chips: "
         f"{deletion_command(request)})"

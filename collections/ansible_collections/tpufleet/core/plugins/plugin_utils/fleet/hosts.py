@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.host_keys import KnownHost, alias_of, ssh_options
-from ...module_utils.cloud.names import last_part
 from ...module_utils.cloud.nodes import Node
 from ...module_utils.cloud.shapes import chips_of, device_glob_of, generation_of, shape_of
 from .slices import Slice, slices_of
@@ -200,7 +199,7 @@ def node_variables(node: Node, place: Slice) -> dict[str, Any]:
         "tpu_worker_count": len(node.endpoints) or (shape.workers if shape else 0),
         "tpu_device_glob": device_glob_of(node.accelerator_type),
         "tpu_labels": dict(node.labels),
-        "tpu_queued_resource": last_part(node.queued_resource),
+        "tpu_queued_resource": node.queued_resource,
         "tpu_multislice": place.multislice,
         "tpu_slice_id": place.id,
         "tpu_slice_count": place.count,

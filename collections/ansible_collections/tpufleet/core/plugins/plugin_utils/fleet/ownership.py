@@ -13,6 +13,7 @@ from enum import Enum
 
 from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.nodes import Node
+from ...module_utils.cloud.queued_resource import QueuedResource
 from ...module_utils.worker.node_identity import NodeIdentity
 
 LABEL = "tpufleet-fleet"
@@ -71,6 +72,17 @@ def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
             f"Adopt it: ansible-playbook playbooks/create.yml -e tpu={node.name} -e adopt=true"
         )
     return ""
+
+
+def request_blocker(request: QueuedResource, fleet_name: str) -> str:
+    """Return why a queued resource must not be deleted unattended; empty if it may be."""
+    if is_ours(request.labels, fleet_name):
+        return ""
+    return (
+        f"queued resource {request.where}: this fleet did not create it (no label "
+        f"{LABEL}={fleet_name}). To delete it, name it: ansible-playbook playbooks/delete.yml "
+        f"-e tpu={request.name} -e zone={request.zone}"
+    )
 
 
 def deletion_blocker(node: Node, expected: NodeIdentity, fleet_name: str) -> str:

@@ -12,7 +12,7 @@ from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.node_spec import NodeSpec
 from ...module_utils.cloud.node_state import compare
 from ...module_utils.cloud.nodes import Node
-from ...module_utils.cloud.queued_resources import QueuedResource
+from ...module_utils.cloud.queued_resource import QueuedResource, without_nodes
 from ...module_utils.cloud.quota import Quota, deletion_command
 from ...module_utils.cloud.shapes import chips_of, shape_of
 from .reconcile import Observed, described, described_request
@@ -93,12 +93,7 @@ def make_plan(
         why = "; ".join(compare(tpu.spec_in(node.zone), node).immutable)
         if why:
             different.append(described(node) | {"why": why})
-    living = {(node.zone, node.name) for node in nodes if not node.is_lost}
-    unfulfilled = [
-        request
-        for request in requests
-        if not any((request.zone, name) in living for name in request.nodes)
-    ]
+    unfulfilled = without_nodes(requests, (node for node in nodes if not node.is_lost))
     dead = [request for request in unfulfilled if request.is_dead]
     days_left = (grant_ends - today).days if grant_ends else None
     return Plan(

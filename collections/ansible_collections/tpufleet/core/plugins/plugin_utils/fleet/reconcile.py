@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...module_utils.cloud import errors
-from ...module_utils.cloud.disks import OwnedDisk, ensure_disk_absent
+from ...module_utils.cloud.disks import StoredDisk, ensure_disk_absent
 from ...module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
 from ...module_utils.cloud.node_spec import NodeSpec
 from ...module_utils.cloud.node_state import NodeOutcome, status_of
 from ...module_utils.cloud.nodes import Node
-from ...module_utils.cloud.queued_resources import QueuedResource
+from ...module_utils.cloud.queued_resource import QueuedResource, without_nodes
 from .source import ChangeOptions, Source, list_nodes
 from .spec import FleetEntry
 
@@ -132,12 +132,10 @@ def waiting_requests(
 
     ``named`` has names and zones; an empty zone means any.
     """
-    existing = {(node.zone, node.name) for node in nodes}
     return [
         request
-        for request in requests
-        if ((request.name, request.zone) in named or (request.name, "") in named)
-        and not any((request.zone, name) in existing for name in request.nodes)
+        for request in without_nodes(requests, nodes)
+        if (request.name, request.zone) in named or (request.name, "") in named
     ]
 
 
@@ -212,11 +210,11 @@ def delete_requests(
 
 
 def delete_disks(
-    source: Source, disks: Sequence[OwnedDisk], options: ChangeOptions
+    source: Source, disks: Sequence[StoredDisk], options: ChangeOptions
 ) -> list[Result]:
     """Delete the data disks that a person agreed to delete."""
 
-    def one(disk: OwnedDisk) -> Result:
+    def one(disk: StoredDisk) -> Result:
         def work() -> Result:
             if options.agreed is not None and disk.key not in options.agreed:
                 return Result(

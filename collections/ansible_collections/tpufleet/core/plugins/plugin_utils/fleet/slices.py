@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils.cloud.names import last_part
 from ...module_utils.cloud.nodes import Node
 
 _NUMBERED = re.compile(r"(.*)-(0|[1-9][0-9]{0,5})")
@@ -34,18 +33,15 @@ class Slice:
 def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
     """Return the slice of each TPU, by Node.key. The number of a missing slice stays free."""
     places: dict[str, Slice] = {}
-    together: dict[str, list[Node]] = defaultdict(list)
+    together: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:
         if node.multislice and node.queued_resource:
-            together[node.queued_resource].append(node)
+            together[node.zone, node.queued_resource].append(node)
         else:
             places[node.key] = Slice(leader_ip=_leader_ip(node))
-    names = Counter(last_part(resource) for resource in together)
-    for resource, group_nodes in together.items():
-        name = last_part(resource)
-        group = (
-            f"multislice_{name}" if names[name] == 1 else f"multislice_{name}_{group_nodes[0].zone}"
-        )
+    names = Counter(name for _, name in together)
+    for (zone, name), group_nodes in together.items():
+        group = f"multislice_{name}" if names[name] == 1 else f"multislice_{name}_{zone}"
         by_number = _numbered(group_nodes)
         leader_ip = _leader_ip(by_number[0]) if 0 in by_number else ""
         for number, node in by_number.items():

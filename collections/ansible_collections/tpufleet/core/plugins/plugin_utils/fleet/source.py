@@ -8,7 +8,7 @@ next: a class with these methods, and its choice in ``open_source``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,7 +21,6 @@ from ...module_utils.cloud.names import ALL_ZONES
 from ...module_utils.cloud.node_spec import NodeSpec
 from ...module_utils.cloud.node_state import (
     NodeOutcome,
-    OwnerCheck,
     Progress,
     ensure_absent,
     ensure_present,
@@ -29,14 +28,16 @@ from ...module_utils.cloud.node_state import (
     read_node,
 )
 from ...module_utils.cloud.nodes import Node, parse_node
-from ...module_utils.cloud.queued_resources import (
+from ...module_utils.cloud.queue_state import (
     QueuedOutcome,
-    QueuedResource,
-    QueuedResourceSpec,
     ensure_not_requested,
     ensure_requested,
-    parse_queued_resource,
     queued_resource_of,
+)
+from ...module_utils.cloud.queued_resource import (
+    QueuedResource,
+    QueuedResourceSpec,
+    parse_queued_resource,
 )
 from ...module_utils.cloud.quota import QuotaExplainer
 from ...module_utils.cloud.session import ApiSettings
@@ -54,7 +55,7 @@ class ChangeOptions:
         replace_dead: delete and create again a TPU that was preempted.
         timeout: for each TPU, in seconds.
         agreed: keys of what may be deleted, as a person agreed to; None: anything.
-        check_owner: raises CloudError for an existing TPU that must be left as it is.
+        check_owner: raises CloudError for an existing TPU or request that must be left as it is.
         wait_for_capacity: seconds to keep trying where no zone has capacity; 0: one try per zone.
         known_hosts_file: where the workers' host keys are stored; empty: nowhere.
     """
@@ -64,7 +65,7 @@ class ChangeOptions:
     replace_dead: bool = False
     timeout: float = 1800.0
     agreed: Collection[str] | None = None
-    check_owner: OwnerCheck = lambda _node: None
+    check_owner: Callable[[Node | QueuedResource], None] = lambda _found: None
     wait_for_capacity: float = 0.0
     known_hosts_file: str = ""
 
@@ -200,6 +201,8 @@ class CloudTpus:
         request = _request_for(tpu, spec)
         if present:
             options.check_owner(present)
+        created_present = present is not None and present.queued_resource == request.name
+        check_owner = (lambda _request: None) if created_present else options.check_owner
         if options.check:
             planned = ensure_requested(
                 self._api,
@@ -207,6 +210,7 @@ class CloudTpus:
                 timeout=options.timeout,
                 check=True,
                 replace_dead=options.replace_dead,
+                check_owner=check_owner,
             )
             return replace(outcome_of(spec, present, True, created=True), msg=planned.msg)
         if present and not present.queued_resource:
@@ -224,6 +228,7 @@ class CloudTpus:
                 timeout=options.timeout,
                 replace_dead=options.replace_dead,
                 progress=progress,
+                check_owner=check_owner,
             )
             if done.changed or self.describe(spec.zone, spec.name) is not None:
                 break

@@ -1,0 +1,104 @@
+"""Typed fields of a JSON object that a cloud API sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from ..worker.node_identity import NODE_ID, NODE_NAME
+from .errors import BadAnswer
+from .names import last_part
+
+_WORD = re.compile(r"[A-Za-z0-9_.-]*")
+
+
+class Fields:
+    """Reads fields of known types from JSON; for others raises BadAnswer, which names the field."""
+
+    def __init__(self, data: object, who: str) -> None:
+        self.who = who
+        self.data = self._checked(data, Mapping, "it")
+
+    def _checked(self, value: object, kind: type, name: str) -> Any:
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise BadAnswer(f"{self.who}: malformed API response: {name} is {value!r:.60}")
+        return value
+
+    def _get(self, name: str, kind: type, default: Any) -> Any:
+        value = self.data.get(name)
+        return default if value is None else self._checked(value, kind, name)
+
+    def text(self, name: str) -> str:
+        """Read a text, empty if it is absent."""
+        return str(self._get(name, str, ""))
+
+    def word(self, name: str) -> str:
+        """Read a text of letters, digits, dots, dashes and underscores."""
+        value = self.text(name)
+        if not _WORD.fullmatch(value):
+            raise BadAnswer(f"{self.who}: {name} is not a single word ({value!r:.60})")
+        return value
+
+    def number(self, name: str) -> int:
+        """Read a whole number from 0 on; 64-bit numbers come as texts."""
+        value = self.data.get(name)
+        if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+            return int(value)
+        number = int(self._get(name, int, 0))
+        if number < 0:
+            raise BadAnswer(f"{self.who}: {name} is negative ({number})")
+        return number
+
+    def flag(self, name: str) -> bool:
+        """Read a boolean; the API leaves out false ones."""
+        return bool(self._get(name, bool, False))
+
+    def part(self, name: str) -> Fields:
+        """Read an object."""
+        return Fields(self._get(name, Mapping, {}), f"{self.who}: {name}")
+
+    def parts(self, name: str) -> list[Fields]:
+        """Read a list of objects."""
+        items = self._get(name, list, [])
+        return [Fields(item, f"{self.who}: {name}[{i}]") for i, item in enumerate(items)]
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Read an object of texts."""
+        pairs = self._get(name, Mapping, {})
+        return {
+            str(key): str(self._checked(value, str, f"{name}.{key}"))
+            for key, value in pairs.items()
+        }
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """Read a list of texts."""
+        return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
+
+    def resource_name(self, name: str) -> str:
+        """Read a resource's path and return the name at its end."""
+        value = last_part(self.text(name))
+        if value and not re.fullmatch(NODE_NAME, value):
+            raise BadAnswer(f"{self.who}: invalid {name} ({value!r:.80})")
+        return value
+
+    def address(self, name: str) -> str:
+        """Read an IP address."""
+        value = self.text(name)
+        if not value:
+            return ""
+        try:
+            return str(ip_address(value))
+        except ValueError:
+            raise BadAnswer(f"{self.who}: {name} is not an IP address ({value!r:.60})") from None
+
+    def id(self) -> str:
+        """Read the resource's id, a number or a text."""
+        value = self.data.get("id")
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        text = self.text("id")
+        if text and not re.fullmatch(NODE_ID, text):
+            raise BadAnswer(f"{self.who}: invalid id ({text!r:.60})")
+        return text

@@ -1,0 +1,209 @@
+"""State of one queued resource: how it differs from the desired state, and the change to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import errors
+from .deletion import Found, delete_exactly
+from .disks import ensure_disks
+from .nodes import Node
+from .outcome import Outcome
+from .queued_resource import QueuedResource, QueuedResourceSpec, parse_queued_resource
+from .refusals import explain_refusal
+from .tpu_api import TpuApi
+
+Progress = Callable[[str], None]
+#: Raises CloudError for a queued resource that must be left as it is.
+OwnerCheck = Callable[[QueuedResource], None]
+
+
+@dataclass(frozen=True)
+class QueuedOutcome(Outcome):
+    """The outcome for a queued resource."""
+
+    request: QueuedResource | None = None
+
+
+def ensure_requested(
+    api: TpuApi,
+    spec: QueuedResourceSpec,
+    *,
+    timeout: float,
+    wait: bool = True,
+    check: bool = False,
+    replace_dead: bool = True,
+    progress: Progress = lambda _text: None,
+    check_owner: OwnerCheck = lambda _request: None,
+) -> QueuedOutcome:
+    """Put the request into the queue; with ``wait`` until its TPUs exist (ACTIVE).
+
+    A dead queued resource of the name, which has no living TPU, is deleted first unless
+    ``replace_dead`` is false. ``check_owner`` is called with an existing one before anything
+    changes. ``timeout`` in seconds. Raises CloudError; Different for a living one that differs
+    from the spec, QuotaError and CapacityError for one that failed.
+    """
+    spec.check()
+    zone, name = spec.tpu.zone, spec.name
+    deadline = api.polling.deadline_in(timeout)
+    request = _read(api, zone, name)
+    before = request.facts() if request else {}
+    if request and not request.is_going:
+        check_owner(request)
+    if request and not request.is_dead and not request.is_going:
+        differences = spec.differences(request)
+        if differences:
+            raise errors.Different(
+                f"queued resource {request.where} exists, but {'; '.join(differences)}, which "
+                "can't be changed. Delete it (state: absent) and create it again"
+            )
+        if wait and not check:
+            request = _wait_active(api, request, deadline, progress)
+        msg = f"queued resource {request.where} is {request.state}"
+        return QueuedOutcome(False, msg, before, before, request)
+    if request and request.is_dead and not replace_dead:
+        raise errors.Different(
+            f"queued resource {request.where} is {request.state} and is never tried again"
+            + (f" ({request.error})" if request.error else "")
+            + ". Delete it (state: absent), or set replace_dead: true"
+        )
+    if check:
+        msg = f"queued resource {spec.where} would be created"
+        return QueuedOutcome(True, msg, before, spec.facts(), request)
+    if request:
+        _delete(api, request, deadline, False, progress)
+    if spec.tpu.disks_to_create:
+        ensure_disks(api.compute, spec.tpu, deadline=deadline, progress=progress)
+    operation = _create(api, spec)
+    api.wait(operation, f"create queued resource {spec.where}", deadline)
+    made = _read(api, zone, name)
+    if made is None:
+        raise errors.OperationFailed(
+            f"can't create queued resource {spec.where}: it existed and is gone"
+        )
+    if wait:
+        made = _wait_active(api, made, deadline, progress)
+    msg = f"queued resource {spec.where} is created and {made.state}"
+    return QueuedOutcome(True, msg, before, spec.facts(), made)
+
+
+def ensure_not_requested(
+    api: TpuApi,
+    zone: str,
+    name: str,
+    *,
+    timeout: float,
+    force: bool = False,
+    check: bool = False,
+    agreed: Collection[str] | None = None,
+    progress: Progress = lambda _text: None,
+) -> QueuedOutcome:
+    """Delete a queued resource: the one that exists now. ``force`` deletes its TPUs, too.
+
+    ``agreed`` are those that may be deleted, by QueuedResource.key; None: any. Raises Different.
+    """
+    request = _read(api, zone, name)
+    if request is None:
+        return QueuedOutcome(False, f"queued resource {name} ({zone}) does not exist", {}, {})
+    if agreed is not None and request.key not in agreed:
+        raise errors.Different(
+            f"queued resource {request.where} was created after you were asked whether to delete "
+            "it, so it stays. To delete it, too, run this again"
+        )
+    if not check:
+        _delete(api, request, api.polling.deadline_in(timeout), force, progress)
+    msg = f"queued resource {request.where} {'would be' if check else 'is'} deleted"
+    return QueuedOutcome(True, msg, request.facts(), {}, request)
+
+
+def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
+    """Return the queued resource that created this TPU and no other; None if there is none."""
+    if not node.queued_resource or node.multislice:
+        return None
+    request = _read(api, node.zone, node.queued_resource)
+    return request if request and request.nodes == (node.name,) else None
+
+
+def _read(api: TpuApi, zone: str, name: str) -> QueuedResource | None:
+    found = api.get_queued_resource(zone, name)
+    return None if found is None else parse_queued_resource(found)
+
+
+def _create(api: TpuApi, spec: QueuedResourceSpec) -> Mapping[str, Any]:
+    try:
+        body = spec.body(api.settings.project)
+        return api.create_queued_resource(spec.tpu.zone, spec.name, body)
+    except (errors.AlreadyExists, errors.NoAnswer):
+        # Another controller was quicker, or an earlier try of this one took effect: reading it
+        # decides. A TPU of the name without such a queued resource is an AlreadyExists, too.
+        request = _read(api, spec.tpu.zone, spec.name)
+        if request is None or spec.differences(request):
+            raise
+        return {}
+    except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as refused:
+        raise explain_refusal(api, refused, spec.tpu) from None
+
+
+def _wait_active(
+    api: TpuApi, first: QueuedResource, deadline: float, progress: Progress
+) -> QueuedResource:
+    what = f"wait for queued resource {first.where} to be ACTIVE"
+    request: QueuedResource | None = first
+    tried = 0
+    while True:
+        if request is None or request.key != first.key:
+            raise errors.OperationFailed(f"can't {what}: it existed and is gone")
+        if request.state == "ACTIVE":
+            return request
+        if request.is_dead:
+            raise _failure(request, what)
+        progress(request.state)
+        try:
+            api.polling.pause(what, tried, deadline)
+        except errors.DeadlineExceeded as late:
+            raise errors.DeadlineExceeded(
+                f"queued resource {request.where} is still {request.state}: {late}"
+            ) from None
+        tried += 1
+        request = _read(api, first.zone, first.name)
+
+
+def _failure(request: QueuedResource, what: str) -> errors.CloudError:
+    message = request.error or f"it is {request.state}"
+    if "quota" in message.lower():
+        return errors.QuotaError(f"can't {what}: {message}")
+    if "capacity" in message.lower():
+        return errors.CapacityError(f"can't {what}: {message} (try another zone, or again later)")
+    return errors.OperationFailed(f"can't {what}: {message}")
+
+
+def _delete(
+    api: TpuApi, request: QueuedResource, deadline: float, force: bool, progress: Progress
+) -> None:
+    what = f"delete queued resource {request.where}"
+
+    def look() -> Found | None:
+        found = _read(api, request.zone, request.name)
+        return found and Found(found.created, found.state, found.is_going)
+
+    def delete() -> Mapping[str, Any] | None:
+        try:
+            return api.delete_queued_resource(request.zone, request.name, force=force)
+        except errors.InvalidRequest as refused:
+            if force:
+                raise
+            raise errors.InvalidRequest(
+                f"{refused}. To delete its TPUs ({', '.join(request.nodes)}), too, set force: true"
+            ) from None
+
+    delete_exactly(
+        what,
+        request.created,
+        look=look,
+        delete=delete,
+        wait=lambda operation: api.wait(operation, what, deadline, lambda: progress("DELETING")),
+        pause=lambda tried: api.polling.pause(what, tried, deadline),
+        progress=progress,
+    )

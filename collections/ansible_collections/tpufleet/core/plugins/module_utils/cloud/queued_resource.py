@@ -1,0 +1,246 @@
+"""Queued resources, existing and desired: requests for TPUs that wait in Google's queue.
+
+The shape is that of projects.locations.queuedResources in
+https://cloud.google.com/tpu/docs/reference/rest. A queued resource whose TPUs failed or were
+preempted is dead: Google never tries it again, and it holds quota until it is deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..worker.node_identity import NODE_NAME, ZONE
+from .errors import BadAnswer, NotConfigured, one_line
+from .fields import Fields
+from .names import PROJECT, check_name
+from .node_spec import NodeSpec
+from .nodes import Node
+from .shapes import chips_of, type_of_config
+
+#: States that a queued resource never leaves.
+_DEAD_STATES = ("FAILED", "SUSPENDED")
+_GOING_STATES = ("DELETING", "SUSPENDING")
+_FULL_NAME = re.compile(rf"projects/(?:{PROJECT})/locations/({ZONE})/queuedResources/({NODE_NAME})")
+_MAX_SLICES = 10_000
+
+
+@dataclass(frozen=True)
+class QueuedResource:
+    """A queued resource as the API reports it.
+
+    Args:
+        tier: ``spot``, ``guaranteed`` or empty (on demand).
+        error: why it failed, in one line.
+        nodes: the names of its TPUs.
+        labels: of its TPUs.
+    """
+
+    zone: str
+    name: str
+    state: str
+    error: str
+    created: str
+    accelerator_type: str
+    runtime_version: str
+    tier: str
+    nodes: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What no later queued resource of its name has."""
+        return f"{self.zone}.{self.name}@{self.created}"
+
+    @property
+    def where(self) -> str:
+        """Name and zone for people: ``sweep (us-central2-b)``."""
+        return f"{self.name} ({self.zone})"
+
+    @property
+    def is_dead(self) -> bool:
+        """It only holds quota."""
+        return self.state in _DEAD_STATES
+
+    @property
+    def is_going(self) -> bool:
+        """Google is ending it."""
+        return self.state in _GOING_STATES
+
+    @property
+    def is_preemptible(self) -> bool:
+        """The cloud may take its TPUs back at any time."""
+        return self.tier == "spot"
+
+    @property
+    def chips(self) -> int:
+        """The chips of all its TPUs; 0 for an unknown type."""
+        return chips_of(self.accelerator_type) * len(self.nodes)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a diff shows."""
+        return {
+            "name": self.name,
+            "zone": self.zone,
+            "accelerator_type": self.accelerator_type,
+            "runtime_version": self.runtime_version,
+            "tier": self.tier,
+            "nodes": list(self.nodes),
+        }
+
+
+@dataclass(frozen=True)
+class QueuedResourceSpec:
+    """Desired state of a queued resource.
+
+    Args:
+        tpu: each of its TPUs.
+        count: the number of TPUs; several are slices of one run (multislice).
+        tier: ``spot``, ``guaranteed`` or empty (on demand).
+        min_duration: seconds that guaranteed TPUs must stay.
+        valid_for: seconds that it may wait in the queue.
+        valid_until: the time that it may wait until, in RFC 3339.
+    """
+
+    name: str
+    tpu: NodeSpec
+    count: int = 1
+    tier: str = ""
+    min_duration: int | None = None
+    valid_for: int | None = None
+    valid_until: str = ""
+    reservation: str = ""
+
+    @property
+    def where(self) -> str:
+        """Name and zone for people: ``sweep (us-central2-b)``."""
+        return f"{self.name} ({self.tpu.zone})"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of its TPUs."""
+        if self.count == 1:
+            return (self.tpu.name,)
+        return tuple(f"{self.tpu.name}-{number}" for number in range(self.count))
+
+    def check(self) -> None:
+        """Check everything that needs no request. Raises NotConfigured."""
+        check_name(self.name)
+        self.tpu.check()
+        if self.count < 1:
+            raise NotConfigured(f"queued resource {self.where}: count is {self.count}")
+        if self.valid_for and self.valid_until:
+            raise NotConfigured(
+                f"queued resource {self.where}: set either valid_for or valid_until"
+            )
+        if self.min_duration and self.tier != "guaranteed":
+            raise NotConfigured(
+                f"queued resource {self.where}: min_duration needs the tier guaranteed"
+            )
+
+    def body(self, project: str) -> dict[str, Any]:
+        """Return it as the API takes it for a creation; the tier is not repeated in the node."""
+        node = self.tpu.body(project)
+        node.pop("schedulingConfig", None)
+        spec: dict[str, Any] = {
+            "parent": f"projects/{project}/locations/{self.tpu.zone}",
+            "node": node,
+        }
+        if self.count == 1:
+            spec["nodeId"] = self.tpu.name
+        else:
+            spec["multisliceParams"] = {"nodeCount": self.count, "nodeIdPrefix": self.tpu.name}
+        body: dict[str, Any] = {"tpu": {"nodeSpec": [spec]}}
+        if self.tier == "spot":
+            body["spot"] = {}
+        if self.tier == "guaranteed":
+            body["guaranteed"] = (
+                {"minDuration": f"{self.min_duration}s"} if self.min_duration else {}
+            )
+        if self.valid_for:
+            body["queueingPolicy"] = {"validUntilDuration": f"{self.valid_for}s"}
+        if self.valid_until:
+            body["queueingPolicy"] = {"validUntilTime": self.valid_until}
+        if self.reservation:
+            path = f"projects/{project}/locations/{self.tpu.zone}/reservations/{self.reservation}"
+            body["reservationName"] = self.reservation if "/" in self.reservation else path
+        return body
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a diff shows, as QueuedResource.facts does."""
+        return {
+            "name": self.name,
+            "zone": self.tpu.zone,
+            "accelerator_type": self.tpu.kind,
+            "runtime_version": self.tpu.runtime_version,
+            "tier": self.tier,
+            "nodes": list(self.nodes),
+        }
+
+    def differences(self, request: QueuedResource) -> list[str]:
+        """Describe what differs; nothing of a queued resource can be changed."""
+        observed = request.facts()
+        return [
+            f"{key} is {observed[key] or 'nothing'}, expected {desired or 'nothing'}"
+            for key, desired in self.facts().items()
+            if observed[key] != desired
+        ]
+
+
+def parse_queued_resource(data: object) -> QueuedResource:
+    """Validate a queued resource of the API's JSON. Raises BadAnswer."""
+    full_name = data.get("name") if isinstance(data, Mapping) else None
+    found = _FULL_NAME.fullmatch(full_name) if isinstance(full_name, str) else None
+    if not found:
+        raise BadAnswer(
+            "malformed API response: expected a queued resource's name as "
+            f"projects/…/locations/…/queuedResources/… ({full_name!r:.80})"
+        )
+    zone, name = found[1], found[2]
+    read = Fields(data, f"queued resource {name} ({zone})")
+    state = read.part("state")
+    specs = read.part("tpu").parts("nodeSpec")
+    node = specs[0].part("node") if specs else Fields({}, read.who)
+    config = node.part("acceleratorConfig")
+    tiers = [tier for tier in ("spot", "guaranteed") if tier in read.data]
+    return QueuedResource(
+        zone=zone,
+        name=name,
+        state=state.word("state") or "UNKNOWN",
+        error=one_line(state.part("failedData").part("error").text("message")),
+        created=read.text("createTime"),
+        accelerator_type=node.word("acceleratorType")
+        or type_of_config(config.word("type"), config.word("topology")),
+        runtime_version=node.text("runtimeVersion"),
+        tier=tiers[0] if tiers else "",
+        nodes=tuple(node for spec in specs for node in _nodes_of(spec, name)),
+        labels=node.texts("labels"),
+    )
+
+
+def _nodes_of(spec: Fields, name: str) -> list[str]:
+    slices = spec.part("multisliceParams")
+    count = slices.number("nodeCount")
+    if count:
+        prefix = slices.text("nodeIdPrefix") or name
+        nodes = [f"{prefix}-{number}" for number in range(min(count, _MAX_SLICES))]
+    else:
+        nodes = [node] if (node := spec.text("nodeId")) else []
+    for node in nodes[:1]:
+        if not re.fullmatch(NODE_NAME, node):
+            raise BadAnswer(f"{spec.who}: invalid TPU name ({node!r:.80})")
+    return nodes
+
+
+def without_nodes(
+    requests: Iterable[QueuedResource], nodes: Iterable[Node]
+) -> list[QueuedResource]:
+    """Return the requests of which none of these TPUs exists: they wait, or hold quota only."""
+    existing = {(node.zone, node.name) for node in nodes}
+    return [
+        request
+        for request in requests
+        if not any((request.zone, name) in existing for name in request.nodes)
+    ]
