@@ -1,7 +1,7 @@
 """Which qemu runs the machines: the host's own, or a newer one kept beside the images.
 
 Emulation by the qemu of Debian 12 (7.2) corrupts a guest's flags now and then, so that its kernel
-dies at random (docs/decisions/0004-a-newer-qemu-beside-the-images.md).
+dies at random (docs/decisions/0004).
 """
 
 import re
