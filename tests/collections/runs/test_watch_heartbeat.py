@@ -1,13 +1,10 @@
 """The heartbeat of the watch: written at the end of a pass, checked when it is read."""
 
-import contextlib
 import json
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Conflict
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import watch_heartbeat
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     Heartbeat,
     HeartbeatError,
@@ -46,8 +43,15 @@ def test_controllers_that_share_a_bucket_see_each_other(bucket):
     for each in (LAPTOP, SERVER, LAPTOP):
         write_heartbeat("gs://fleet/state", each, bucket)
 
-    Bucket.of("gs://fleet/state/watch/passes", bucket).write("other.json", {"x": 1}, 0)
+    Bucket.of("gs://fleet/state/watch/passes/runs", bucket).write("other.json", {"x": 1}, 0)
     assert read_heartbeats("gs://fleet/state", bucket) == (SERVER, LAPTOP)
+
+
+def test_heartbeats_of_which_none_can_be_read_are_an_error(tmp_path):
+    write_heartbeat(str(tmp_path), SERVER, {})
+    (tmp_path / "watch/passes/runs/server.example.json").write_text("{")
+    with pytest.raises(HeartbeatError, match="can't read"):
+        read_heartbeats(str(tmp_path), {})
 
 
 def test_no_pass_yet_is_no_heartbeat(tmp_path):
@@ -62,7 +66,7 @@ def test_a_bucket_that_cannot_be_read_is_an_error(bucket):
 
 def test_an_invalid_heartbeat_hides_no_other(tmp_path):
     write_heartbeat(str(tmp_path), SERVER, {})
-    folder = tmp_path / "watch/passes"
+    folder = tmp_path / "watch/passes/runs"
     (folder / "broken.json").write_text("{")
     (folder / "deep.json").write_text("[" * 100_000)
     (folder / "other.json").write_text('["not", "an", "object"]')
@@ -197,30 +201,29 @@ def test_a_failed_pass_without_a_reason_is_told_as_failed():
     assert heartbeat_line([failed], NOW) == "watch: last pass 40 s ago on laptop, failed"
 
 
-def test_heartbeats_are_the_owners_alone_and_leave_no_other_file(tmp_path, monkeypatch):
+def test_heartbeats_are_the_owners_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for _ in range(2):
         write_heartbeat("~/new/state", SERVER, {})
 
-    folder = tmp_path / "new/state/watch/passes"
-    assert [path.name for path in folder.iterdir()] == ["server.example.json"]
-    assert (folder.stat().st_mode & 0o777, next(folder.iterdir()).stat().st_mode & 0o777) == (
-        0o700,
-        0o600,
-    )
+    (file,) = (tmp_path / "new/state/watch/passes/runs").glob("[!.]*")
+    modes = file.parent.stat().st_mode & 0o777, file.stat().st_mode & 0o777
+    assert (file.name, modes) == ("server.example.json", (0o700, 0o600))
     assert read_heartbeats("~/new/state", {}) == (SERVER,)
 
 
 def test_a_directory_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path):
     (tmp_path / "watch").write_text("a file")
-    with pytest.raises(HeartbeatError, match=f"{tmp_path}: .* not written"):
+    with pytest.raises(HeartbeatError, match=f"{tmp_path}: can't write"):
         write_heartbeat(str(tmp_path), SERVER, {})
 
     other = tmp_path / "other"
-    (other / "watch/passes/server.example.json").mkdir(parents=True)
-    with pytest.raises(HeartbeatError, match="not written"):
+    (other / "watch/passes/runs/server.example.json").mkdir(parents=True)
+    with pytest.raises(HeartbeatError, match="can't write"):
         write_heartbeat(str(other), SERVER, {})
-    assert [path.name for path in (other / "watch/passes").iterdir()] == ["server.example.json"]
+    assert [path.name for path in (other / "watch/passes/runs").iterdir()] == [
+        "server.example.json"
+    ]
 
 
 def test_a_heartbeat_that_could_not_be_read_back_is_not_written(tmp_path):
@@ -232,7 +235,7 @@ def test_a_heartbeat_that_could_not_be_read_back_is_not_written(tmp_path):
 
 def test_files_that_are_no_heartbeats_are_not_read(tmp_path):
     write_heartbeat(str(tmp_path), SERVER, {})
-    folder = tmp_path / "watch/passes"
+    folder = tmp_path / "watch/passes/runs"
     text = (folder / "server.example.json").read_text()
     for name in (".server.example.json", "server.example.json.bak"):
         (folder / name).write_text(text)
@@ -240,43 +243,17 @@ def test_files_that_are_no_heartbeats_are_not_read(tmp_path):
     assert read_heartbeats(str(tmp_path), {}) == (SERVER,)
 
 
-class ContendedBucket:
-    """A bucket in which others are faster ``conflicts`` times."""
-
-    def __init__(self, conflicts: int) -> None:
-        self.conflicts, self.written = conflicts, []
-
-    def read(self, name):
-        return {}, self.conflicts
-
-    def write(self, name, value, generation):
-        if self.conflicts:
-            self.conflicts -= 1
-            raise Conflict("somebody else was faster")
-        self.written.append((name, value["controller"], generation))
-
-
-def test_a_heartbeat_is_written_again_after_a_conflict_but_not_for_ever(monkeypatch):
-    for conflicts, written in ((4, [("server.example.json", SERVER.controller, 0)]), (5, [])):
-        bucket = ContendedBucket(conflicts)
-        monkeypatch.setattr(watch_heartbeat, "_bucket", lambda *_, found=bucket: found)
-        with contextlib.ExitStack() as stack:
-            if not written:
-                stack.enter_context(pytest.raises(HeartbeatError, match="somebody else"))
-            write_heartbeat("gs://fleet", SERVER, {})
-
-        assert bucket.written == written
-
-
 def test_the_address_of_a_bucket_may_end_with_a_slash(bucket):
     write_heartbeat("gs://fleet/slash/", SERVER, bucket)
 
     assert read_heartbeats("gs://fleet/slash", bucket) == (SERVER,)
-    assert Bucket.of("gs://fleet/slash", bucket).names() == ["watch/passes/server.example.json"]
+    assert Bucket.of("gs://fleet/slash", bucket).names() == [
+        "watch/passes/runs/server.example.json"
+    ]
 
 
 def test_an_object_that_is_not_json_hides_no_other(bucket):
     write_heartbeat("gs://fleet/odd", SERVER, bucket)
-    put_object(bucket["storage_endpoint"], "odd/watch/passes/bad.json", b'["a list"]')
+    put_object(bucket["storage_endpoint"], "odd/watch/passes/runs/bad.json", b'["a list"]')
 
     assert read_heartbeats("gs://fleet/odd", bucket) == (SERVER,)

@@ -1,30 +1,25 @@
 """Heartbeat of the watch: when each controller's last pass ended, how long it took, how it went.
 
-One JSON file a controller in ``<fleet_state>/watch/passes/``, a directory or a bucket. The watch
-writes it at the end of each pass; ``status`` and ``doctor`` read it.
+One document for each controller, beside the run records and leases, below
+``<fleet_state>/watch/passes``. The watch writes it at the end of each pass; ``status`` and
+``doctor`` read it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
-from ...module_utils.cloud.errors import BadAnswer, CloudError, Conflict
-from ...module_utils.cloud.storage import Bucket
+from .record_stores import record_store
+from .run_record import RecordError, RecordStore
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MOST_SECONDS = 1e10
 _MOST_TEXT = 500
-_TRIES = 5
 
 
 class HeartbeatError(Exception):
@@ -87,38 +82,35 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
     ``api`` is the inventory's variable ``tpu_api``, for a bucket. Raises HeartbeatError.
     """
     checked = parse_heartbeat(asdict(heartbeat))
-    value = asdict(checked)
-    name = f"{checked.controller}.json"
     try:
-        if fleet_state.startswith("gs://"):
-            _replace_object(_bucket(fleet_state, api), name, value)
-        else:
-            _replace_file(_folder(fleet_state) / name, json.dumps(value))
-    except (CloudError, OSError) as error:
+        # It is replaced, not changed: every document is generation 0.
+        _documents(fleet_state, api).put(checked.controller, 0, asdict(checked))
+    except RecordError as error:
         raise HeartbeatError(
-            f"{fleet_state}: the watch's heartbeat is not written: {error}"
+            f"{fleet_state}: can't write the watch's heartbeat ({error})"
         ) from None
 
 
 def read_heartbeats(fleet_state: str, api: Mapping[str, Any]) -> tuple[Heartbeat, ...]:
-    """Return every controller's last heartbeat, the newest first; invalid ones are left out.
+    """Return every controller's last heartbeat, the newest first, without damaged ones.
 
-    Raises HeartbeatError if the directory or the bucket cannot be read.
+    Raises HeartbeatError if none can be read.
     """
-    found = []
+    found: list[Heartbeat] = []
+    unread: RecordError | None = None
     try:
-        values = (
-            _objects(_bucket(fleet_state, api))
-            if fleet_state.startswith("gs://")
-            else _files(_folder(fleet_state))
-        )
-    except (CloudError, OSError) as error:
-        raise HeartbeatError(f"{fleet_state}: the watch's heartbeat is not read: {error}") from None
-    for value in values:
-        try:
-            found.append(parse_heartbeat(value))
-        except HeartbeatError:
-            continue
+        documents = _documents(fleet_state, api)
+        for name in filter(_CONTROLLER.fullmatch, documents.runs()):
+            try:
+                found.append(parse_heartbeat(documents.read(name)))
+            except RecordError as error:
+                unread = error
+            except HeartbeatError:
+                continue
+        if unread and not found:
+            raise unread
+    except RecordError as error:
+        raise HeartbeatError(f"{fleet_state}: can't read the watch's heartbeat ({error})") from None
     return tuple(sorted(found, key=lambda each: -each.ended_at))
 
 
@@ -157,51 +149,5 @@ def _seconds(value: Mapping[str, Any], name: str) -> float:
     return float(found)
 
 
-def _folder(fleet_state: str) -> Path:
-    return Path(fleet_state).expanduser() / "watch" / "passes"
-
-
-def _bucket(fleet_state: str, api: Mapping[str, Any]) -> Bucket:
-    return Bucket.of(f"{fleet_state.rstrip('/')}/watch/passes", api)
-
-
-def _replace_file(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
-    try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)  # ASCII, as json.dumps writes
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _replace_object(bucket: Bucket, name: str, value: Mapping[str, Any]) -> None:
-    for _ in range(_TRIES):
-        _, generation = bucket.read(name)
-        try:
-            bucket.write(name, value, generation)
-            return
-        except Conflict as error:
-            conflict = error
-    raise conflict
-
-
-def _files(folder: Path) -> list[object]:
-    found: list[object] = []
-    for path in sorted(folder.glob("[!.]*.json")):
-        try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, RecursionError, FileNotFoundError):
-            continue
-    return found
-
-
-def _objects(bucket: Bucket) -> list[object]:
-    found: list[object] = []
-    for name in bucket.names():
-        if name.endswith(".json"):
-            with contextlib.suppress(BadAnswer):
-                found.append(bucket.read(name)[0])
-    return found
+def _documents(fleet_state: str, api: Mapping[str, Any]) -> RecordStore:
+    return record_store(f"{fleet_state.rstrip('/')}/watch/passes", api)
