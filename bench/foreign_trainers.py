@@ -36,7 +36,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.process impor
     environment,
     launch_file,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places  # noqa: E402
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths  # noqa: E402
 
 FILES = PROJECT / "bench/foreign"
 PROCESSES = 2
@@ -95,7 +95,7 @@ class Attempt:
         self.processes = []
         for process in range(PROCESSES):
             own = folder / str(process)
-            places = Places(own / "opt", own / "state", own / "etc")
+            paths = WorkerPaths(own / "opt", own / "state", own / "etc")
             spec = LaunchSpec(
                 run=trainer.name,
                 release="0" * 16,
@@ -111,24 +111,24 @@ class Attempt:
                 placement=tuple(f"worker-{n}" for n in range(PROCESSES)),
             )
             launch = Process(spec, process, "env", token="bench")  # noqa: S106 - both are here
-            for directory in (places.run_dir(spec.run), places.unit_dir(spec.run), places.home):
+            for directory in (paths.run_dir(spec.run), paths.unit_dir(spec.run), paths.home):
                 directory.mkdir(parents=True, exist_ok=True)
-            (places.root / "bin").mkdir(parents=True, exist_ok=True)
+            (paths.root / "bin").mkdir(parents=True, exist_ok=True)
             for program in (PROJECT / "roles/run/files").iterdir():
                 with contextlib.suppress(FileExistsError):
-                    (places.root / "bin" / program.name).symlink_to(program)
-            code = places.release(spec.release)
+                    (paths.root / "bin" / program.name).symlink_to(program)
+            code = paths.release(spec.release)
             code.parent.mkdir(exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 code.symlink_to(folder / "code")
-            (places.unit_dir(spec.run) / "launch.json").write_text(launch_file(launch))
-            variables = environment(launch, places, {})
+            (paths.unit_dir(spec.run) / "launch.json").write_text(launch_file(launch))
+            variables = environment(launch, paths, {})
             variables["PATH"] = f"{env}/bin:{os.environ['PATH']}"
             variables["VIRTUAL_ENV"] = str(env)
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-I", places.root / "bin/attempt", "begin", spec.run],
-                    env=variables | {"TPUFLEET_ETC": str(places.etc)},
+                    [sys.executable, "-I", paths.root / "bin/attempt", "begin", spec.run],
+                    env=variables | {"TPUFLEET_ETC": str(paths.etc)},
                     stdin=subprocess.DEVNULL,
                 )
             )

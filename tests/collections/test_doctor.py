@@ -22,6 +22,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_cloud 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_controller import (
     key_finding,
     program_findings,
+    secrets_finding,
     version_findings,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_fleet import (
@@ -111,6 +112,15 @@ def test_the_ssh_key_is_there_and_nobody_elses_to_read(tmp_path):
     assert "ssh-keygen -y -f" in key_finding(str(key)).mend
     (tmp_path / "id.pub").write_text("public")
     assert key_finding(str(key)) == ok("ssh key", str(key))
+
+
+def test_a_secret_that_no_launch_would_accept_is_named_without_its_value():
+    assert secrets_finding({"HF_TOKEN": "long-enough", "EMPTY": ""}) is None
+
+    finding = secrets_finding({"HF_TOKEN": "long-enough", "PIN": "2718"})
+
+    assert finding and finding.said == "PIN has fewer than 8 characters"
+    assert "2718" not in finding.line
 
 
 # --- the cloud -------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.runs import one_env
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     Timer,
     check,
@@ -22,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
     run_unit,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    Places,
+    WorkerPaths,
     command_words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import Exit
@@ -43,6 +42,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep impor
     assigned,
     read_sweep,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values import parse_env
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import launch_verdict
 
 from harness.scripted_api import error
@@ -104,7 +104,7 @@ def part_of_a_slice(bad: Bad) -> str:
 
 @case("env")
 def environment_that_cannot_be_read(bad: Bad) -> str:
-    return refused(one_env, "A B")
+    return refused(parse_env, "A B")
 
 
 @case("command")
@@ -164,21 +164,21 @@ def worker_that_is_down_at_launch(bad: Bad) -> str:
 
 @case("0123456789abcdef")
 def release_that_fails_its_manifest(bad: Bad) -> str:
-    places = Places(bad.folder, bad.folder, bad.folder)
-    places.release(process().spec.release).mkdir(parents=True)
-    return shown(run_start.release_problem(process(), places))
+    paths = WorkerPaths(bad.folder, bad.folder, bad.folder)
+    paths.release(process().spec.release).mkdir(parents=True)
+    return shown(run_start.release_problem(process(), paths))
 
 
 @case("other")
 def worker_that_another_run_holds(bad: Bad) -> str:
-    places = Places(bad.folder, bad.folder, bad.folder)
+    paths = WorkerPaths(bad.folder, bad.folder, bad.folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_start, "active_runs", lambda: ["other"])
         patch.setattr(run_unit, "unit_state", lambda run: {"ActiveState": "active"})
         patch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
         patch.setattr(run_start, "is_set_up", lambda root: False)
         patch.setattr(run_start, "is_complete", lambda env: True)
-        return shown("; ".join(run_start.blockers(process(), places)))
+        return shown("; ".join(run_start.blockers(process(), paths)))
 
 
 @case("checkpoints")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line import error_line
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import wait_outcome
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import parse_process
@@ -107,13 +107,13 @@ def test_any_log_gives_one_short_line_without_control_characters(lines):
 @pytest.fixture
 def crashed(tmp_path):
     """A worker whose JAX trainer has crashed."""
-    places = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
-    folder = places.run_dir("mine")
+    paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    folder = paths.run_dir("mine")
     folder.mkdir(parents=True)
     text = "\n".join(["--- 2026-11-23T06:00:00Z attempt 3", *written(JAX)]) + "\n"
     (folder / "log").write_text(text)
     (folder / "exit.json").write_text('{"attempt": 3, "code": "exited", "status": "1", "time": 1}')
-    return places
+    return paths
 
 
 def test_train_and_watch_show_the_exception_of_a_jax_trainer(crashed):

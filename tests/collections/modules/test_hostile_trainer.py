@@ -23,8 +23,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.locks import 
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.report_metrics import summary
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     TRAINER,
-    Places,
     RunError,
+    WorkerPaths,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_log import (
     log_since,
@@ -43,8 +43,8 @@ needs_tmpfiles = pytest.mark.skipif(
 USER = pwd.getpwnam("daemon")
 STOPPED = {"ActiveState": "inactive"}
 SECRET = "hunter2"
-READ = ("heartbeat.json", "exit.json", "meeting.json", "log", "metrics.jsonl", "config.yml")
-WRITTEN = ("heartbeat.json", "exit.json", "meeting.json", "config.yml")
+READ = ("heartbeat.json", "exit.json", "rendezvous.json", "log", "metrics.jsonl", "config.yml")
+WRITTEN = ("heartbeat.json", "exit.json", "rendezvous.json", "config.yml")
 LAUNCH = process(attempt=1, compile_cache="")
 
 
@@ -57,9 +57,9 @@ def tmp_path():
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
+def paths(tmp_path, monkeypatch):
     """A worker with a run of the trainer's user; systemd does what it is told."""
-    found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     found.run_dir("mine").mkdir(parents=True)
     os.chown(found.run_dir("mine"), USER.pw_uid, USER.pw_gid)
     found.unit_dir("mine").mkdir(parents=True)
@@ -86,10 +86,10 @@ def link(place: Path, target: Path) -> None:
     os.lchown(place, USER.pw_uid, USER.pw_gid)
 
 
-def all_that_root_reads(places: Places) -> str:
-    folder = places.run_dir("mine")
+def all_that_root_reads(paths: WorkerPaths) -> str:
+    folder = paths.run_dir("mine")
     told = [
-        run_unit.observe("mine", places, lines=20, unit=STOPPED),
+        run_unit.observe("mine", paths, lines=20, unit=STOPPED),
         log_since(folder / "log", 0),
         log_start(folder / "log", 1),
         progress(folder),
@@ -98,12 +98,12 @@ def all_that_root_reads(places: Places) -> str:
     return json.dumps(told)
 
 
-def packed(places: Places, checkpoints: str = "none") -> dict[str, bytes]:
+def packed(paths: WorkerPaths, checkpoints: str = "none") -> dict[str, bytes]:
     """Fetch the run; return the archive's files."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
         asked = {"run": "mine", "bundle": False, "checkpoints": checkpoints}
-        pack(asked | {"checkpoint_pattern": ""}, places, archive)
+        pack(asked | {"checkpoint_pattern": ""}, paths, archive)
     held.seek(0)
     with tarfile.open(fileobj=held) as archive:
         return {
@@ -112,33 +112,33 @@ def packed(places: Places, checkpoints: str = "none") -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_status_logs_and_fetch_show_nothing_behind_a_link(places, secret, name):
-    link(places.run_dir("mine") / name, secret)
+def test_status_logs_and_fetch_show_nothing_behind_a_link(paths, secret, name):
+    link(paths.run_dir("mine") / name, secret)
 
-    assert SECRET not in all_that_root_reads(places)
-    assert f"mine/{name}" not in packed(places)
-
-
-@pytest.mark.parametrize("name", READ)
-def test_status_logs_and_fetch_show_nothing_behind_a_second_hard_link(places, secret, name):
-    os.link(secret, places.run_dir("mine") / name)
-
-    assert SECRET not in all_that_root_reads(places)
-    assert f"mine/{name}" not in packed(places)
+    assert SECRET not in all_that_root_reads(paths)
+    assert f"mine/{name}" not in packed(paths)
 
 
 @pytest.mark.parametrize("name", READ)
-def test_status_logs_and_fetch_do_not_wait_for_a_pipe(places, name):
-    os.mkfifo(places.run_dir("mine") / name)
+def test_status_logs_and_fetch_show_nothing_behind_a_second_hard_link(paths, secret, name):
+    os.link(secret, paths.run_dir("mine") / name)
+
+    assert SECRET not in all_that_root_reads(paths)
+    assert f"mine/{name}" not in packed(paths)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_status_logs_and_fetch_do_not_wait_for_a_pipe(paths, name):
+    os.mkfifo(paths.run_dir("mine") / name)
     program = (
         "import sys; from tests.collections.modules import test_hostile_trainer as t\n"
         "from pathlib import Path\n"
-        "places = t.Places(*map(Path, sys.argv[1:]))\n"
-        "t.all_that_root_reads(places); assert t.packed(places).keys() <= {'mine/launch.json'}"
+        "paths = t.WorkerPaths(*map(Path, sys.argv[1:]))\n"
+        "t.all_that_root_reads(paths); assert t.packed(paths).keys() <= {'mine/launch.json'}"
     )
 
     subprocess.run(
-        [sys.executable, "-c", program, *map(str, places)],
+        [sys.executable, "-c", program, *map(str, paths)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
         timeout=60,
@@ -150,84 +150,84 @@ def test_status_logs_and_fetch_do_not_wait_for_a_pipe(places, name):
     ["[" * 100_000, '{"time": 1e999, "step": true}', '{"a":' * 50_000, "[]", '{"time": "x"}'],
     ids=["deep", "odd numbers", "deep objects", "a list", "text for a number"],
 )
-def test_a_file_of_a_trainer_that_makes_no_sense_hides_no_other_run(places, content):
+def test_a_file_of_a_trainer_that_makes_no_sense_hides_no_other_run(paths, content):
     for name in READ:
-        (places.run_dir("mine") / name).write_text(content)
+        (paths.run_dir("mine") / name).write_text(content)
 
-    seen = run_unit.observe("mine", places, unit=STOPPED)
+    seen = run_unit.observe("mine", paths, unit=STOPPED)
 
     assert seen["heartbeat_age"] is None
-    all_that_root_reads(places)
+    all_that_root_reads(paths)
 
 
-def test_a_heartbeat_and_an_end_carry_no_control_characters_to_a_terminal(places):
+def test_a_heartbeat_and_an_end_carry_no_control_characters_to_a_terminal(paths):
     escape = "\x1b]0;mine\x07"
-    for name in ("heartbeat.json", "exit.json", "meeting.json"):
+    for name in ("heartbeat.json", "exit.json", "rendezvous.json"):
         values = dict.fromkeys(("state", "status", "code", "error", "peer", "attempt"), escape)
-        (places.run_dir("mine") / name).write_text(json.dumps(values | {"waiting_for": [escape]}))
+        (paths.run_dir("mine") / name).write_text(json.dumps(values | {"waiting_for": [escape]}))
 
     for unit in (STOPPED, {"ActiveState": "active"}):
-        assert "\\u001b" not in json.dumps(run_unit.observe("mine", places, unit=unit))
+        assert "\\u001b" not in json.dumps(run_unit.observe("mine", paths, unit=unit))
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_launch_replaces_a_link_and_leaves_what_it_led_to(places, secret, name):
+def test_a_launch_replaces_a_link_and_leaves_what_it_led_to(paths, secret, name):
     before = secret.read_text()
-    link(places.run_dir("mine") / name, secret)
+    link(paths.run_dir("mine") / name, secret)
 
-    run_start.start(LAUNCH, places)
+    run_start.start(LAUNCH, paths)
 
     assert (secret.read_text(), secret.stat().st_uid) == (before, 0)
-    assert not (places.run_dir("mine") / name).is_symlink()
-    assert (places.run_dir("mine") / "config.yml").read_text() == LAUNCH.spec.config
+    assert not (paths.run_dir("mine") / name).is_symlink()
+    assert (paths.run_dir("mine") / "config.yml").read_text() == LAUNCH.spec.config
 
 
 @pytest.mark.parametrize("component", ["state", "runs", "mine", "home"])
-def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(places, secret, component):
+def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(paths, secret, component):
     """``state`` belonged to the trainer's user before: it could replace all that is in it."""
     place = {
-        "state": places.state,
-        "runs": places.run_dir("mine").parent,
-        "mine": places.run_dir("mine"),
-        "home": places.home,
+        "state": paths.state,
+        "runs": paths.run_dir("mine").parent,
+        "mine": paths.run_dir("mine"),
+        "home": paths.home,
     }[component]
     if component != "mine":
-        os.chown(places.state.parent, USER.pw_uid, USER.pw_gid)
-        os.chown(places.state, USER.pw_uid, USER.pw_gid)
+        os.chown(paths.state.parent, USER.pw_uid, USER.pw_gid)
+        os.chown(paths.state, USER.pw_uid, USER.pw_gid)
     if place.exists():
         shutil.rmtree(place)
     (secret.parent / "mine").mkdir()
     link(place, secret.parent)
 
     with pytest.raises(OSError, match=r"link|Not a directory"):
-        run_start.start(LAUNCH, places)
+        run_start.start(LAUNCH, paths)
 
     assert {path.stat().st_uid for path in (secret.parent, *secret.parent.rglob("*"))} == {0}
     assert {path.name for path in secret.parent.iterdir()} == {"secret", "mine"}
 
 
 @pytest.mark.parametrize("component", ["runs", "mine"])
-def test_status_and_fetch_follow_no_link_at_a_directory_either(places, secret, component):
-    os.chown(places.state, USER.pw_uid, USER.pw_gid)
+def test_status_and_fetch_follow_no_link_at_a_directory_either(paths, secret, component):
+    os.chown(paths.state, USER.pw_uid, USER.pw_gid)
     target = secret.parent / "mine" if component == "runs" else secret.parent
     target.mkdir(exist_ok=True)
     for name in READ:
         shutil.copy(secret, target / name)
-    place = places.run_dir("mine")
-    shutil.rmtree(places.state / "runs")
+    place = paths.run_dir("mine")
+    shutil.rmtree(paths.state / "runs")
     if component == "mine":
         place.parent.mkdir()
     link(place.parent if component == "runs" else place, secret.parent)
 
-    assert SECRET not in all_that_root_reads(places)
+    assert SECRET not in all_that_root_reads(paths)
     with contextlib.suppress(RunError):
-        assert SECRET not in str(packed(places))
+        assert SECRET not in str(packed(paths))
 
 
 @pytest.mark.parametrize("where", ["checkpoints", "checkpoints/3", "checkpoints/3/arrays"])
 @pytest.mark.parametrize("which", ["all", "newest"])
 def test_fetch_brings_no_checkpoint_that_the_trainers_user_may_not_read(
-    places, secret, tmp_path, where, which
+    paths, secret, tmp_path, where, which
 ):
     """The directory of the checkpoints is the trainer's: any name below it may be a link."""
     secret.parent.chmod(0o700)
@@ -242,10 +242,10 @@ def test_fetch_brings_no_checkpoint_that_the_trainers_user_may_not_read(
     for path in [own, *own.rglob("*")]:
         os.lchown(path, USER.pw_uid, USER.pw_gid)
     launch = {"checkpoints": str(own / "checkpoints"), "command": list(TRAINER)}
-    (places.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
+    (paths.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
 
     try:
-        found = packed(places, checkpoints=which)
+        found = packed(paths, checkpoints=which)
     except (RunError, OSError):
         found = {}
 
@@ -316,22 +316,22 @@ def test_setup_takes_the_tree_back_that_belonged_to_the_trainers_user(tmp_path):
     assert owners["state"] == owners["runs"] == 0
 
 
-def test_a_link_that_root_made_is_followed(places, tmp_path):
+def test_a_link_that_root_made_is_followed(paths, tmp_path):
     """An administrator may keep /var/lib/tpufleet on another disk."""
     (tmp_path / "disk").mkdir()
-    places.state.rename(tmp_path / "disk/state")
-    places.state.symlink_to(tmp_path / "disk/state")
+    paths.state.rename(tmp_path / "disk/state")
+    paths.state.symlink_to(tmp_path / "disk/state")
 
-    run_start.start(LAUNCH, places)
+    run_start.start(LAUNCH, paths)
 
     assert (tmp_path / "disk/state/runs/mine/config.yml").read_text() == LAUNCH.spec.config
-    assert run_unit.observe("mine", places, unit=STOPPED)["attempt"] == 1
+    assert run_unit.observe("mine", paths, unit=STOPPED)["attempt"] == 1
 
 
-def test_the_trainers_home_is_its_own_and_not_the_directory_of_the_runs(places):
-    run_start.start(LAUNCH, places)
+def test_the_trainers_home_is_its_own_and_not_the_directory_of_the_runs(paths):
+    run_start.start(LAUNCH, paths)
 
-    environment = (places.unit_dir("mine") / "environment").read_text()
-    assert f'HOME="{places.state}/home"' in environment
-    assert places.home.stat().st_uid == USER.pw_uid
-    assert places.state.stat().st_uid == 0
+    environment = (paths.unit_dir("mine") / "environment").read_text()
+    assert f'HOME="{paths.state}/home"' in environment
+    assert paths.home.stat().st_uid == USER.pw_uid
+    assert paths.state.stat().st_uid == 0

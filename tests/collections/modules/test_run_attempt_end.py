@@ -4,7 +4,7 @@ import subprocess
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
 
 from tests.collections.test_inventory import ROOT
@@ -14,33 +14,33 @@ PROGRAM = (FILES / "attempt_end",)
 
 
 @pytest.fixture
-def places(tmp_path):
-    found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+def paths(tmp_path):
+    found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     found.run_dir("mine").mkdir(parents=True)
     found.unit_dir("mine").mkdir(parents=True)
     return found
 
 
-def ended(places, **systemd: str) -> dict:
+def ended(paths, **systemd: str) -> dict:
     """End the attempt as systemd does; give what the worker tells then."""
-    run_dir = str(places.run_dir("mine"))
+    run_dir = str(paths.run_dir("mine"))
     environ = {"PATH": "/nowhere", "TPUFLEET_RUN_DIR": run_dir, "TPUFLEET_ATTEMPT": "3"}
     subprocess.run([*PROGRAM, "mine"], env=environ | systemd, check=True)
-    return observe("mine", places, unit={"ActiveState": "inactive"})
+    return observe("mine", paths, unit={"ActiveState": "inactive"})
 
 
-def test_it_is_systemd_s_words_on_the_attempt_and_when(places):
-    seen = ended(places, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
+def test_it_is_systemd_s_words_on_the_attempt_and_when(paths):
+    seen = ended(paths, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
 
     assert seen["ended_at"] == pytest.approx(time.time(), abs=30)
     assert (seen["state"], seen["reason_code"], seen["exit_code"]) == ("interrupted", "saved", 75)
 
 
-def test_where_systemd_says_nothing_the_attempt_failed_to_start(places):
-    assert ended(places)["reason_code"] == "start_failed"
+def test_where_systemd_says_nothing_the_attempt_failed_to_start(paths):
+    assert ended(paths)["reason_code"] == "start_failed"
 
 
-def test_nothing_is_left_beside_it(places):
-    ended(places)
+def test_nothing_is_left_beside_it(paths):
+    ended(paths)
 
-    assert [path.name for path in places.run_dir("mine").iterdir()] == ["exit.json"]
+    assert [path.name for path in paths.run_dir("mine").iterdir()] == ["exit.json"]

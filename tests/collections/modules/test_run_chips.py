@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices impor
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    Places,
+    WorkerPaths,
     overlap,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
@@ -148,10 +148,10 @@ def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
     monkeypatch.setattr(run_start, "active_runs", lambda: ["other"])
     monkeypatch.setattr(run_start, "observe", lambda *_, **__: active)
     monkeypatch.setattr(run_start.run_checkpoints, "trouble", lambda *_: None)
-    places = Places(tmp_path, tmp_path, tmp_path)
+    paths = WorkerPaths(tmp_path, tmp_path, tmp_path)
 
     def named(chip):
-        return [line for line in run_start.blockers(process(chip=chip), places) if "other" in line]
+        return [line for line in run_start.blockers(process(chip=chip), paths) if "other" in line]
 
     assert named(0) == []
     assert "run other is training here" in named(1)[0]

@@ -2,7 +2,7 @@
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.tpufleet.core.plugins.filter.runs import one_env
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values import parse_env
 
 
 @pytest.mark.parametrize(
@@ -10,21 +10,21 @@ from ansible_collections.tpufleet.core.plugins.filter.runs import one_env
     [{"A": "b c", "N": 1}, '{"A": "b c", "N": 1}', "A='b c' N=1", ' A="b c"  N=1 '],
 )
 def test_every_form_means_the_same(given):
-    assert one_env(given) == {"A": "b c", "N": "1"}
+    assert parse_env(given) == {"A": "b c", "N": "1"}
 
 
 def test_a_value_may_hold_an_equals_sign():
-    assert one_env("XLA_FLAGS=--a=b") == {"XLA_FLAGS": "--a=b"}
+    assert parse_env("XLA_FLAGS=--a=b") == {"XLA_FLAGS": "--a=b"}
 
 
 @pytest.mark.parametrize("given", ["A", "A='b", "{", [1], {"A": {"B": 1}}])
 def test_what_can_not_be_read_is_one_line_that_says_how(given):
-    with pytest.raises(AnsibleFilterError, match="say -e env="):
-        one_env(given)
+    with pytest.raises(AnsibleFilterError, match="Use a mapping"):
+        parse_env(given)
 
 
 def test_a_mistake_shows_no_value():
     with pytest.raises(AnsibleFilterError) as refused:
-        one_env("TOKEN=hunter2 oops")
+        parse_env("TOKEN=hunter2 oops")
 
     assert "hunter2" not in str(refused.value)

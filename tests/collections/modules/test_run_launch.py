@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import MAX_CONFIG
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import (
+    MAX_LAUNCH_BYTES,
     Process,
     environment,
     environment_file,
@@ -18,20 +20,21 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.process impor
     secrets_file,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    Places,
     RunError,
+    WorkerPaths,
     command_words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import (
     status,
     usable_cache,
 )
+from ansible_collections.tpufleet.core.plugins.modules.run import process_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collections.runs.valid_record import process
 
-PLACES = Places(Path("/opt/tpufleet"), Path("/var/lib/tpufleet"), Path("/etc/tpufleet"))
+PATHS = WorkerPaths(Path("/opt/tpufleet"), Path("/var/lib/tpufleet"), Path("/etc/tpufleet"))
 LAUNCH = process(
     1, attempt=3, jax_requirements="worker-cpu", checkpoints="/mnt/shared/checkpoints/mine"
 )
@@ -43,7 +46,7 @@ def changed(**fields) -> Process:
 
 
 def test_a_process_gets_the_whole_run_contract():
-    variables = environment(LAUNCH, PLACES, {})
+    variables = environment(LAUNCH, PATHS, {})
 
     assert {name: value for name, value in variables.items() if name.startswith("TPUFLEET_")} == {
         "TPUFLEET_RUN": "mine",
@@ -58,7 +61,7 @@ def test_a_process_gets_the_whole_run_contract():
 
 
 def test_the_environments_programs_come_first():
-    path = environment(LAUNCH, PLACES, {})["PATH"]
+    path = environment(LAUNCH, PATHS, {})["PATH"]
 
     assert path.startswith(f"/opt/tpufleet/envs/{'e' * 16}/bin:")
 
@@ -67,20 +70,20 @@ def test_sigterm_is_the_trainers_unless_the_launch_says_that_it_asks_for_jaxs_no
     name = "JAX_ENABLE_PREEMPTION_SERVICE"
     asks = changed(env={name: "true"})
 
-    assert environment(LAUNCH, PLACES, {})[name] == "false"
-    assert environment(asks, PLACES, {})[name] == "true"
+    assert environment(LAUNCH, PATHS, {})[name] == "false"
+    assert environment(asks, PATHS, {})[name] == "true"
 
 
 def test_nobody_can_set_what_the_contract_sets():
     forged = changed(env={"TPUFLEET_PROCESS_ID": "0", "MINE": "1"})
 
-    variables = environment(forged, PLACES, {})
+    variables = environment(forged, PATHS, {})
 
     assert (variables["TPUFLEET_PROCESS_ID"], variables["MINE"]) == ("1", "1")
 
 
 def test_a_run_without_a_config_has_no_variable_for_it():
-    assert "TPUFLEET_CONFIG" not in environment(changed(config=None), PLACES, {})
+    assert "TPUFLEET_CONFIG" not in environment(changed(config=None), PATHS, {})
 
 
 @pytest.mark.parametrize("command", ["", "   ", "python 'open"])
@@ -142,8 +145,8 @@ def test_everything_else_is(change):
 
 
 def test_the_compile_cache_is_a_directory_of_each_worker_unless_another_is_usable():
-    own = environment(LAUNCH, PLACES, {})["JAX_COMPILATION_CACHE_DIR"]
-    shared = environment(LAUNCH, PLACES, {}, "/mnt/shared/jax-cache")
+    own = environment(LAUNCH, PATHS, {})["JAX_COMPILATION_CACHE_DIR"]
+    shared = environment(LAUNCH, PATHS, {}, "/mnt/shared/jax-cache")
 
     assert own == "/var/lib/tpufleet/jax-cache"
     assert shared["JAX_COMPILATION_CACHE_DIR"] == "/mnt/shared/jax-cache"
@@ -153,28 +156,28 @@ def test_the_launch_overrides_the_variables_of_the_inventory_and_secrets_are_in_
     given = replace(LAUNCH, worker_env={"A": "inventory", "B": "inventory"})
     layered = replace(given, spec=replace(LAUNCH.spec, env={"A": "launch"}))
 
-    variables = environment(layered, PLACES, {})
+    variables = environment(layered, PATHS, {})
 
     assert (variables["A"], variables["B"]) == ("launch", "inventory")
     assert variables["JAX_PLATFORMS"] == "cpu"
-    assert "JAX_PLATFORMS" not in environment(process(), PLACES, {})
+    assert "JAX_PLATFORMS" not in environment(process(), PATHS, {})
 
 
 def test_each_slice_of_a_multislice_gets_its_number():
     spec = process(slices=2, workers=4, placement=["a", "b", "c", "d"]).spec
 
-    found = [environment(Process(spec, n, "e"), PLACES, {}) for n in range(4)]
+    found = [environment(Process(spec, n, "e"), PATHS, {}) for n in range(4)]
 
     assert [each["MEGASCALE_SLICE_ID"] for each in found] == ["0", "0", "1", "1"]
     assert found[3]["MEGASCALE_COORDINATOR_ADDRESS"] == "10.0.0.2:8081"
-    assert "MEGASCALE_SLICE_ID" not in environment(LAUNCH, PLACES, {})
+    assert "MEGASCALE_SLICE_ID" not in environment(LAUNCH, PATHS, {})
 
 
 def test_a_run_on_one_chip_sees_no_other():
-    variables = environment(process(chip=1, workers=1), PLACES, {})
+    variables = environment(process(chip=1, workers=1), PATHS, {})
 
     assert variables["TPU_VISIBLE_CHIPS"] == "1"
-    assert "TPU_VISIBLE_CHIPS" not in environment(LAUNCH, PLACES, {})
+    assert "TPU_VISIBLE_CHIPS" not in environment(LAUNCH, PATHS, {})
 
 
 def test_launch_json_is_the_launch_as_it_came_and_its_summary_shows_no_environment():
@@ -186,6 +189,29 @@ def test_launch_json_is_the_launch_as_it_came_and_its_summary_shows_no_environme
     assert (summary["attempt"], summary["process_id"]) == (3, 1)
     assert summary["identity"] == LAUNCH.identity()
     assert not {"env", "config", "spec"} & set(summary)
+
+
+def test_a_launch_that_could_not_be_read_again_is_refused():
+    longest = changed(config="\U0001f600" * MAX_CONFIG)
+
+    assert len(launch_file(longest)) <= MAX_LAUNCH_BYTES
+    with pytest.raises(RunError, match="the launch is too long"):
+        launch_file(changed(command=("x" * 65536,) * 300))
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        ({"run": "other"}, "a launch of another run"),
+        ({"process_id": 2}, "process 2 does not exist, the launch has 2"),
+        ({"process_id": -1}, "process -1 does not exist"),
+    ],
+)
+def test_a_process_that_is_not_of_the_launch_is_refused(params, problem):
+    asked = {"run": "mine", "process_id": 1, "launch": LAUNCH.spec.to_json()} | params
+
+    with pytest.raises(RunError, match=problem):
+        process_of(asked, PATHS)
 
 
 def test_the_summary_of_an_older_versions_launch_is_what_it_wrote():
@@ -220,22 +246,22 @@ def older_launch(**fields) -> dict:
 def test_a_run_that_an_older_version_launched_is_compared_by_its_main_fields(
     tmp_path, fields, config, is_same
 ):
-    places = PLACES._replace(state=tmp_path)
-    places.run_dir("mine").mkdir(parents=True)
+    paths = PATHS._replace(state=tmp_path)
+    paths.run_dir("mine").mkdir(parents=True)
     if config is not None:
-        (places.run_dir("mine") / "config.yml").write_text(config)
+        (paths.run_dir("mine") / "config.yml").write_text(config)
     launched = launch_summary(older_launch(**fields))
     seen = {"launched": launched, "active": True, "state": "training"}
 
-    assert status(LAUNCH, seen, places) == ("running" if is_same else "other")
+    assert status(LAUNCH, seen, paths) == ("running" if is_same else "other")
 
 
 def test_a_run_of_this_version_is_compared_by_its_identity():
     launched = launch_summary(json.loads(launch_file(LAUNCH)))
     seen = {"launched": launched, "active": True, "state": "training"}
 
-    assert status(LAUNCH, seen, PLACES) == "running"
-    assert status(changed(env={}), seen, PLACES) == "other"
+    assert status(LAUNCH, seen, PATHS) == "running"
+    assert status(changed(env={}), seen, PATHS) == "other"
 
 
 def test_a_shared_place_for_what_was_compiled_is_the_trainers_alone(tmp_path):
@@ -271,7 +297,7 @@ def test_secrets_are_in_a_file_of_their_own_and_not_in_the_environment_file():
     launch = replace(LAUNCH, secrets=SECRETS)
 
     assert json.loads(secrets_file(launch)) == dict(SECRETS)
-    assert environment(launch, PLACES, {}) == environment(LAUNCH, PLACES, {})
+    assert environment(launch, PATHS, {}) == environment(LAUNCH, PATHS, {})
 
 
 def test_a_run_with_another_secret_is_another():
@@ -311,6 +337,6 @@ def test_only_processes_that_wait_for_each_other_get_the_token_of_the_attempt():
     name = "TPUFLEET_RENDEZVOUS_TOKEN"
     alone = replace(process(workers=1), token="abc")
 
-    assert environment(replace(LAUNCH, token="abc"), PLACES, {})[name] == "abc"
-    assert name not in environment(alone, PLACES, {})
-    assert name not in environment(LAUNCH, PLACES, {})
+    assert environment(replace(LAUNCH, token="abc"), PATHS, {})[name] == "abc"
+    assert name not in environment(alone, PATHS, {})
+    assert name not in environment(LAUNCH, PATHS, {})

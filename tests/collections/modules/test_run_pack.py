@@ -8,8 +8,8 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.filter.runs import workers_of, workers_pattern
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     TRAINER,
-    Places,
     RunError,
+    WorkerPaths,
 )
 from ansible_collections.tpufleet.core.plugins.modules import run_pack
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
@@ -19,8 +19,8 @@ OWN = [*TRAINER, "steps=20"]
 
 
 @pytest.fixture
-def places(tmp_path):
-    found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+def paths(tmp_path):
+    found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     found.run_dir("mine").mkdir(parents=True)
     found.unit_dir("mine").mkdir(parents=True)
     (found.run_dir("mine") / "log").write_text("step 1\n")
@@ -33,46 +33,46 @@ def places(tmp_path):
     return found
 
 
-def launched(places, command):
-    launch = {"checkpoints": str(places.state.parent / "checkpoints"), "command": command}
-    (places.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
+def launched(paths, command):
+    launch = {"checkpoints": str(paths.state.parent / "checkpoints"), "command": command}
+    (paths.unit_dir("mine") / "launch.json").write_text(json.dumps(launch))
 
 
-def packed(places, **more):
+def packed(paths, **more):
     """Pack; return the names in the pack."""
-    return packed_and_told(places, **more)[0]
+    return packed_and_told(paths, **more)[0]
 
 
-def packed_and_told(places, **more):
+def packed_and_told(paths, **more):
     with tarfile.open(fileobj=io.BytesIO(), mode="w:gz") as archive:
-        told = pack(ASKED | more, places, archive)
+        told = pack(ASKED | more, paths, archive)
         return archive.getnames(), told
 
 
-def test_what_the_run_has_written_is_brought(places):
-    assert packed(places) == ["mine/log", "mine/metrics.jsonl", "mine/launch.json"]
+def test_what_the_run_has_written_is_brought(paths):
+    assert packed(paths) == ["mine/log", "mine/metrics.jsonl", "mine/launch.json"]
 
 
-def test_a_bundle_says_how_the_worker_is_and_holds_no_environment(places):
-    names = packed(places, bundle=True)
+def test_a_bundle_says_how_the_worker_is_and_holds_no_environment(paths):
+    names = packed(paths, bundle=True)
 
     assert {"mine/unit.txt", "mine/disks.txt", "mine/devices.txt"} <= set(names)
     assert not [name for name in names if "environment" in name]
 
 
-def test_checkpoints_are_brought_when_asked_for(places):
-    assert "mine/checkpoints/3/arrays" in packed(places, checkpoints="all")
+def test_checkpoints_are_brought_when_asked_for(paths):
+    assert "mine/checkpoints/3/arrays" in packed(paths, checkpoints="all")
 
 
-def test_a_link_that_a_trainer_put_there_is_not_followed(places):
-    (places.run_dir("mine") / "exit.json").symlink_to("/etc/hostname")
+def test_a_link_that_a_trainer_put_there_is_not_followed(paths):
+    (paths.run_dir("mine") / "exit.json").symlink_to("/etc/hostname")
 
-    assert "mine/exit.json" not in packed(places)
+    assert "mine/exit.json" not in packed(paths)
 
 
-def test_a_run_that_was_never_there_is_named(places):
+def test_a_run_that_was_never_there_is_named(paths):
     with pytest.raises(RunError, match="never a run other"):
-        packed(places, run="other")
+        packed(paths, run="other")
 
 
 def test_the_workers_of_a_tpu_are_those_that_are_ready():
@@ -83,50 +83,50 @@ def test_the_workers_of_a_tpu_are_those_that_are_ready():
     assert (workers_pattern("a-b"), workers_pattern()) == ("tpu:&tpu_a_b", "tpu")
 
 
-def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(places, tmp_path):
+def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(paths, tmp_path):
     for step in ("3", "5"):
         (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
     (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {"arrays": [7, null]}}')
 
-    names = packed(places, checkpoints="newest")
+    names = packed(paths, checkpoints="newest")
 
     assert "mine/checkpoints/3/manifest.json" in names
     assert not any("checkpoints/5" in name for name in names)
 
 
 @pytest.mark.parametrize("pattern", ["", "ckpt_*"])
-def test_the_log_is_brought_even_if_there_is_no_finished_checkpoint(places, pattern):
-    names, told = packed_and_told(places, checkpoints="newest", checkpoint_pattern=pattern)
+def test_the_log_is_brought_even_if_there_is_no_finished_checkpoint(paths, pattern):
+    names, told = packed_and_told(paths, checkpoints="newest", checkpoint_pattern=pattern)
 
     assert "mine/log" in names
     assert "no finished checkpoint" in told["missing"]
 
 
-def test_the_newest_checkpoint_of_another_trainer_is_brought_by_orbax_s_layout(places, tmp_path):
-    launched(places, ["python", "my_trainer.py"])
+def test_the_newest_checkpoint_of_another_trainer_is_brought_by_orbax_s_layout(paths, tmp_path):
+    launched(paths, ["python", "my_trainer.py"])
     for step in ("3", "20", "100.orbax-checkpoint-tmp-17"):
         (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
         (tmp_path / "checkpoints" / step / "arrays").write_text("numbers")
 
-    names, told = packed_and_told(places, checkpoints="newest")
+    names, told = packed_and_told(paths, checkpoints="newest")
 
     assert [name for name in names if "checkpoints" in name] == ["mine/checkpoints/20/arrays"]
     assert told == {"passed_over": [], "unreadable": [], "missing": ""}
 
 
-def test_the_newest_checkpoint_of_another_trainer_is_brought_by_a_pattern(places, tmp_path):
+def test_the_newest_checkpoint_of_another_trainer_is_brought_by_a_pattern(paths, tmp_path):
     for name in ("gpt/step-9/model", "gpt/step-10/model"):
         (tmp_path / "checkpoints" / name).parent.mkdir(parents=True)
         (tmp_path / "checkpoints" / name).write_text("numbers")
 
-    names = packed(places, checkpoints="newest", checkpoint_pattern="*/step-*")
+    names = packed(paths, checkpoints="newest", checkpoint_pattern="*/step-*")
 
     brought = [name for name in names if "checkpoints" in name]
     assert brought == ["mine/checkpoints/gpt/step-10/model"]
 
 
-def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(places, monkeypatch):
-    (places.state.parent / "checkpoints/3/more").write_text("numbers")
+def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(paths, monkeypatch):
+    (paths.state.parent / "checkpoints/3/more").write_text("numbers")
     opened = run_pack.open_file
 
     def open_file(path):
@@ -135,7 +135,7 @@ def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(places, 
         return opened(path)
 
     monkeypatch.setattr(run_pack, "open_file", open_file)
-    names, told = packed_and_told(places, checkpoints="all")
+    names, told = packed_and_told(paths, checkpoints="all")
 
     assert "mine/checkpoints/3/more" in names
     assert told["unreadable"] == ["3/arrays: Permission denied"]

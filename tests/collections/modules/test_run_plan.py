@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
-    Place,
+    Placement,
     Worker,
     command_of,
     find_config,
@@ -32,8 +32,8 @@ def workers(tpu: str, count: int = 2) -> list[Worker]:
 
 def test_each_worker_of_a_tpu_is_the_process_of_its_index():
     assert place(workers("demo"), "mine") == {
-        "demo-w0": Place("mine", 0, "10.0.0.2", "demo"),
-        "demo-w1": Place("mine", 1, "10.0.0.2", "demo"),
+        "demo-w0": Placement("mine", 0, "10.0.0.2", "demo"),
+        "demo-w1": Placement("mine", 1, "10.0.0.2", "demo"),
     }
 
 
@@ -74,11 +74,11 @@ def test_a_config_is_found_where_the_command_was_typed_first(tmp_path):
     for folder in ("typed", "project"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.yml").write_text(folder)
-    places = [tmp_path / "typed", tmp_path / "project"]
+    placements = [tmp_path / "typed", tmp_path / "project"]
 
-    assert find_config("a.yml", places).read_text() == "typed"
+    assert find_config("a.yml", placements).read_text() == "typed"
     (tmp_path / "typed/a.yml").unlink()
-    assert find_config("a.yml", places).read_text() == "project"
+    assert find_config("a.yml", placements).read_text() == "project"
 
 
 def test_a_missing_config_is_named_with_where_it_was_looked_for(tmp_path):

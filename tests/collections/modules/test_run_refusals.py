@@ -14,11 +14,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    Places,
     RunError,
+    WorkerPaths,
     check_name,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import trouble
+from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import launch_verdict
 
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
@@ -29,9 +30,9 @@ PARTS = {f"pod-w{n}": {"run": "mine", "process_id": n} for n in (0, 1)}
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
+def paths(tmp_path, monkeypatch):
     """A worker that is set up and can write its checkpoints; no unit is active."""
-    found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     (found.root / "bin/worker").mkdir(parents=True)
     shutil.copy(contract.__file__, found.root / "bin/worker")
     (found.root / "ready.json").write_text('{"content": "x"}')
@@ -41,14 +42,14 @@ def places(tmp_path, monkeypatch):
     return found
 
 
-def test_a_worker_that_is_set_up_has_no_blocker(places):
-    assert run_start.blockers(LAUNCH, places) == []
+def test_a_worker_that_is_set_up_has_no_blocker(paths):
+    assert run_start.blockers(LAUNCH, paths) == []
 
 
-def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(places):
+def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(paths):
     sound = {"status": "absent", "started": True, "blockers": [], "release_is_missing": False}
-    (places.root / "ready.json").unlink()
-    bare = sound | {"started": False, "blockers": run_start.blockers(LAUNCH, places)}
+    (paths.root / "ready.json").unlink()
+    bare = sound | {"started": False, "blockers": run_start.blockers(LAUNCH, paths)}
 
     verdict = launch_verdict({"pod-w0": sound, "pod-w1": bare}, PARTS)
 
@@ -59,35 +60,35 @@ def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(places):
     ]
 
 
-def test_a_torn_setup_stamp_does_not_count(places):
-    (places.root / "ready.json").write_text('{"conte')
+def test_a_torn_setup_stamp_does_not_count(paths):
+    (paths.root / "ready.json").write_text('{"conte')
 
-    assert "not set up" in run_start.blockers(LAUNCH, places)[0]
+    assert "not set up" in run_start.blockers(LAUNCH, paths)[0]
 
 
-def test_a_worker_reports_whether_it_is_set_up_for_this_version(places):
+def test_a_worker_reports_whether_it_is_set_up_for_this_version(paths):
     def is_set_up():
-        return run_unit.observe("mine", places, unit={"ActiveState": "inactive"})["is_set_up"]
+        return run_unit.observe("mine", paths, unit={"ActiveState": "inactive"})["is_set_up"]
 
     assert is_set_up()
-    (places.root / "bin/worker/contract.py").write_text("WORKER_FORMAT = 1\n")
+    (paths.root / "bin/worker/contract.py").write_text("WORKER_FORMAT = 1\n")
     assert not is_set_up()
 
 
-def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(places, tmp_path):
+def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(paths, tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
-    put(tmp_path / "staged", places.root / "releases", name)
+    put(tmp_path / "staged", paths.root / "releases", name)
     launch = process(release=name)
-    assert run_start.release_problem(launch, places) == ""
+    assert run_start.release_problem(launch, paths) == ""
 
-    broken = places.release(name) / "train/main.py"
+    broken = paths.release(name) / "train/main.py"
     broken.chmod(0o644)
     broken.write_text("print('changed')\n")
 
-    assert "train/main.py differs" in run_start.release_problem(launch, places)
-    assert "playbooks/push.yml" in run_start.release_problem(launch, places)
-    (places.release(name) / MANIFEST).unlink()
-    assert "no manifest" in run_start.release_problem(launch, places)
+    assert "train/main.py differs" in run_start.release_problem(launch, paths)
+    assert "playbooks/push.yml" in run_start.release_problem(launch, paths)
+    (paths.release(name) / MANIFEST).unlink()
+    assert "no manifest" in run_start.release_problem(launch, paths)
 
 
 @pytest.mark.parametrize(
@@ -102,28 +103,40 @@ def test_a_name_that_can_be_no_unit_or_file_is_refused_as_it_was_typed(name):
 
 
 @pytest.mark.parametrize("content", [None, b"ROOT = 1\n", b"WORKER_FORMAT = 1\n", b"\xff"])
-def test_a_worker_whose_programs_are_of_another_version_has_to_be_set_up_again(places, content):
-    installed = places.root / "bin/worker/contract.py"
+def test_a_worker_whose_programs_are_of_another_version_has_to_be_set_up_again(paths, content):
+    installed = paths.root / "bin/worker/contract.py"
     installed.unlink()
     if content is not None:
         installed.write_bytes(content)
 
-    assert "not set up for this version" in run_start.blockers(LAUNCH, places)[0]
+    assert "not set up for this version" in run_start.blockers(LAUNCH, paths)[0]
 
 
 def test_checkpoints_that_are_lost_with_a_spot_tpu_are_refused_unless_that_is_accepted(
-    places, monkeypatch
+    paths, monkeypatch
 ):
     monkeypatch.setattr(run_start.run_checkpoints, "on_same_disk", lambda *_: True)
 
     def named(is_preemptible=True, **fields):
         local = {"checkpoints": "/data/mine", "volatile_checkpoints": False} | fields
-        return run_start.blockers(process(**local), places, is_preemptible=is_preemptible)
+        return run_start.blockers(process(**local), paths, is_preemptible=is_preemptible)
 
     assert "-e volatile_checkpoints=true" in named()[0]
     assert named(is_preemptible=False) == []
     assert named(volatile_checkpoints=True) == []
     assert named(checkpoints="gs://bucket-of-ours/mine") == []
+
+
+def test_a_second_start_refuses_such_checkpoints_too(paths, monkeypatch):
+    monkeypatch.setattr(run_start.run_checkpoints, "on_same_disk", lambda *_: True)
+    monkeypatch.setattr(run_module, "observe", lambda *_: {"active": False, "launched": {}})
+    monkeypatch.setattr(run_module, "release_problem", lambda *_: "")
+    local = process(checkpoints="/data/mine", volatile_checkpoints=False)
+    monkeypatch.setattr(run_module, "process_of", lambda *_: local)
+    monkeypatch.setattr(run_module, "status", lambda *_: "absent")
+
+    with pytest.raises(RunError, match="this TPU can be preempted"):
+        run_module.started({"device_glob": "", "preemptible": True}, paths, check=True)
 
 
 @pytest.fixture

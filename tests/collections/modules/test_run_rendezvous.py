@@ -114,7 +114,7 @@ class Workers:
             time.sleep(0.05)
 
     def news(self, number: int) -> dict:
-        path = self.folder / str(number) / "run/meeting.json"
+        path = self.folder / str(number) / "run/rendezvous.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import (
     Exit,
     read_heartbeat,
@@ -92,28 +92,28 @@ def test_a_trainer_that_may_write_no_heartbeat_is_running_after_the_rendezvous(
 
 
 @pytest.fixture
-def places(tmp_path) -> Places:
-    found = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+def paths(tmp_path) -> WorkerPaths:
+    found = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     found.run_dir("mine").mkdir(parents=True)
     return found
 
 
-def write(places: Places, name: str, **values) -> Path:
-    path = places.run_dir("mine") / name
+def write(paths: WorkerPaths, name: str, **values) -> Path:
+    path = paths.run_dir("mine") / name
     path.write_text(json.dumps(values))
     return path
 
 
-def ended(places: Places, status: str, **rendezvous) -> dict:
-    write(places, "exit.json", attempt=3, code="exited", status=status, time=7.0)
-    write(places, "meeting.json", **rendezvous)
-    return observe("mine", places, unit={"ActiveState": "failed"})
+def ended(paths: WorkerPaths, status: str, **rendezvous) -> dict:
+    write(paths, "exit.json", attempt=3, code="exited", status=status, time=7.0)
+    write(paths, "rendezvous.json", **rendezvous)
+    return observe("mine", paths, unit={"ActiveState": "failed"})
 
 
-def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(places):
-    (places.run_dir("mine") / "log").write_text("--- t attempt 3\nValueError: no layer 7\n")
+def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(paths):
+    (paths.run_dir("mine") / "log").write_text("--- t attempt 3\nValueError: no layer 7\n")
 
-    found = ended(places, "1")
+    found = ended(paths, "1")
 
     names = ("state", "reason_code", "exit_code", "signal", "ended_at", "error", "active")
     assert [found[name] for name in names] == [
@@ -121,33 +121,33 @@ def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(places):
     ]
 
 
-def test_a_worker_names_those_that_it_waits_for(places):
-    write(places, "meeting.json", attempt="3", waiting_for=["pod-w1", "pod-w3"])
+def test_a_worker_names_those_that_it_waits_for(paths):
+    write(paths, "rendezvous.json", attempt="3", waiting_for=["pod-w1", "pod-w3"])
 
-    found = observe("mine", places, unit={"ActiveState": "active"})
+    found = observe("mine", paths, unit={"ActiveState": "active"})
 
     assert (found["state"], found["waiting_for"]) == ("waiting", ["pod-w1", "pod-w3"])
 
 
-def test_the_error_of_a_failed_rendezvous_is_reported(places):
-    found = ended(places, "76", attempt="3", error="pod-w1 did not come")
+def test_the_error_of_a_failed_rendezvous_is_reported(paths):
+    found = ended(paths, "76", attempt="3", error="pod-w1 did not come")
 
     assert (found["reason_code"], found["error"]) == ("rendezvous_failed", "pod-w1 did not come")
 
 
 @pytest.mark.parametrize(("attempt", "peer", "exit_code"), [("3", "pod-w1", 9), ("2", "", None)])
 def test_the_peer_that_ended_an_attempt_is_named_for_this_attempt_alone(
-    places, attempt, peer, exit_code
+    paths, attempt, peer, exit_code
 ):
-    found = ended(places, "77", attempt=attempt, peer="pod-w1", peer_exit_code=9)
+    found = ended(paths, "77", attempt=attempt, peer="pod-w1", peer_exit_code=9)
 
     assert (found["reason_code"], found["peer"]) == ("peer_ended", peer)
     assert found["peer_exit_code"] == exit_code
 
 
 @pytest.mark.parametrize(("code", "status"), [("killed", "KILL"), ("exited", "75")])
-def test_an_end_that_the_log_cannot_explain_has_no_error(places, code, status):
-    (places.run_dir("mine") / "log").write_text("step 5 loss 2.5\n")
-    write(places, "exit.json", attempt=3, code=code, status=status, time=7.0)
+def test_an_end_that_the_log_cannot_explain_has_no_error(paths, code, status):
+    (paths.run_dir("mine") / "log").write_text("step 5 loss 2.5\n")
+    write(paths, "exit.json", attempt=3, code=code, status=status, time=7.0)
 
-    assert observe("mine", places, unit={"ActiveState": "failed"})["error"] == ""
+    assert observe("mine", paths, unit={"ActiveState": "failed"})["error"] == ""

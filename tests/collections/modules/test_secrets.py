@@ -1,8 +1,8 @@
 """Secrets that a module is given are in none of its answers."""
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import check_secrets
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
-from ansible_collections.tpufleet.core.plugins.modules.run import check_secrets
 
 from tests.collections.running_modules import run_module
 
@@ -17,6 +17,15 @@ def test_an_error_masks_the_secrets_of_its_arguments():
     assert told["failed"]
     assert "********/********/********" in told["msg"]
     assert not [secret for secret in HIDDEN if secret in told["process_output"]]
+
+
+def test_each_long_line_of_a_secret_is_masked():
+    key = {"KEY": f"{SECRETS['HF_TOKEN']}\nshort\n  {SECRETS['WANDB_API_KEY']}"}
+
+    told = run_module("run", run="/".join(SECRETS.values()), state="stopped", secrets=key)
+
+    assert told["failed"]
+    assert not [line for line in SECRETS.values() if line in told["process_output"]]
 
 
 def test_the_error_about_a_rejected_argument_shows_no_secret():

@@ -15,7 +15,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker i
     parse_text,
     read_marker,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Places
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import (
     read_done_marker,
@@ -197,14 +197,13 @@ def test_a_marker_that_is_wrong_in_any_field_counts_for_nothing(value):
 
 def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
     """Let a new worker look at a launch whose record is at ``attempt``; return its status."""
-    fields = {"checkpoints": str(tmp_path / "checkpoints/mine"), "finished_attempt": attempt}
-    found = process(attempt=attempt, **fields)
-    places = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    found = process(attempt=attempt, checkpoints=str(tmp_path / "checkpoints/mine"))
+    paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     monkeypatch.setattr(run_module, "process_of", lambda *_: found)
     monkeypatch.setattr(run_module, "unit_states", lambda *_, **__: {"mine": {}})
     monkeypatch.setattr(run_module, "blockers", lambda *_: [])
     monkeypatch.setattr(run_module, "release_problem", lambda *_: "")
-    return run_module.checked(PARAMS, places)["status"]
+    return run_module.checked(PARAMS | {"finished_attempt": attempt}, paths)["status"]
 
 
 @pytest.mark.parametrize(("recorded", "status"), [(3, "done"), (4, "absent")])
@@ -223,10 +222,10 @@ def test_a_launch_says_so_where_the_bucket_does_not_tell_whether_the_run_is_done
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(run_module, "read_marker", unreadable)
-    places = Places(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
+    paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     launched_again(tmp_path, monkeypatch, 3)
 
-    answer = run_module.checked(PARAMS, places)
+    answer = run_module.checked(PARAMS | {"finished_attempt": 3}, paths)
 
     assert answer["status"] == "absent"
     assert "cannot read whether the run is done (Input/output error)" in answer["blockers"][0]
@@ -241,4 +240,4 @@ def test_only_the_launch_that_is_recorded_can_be_done_already(tmp_path, changes,
 
     found = want(store, launch_spec(**changes))
 
-    assert found.launch.finished_attempt == expected
+    assert found.finished_attempt == expected

@@ -12,7 +12,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import (
     relaunched,
     where,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Place
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Placement
 
 from tests.collections.runs.valid_record import launch_spec
 
@@ -25,18 +25,20 @@ COMMON = {
 }
 COMMAND = ("python", "-m", "train", "{set}")
 SWEEP = {"coordinator_host": "10.0.0.9", "tpu": "b", "overrides": ("seed=2",), "env": {"B": "2"}}
-PLACES = {
-    "b-w1": Place("mine-b", 1, **SWEEP),
-    "a-w0": Place("mine-a", 0, "10.0.0.2", "a"),
-    "b-w0": Place("mine-b", 0, **SWEEP),
-    "a-w1": Place("mine-a", 1, "10.0.0.2", "a"),
+PLACEMENTS = {
+    "b-w1": Placement("mine-b", 1, **SWEEP),
+    "a-w0": Placement("mine-a", 0, "10.0.0.2", "a"),
+    "b-w0": Placement("mine-b", 0, **SWEEP),
+    "a-w1": Placement("mine-a", 1, "10.0.0.2", "a"),
 }
 A, B = NodeIdentity("a", "us-east1-d", "1"), NodeIdentity("b", "us-east1-d", "2")
 NODES = {"a-w0": A, "a-w1": A, "b-w0": B, "b-w1": B}
 
 
-def launches(command=COMMAND, overrides=(), places=PLACES, **common) -> dict[str, LaunchSpec]:
-    return new_launches(COMMON | common, command, overrides, "gs://bucket/c/", places, NODES)
+def launches(
+    command=COMMAND, overrides=(), placements=PLACEMENTS, **common
+) -> dict[str, LaunchSpec]:
+    return new_launches(COMMON | common, command, overrides, "gs://bucket/c/", placements, NODES)
 
 
 def test_only_process_0_gets_the_names_of_all_workers():
@@ -49,7 +51,7 @@ def test_only_process_0_gets_the_names_of_all_workers():
 def test_a_launch_is_what_the_play_asks_for_on_the_workers_of_the_run():
     common = {"config_name": "big.yml", "compile_cache": "/cache", "volatile_checkpoints": True}
 
-    found = launches(places={"b-w0": PLACES["b-w0"]}, **common)
+    found = launches(placements={"b-w0": PLACEMENTS["b-w0"]}, **common)
 
     assert found == {
         "mine-b": LaunchSpec(
@@ -74,9 +76,9 @@ def test_a_launch_is_what_the_play_asks_for_on_the_workers_of_the_run():
 
 
 def test_a_run_on_one_chip_is_launched_on_it():
-    one_chip = replace(PLACES["a-w0"], run="mine-c", chip=3)
+    one_chip = replace(PLACEMENTS["a-w0"], run="mine-c", chip=3)
 
-    found = launches(places={**PLACES, "a-w0": one_chip})
+    found = launches(placements={**PLACEMENTS, "a-w0": one_chip})
 
     assert sorted(found) == ["mine-b", "mine-c"]
     assert (found["mine-c"].chip, found["mine-c"].workers) == (3, 1)
@@ -89,9 +91,9 @@ def test_the_tpus_of_a_run_are_sorted_by_zone_and_name_each_once():
         "b-w2": NodeIdentity("a", "us-east1-d", "3"),
         "b-w3": NodeIdentity("a", "us-east1-d", "3"),
     }
-    places = {host: replace(PLACES["b-w0"], process_id=at) for at, host in enumerate(nodes)}
+    placements = {host: replace(PLACEMENTS["b-w0"], process_id=at) for at, host in enumerate(nodes)}
 
-    found = where("mine-b", {**places, "a-w0": PLACES["a-w0"]}, nodes)
+    found = where("mine-b", {**placements, "a-w0": PLACEMENTS["a-w0"]}, nodes)
 
     assert [node.id for node in found["nodes"]] == ["2", "3", "1"]
 
@@ -109,7 +111,7 @@ def test_a_launch_knows_the_tpus_that_it_is_on():
 def test_a_relaunch_is_the_recorded_launch_on_the_tpu_that_the_run_has_now():
     recorded = launch_spec("mine-a")
 
-    again = relaunched(recorded, PLACES, NODES)
+    again = relaunched(recorded, PLACEMENTS, NODES)
 
     assert (again.nodes, again.workers) == ((A,), 2)
     assert (again.placement, again.coordinator_host) == (("a-w0", "a-w1"), "10.0.0.2")

@@ -20,7 +20,7 @@ def test_a_launch_is_the_same_after_it_was_written_and_read():
 
 
 def test_a_launch_of_the_version_before_lacks_only_what_has_a_default():
-    added = ("slices", "coordinator_host", "placement", "rendezvous_seconds", "finished_attempt")
+    added = ("slices", "coordinator_host", "placement", "rendezvous_seconds")
     older = {name: value for name, value in launch_fields().items() if name not in added}
 
     spec = LaunchSpec.from_json({"run": "mine", **older})
@@ -38,7 +38,6 @@ def test_a_launch_of_the_version_before_lacks_only_what_has_a_default():
         ("slices", 0),
         ("slices", 3),
         ("rendezvous_seconds", 0),
-        ("finished_attempt", -1),
         ("run", "../x"),
     ],
 )
@@ -70,25 +69,28 @@ def test_a_worker_whose_name_did_not_come_along_is_called_by_its_process():
     assert (spec.worker_name(0), spec.worker_name(2)) == ("pod-w0", "process 2")
 
 
-@pytest.mark.parametrize("field", ["attempt", "compile_cache", "placement", "finished_attempt"])
+@pytest.mark.parametrize("field", ["attempt", "compile_cache", "placement", "config_name"])
 def test_two_attempts_of_one_launch_have_the_same_definition(field):
-    other = {"attempt": 9, "compile_cache": "/x", "placement": ["q"], "finished_attempt": 9}[field]
+    other = {"attempt": 9, "compile_cache": "/x", "placement": ["q"], "config_name": "other.yml"}[
+        field
+    ]
 
     assert launch_spec(**{field: other}).definition() == launch_spec().definition()
     assert launch_spec(config="steps: 11\n").definition() != launch_spec().definition()
 
 
 def test_the_values_of_the_contract_replace_their_placeholders_and_no_others():
-    words = ("x", "--id={process_id}", "{coordinator}", '{"a": 1}', "{unknown}", "{token}")
+    words = ("x", "--id={process_id}", "{coordinator}", '{"a": 1}', "{unknown}", "{RUN}", "{home}")
     variables = {
         "TPUFLEET_PROCESS_ID": "1",
         "TPUFLEET_COORDINATOR": "10.0.0.2:8479",
-        "TPUFLEET_TOKEN": "secret",
+        "TPUFLEET_RUN": "mine",
+        "HOME": "/home/me",
     }
 
     found = fill_command(words, variables)
 
-    assert found == ["x", "--id=1", "10.0.0.2:8479", '{"a": 1}', "{unknown}", "{token}"]
+    assert found == ["x", "--id=1", "10.0.0.2:8479", '{"a": 1}', "{unknown}", "{RUN}", "{home}"]
 
 
 def test_a_value_with_spaces_stays_one_word():

@@ -110,7 +110,6 @@ def test_a_record_that_has_only_what_every_launch_needs_gets_defaults_for_the_re
         "coordinator_host": "",
         "placement": [],
         "rendezvous_seconds": 120,
-        "finished_attempt": 0,
     }
 
 

@@ -149,6 +149,18 @@ def test_a_run_that_was_stopped_is_not_relaunched(controller):
     assert "run mine is not wanted any more: it is stopped" in output
 
 
+def test_a_short_secret_is_refused_before_anything_is_launched(controller):
+    variables = controller.variables()
+    controller.record()
+
+    code, output, plan = controller.play(variables | {"secrets": {"PIN": "2718"}})
+
+    assert code != 0
+    assert "secrets: PIN has fewer than 8 characters" in output
+    assert "2718" not in output
+    assert not plan
+
+
 def test_a_damaged_copy_of_the_code_is_not_launched(controller):
     variables = controller.variables()
     (Path(variables["code"]) / "main.py").write_text("print('other')\n")

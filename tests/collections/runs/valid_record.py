@@ -23,7 +23,6 @@ LAUNCH: dict[str, Any] = {
     "coordinator_host": "10.0.0.2",
     "placement": ["pod-w0", "pod-w1", "pod-w2", "pod-w3"],
     "rendezvous_seconds": 120,
-    "finished_attempt": 0,
 }
 
 

@@ -25,7 +25,12 @@ from ..module_utils.schedule.run_schedule import PREFIX, ScheduleError
 from ..module_utils.schedule.timers import Systemd, keeper
 from ..module_utils.worker.doctor_finding import MEND, OK, Finding, mend, told, unseen, verdict
 from ..plugin_utils.doctor.doctor_cloud import cloud_findings
-from ..plugin_utils.doctor.doctor_controller import key_finding, program_findings, version_findings
+from ..plugin_utils.doctor.doctor_controller import (
+    key_finding,
+    program_findings,
+    secrets_finding,
+    version_findings,
+)
 from ..plugin_utils.doctor.doctor_fleet import (
     bucket_findings,
     fleet_finding,
@@ -88,6 +93,8 @@ class ActionModule(ActionBase):
             yield key_finding(str(ssh["private_key_file"] or ""))
         else:
             yield unseen("ssh key", "can't be seen without the inventory")
+        if finding := secrets_finding(self._value("secrets", {})):
+            yield finding
         groups, hostvars = self._vars.get("groups", {}), self._vars.get("hostvars", {})
         yield from foreign_findings(foreign_tpus(groups, hostvars), {tpu.name for tpu in fleet})
         if watch := self._watch(str(self._value("fleet_state", "")), api):

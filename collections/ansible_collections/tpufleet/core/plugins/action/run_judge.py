@@ -75,7 +75,7 @@ class Judge:
         refused, launches, was_wanted = dict(verdict["problems"]), {}, {}
         for run in verdict["launch"]:
             recorded = self._plan["recorded"][run]
-            launch = {**self._plan["launches"][run], "finished_attempt": 0}
+            launch = dict(self._plan["launches"][run])
             if not recorded["is_recorded"]:
                 try:
                     recorded = self._want(launch)

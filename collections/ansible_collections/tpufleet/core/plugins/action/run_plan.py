@@ -11,9 +11,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..filter.runs import one_env
 from ..module_utils.worker.contract import RENDEZVOUS_SECONDS
+from ..module_utils.worker.launch_spec import InvalidLaunchError
 from ..module_utils.worker.node_identity import NodeIdentity
+from ..module_utils.worker.process import check_secrets
 from ..module_utils.worker.release import ReleaseError
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.runs.launch import new_launches, relaunched
@@ -22,7 +23,7 @@ from ..plugin_utils.runs.record import DesiredState, LaunchSpec
 from ..plugin_utils.runs.relaunch import keep_lock, kept_release
 from ..plugin_utils.runs.release_cache import cache_release, verify_release
 from ..plugin_utils.runs.run_plan import (
-    Place,
+    Placement,
     Worker,
     command_of,
     find_config,
@@ -36,7 +37,7 @@ from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.run_sweep import read_sweep
 from ..plugin_utils.runs.staged_code import staged
 from ..plugin_utils.runs.store import RunStore
-from ..plugin_utils.runs.typed_values import cut_short
+from ..plugin_utils.runs.typed_values import cut_short, parse_env
 from .run_record import plain
 
 WITH_SPACES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
@@ -85,7 +86,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(cut)
         try:
             return self._plan(plain(options), task_vars or {})
-        except (RunError, RecordError, ReleaseError) as error:
+        except (RunError, RecordError, ReleaseError, InvalidLaunchError) as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
@@ -94,21 +95,27 @@ class ActionModule(ActionBase):
         hostvars = task_vars["hostvars"]
         hosts = [str(host) for host in task_vars["ansible_play_hosts_all"]]
         workers = [worker(host, hostvars[host]) for host in hosts]
+        for host in hosts:
+            check_secrets(parse_env(hostvars[host].get("secrets") or {}, "secrets"))
         nodes = {host: node for host in hosts if (node := node_of(hostvars[host]))}
         if options["relaunch"]:
             found, launches = self._recorded(options, task_vars, workers, nodes)
         else:
             one_for_all({host: hostvars[host] for host in hosts})
             found, launches = self._new(options, workers, nodes)
-        release = next(iter(launches.values())).release
-        wanted = self._record(options, task_vars, list(launches.values()))
+        checked = [LaunchSpec.from_json(each.to_json()) for each in launches.values()]
+        wanted = self._record(options, task_vars, checked)
         return {
             "changed": any(each.is_recorded for each in wanted),
-            "release": release,
+            "release": checked[0].release,
             "wait": options["wait"],
             "launches": {each.launch.run: each.launch.to_json() for each in wanted},
             "recorded": {
-                each.launch.run: {"is_recorded": each.is_recorded, "was_wanted": each.was_wanted}
+                each.launch.run: {
+                    "is_recorded": each.is_recorded,
+                    "was_wanted": each.was_wanted,
+                    "finished_attempt": each.finished_attempt,
+                }
                 for each in wanted
             },
             "processes": {
@@ -149,7 +156,7 @@ class ActionModule(ActionBase):
 
     def _new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
-    ) -> tuple[dict[str, Place], dict[str, LaunchSpec]]:
+    ) -> tuple[dict[str, Placement], dict[str, LaunchSpec]]:
         """Plan what was asked for on the command line."""
         command = command_of(options["command"])
         path, text = None, None
@@ -178,7 +185,7 @@ class ActionModule(ActionBase):
             "compile_cache": options["compile_cache"],
             "volatile_checkpoints": options["volatile_checkpoints"],
             "rendezvous_seconds": options["rendezvous_seconds"],
-            "env": one_env(options["env"]),
+            "env": parse_env(options["env"]),
         }
         words = overrides(options["set"])
         return found, new_launches(common, command, words, options["checkpoints"], found, nodes)
@@ -189,7 +196,7 @@ class ActionModule(ActionBase):
         task_vars: Mapping[str, Any],
         workers: list[Worker],
         nodes: dict[str, NodeIdentity],
-    ) -> tuple[dict[str, Place], dict[str, LaunchSpec]]:
+    ) -> tuple[dict[str, Placement], dict[str, LaunchSpec]]:
         """Plan the launch of one run as its record has it."""
         run = check_name(str(options["run"]))
         record = self._store(options, task_vars).read(run)

@@ -3,9 +3,7 @@ table."""
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +13,8 @@ from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
 from ..plugin_utils.fleet.spec import parse_fleet
 from ..plugin_utils.runs.launch import launch_for
 from ..plugin_utils.runs.launch_outcome import attempt_text, failures, stopped_processes
+from ..plugin_utils.runs.typed_values import parse_env
 from ..plugin_utils.runs.verdict import said_once
-
-ENV_FORMS = (
-    'say -e env=\'"NAME=value OTHER=value"\' or -e \'{"env": {"NAME": "value"}}\' '
-    "to ansible-playbook train.yml"
-)
 
 Answer = Mapping[str, Any]
 
@@ -102,29 +96,6 @@ def which_checkpoints(asked: Any) -> str:
     return found
 
 
-def one_env(given: Any) -> dict[str, str]:
-    """Read one environment."""
-    if isinstance(given, str):
-        text = given.strip()
-        try:
-            given = json.loads(text) if text.startswith("{") else pairs(shlex.split(text))
-        except ValueError as error:
-            raise AnsibleFilterError(f"env can't be read ({error}): {ENV_FORMS}") from None
-    if not isinstance(given, Mapping):
-        raise AnsibleFilterError(f"env is a {type(given).__name__}: {ENV_FORMS}")
-    odd = [str(name) for name, value in given.items() if isinstance(value, Mapping | list)]
-    if odd:
-        raise AnsibleFilterError(f"env: {', '.join(odd)} is no single value: {ENV_FORMS}")
-    return {str(name): "" if value is None else str(value) for name, value in given.items()}
-
-
-def pairs(words: Sequence[str]) -> dict[str, str]:
-    """Split words NAME=VALUE. Raises ValueError, which names no value."""
-    if any("=" not in word for word in words):
-        raise ValueError("a word without '='")
-    return dict(word.split("=", 1) for word in words)
-
-
 def active_runs(answers: Mapping[str, Answer]) -> list[str]:
     """Name the runs that are active on any of the workers."""
     return sorted(
@@ -155,6 +126,7 @@ class FilterModule:
             "unmanaged_tpus": unmanaged_tpus,
             "which_checkpoints": which_checkpoints,
             "launch_for": launch_for,
+            "parse_env": parse_env,
             "run_failures": failures,
             "attempt_text": attempt_text,
             "active_runs": active_runs,

@@ -93,6 +93,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.worker.contract import ROOT
 from ..module_utils.worker.from_leader import FOLDER, FromLeaderError, pull
 from ..module_utils.worker.locks import one_at_a_time
 from ..module_utils.worker.release import (
@@ -109,7 +110,7 @@ from ..module_utils.worker.release import (
     sweep,
     take,
 )
-from ..module_utils.worker.run import Places, RunError
+from ..module_utils.worker.run import RunError, WorkerPaths
 from ..module_utils.worker.run_unit import active_runs, launched_here
 
 
@@ -138,12 +139,12 @@ def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path 
 
 def used() -> set[str]:
     """Name the releases of the runs that are active here."""
-    places = Places(Path("/opt/tpufleet"), Path("/var/lib/tpufleet"), Path("/etc/tpufleet"))
+    paths = WorkerPaths()
     try:
         runs = active_runs()
     except (RunError, FileNotFoundError):  # no systemd, so no runs
         return set()
-    return {str(launched_here(run, places).get("release")) for run in runs}
+    return {str(launched_here(run, paths).get("release")) for run in runs}
 
 
 def bring(
@@ -175,7 +176,7 @@ def main() -> None:
             "code_paths": {"type": "list", "elements": "str", "default": []},
             "name": {"type": "str"},
             "keep": {"type": "path"},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
+            "root": {"type": "path", "default": ROOT},
             "release": {"type": "str"},
             "incoming": {"type": "path"},
             "from_leader": {"type": "bool", "default": False},

@@ -42,8 +42,9 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.worker.contract import ETC_DIR, STATE_DIR
 from ..module_utils.worker.report_metrics import summary
-from ..module_utils.worker.run import Places, RunError, check_name
+from ..module_utils.worker.run import RunError, WorkerPaths, check_name
 from ..module_utils.worker.run_unit import known_runs, observe
 
 
@@ -52,18 +53,18 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str"},
-            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
-            "etc": {"type": "path", "default": "/etc/tpufleet"},
+            "state_dir": {"type": "path", "default": STATE_DIR},
+            "etc": {"type": "path", "default": ETC_DIR},
         },
         supports_check_mode=True,
     )
     given = module.params
-    places = Places(Path("/opt/tpufleet"), Path(given["state_dir"]), Path(given["etc"]))
+    paths = WorkerPaths(state=Path(given["state_dir"]), etc=Path(given["etc"]))
     try:
-        known = known_runs(places)
+        known = known_runs(paths)
         names = [check_name(given["run"])] if given["run"] else known
         runs = [
-            {**observe(name, places), "metrics": summary(places.run_dir(name))}
+            {**observe(name, paths), "metrics": summary(paths.run_dir(name))}
             for name in names
             if name in known
         ]

@@ -27,6 +27,11 @@ options:
     description: Which process of the run this worker has.
     type: int
     default: 0
+  finished_attempt:
+    description: The attempt whose marker beside the checkpoints shows that this launch is done; 0
+      for none.
+    type: int
+    default: 0
   env:
     description: The inventory's environment variables for trainers on this worker. Those of the
       launch override them.
@@ -104,12 +109,13 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.worker.contract import ETC_DIR, ROOT, STATE_DIR
 from ..module_utils.worker.done_marker import read_marker
 from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.locks import RUNS, one_at_a_time
-from ..module_utils.worker.process import Process
+from ..module_utils.worker.process import MIN_SECRET, Process, check_secrets
 from ..module_utils.worker.python_env import EnvError, env_id, python_minor
-from ..module_utils.worker.run import Places, RunError, check_name, chip_of
+from ..module_utils.worker.run import RunError, WorkerPaths, check_name, chip_of
 from ..module_utils.worker.run_checkpoints import why
 from ..module_utils.worker.run_start import (
     blockers,
@@ -122,21 +128,26 @@ from ..module_utils.worker.run_start import (
 from ..module_utils.worker.run_state import RunState
 from ..module_utils.worker.run_unit import observe, unit_states
 
-SHORTEST_SECRET = 8
 
-
-def places_of(params: dict) -> Places:
+def paths_of(params: dict) -> WorkerPaths:
     """Return where things are on this worker."""
-    return Places(Path(params["root"]), Path(params["state_dir"]), Path(params["etc"]))
+    return WorkerPaths(Path(params["root"]), Path(params["state_dir"]), Path(params["etc"]))
 
 
-def process_of(params: dict, places: Places) -> Process:
-    """Return this worker's process of the launch. Raises InvalidLaunchError, EnvError."""
+def process_of(params: dict, paths: WorkerPaths) -> Process:
+    """Return this worker's process of the launch. Raises InvalidLaunchError, RunError, EnvError."""
     spec = LaunchSpec.from_json(params["launch"])
+    if spec.run != params["run"]:
+        raise RunError(f"run {params['run']}: this is a launch of another run ({spec.run})")
+    if not 0 <= params["process_id"] < spec.workers:
+        raise RunError(
+            f"run {spec.run}: process {params['process_id']} does not exist, the launch has "
+            f"{spec.workers}"
+        )
     return Process(
         spec=spec,
         process_id=params["process_id"],
-        python_env=env_id(spec.requirements, minor_of(places.root / "bin/python")),
+        python_env=env_id(spec.requirements, minor_of(paths.root / "bin/python")),
         worker_env={name: str(value) for name, value in params["env"].items()},
         secrets={name: str(value) for name, value in params["secrets"].items()},
         token=params["token"] or "",
@@ -152,34 +163,26 @@ def minor_of(python: Path) -> int:
     return int(named[1]) if named and python.exists() else python_minor(python)
 
 
-def check_secrets(secrets: dict) -> None:
-    """Raise RunError for a short secret.
-
-    AnsibleModule masks every secret wherever it is found in an answer, also within numbers and
-    words.
-    """
-    short = [name for name, value in secrets.items() if 0 < len(str(value)) < SHORTEST_SECRET]
-    if short:
-        raise RunError(
-            f"secrets: {', '.join(sorted(short))} has fewer than {SHORTEST_SECRET} characters, "
-            "which would also mask other text. Set what is not secret with env instead: "
-            "ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
-        )
+def mask_lines(module: AnsibleModule) -> None:
+    """Mask each long line of the secrets in the answer. AnsibleModule masks whole values alone."""
+    for value in module.params["secrets"].values():
+        lines = map(str.strip, str(value).splitlines())
+        module.no_log_values.update(line for line in lines if len(line) >= MIN_SECRET)
 
 
-def checked(params: dict, places: Places) -> dict:
+def checked(params: dict, paths: WorkerPaths) -> dict:
     """Return the status of the launch here, and what blocks it."""
     answer = {"changed": False, "started": False, "blockers": [], "info": {}}
     answer["release_is_missing"] = False
     try:
-        process = process_of(params, places)
+        process = process_of(params, paths)
     except EnvError as error:
         return {**answer, "status": "absent", "blockers": [str(error)]}
     spec = process.spec
     units = unit_states([spec.run], others=True)
-    seen = observe(spec.run, places, unit=units[spec.run])
-    found = status(process, seen, places)
-    if found == "absent" and spec.finished_attempt:
+    seen = observe(spec.run, paths, unit=units[spec.run])
+    found = status(process, seen, paths)
+    if found == "absent" and params["finished_attempt"]:
         variables = {**process.variables(), **process.secrets}
         try:
             marker = read_marker(spec.checkpoints, spec.run, variables)
@@ -187,61 +190,62 @@ def checked(params: dict, places: Places) -> dict:
             what = why(error) if isinstance(error, OSError) else "malformed answer"
             cannot_tell = f"{spec.checkpoints}: cannot read whether the run is done ({what})"
             return {**answer, "status": found, "info": seen, "blockers": [cannot_tell]}
-        found = "done" if marker and marker.attempt == spec.finished_attempt else found
+        found = "done" if marker and marker.attempt == params["finished_attempt"] else found
     if found not in ("running", "done"):
         device_glob, is_preemptible = params["device_glob"], params["preemptible"]
-        answer["blockers"] = blockers(process, places, device_glob, units, is_preemptible)
-        answer["release_is_missing"] = bool(release_problem(process, places))
+        answer["blockers"] = blockers(process, paths, device_glob, units, is_preemptible)
+        answer["release_is_missing"] = bool(release_problem(process, paths))
     return {**answer, "status": found, "info": seen}
 
 
-def launched(params: dict, places: Places, check: bool) -> dict:
+def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Start the run if nothing blocks it; else answer what does."""
-    answer = checked(params, places)
+    answer = checked(params, paths)
     if answer["status"] != "absent" or answer["blockers"] or answer["release_is_missing"]:
         return answer
-    process = process_of(params, places)
-    begun = begin(process, places, params["device_glob"], check, answer["info"])
+    process = process_of(params, paths)
+    begun = begin(process, paths, params["device_glob"], check, answer["info"])
     return {**answer, **begun, "started": True}
 
 
-def started(params: dict, places: Places, check: bool) -> dict:
+def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Start the run unless this attempt is active. Raises RunError naming all blockers."""
-    process = process_of(params, places)
+    process = process_of(params, paths)
     spec = process.spec
-    seen = observe(spec.run, places)
-    if status(process, seen, places) == "running" and seen["attempt"] == spec.attempt:
+    seen = observe(spec.run, paths)
+    if status(process, seen, paths) == "running" and seen["attempt"] == spec.attempt:
         return {"changed": False, "info": seen}
     if seen["active"]:
         raise RunError(
             f"run {spec.run} is {seen['state']} here, attempt {seen['attempt']}. Stop it first: "
             f"ansible-playbook playbooks/kill.yml -e run={spec.run}"
         )
-    found = blockers(process, places, params["device_glob"])
-    missing = "" if check else release_problem(process, places)  # a dry run has pushed nothing
+    is_preemptible = params["preemptible"]
+    found = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
+    missing = "" if check else release_problem(process, paths)  # a dry run has pushed nothing
     if found or missing:
         raise RunError("; ".join(found + ([missing] if missing else [])))
-    return begin(process, places, params["device_glob"], check, seen)
+    return begin(process, paths, params["device_glob"], check, seen)
 
 
-def begin(process: Process, places: Places, device_glob: str, check: bool, seen: dict) -> dict:
+def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, seen: dict) -> dict:
     """Start the run; ``seen`` is its observed state before."""
     unit = None
     if not check:
-        start(process, places, device_glob)
+        start(process, paths, device_glob)
         unit = {"ActiveState": "active"}  # or systemd had refused (systemd.service(5), Type=exec)
     after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,
-        "info": observe(process.spec.run, places, unit=unit),
+        "info": observe(process.spec.run, paths, unit=unit),
         "diff": {"before": f"{seen['state']}\n", "after": after},
     }
 
 
-def stopped(params: dict, places: Places, check: bool) -> dict:
+def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Stop the run if it is active; a device that a process still holds is an error."""
     run = check_name(params["run"])
-    seen = observe(run, places)
+    seen = observe(run, paths)
     if not seen["active"]:
         chip = chip_of(seen["launched"])
         left, taken = free_device(params["device_glob"], check=check, chip=chip)
@@ -251,9 +255,9 @@ def stopped(params: dict, places: Places, check: bool) -> dict:
     left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
     if left:
         raise RunError(f"run {run} is stopped, but {left[0]}: end it, then run this again")
-    after = seen if check else observe(run, places, unit={"ActiveState": "inactive"})
+    after = seen if check else observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
-        after = observe(run, places)  # nothing was left to record the end, so ask systemd
+        after = observe(run, paths)  # nothing was left to record the end, so ask systemd
     return {
         "changed": True,
         "info": after,
@@ -276,30 +280,32 @@ def main() -> None:
             },
             "launch": {"type": "dict"},
             "process_id": {"type": "int", "default": 0},
+            "finished_attempt": {"type": "int", "default": 0},
             "env": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "token": {"type": "str", "no_log": True},
             "preemptible": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
-            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
-            "etc": {"type": "path", "default": "/etc/tpufleet"},
+            "root": {"type": "path", "default": ROOT},
+            "state_dir": {"type": "path", "default": STATE_DIR},
+            "etc": {"type": "path", "default": ETC_DIR},
         },
         required_if=[("state", state, ["launch"]) for state in ("checked", "launched", "started")],
         supports_check_mode=True,
     )
-    params, places = module.params, places_of(module.params)
+    params, paths = module.params, paths_of(module.params)
+    mask_lines(module)
     try:
         check_secrets(params["secrets"])
         with one_at_a_time(RUNS):
             if params["state"] == "checked":
-                result = checked(params, places)
+                result = checked(params, paths)
             elif params["state"] == "launched":
-                result = launched(params, places, module.check_mode)
+                result = launched(params, paths, module.check_mode)
             elif params["state"] == "started":
-                result = started(params, places, module.check_mode)
+                result = started(params, paths, module.check_mode)
             else:
-                result = stopped(params, places, module.check_mode)
+                result = stopped(params, paths, module.check_mode)
     except (RunError, EnvError, InvalidLaunchError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:

@@ -86,8 +86,9 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.worker.contract import ETC_DIR, STATE_DIR
 from ..module_utils.worker.devices import holders
-from ..module_utils.worker.run import Places, RunError, check_name, latest
+from ..module_utils.worker.run import RunError, WorkerPaths, check_name, latest
 from ..module_utils.worker.run_log import log_since, log_start
 from ..module_utils.worker.run_progress import progress
 from ..module_utils.worker.run_unit import known_runs, observe, unit_states
@@ -103,12 +104,12 @@ def settled(seen: dict, until: str) -> bool:
     return until == "first_step" and isinstance(step, int) and step >= 1
 
 
-def seen_of(run: str, places: Places, params: dict, unit: dict[str, str]) -> dict:
+def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) -> dict:
     """Look at a run, its log as asked for."""
     if params["since"] is None:
-        return observe(run, places, params["lines"], unit)
+        return observe(run, paths, params["lines"], unit)
     # The state first: what is written between the two is read the next time, or was all.
-    seen, log = observe(run, places, unit=unit), places.run_dir(run) / "log"
+    seen, log = observe(run, paths, unit=unit), paths.run_dir(run) / "log"
     since = params["since"] if params["since"] >= 0 else log_start(log, params["lines"])
     lines, end = log_since(log, since)
     return {**seen, "log": lines, "log_end": end}
@@ -125,20 +126,20 @@ def main() -> None:
             "since": {"type": "int"},
             "progress": {"type": "bool", "default": False},
             "device_glob": {"type": "str", "default": ""},
-            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
-            "etc": {"type": "path", "default": "/etc/tpufleet"},
+            "state_dir": {"type": "path", "default": STATE_DIR},
+            "etc": {"type": "path", "default": ETC_DIR},
         },
         required_by={"since": "run"},
         supports_check_mode=True,
     )
     params = module.params
-    places = Places(Path("/opt/tpufleet"), Path(params["state_dir"]), Path(params["etc"]))
+    paths = WorkerPaths(state=Path(params["state_dir"]), etc=Path(params["etc"]))
     last = time.monotonic() + params["wait"]
     try:
-        names = [check_name(params["run"])] if params["run"] else known_runs(places)
+        names = [check_name(params["run"])] if params["run"] else known_runs(paths)
         while True:
             units = unit_states(names)
-            runs = [seen_of(name, places, params, units[name]) for name in names]
+            runs = [seen_of(name, paths, params, units[name]) for name in names]
             come = all(settled(seen, params["until"]) for seen in runs)
             if params["since"] is not None:
                 come = any(seen["log"] or not seen["active"] for seen in runs)
@@ -148,7 +149,7 @@ def main() -> None:
     except RunError as error:
         module.fail_json(msg=str(error))
     for seen in latest(runs) if params["progress"] else []:
-        seen["progress"] = progress(places.run_dir(seen["run"]))
+        seen["progress"] = progress(paths.run_dir(seen["run"]))
     held = holders(params["device_glob"])
     module.exit_json(changed=False, runs=runs, holders=held, settled=come)
 

@@ -83,11 +83,12 @@ from typing import IO, Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.checkpoint_sound import Layout, files_of, newest_finished, none_finished
-from ..module_utils.worker.run import TRAINER, Places, RunError, check_name
+from ..module_utils.worker.contract import ETC_DIR, STATE_DIR
+from ..module_utils.worker.run import TRAINER, RunError, WorkerPaths, check_name
 from ..module_utils.worker.run_unit import UNIT, launched_here
 from ..module_utils.worker.safe_files import open_file
 
-WRITTEN = ("config.yml", "exit.json", "heartbeat.json", "log", "meeting.json", "metrics.jsonl")
+WRITTEN = ("config.yml", "exit.json", "heartbeat.json", "log", "rendezvous.json", "metrics.jsonl")
 LOOKS = {
     "unit.txt": ["systemctl", "status", "--no-pager", "--lines=0", "{unit}"],
     "journal.txt": ["journalctl", "--no-pager", "--lines=500", "--unit={unit}"],
@@ -107,10 +108,10 @@ def look(words: list[str], unit: str) -> bytes:
         return f"{error}\n".encode()
 
 
-def pack(params: dict, places: Places, archive: tarfile.TarFile) -> dict[str, Any]:
+def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str, Any]:
     """Fill the archive; return what is said about checkpoints. Raises RunError for no run."""
     run = check_name(params["run"])
-    folder, launched = places.run_dir(run), launched_here(run, places)
+    folder, launched = paths.run_dir(run), launched_here(run, paths)
     if not folder.is_dir() or folder.is_symlink():
         raise RunError(
             f"there was never a run {run} here: "
@@ -215,20 +216,20 @@ def main() -> None:
                 "default": "none",
             },
             "checkpoint_pattern": {"type": "str", "default": ""},
-            "state_dir": {"type": "path", "default": "/var/lib/tpufleet"},
-            "etc": {"type": "path", "default": "/etc/tpufleet"},
+            "state_dir": {"type": "path", "default": STATE_DIR},
+            "etc": {"type": "path", "default": ETC_DIR},
         },
         supports_check_mode=True,
     )
     params = module.params
-    places = Places(Path("/opt/tpufleet"), Path(params["state_dir"]), Path(params["etc"]))
+    paths = WorkerPaths(state=Path(params["state_dir"]), etc=Path(params["etc"]))
     handle, name = tempfile.mkstemp(prefix="tpufleet-", suffix=".tar.gz")
     try:
         with (
             os.fdopen(handle, "wb") as stream,
             tarfile.open(fileobj=stream, mode="w:gz") as archive,
         ):
-            told = pack(params, places, archive)
+            told = pack(params, paths, archive)
             files = archive.getnames()
         if module.check_mode:
             Path(name).unlink()

@@ -129,8 +129,9 @@ launches:
   returned: success
   type: dict
 recorded:
-  description: By the run's name C(is_recorded), whether it was recorded and may start at once, and
-    C(was_wanted), whether it was wanted before.
+  description: By the run's name C(is_recorded), whether it was recorded and may start at once,
+    C(was_wanted), whether it was wanted before, and C(finished_attempt), the attempt that may
+    have left a marker that this launch is done, or 0.
   returned: success
   type: dict
 processes:

@@ -163,8 +163,6 @@ class LaunchSpec:
         placement: the inventory name of each process's worker. Workers other than that of process 0
             may get only the first.
         rendezvous_seconds: how long the processes wait for each other.
-        finished_attempt: the attempt whose marker beside the checkpoints shows that this launch is
-            done, 0 for none.
     """
 
     run: str = _required(_text(RUN_NAME))
@@ -187,7 +185,6 @@ class LaunchSpec:
     coordinator_host: str = _optional(_text(_HOST), "")
     placement: tuple[str, ...] = _optional(_names, ())
     rendezvous_seconds: int = _optional(_number(1, 86400), RENDEZVOUS_SECONDS)
-    finished_attempt: int = _optional(_number(0, 1 << 31), 0)
 
     @classmethod
     def from_json(cls, value: object) -> LaunchSpec:
@@ -261,20 +258,14 @@ def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[s
     """
 
     def value(found: re.Match[str]) -> str:
-        name = f"TPUFLEET_{found[1].upper()}" if found[1] in _PLACEHOLDERS else ""
-        return variables.get(name, found[0])
+        return variables.get(f"TPUFLEET_{found[1].upper()}", found[0])
 
-    return [re.sub(r"\{(\w+)\}", value, word) for word in command]
+    return [re.sub(r"\{([a-z_]+)\}", value, word) for word in command]
 
 
-_PLACEHOLDERS = (
-    *("run", "run_dir", "attempt", "coordinator", "num_processes", "process_id", "config"),
-    "checkpoints",
-)
 _OF_THE_ATTEMPT = frozenset(
     (
         *("attempt", "nodes", "coordinator_host", "placement", "rendezvous_seconds"),
-        *("finished_attempt", "slices", "chip", "compile_cache", "volatile_checkpoints"),
-        "config_name",
+        *("slices", "chip", "compile_cache", "volatile_checkpoints", "config_name"),
     )
 )

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 
 from .contract import MEGASCALE_PORT, METRICS_PORT, WORKER_FORMAT
 from .launch_spec import VARIABLE, LaunchSpec
-from .run import Places, RunError
+from .run import RunError, WorkerPaths
+
+MAX_LAUNCH_BYTES = 1 << 24
+"""Of ``launch.json``, in which a character of the config may take twelve bytes."""
+MIN_SECRET = 8
+"""Characters. Ansible masks a secret wherever it finds it, also within numbers and words."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,9 @@ def chip_variables(chip: int) -> dict[str, str]:
     }
 
 
-def contract_variables(process: Process, places: Places) -> dict[str, str]:
+def contract_variables(process: Process, paths: WorkerPaths) -> dict[str, str]:
     """Return the variables of the run contract (docs/own_trainer.md)."""
-    spec, run_dir = process.spec, places.run_dir(process.spec.run)
+    spec, run_dir = process.spec, paths.run_dir(process.spec.run)
     variables = {
         "TPUFLEET_RUN": spec.run,
         "TPUFLEET_RUN_DIR": str(run_dir),
@@ -107,27 +112,27 @@ def contract_variables(process: Process, places: Places) -> dict[str, str]:
 
 
 def environment(
-    process: Process, places: Places, trust: Mapping[str, str], compile_cache: str = ""
+    process: Process, paths: WorkerPaths, trust: Mapping[str, str], compile_cache: str = ""
 ) -> dict[str, str]:
     """Return all variables of the unit; nobody else can set those of the run contract.
 
     ``trust`` names the certificates that the worker's system trusts. An empty ``compile_cache``
     means a directory of this worker.
     """
-    home = places.python_env(process.python_env)
+    home = paths.python_env(process.python_env)
     rendezvous = process.spec.workers > 1 and process.token
     return {
-        "HOME": str(places.home),
-        "PATH": f"{home}/bin:{places.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": str(paths.home),
+        "PATH": f"{home}/bin:{paths.root}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         # Else JAX takes SIGTERM for a notice that few trainers ask for (docs/own_trainer.md).
         "JAX_ENABLE_PREEMPTION_SERVICE": "false",
-        "JAX_COMPILATION_CACHE_DIR": compile_cache or str(places.state / "jax-cache"),
+        "JAX_COMPILATION_CACHE_DIR": compile_cache or str(paths.state / "jax-cache"),
         **trust,
         **process.variables(),
-        **contract_variables(process, places),
+        **contract_variables(process, paths),
         **({"TPUFLEET_RENDEZVOUS_TOKEN": process.token} if rendezvous else {}),
     }
 
@@ -161,8 +166,27 @@ def secrets_file(process: Process) -> str:
     return json.dumps(dict(process.secrets)) + "\n"
 
 
+def short_secrets(secrets: Mapping[str, object]) -> str:
+    """Return which secrets are too short, without a value; empty if none is."""
+    short = [name for name, value in secrets.items() if 0 < len(str(value)) < MIN_SECRET]
+    names = ", ".join(sorted(short))
+    return f"{names} has fewer than {MIN_SECRET} characters" if short else ""
+
+
+def check_secrets(secrets: Mapping[str, object]) -> None:
+    """Raise RunError for secrets that are too short."""
+    if problem := short_secrets(secrets):
+        raise RunError(
+            f"secrets: {problem}, which would also mask other text. Set what is not secret with "
+            "env instead: ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
+        )
+
+
 def launch_file(process: Process) -> str:
-    """Format ``launch.json``: the launch as it came, and what this worker adds to it."""
+    """Format ``launch.json``: the launch as it came, and what this worker adds to it.
+
+    Raises RunError for a launch that is too long to be read again.
+    """
     content = {
         "spec": process.spec.to_json(),
         "process_id": process.process_id,
@@ -170,7 +194,14 @@ def launch_file(process: Process) -> str:
         "identity": process.identity(),
         "format": WORKER_FORMAT,
     }
-    return json.dumps(content, indent=1) + "\n"
+    text = json.dumps(content, indent=1) + "\n"
+    if len(text) > MAX_LAUNCH_BYTES:
+        raise RunError(
+            f"run {process.spec.run}: the launch is too long ({len(text)} bytes, at most "
+            f"{MAX_LAUNCH_BYTES}). Put a part of its command or config into a file of the code: "
+            f"ansible-playbook train.yml -e run={process.spec.run} -e config=FILE"
+        )
+    return text
 
 
 def launch_summary(content: Mapping) -> dict:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from .contract import ETC_DIR, ROOT, STATE_DIR
 from .launch_spec import RUN_NAME
 
 TRAINER = ("python", "-m", "train", "run", "{config}")
@@ -17,32 +18,32 @@ class RunError(Exception):
     """A run can't be described, started or stopped; the text is one line for a person."""
 
 
-class Places(NamedTuple):
-    """Where things lie on a worker; each a directory that tests may move."""
+class WorkerPaths(NamedTuple):
+    """The directories of tpufleet on a worker. Tests use others."""
 
-    root: Path
-    state: Path
-    etc: Path
+    root: Path = Path(ROOT)
+    state: Path = Path(STATE_DIR)
+    etc: Path = Path(ETC_DIR)
 
     @property
     def home(self) -> Path:
-        """Where the trainer's user keeps its own files, such as caches."""
+        """The home directory of the trainer's user, with its caches."""
         return self.state / "home"
 
     def release(self, name: str) -> Path:
-        """Where a release is."""
+        """Return the directory of a release."""
         return self.root / "releases" / name
 
     def python_env(self, name: str) -> Path:
-        """Where a Python environment is."""
+        """Return the directory of a Python environment."""
         return self.root / "envs" / name
 
     def run_dir(self, run: str) -> Path:
-        """Where a run keeps its log, its heartbeat and how it ended."""
+        """Return the directory with a run's log, heartbeat and exit status."""
         return self.state / "runs" / run
 
     def unit_dir(self, run: str) -> Path:
-        """Where the unit finds its environment and its command."""
+        """Return the directory with a run's launch.json, environment and secrets."""
         return self.etc / "runs" / run
 
 

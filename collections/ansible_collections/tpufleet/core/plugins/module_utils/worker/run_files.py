@@ -1,4 +1,4 @@
-"""The JSON files of a run's directory, validated: heartbeat.json, exit.json and meeting.json.
+"""The JSON files of a run's directory, validated: heartbeat.json, exit.json and rendezvous.json.
 
 The trainer's user can write anything into them. What has the wrong type reads as missing; control
 characters, which a terminal would obey, are removed. Python 3.9: this runs on workers.
@@ -79,7 +79,7 @@ def read_exit(found: Mapping | None) -> Exit | None:
 
 
 def read_rendezvous(found: Mapping | None) -> Rendezvous | None:
-    """Validate the content of meeting.json."""
+    """Validate the content of rendezvous.json."""
     if found is None:
         return None
     names, attempt = found.get("waiting_for"), found.get("attempt")

@@ -20,7 +20,7 @@ from .process import (
 )
 from .python_env import is_complete, network_environment
 from .release import proven, summary
-from .run import Places, chip_of, overlap
+from .run import WorkerPaths, chip_of, overlap
 from .run_state import RunState
 from .run_unit import UNIT, active, active_runs, observe, systemctl
 from .safe_files import is_directory, make_directory, read_text, remove_file, write_file
@@ -30,19 +30,19 @@ DROP_INS = Path("/run/systemd/system")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
 
 
-def status(process: Process, seen: Mapping, places: Places) -> str:
+def status(process: Process, seen: Mapping, paths: WorkerPaths) -> str:
     """Compare a launch with what is on this worker (``observe``).
 
     Returns ``running`` or ``done`` for this launch, ``other`` if the run is active as another
     launch, else ``absent``.
     """
-    is_same = is_same_launch(process, seen["launched"], places)
+    is_same = is_same_launch(process, seen["launched"], paths)
     if seen["active"]:
         return "running" if is_same and seen["state"] != RunState.STOPPING else "other"
     return "done" if is_same and seen["state"] == RunState.DONE else "absent"
 
 
-def is_same_launch(process: Process, launched: Mapping, places: Places) -> bool:
+def is_same_launch(process: Process, launched: Mapping, paths: WorkerPaths) -> bool:
     """Return whether this worker's last launch of the run (``launch_summary``) is the given one.
 
     Identities of other versions cannot be compared, so of their launches the main fields are.
@@ -57,13 +57,13 @@ def is_same_launch(process: Process, launched: Mapping, places: Places) -> bool:
         "python_env": process.python_env,
         "process_id": process.process_id,
     }
-    config = read_text(places.run_dir(spec.run) / "config.yml", 4 * MAX_CONFIG)
+    config = read_text(paths.run_dir(spec.run) / "config.yml", 4 * MAX_CONFIG)
     return config == spec.config and all(launched.get(name) == main[name] for name in main)
 
 
 def blockers(
     process: Process,
-    places: Places,
+    paths: WorkerPaths,
     device_glob: str = "",
     units: Mapping[str, dict[str, str]] | None = None,
     is_preemptible: bool = False,
@@ -77,7 +77,7 @@ def blockers(
     spec, variables = process.spec, {**process.variables(), **process.secrets}
     found, running = [], active_runs() if units is None else active(units)
     for other in running:
-        seen = observe(other, places, unit=(units or {}).get(other))
+        seen = observe(other, paths, unit=(units or {}).get(other))
         if other != spec.run and not overlap(spec.chip, chip_of(seen["launched"])):
             continue
         if other != spec.run:
@@ -85,17 +85,17 @@ def blockers(
                 f"run {other} is {seen['state']} here. Free the worker: "
                 f"ansible-playbook playbooks/kill.yml -e run={other}"
             )
-        elif not is_same_launch(process, seen["launched"], places):
+        elif not is_same_launch(process, seen["launched"], paths):
             found.append(
                 f"run {other} is {seen['state']} with {other_launch(seen['launched'], process)}. "
                 f"Stop it first: ansible-playbook playbooks/kill.yml -e run={other}"
             )
-    if not is_set_up(places.root):
+    if not is_set_up(paths.root):
         found.append(
             "this worker is not set up for this version of tpufleet. Set it up: "
             "ansible-playbook setup.yml"
         )
-    if not is_complete(places.python_env(process.python_env)):
+    if not is_complete(paths.python_env(process.python_env)):
         found.append(
             f"the Python environment {process.python_env} is missing. Create it: "
             "ansible-playbook setup.yml"
@@ -122,10 +122,10 @@ def lost_with_tpu(process: Process) -> list[str]:
     ]
 
 
-def release_problem(process: Process, places: Places) -> str:
+def release_problem(process: Process, paths: WorkerPaths) -> str:
     """Return what is wrong with this worker's copy of the release; empty if it is whole."""
     name = process.spec.release
-    release = places.release(name)
+    release = paths.release(name)
     problems = proven(release, name) if release.exists() else ["it is missing"]
     if not problems:
         return ""
@@ -139,21 +139,22 @@ def other_launch(launched: Mapping, process: Process) -> str:
     return "another config, command or set of workers"
 
 
-def start(process: Process, places: Places, device_glob: str = "") -> None:
+def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     """Write what the unit needs and start it. Raises RunError, OSError."""
     account, spec = pwd.getpwnam(USER), process.spec
-    run_dir, unit_dir = places.run_dir(spec.run), places.unit_dir(spec.run)
-    for owned in (places.home, run_dir):
+    run_dir, unit_dir = paths.run_dir(spec.run), paths.unit_dir(spec.run)
+    for owned in (paths.home, run_dir):
         if not is_directory(owned, account.pw_uid):
             make_directory(owned, account.pw_uid, 0o755)
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for stale in ("heartbeat.json", "exit.json", "meeting.json"):
+    for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
         remove_file(run_dir / stale)
+    remove_file(unit_dir / "command")  # of an older version
     # None of this need outlive a power cut: the run has ended then, and its record is elsewhere.
     if spec.config is not None:
         write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)
     cache = usable_cache(spec.compile_cache, account)
-    variables = environment(process, places, network_environment({}), cache)
+    variables = environment(process, paths, network_environment({}), cache)
     write_file(unit_dir / "environment", environment_file(variables), 0o600, durable=False)
     write_file(unit_dir / "secrets", secrets_file(process), 0o600, durable=False)
     is_known = (unit_dir / "launch.json").exists()

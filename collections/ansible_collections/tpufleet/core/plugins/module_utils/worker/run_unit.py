@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .error_line import error_line, last_attempt
-from .process import launch_summary
+from .process import MAX_LAUNCH_BYTES, launch_summary
 from .python_env import is_complete
-from .run import TRAINER, Places, RunError
+from .run import TRAINER, RunError, WorkerPaths
 from .run_files import (
     Exit,
     Heartbeat,
@@ -41,8 +41,6 @@ SHOWN = (
 )
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED and so on, waitid(2)
 ERROR_LINES = 200
-MAX_LAUNCH_BYTES = 1 << 23
-"""Of ``launch.json``, which holds the config."""
 
 
 def unit_state(run: str) -> dict[str, str]:
@@ -113,17 +111,19 @@ def systemctl(*arguments: str) -> str:
     return done.stdout
 
 
-def observe(run: str, places: Places, lines: int = 0, unit: dict[str, str] | None = None) -> dict:
+def observe(
+    run: str, paths: WorkerPaths, lines: int = 0, unit: dict[str, str] | None = None
+) -> dict:
     """Return the state of a run on this worker, with the last lines of its log.
 
     ``unit`` is what systemd reports of it, if it was asked already. The controller reads this with
     plugin_utils/runs/process_status.py.
     """
     unit = unit_state(run) if unit is None else unit
-    folder = places.run_dir(run)
-    launched = launched_here(run, places)
+    folder = paths.run_dir(run)
+    launched = launched_here(run, paths)
     heartbeat = read_heartbeat(read_json(folder / "heartbeat.json"))
-    rendezvous = read_rendezvous(read_json(folder / "meeting.json"))
+    rendezvous = read_rendezvous(read_json(folder / "rendezvous.json"))
     ended = read_exit(read_json(folder / "exit.json"))
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
     command = tuple(launched.get("command") or ())
@@ -147,8 +147,8 @@ def observe(run: str, places: Places, lines: int = 0, unit: dict[str, str] | Non
         "active": is_active,
         "attempt": launched.get("attempt"),
         "release": launched.get("release"),
-        "is_set_up": is_set_up(places.root),
-        "has_environment": is_complete(places.python_env(str(launched.get("python_env") or ""))),
+        "is_set_up": is_set_up(paths.root),
+        "has_environment": is_complete(paths.python_env(str(launched.get("python_env") or ""))),
         "launched": launched,
         "heartbeat": heartbeat._asdict() if heartbeat else None,
         "heartbeat_age": age(heartbeat),
@@ -157,9 +157,9 @@ def observe(run: str, places: Places, lines: int = 0, unit: dict[str, str] | Non
     }
 
 
-def launched_here(run: str, places: Places) -> dict:
+def launched_here(run: str, paths: WorkerPaths) -> dict:
     """Return the main fields of what was launched as this run; empty if nothing was."""
-    found = read_json(places.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES)
+    found = read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES)
     return launch_summary(found) if found else {}
 
 
@@ -190,6 +190,6 @@ def output_age(log: Path) -> float | None:
         return None
 
 
-def known_runs(places: Places) -> list[str]:
+def known_runs(paths: WorkerPaths) -> list[str]:
     """Name the runs that were ever launched here."""
-    return sorted(path.parent.name for path in (places.etc / "runs").glob("*/launch.json"))
+    return sorted(path.parent.name for path in (paths.etc / "runs").glob("*/launch.json"))

@@ -6,10 +6,11 @@ import importlib.metadata
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ...module_utils.worker.doctor_finding import Finding, mend, ok
+from ...module_utils.worker.process import short_secrets
 
 OLDEST_PYTHON = (3, 12)
 OLDEST_CORE = (2, 19)
@@ -90,3 +91,10 @@ def key_finding(private_key_file: str) -> Finding:
         by = f"ssh-keygen -y -f {path} > {path}.pub"
         return mend(check, f"{path}.pub is missing", by)
     return ok(check, str(path))
+
+
+def secrets_finding(secrets: Mapping[str, object]) -> Finding | None:
+    """Check the secrets for trainers; None if a launch would accept them."""
+    if not (problem := short_secrets(secrets)):
+        return None
+    return mend("secrets", problem, "$EDITOR inventory/*/group_vars/all")

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...module_utils.worker.launch_spec import LaunchSpec
 from ...module_utils.worker.node_identity import NodeIdentity
-from .run_plan import Place, with_overrides
+from .run_plan import Placement, with_overrides
 
-Places = Mapping[str, Place]
+Placements = Mapping[str, Placement]
 """The process of each host, by the host's inventory name."""
 Nodes = Mapping[str, NodeIdentity]
 """The TPU of each host."""
@@ -21,7 +21,7 @@ def new_launches(
     command: Sequence[str],
     overrides: Sequence[str],
     checkpoints: str,
-    places: Places,
+    placements: Placements,
     nodes: Nodes,
 ) -> dict[str, LaunchSpec]:
     """Return the launch of each run of the play, by the run's name.
@@ -31,28 +31,28 @@ def new_launches(
     directory of its own below ``checkpoints``. Raises RunError.
     """
     return {
-        place.run: LaunchSpec(
-            **{**common, "env": {**common.get("env", {}), **place.env}},
-            run=place.run,
-            command=with_overrides(command, (*overrides, *place.overrides)),
-            checkpoints=f"{checkpoints.rstrip('/')}/{place.run}",
-            tpu=place.tpu,
-            chip=place.chip,
-            **where(place.run, places, nodes),
+        placement.run: LaunchSpec(
+            **{**common, "env": {**common.get("env", {}), **placement.env}},
+            run=placement.run,
+            command=with_overrides(command, (*overrides, *placement.overrides)),
+            checkpoints=f"{checkpoints.rstrip('/')}/{placement.run}",
+            tpu=placement.tpu,
+            chip=placement.chip,
+            **where(placement.run, placements, nodes),
         )
-        for place in places.values()
-        if place.process_id == 0
+        for placement in placements.values()
+        if placement.process_id == 0
     }
 
 
-def relaunched(recorded: LaunchSpec, places: Places, nodes: Nodes) -> LaunchSpec:
+def relaunched(recorded: LaunchSpec, placements: Placements, nodes: Nodes) -> LaunchSpec:
     """Return a recorded launch on the TPU that the run has now; all else stays as it was."""
-    return replace(recorded, **where(recorded.run, places, nodes), finished_attempt=0)
+    return replace(recorded, **where(recorded.run, placements, nodes))
 
 
-def where(run: str, places: Places, nodes: Nodes) -> dict[str, Any]:
+def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
     """Return the fields of a launch that say where its processes run."""
-    own = {host: place for host, place in places.items() if place.run == run}
+    own = {host: placement for host, placement in placements.items() if placement.run == run}
     hosts = sorted(own, key=lambda host: own[host].process_id)
     found = {nodes[host] for host in hosts if host in nodes}
     return {

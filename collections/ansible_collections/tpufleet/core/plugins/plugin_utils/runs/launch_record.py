@@ -22,11 +22,13 @@ class Want:
         launch: with the attempt that was recorded; if none was, with the last one.
         is_recorded: whether the run was recorded as wanted, so that it may start at once.
         was_wanted: whether it was wanted before.
+        finished_attempt: the attempt whose done marker shows that this launch is done, 0 for none.
     """
 
     launch: LaunchSpec
     is_recorded: bool
     was_wanted: bool
+    finished_attempt: int = 0
 
 
 def want(
@@ -53,8 +55,8 @@ def want(
         is_same = before is not None and before.launch.definition() == launch.definition()
         may_be_done = before is not None and before.wanted is DesiredState.DONE and is_same
         if look_first or was_wanted or may_be_done:
-            found = replace(launch, attempt=number, finished_attempt=number if is_same else 0)
-            return Want(found, is_recorded=False, was_wanted=was_wanted)
+            found = replace(launch, attempt=number)
+            return Want(found, False, was_wanted, finished_attempt=number if is_same else 0)
         found = replace(launch, attempt=number + 1)
         again = before.wanted_again() if before else {"wanted": str(DesiredState.RUNNING)}
         try:

@@ -49,7 +49,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """The process of a run that a worker has.
 
     Args:
@@ -90,7 +90,7 @@ def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
 
 def place(
     workers: Sequence[Worker], name: str, sweep: tuple[Path, Sequence[Trial]] | None = None
-) -> dict[str, Place]:
+) -> dict[str, Placement]:
     """Give each worker its process: one run per TPU, or one over slices created together.
 
     With several TPUs, or a ``sweep``, their names are appended to the run's.
@@ -107,7 +107,7 @@ def place(
         whole = f"multislice_{worker.multislice}" if worker.multislice else worker.tpu
         together[f"{whole}-c{worker.chip}" if worker.chip >= 0 else whole].append(worker)
     trials = assigned(sweep[1], sorted(together), sweep[0]) if sweep else {}
-    found: dict[str, Place] = {}
+    found: dict[str, Placement] = {}
     for whole, members in sorted(together.items()):
         trial = trials.get(whole, Trial(0))
         behind = trial.name or (
@@ -121,7 +121,7 @@ def place(
     return found
 
 
-def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Place]:
+def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Placement]:
     """Number the processes of one run: slice by slice, in each as its workers are."""
     by_slice: dict[int, list[Worker]] = defaultdict(list)
     for member in members:
@@ -144,7 +144,7 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
                 "leave --limit out, or see ansible-playbook playbooks/status.yml"
             )
         for member in slice_members:
-            found[member.host] = Place(
+            found[member.host] = Placement(
                 run=run,
                 process_id=first + member.index,
                 coordinator_host=leader,

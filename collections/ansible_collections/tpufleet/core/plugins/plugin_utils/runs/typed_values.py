@@ -1,16 +1,19 @@
-"""Find values of ``-e`` that Ansible cut at their first space, without a warning."""
+"""Values that people type with ``-e`` or write into the inventory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ansible import context
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.parsing.splitter import parse_kv
 
 
 def cut_short(examples: Mapping[str, str], playbook: str) -> str:
-    """Return an error with the right command if a value was cut; empty if none was.
+    """Return an error if Ansible cut a value of ``-e`` at its first space; empty if it did not.
 
     Args:
         examples: a whole value for each variable that may have spaces.
@@ -31,3 +34,38 @@ def _is_cut(given: str, name: str) -> bool:
         return set(parse_kv(given)) != {name}
     except AnsibleError:
         return False  # Ansible reports it
+
+
+def parse_env(given: Any, name: str = "env") -> dict[str, str]:
+    """Parse environment variables: a mapping, JSON, or one line NAME=value OTHER=value.
+
+    ``name`` is the variable that holds them. Raises AnsibleFilterError, which shows no value.
+    """
+    if isinstance(given, str):
+        text = given.strip()
+        try:
+            given = json.loads(text) if text.startswith("{") else _pairs(shlex.split(text))
+        except ValueError as error:
+            raise _bad_env(name, f"cannot be read ({error})") from None
+    if not isinstance(given, Mapping):
+        raise _bad_env(name, f"is a {type(given).__name__}")
+    nested = [str(key) for key, value in given.items() if isinstance(value, Mapping | list)]
+    if nested:
+        raise _bad_env(name, f"{', '.join(nested)} is not a single value")
+    return {str(key): "" if value is None else str(value) for key, value in given.items()}
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    if any("=" not in word for word in words):
+        raise ValueError("a word without '='")
+    return dict(word.split("=", 1) for word in words)
+
+
+def _bad_env(name: str, problem: str) -> AnsibleFilterError:
+    fix = f"Set {name} in the inventory to a mapping of names to values"
+    if name == "env":
+        fix = (
+            "Use a mapping of names to values, or one line: "
+            "ansible-playbook train.yml -e env='\"NAME=value OTHER=value\"'"
+        )
+    return AnsibleFilterError(f"{name}: {problem}. {fix}")
