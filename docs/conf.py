@@ -1,4 +1,4 @@
-"""How the documents become a site: Sphinx's configuration."""
+"""Sphinx configuration of the documentation site."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference pages: roles from their argument_specs, plugins from ansible-doc.
+"""Reference pages: roles from their argument_specs, plugins from ansible-doc.
 
 A Sphinx extension that writes ``docs/reference/`` before a build, and a command that writes the
 generated part of each role's README: ``python docs/reference_pages.py``.
@@ -21,14 +21,14 @@ PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 KINDS = {"inventory": "Inventory", "module": "Modules", "callback": "Terminal view"}
 FOLDERS = {"inventory": "inventory", "module": "modules", "callback": "callback"}
 INHERITED = {"callback": "ansible.builtin.default"}
-"""Of a kind whose plugins extend one of core's: options of that one are left to its own page."""
+"""The ansible-core plugin that a kind extends. Its options are documented by ansible-core."""
 
 BEGIN, END = "<!-- from meta/argument_specs.yml -->", "<!-- end -->"
 Options = Mapping[str, Mapping[str, Any]]
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Let Sphinx have the pages made before it reads any (sphinx-doc.org, extension API)."""
+    """Write the pages before Sphinx reads any (sphinx-doc.org, extension API)."""
     app.connect("config-inited", lambda *_: write_pages(ROOT / "docs" / "reference"))
     return {"parallel_read_safe": True}
 
@@ -44,14 +44,14 @@ def write_pages(directory: Path) -> None:
 
 
 def write_readmes() -> None:
-    """Write the generated part of each role's README anew."""
+    """Update the generated part of each role's README."""
     for role in roles():
         file = role / "README.md"
         file.write_text(readme(file.read_text() if file.exists() else "", role))
 
 
 def readme(before: str, role: Path) -> str:
-    """Replace what stands between the marks, or make the README where it has none."""
+    """Return a README with the part between the marks replaced, or a new README."""
     part = f"{BEGIN}\n{role_part(role, '#')}\n{END}"
     if BEGIN in before and END in before:
         return before[: before.index(BEGIN)] + part + before[before.index(END) + len(END) :]
@@ -59,12 +59,12 @@ def readme(before: str, role: Path) -> str:
 
 
 def roles() -> list[Path]:
-    """Give every role that says what it takes."""
+    """Return the directories of roles that have argument_specs."""
     return sorted(spec.parent.parent for spec in ROLES.glob("*/meta/argument_specs.yml"))
 
 
 def role_part(role: Path, level: str) -> str:
-    """Say what a role does and takes, for each of its entry points."""
+    """Return the description and the variables of each entry point of a role."""
     specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
     defaults = _defaults(role)
     parts, main = [], specs.get("main", {})
@@ -74,7 +74,7 @@ def role_part(role: Path, level: str) -> str:
         if entry == "main" or spec.get("description") != main.get("description"):
             words += [text(paragraph) for paragraph in _several(spec.get("description"))]
         if entry != "main" and spec.get("options") == main.get("options"):
-            words.append("It takes what the role takes.")
+            words.append("It has the variables of the role.")
         elif spec.get("options"):
             words.append(table(spec["options"], defaults))
         parts.append("\n\n".join(filter(None, words)))
@@ -83,7 +83,7 @@ def role_part(role: Path, level: str) -> str:
 
 
 def documents(kind: str) -> Mapping[str, Mapping[str, Any]]:
-    """Ask ansible-doc for all of the collection's plugins of a kind."""
+    """Return what ansible-doc shows of all the collection's plugins of a kind."""
     names = sorted(
         f"tpufleet.core.{file.stem}"
         for file in (PLUGINS / FOLDERS[kind]).glob("*.py")
@@ -93,18 +93,18 @@ def documents(kind: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _ask(kind: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-    told = subprocess.run(
+    shown = subprocess.run(
         ["ansible-doc", "-t", kind, "-j", *names],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    return json.loads(told.stdout)
+    return json.loads(shown.stdout)
 
 
 def plugins_page(kind: str, plugins: Mapping[str, Mapping[str, Any]]) -> str:
-    """Make the page of one kind of plugin."""
+    """Return the page of one kind of plugin."""
     inherited = _ask(kind, [INHERITED[kind]]) if kind in INHERITED else {}
     known = {key for core in inherited.values() for key in core["doc"]["options"]}
     parts = [plugin_part(name, plugin, known) for name, plugin in plugins.items()]
@@ -112,7 +112,7 @@ def plugins_page(kind: str, plugins: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def plugin_part(name: str, plugin: Mapping[str, Any], inherited: Collection[str]) -> str:
-    """Say what a plugin does, takes and gives, with its examples; what core documents, it has."""
+    """Return description, own options, examples and return values of a plugin."""
     doc = plugin["doc"]
     own = {k: v for k, v in (doc.get("options") or {}).items() if k not in inherited}
     parts = [f"## {name}", _sentence(doc["short_description"])]
@@ -127,13 +127,13 @@ def plugin_part(name: str, plugin: Mapping[str, Any], inherited: Collection[str]
 
 
 def table(options: Options, defaults: Mapping[str, Any], within: str = "") -> str:
-    """Say options a row each, those inside others behind them."""
+    """Return a table of options, each followed by its suboptions."""
     rows = list(_rows(options, defaults, within))
-    return "\n".join(["| name | type | what |", "|---|---|---|", *rows])
+    return "\n".join(["| name | type | description |", "|---|---|---|", *rows])
 
 
 def text(paragraph: str) -> str:
-    """Turn Ansible's markup into Markdown (docs.ansible.com, "Ansible markup")."""
+    """Return Ansible's markup as Markdown (docs.ansible.com, "Ansible markup")."""
     marked = md.to_md(parse(paragraph, Context()))
     coded = re.sub(r"<code>(.*?)</code>", lambda m: f"`{_plain(m[1])}`", marked)
     within_words = re.sub(r"(?<=\w)\\_(?=\w)", "_", coded)
@@ -160,7 +160,7 @@ def _rows(options: Options, defaults: Mapping[str, Any], within: str) -> Iterato
 
 
 def _apart(parts: Sequence[str], name: str) -> Iterator[str]:
-    """Make headings of one page differ, as the links to them must."""
+    """Make the headings of a page unique, so that links to them work."""
     for part in parts:
         yield f"{part} of {name}" if part.startswith("### ") and "\n" not in part else part
 

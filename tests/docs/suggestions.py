@@ -1,4 +1,4 @@
-"""The commands that the project's code suggests in its messages, read from the source."""
+"""Commands that the project's messages suggest, read from the source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 SOURCES = (PLUGINS, ROOT / "localcloud", ROOT / "train")
 PLAYS = (ROOT / "playbooks", ROOT / "roles", ROOT / "inventory")
-#: What stands in a text for a value that the code fills in.
+#: Replaces a value that the code fills in.
 FILLED_IN = "FILLED_IN"
 _NAMED = re.compile(r"(?:playbooks/)?[a-z_]+\.yml")
 _PLAYBOOK = re.compile(r"(?P<tool>ansible-playbook )?(?P<path>(?:playbooks/)?[a-z_]+\.yml)\b")
@@ -29,7 +29,7 @@ _INSTALL = re.compile(r"requirements/install-(?P<what>system|venv)(?P<parts>(?: 
 
 @dataclass(frozen=True)
 class Text:
-    """A string that a person may read, and where it is written."""
+    """A string that a person may read, and its location."""
 
     where: str
     text: str
@@ -37,7 +37,10 @@ class Text:
 
 @dataclass(frozen=True)
 class PlaybookCommand:
-    """One playbook with its options, as a text suggests it. ``whole``: it can be typed so."""
+    """A playbook with its options, as a text suggests it.
+
+    ``whole`` means that the text is a complete command.
+    """
 
     where: str
     text: str
@@ -46,7 +49,7 @@ class PlaybookCommand:
     options: tuple[tuple[str, str], ...]
 
     def variables(self) -> list[str]:
-        """Return the names that ``-e`` gives."""
+        """Return the names of the variables after ``-e``."""
         return [
             value.strip("'\"").partition("=")[0]
             for option, value in self.options
@@ -55,7 +58,7 @@ class PlaybookCommand:
 
 
 def texts() -> list[Text]:
-    """List every string of the code that is not a docstring, documentation or a comment."""
+    """Return every string of the code except docstrings, module documentation and comments."""
     found = []
     for folder in SOURCES:
         for path in sorted(folder.rglob("*.py")):
@@ -69,7 +72,7 @@ def texts() -> list[Text]:
 
 
 def of_python(source: str, where: str) -> Iterator[Text]:
-    """Read the strings of a module; a name of the module's own strings is filled in."""
+    """Yield the strings of a module, with its own string constants filled in."""
     tree = ast.parse(source)
     for statement in ast.walk(tree):
         for child in ast.iter_child_nodes(statement):
@@ -117,7 +120,7 @@ def _text(node: Any, constants: dict[str, ast.expr], depth: int = 0) -> str:
 
 
 def of_yaml(source: str, where: str) -> Iterator[Text]:
-    """Read the strings of a YAML file; what Jinja fills in is FILLED_IN."""
+    """Yield the strings of a YAML file. Jinja expressions become FILLED_IN."""
 
     def inside(value: Any) -> Iterator[str]:
         if isinstance(value, dict):
@@ -134,14 +137,14 @@ def of_yaml(source: str, where: str) -> Iterator[Text]:
         for text in inside(document):
             plain = re.sub(r"'\s*~\s*'", "", text)
             if plain.strip().startswith("{{"):
-                yield from (Text(where, said) for said in re.findall(r"'([^']+)'", plain))
+                yield from (Text(where, literal) for literal in re.findall(r"'([^']+)'", plain))
             else:
                 filled = re.sub(r"\{\{.*?\}\}", FILLED_IN, plain, flags=re.DOTALL)
                 yield Text(where, " ".join(filled.split()))
 
 
 def playbook_commands(text: Text) -> Iterator[PlaybookCommand]:
-    """Find the playbooks that a text names, with the options that follow."""
+    """Yield the playbooks that a text names, with the options that follow."""
     if _NAMED.fullmatch(text.text):
         return  # a path that the code uses
     for found in _PLAYBOOK.finditer(text.text):
@@ -161,5 +164,5 @@ def make_targets(text: Text) -> list[str]:
 
 
 def installers(text: Text) -> list[tuple[str, list[str]]]:
-    """Return which installer of requirements/ a text names, with its arguments."""
+    """Return the installers of requirements/ that a text names, with their arguments."""
     return [(found["what"], found["parts"].split()) for found in _INSTALL.finditer(text.text)]

@@ -1,4 +1,4 @@
-"""A role's README says of its variables what its argument_specs say."""
+"""The READMEs of roles agree with their argument_specs."""
 
 import importlib.util
 from pathlib import Path
@@ -17,28 +17,28 @@ _SPEC.loader.exec_module(pages)
 ROLES = pages.roles()
 
 
-def test_every_role_says_what_it_takes():
+def test_every_role_documents_its_variables():
     assert [role.name for role in ROLES] == sorted(
         entry.name for entry in (PROJECT / "roles").iterdir() if entry.is_dir()
     )
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_the_readme_is_in_step_with_the_specs(role):
-    told = (role / "README.md").read_text()
+def test_the_readme_agrees_with_the_specs(role):
+    text = (role / "README.md").read_text()
 
-    assert pages.readme(told, role) == told, "python docs/reference_pages.py writes it anew"
+    assert pages.readme(text, role) == text, "to update it: python docs/reference_pages.py"
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_every_default_is_of_a_variable_that_the_specs_name(role):
-    named = (role / "README.md").read_text()
+def test_every_default_belongs_to_a_documented_variable(role):
+    text = (role / "README.md").read_text()
 
-    missing = [name for name in pages._defaults(role) if f"| `{name}` |" not in named]
+    missing = [name for name in pages._defaults(role) if f"| `{name}` |" not in text]
     assert missing == []
 
 
-def test_what_a_person_wrote_beside_the_generated_part_stays():
+def test_text_outside_the_generated_part_is_kept():
     role = PROJECT / "roles/base"
     before = f"Above.\n{pages.BEGIN}\nold\n{pages.END}\nBelow.\n"
 

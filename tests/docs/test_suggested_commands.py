@@ -1,4 +1,4 @@
-"""Every command that a message suggests exists, with the variables and tags that it is given."""
+"""Every command that a message suggests exists, with its variables and tags."""
 
 import functools
 import re
@@ -23,7 +23,7 @@ IMPORTED = re.compile(r"import_playbook: (\S+)")
 ROLE = re.compile(r"(?:role|name): ([a-z_]+)$", re.MULTILINE)
 
 
-#: What a record's history says happened; nobody types it.
+#: Events of a record's history, not commands.
 EVENTS = {"stopped by kill.yml"}
 
 
@@ -33,7 +33,7 @@ def shown(command: PlaybookCommand) -> str:
 
 @functools.cache
 def files_of(playbook: Path) -> tuple[Path, ...]:
-    """Return a playbook's file, those it imports, and those of the roles that they name."""
+    """Return a playbook's file, the files that it imports, and those of their roles."""
     text = playbook.read_text()
     found = [playbook]
     for imported in IMPORTED.findall(text):
@@ -45,7 +45,7 @@ def files_of(playbook: Path) -> tuple[Path, ...]:
 
 
 def knows(playbook: Path, variable: str) -> bool:
-    """Tell whether a playbook, its roles or the inventories read a variable."""
+    """Return whether a playbook, its roles or the inventories read a variable."""
     word = re.compile(rf"\b{re.escape(variable)}\b")
     inventories = (ROOT / "inventory").rglob("*.yml")
     return any(word.search(path.read_text()) for path in (*files_of(playbook), *inventories))
@@ -60,7 +60,7 @@ def tags_of(playbook: Path) -> set[str]:
     return found
 
 
-def test_commands_are_found_where_messages_are_written():
+def test_commands_are_found_in_messages():
     assert len(COMMANDS) > 60
     assert {command.where.split("/")[0] for command in COMMANDS} >= {
         "collections",
@@ -68,12 +68,12 @@ def test_commands_are_found_where_messages_are_written():
     }
 
 
-def test_every_suggested_playbook_is_there_under_the_path_it_is_suggested_by():
+def test_every_suggested_playbook_exists():
     absent = {shown(c) for c in COMMANDS if c.whole and not (ROOT / c.path).is_file()}
     assert absent == set()
 
 
-def test_every_suggested_playbook_is_suggested_as_a_command_that_can_be_typed():
+def test_every_suggested_playbook_is_part_of_a_complete_command():
     playbooks = {path.name for path in (ROOT / "playbooks").glob("*.yml")} | {
         "setup.yml",
         "train.yml",
@@ -86,7 +86,7 @@ def test_every_suggested_playbook_is_suggested_as_a_command_that_can_be_typed():
     assert halves == set()
 
 
-def test_every_variable_of_a_suggestion_is_one_that_its_playbook_reads():
+def test_playbooks_read_every_suggested_variable():
     unknown = {
         f"{variable}: {shown(command)}"
         for command in COMMANDS
@@ -97,7 +97,7 @@ def test_every_variable_of_a_suggestion_is_one_that_its_playbook_reads():
     assert unknown == set()
 
 
-def test_every_tag_of_a_suggestion_is_one_that_its_playbook_has():
+def test_playbooks_have_every_suggested_tag():
     unknown = {
         f"{value}: {shown(command)}"
         for command in COMMANDS
@@ -107,7 +107,7 @@ def test_every_tag_of_a_suggestion_is_one_that_its_playbook_has():
     assert unknown == set()
 
 
-def test_every_suggested_make_target_is_there():
+def test_every_suggested_make_target_exists():
     targets = set(re.findall(r"^([a-z][-a-z]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     unknown = {
         f"make {target}: {text.where}: {text.text}"
@@ -118,7 +118,7 @@ def test_every_suggested_make_target_is_there():
     assert unknown == set()
 
 
-def test_every_suggested_installer_has_the_set_it_is_asked_for():
+def test_every_suggested_installer_has_the_suggested_set():
     for text in TEXTS:
         for what, parts in installers(text):
             for part in parts:
@@ -134,6 +134,6 @@ def test_every_suggested_installer_has_the_set_it_is_asked_for():
         ('A = "-e b=1"\nx = f"ansible-playbook train.yml {A} -e c=2"', ("train.yml", ("b", "c"))),
     ],
 )
-def test_a_suggestion_is_read_from_the_code_that_makes_it(source, found):
+def test_a_suggestion_is_read_from_the_code_that_formats_it(source, found):
     [command] = [c for text in of_python(source, "here") for c in playbook_commands(text)]
     assert (command.path, tuple(command.variables())) == found

@@ -1,4 +1,4 @@
-"""What the documents mark as tried is run here, or is the very command of a test on machines."""
+"""Blocks that the documentation marks as tried are run here, or by a test on machines."""
 
 import json
 import os
@@ -9,7 +9,15 @@ import pytest
 
 from tests.collections.runs.records import ZONE, keep_release, record_fields
 from tests.collections.test_playbooks import OURS, environment_of
-from tests.docs.tried_blocks import ROOT, Block, blocks, given_by, gives, played, unsaid
+from tests.docs.tried_blocks import (
+    ROOT,
+    Block,
+    blocks,
+    matches,
+    missing_lines,
+    playbook_arguments,
+    playbook_calls,
+)
 from tests.localcloud.api.local_api import LocalApi
 
 HERE, EMULATOR, EMPTY, PREEMPTED = "alone", "emulator", "empty emulator", "preempted emulator"
@@ -19,12 +27,12 @@ BLOCKS = blocks()
 SPLIT = "--- next command ---"
 
 
-def those(*how: str) -> list[Block]:
-    return [block for block in BLOCKS if block.by in how]
+def blocks_by(*tried_by: str) -> list[Block]:
+    return [block for block in BLOCKS if block.by in tried_by]
 
 
 def run(block: Block, environment: dict[str, str]) -> None:
-    """Give the block's commands to one shell, and hold what it said against the page."""
+    """Run the block's commands in one shell and compare their output with the page."""
     script = "\n".join(f"echo '{SPLIT}'\n{command}" for command in block.commands)
     done = subprocess.run(
         ["bash", "-c", script],
@@ -37,14 +45,16 @@ def run(block: Block, environment: dict[str, str]) -> None:
         timeout=300,
         check=False,
     )
-    said = done.stdout.replace(f"{ROOT}/", "").replace(environment["HOME"], "~")
-    assert done.returncode == block.code, said
-    for (command, expected), answer in zip(block.steps, said.split(f"{SPLIT}\n")[1:], strict=True):
-        assert unsaid(answer, expected) == [], f"{command} said:\n{answer}"
+    output = done.stdout.replace(f"{ROOT}/", "").replace(environment["HOME"], "~")
+    assert done.returncode == block.code, output
+    for (command, expected), answer in zip(
+        block.steps, output.split(f"{SPLIT}\n")[1:], strict=True
+    ):
+        assert missing_lines(answer, expected) == [], f"{command} printed:\n{answer}"
 
 
 def shell(home: Path, **more: str) -> dict[str, str]:
-    """The environment of a person who has just done what the quickstart says."""
+    """Return the environment of a user who has followed the quickstart."""
     taken = {"ANSIBLE_CONFIG", "ANSIBLE_INVENTORY", "ANSIBLE_STDOUT_CALLBACK", "CI"}
     kept = {name: value for name, value in os.environ.items() if name not in taken}
     path = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
@@ -53,18 +63,18 @@ def shell(home: Path, **more: str) -> dict[str, str]:
 
 
 def test_there_are_blocks_of_each_kind():
-    assert those(HERE)
-    assert those(EMULATOR)
-    assert len(BLOCKS) > len(those(HERE, *API))
+    assert blocks_by(HERE)
+    assert blocks_by(EMULATOR)
+    assert len(BLOCKS) > len(blocks_by(HERE, *API))
 
 
-@pytest.mark.parametrize("block", those(HERE), ids=lambda block: block.where)
-def test_a_block_that_needs_nothing_does_what_the_page_says(block: Block, tmp_path: Path):
+@pytest.mark.parametrize("block", blocks_by(HERE), ids=lambda block: block.where)
+def test_a_block_without_a_cloud_prints_what_the_page_shows(block: Block, tmp_path: Path):
     run(block, shell(tmp_path))
 
 
 def lose_a_run(local_api: LocalApi) -> None:
-    """Take the TPU away on which the run of the record was at its step 70."""
+    """Preempt the TPU of a recorded run that is at step 70."""
     records = local_api.state / "fleet/runs"
     records.mkdir(parents=True)
     node = local_api.ready("demo", schedulingConfig={"spot": True}, labels=OURS)
@@ -75,8 +85,8 @@ def lose_a_run(local_api: LocalApi) -> None:
     local_api.state_is("demo", "PREEMPTED")
 
 
-@pytest.mark.parametrize("block", those(*API), ids=lambda block: block.where)
-def test_a_block_that_needs_only_the_api_does_what_the_page_says(
+@pytest.mark.parametrize("block", blocks_by(*API), ids=lambda block: block.where)
+def test_a_block_with_the_api_prints_what_the_page_shows(
     block: Block, tmp_path: Path, local_api: LocalApi
 ):
     if block.by == EMULATOR:
@@ -96,23 +106,23 @@ def test_a_block_that_needs_only_the_api_does_what_the_page_says(
     [block for block in BLOCKS if block.by not in (HERE, *API)],
     ids=lambda block: block.where,
 )
-def test_a_block_that_needs_machines_is_what_a_test_on_machines_gives(block: Block):
-    calls = [call for file in block.by.split() for call in given_by(ROOT / file)]
-    not_given = [
+def test_a_block_with_machines_is_run_by_the_named_test(block: Block):
+    calls = [call for file in block.by.split() for call in playbook_calls(ROOT / file)]
+    not_run = [
         command
         for command in block.commands
-        if not any(gives(call, played(command)) for call in calls)
+        if not any(matches(call, playbook_arguments(command)) for call in calls)
     ]
-    assert not_given == []
+    assert not_run == []
 
 
-def test_a_command_with_another_option_is_not_the_one_that_a_test_gives():
-    assert gives(["train.yml", "-e", "config=*"], ["train.yml", "-e", "config=a.yml"])
-    assert not gives(["train.yml", "-e", "config=*"], ["train.yml", "-e", "sweep=a.yml"])
-    assert not gives(["playbooks/kill.yml", "*"], ["playbooks/kill.yml", "-e", "run=a"])
+def test_a_call_matches_a_command_only_with_the_same_options():
+    assert matches(["train.yml", "-e", "config=*"], ["train.yml", "-e", "config=a.yml"])
+    assert not matches(["train.yml", "-e", "config=*"], ["train.yml", "-e", "sweep=a.yml"])
+    assert not matches(["playbooks/kill.yml", "*"], ["playbooks/kill.yml", "-e", "run=a"])
 
 
-def test_output_that_was_another_is_seen_and_numbers_are_not():
-    assert unsaid("a 12 s\nb\n", ("a 3.5 s", "…")) == []
-    assert unsaid("a 12 s\nb\n", ("c",)) == ["c"]
-    assert unsaid("b\na\n", ("a", "b")) == ["b"]
+def test_output_is_compared_in_order_and_without_numbers():
+    assert missing_lines("a 12 s\nb\n", ("a 3.5 s", "…")) == []
+    assert missing_lines("a 12 s\nb\n", ("c",)) == ["c"]
+    assert missing_lines("b\na\n", ("a", "b")) == ["b"]

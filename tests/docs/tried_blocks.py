@@ -1,15 +1,15 @@
-"""The command blocks of the documents that are marked as tried, and how each is.
+"""Command blocks of the documentation that are marked as tried, and how each is tried.
 
 A mark is a comment on the line above a block::
 
-    <!-- tried: alone -->             run as it stands, in the project's root
-    <!-- tried: emulator, exit 2 -->  run against the local cloud's API, where the TPU demo is READY
-    <!-- tried: empty emulator -->     the same without any TPU
-    <!-- tried: preempted emulator -->  demo is preempted, and the run shakespeare was on it
-    <!-- tried: tests/journey/test_journey.py -->   that file gives each of its commands
+    <!-- tried: alone -->             run as it is, in the project's root
+    <!-- tried: emulator, exit 2 -->  run with the local cloud's API, where the TPU demo is READY
+    <!-- tried: empty emulator -->    the same without a TPU
+    <!-- tried: preempted emulator --> the same; demo is preempted and had the run shakespeare
+    <!-- tried: tests/journey/test_journey.py -->   that test runs each of its commands
 
-Behind ``$`` stands a command, below it what it said: the lines in their order, numbers aside;
-``…`` stands for anything.
+A command follows ``$``; its output is below, lines in order. Numbers may differ, and ``…`` matches
+anything.
 """
 
 import ast
@@ -32,7 +32,7 @@ NUMBER = re.compile(r"\d+(?:\\?\.\d+)*")
 
 @dataclass(frozen=True)
 class Block:
-    """A marked block: where it stands, what tries it, its commands with what each said."""
+    """A marked block: its location, what tries it, and its commands with their output."""
 
     where: str
     by: str
@@ -45,20 +45,20 @@ class Block:
 
 
 def documents() -> list[Path]:
-    """Give the documents that a person wrote."""
+    """Return the pages that are not generated."""
     made = ROOT / "docs/reference"
     pages = [page for page in (ROOT / "docs").rglob("*.md") if made not in page.parents]
     return [ROOT / "README.md", *sorted(pages)]
 
 
 def blocks() -> list[Block]:
-    """Read all marked blocks. Raises ValueError where a mark stands above no block."""
+    """Return all marked blocks. Raises ValueError for a mark without a block."""
     found = []
     for page in documents():
         text = page.read_text()
         here = list(MARKED.finditer(text))
         if len(here) != len(MARK.findall(text)):
-            raise ValueError(f"{page.name}: a mark with no block below it")
+            raise ValueError(f"{page.name}: a mark without a block")
         for match in here:
             line = text[: match.start()].count("\n") + 1
             steps = tuple(_steps(match["body"]))
@@ -72,20 +72,20 @@ def _steps(body: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     if not any(line.startswith("$ ") for line in lines):
         yield from ((line.partition("  #")[0].strip(), ()) for line in lines if line.strip())
         return
-    command, said = "", []
+    command, output = "", []
     for line in lines:
         if line.startswith("$ "):
             if command:
-                yield command, tuple(said)
-            command, said = line[2:], []
+                yield command, tuple(output)
+            command, output = line[2:], []
         elif line.strip():
-            said.append(line)
-    yield command, tuple(said)
+            output.append(line)
+    yield command, tuple(output)
 
 
-def unsaid(said: str, expected: tuple[str, ...]) -> list[str]:
-    """Give the expected lines that do not come in this order; numbers may be others."""
-    rest = [line.rstrip() for line in said.splitlines()]
+def missing_lines(output: str, expected: tuple[str, ...]) -> list[str]:
+    """Return the expected lines that the output does not have in this order, except numbers."""
+    rest = [line.rstrip() for line in output.splitlines()]
     missing = []
     for line in expected:
         pattern = NUMBER.sub(r"[\\d.]+", re.escape(line.rstrip())).replace("…", ".*")
@@ -98,19 +98,19 @@ def unsaid(said: str, expected: tuple[str, ...]) -> list[str]:
     return missing
 
 
-def played(command: str) -> list[str]:
-    """Give the words behind ansible-playbook, without the inventory."""
+def playbook_arguments(command: str) -> list[str]:
+    """Return the arguments of ansible-playbook, without the inventory."""
     words = shlex.split(command)
     if words[0] != "ansible-playbook":
-        raise ValueError(f"only playbooks are given by other tests: {command}")
+        raise ValueError(f"other tests run only playbooks: {command}")
     if "-i" in words:
         at = words.index("-i")
         del words[at : at + 2]
     return words[1:]
 
 
-def given_by(file: Path) -> list[list[str]]:
-    """Give the playbook calls of a test, each as patterns of words; what it computes is ``*``."""
+def playbook_calls(file: Path) -> list[list[str]]:
+    """Return the playbook calls of a test as patterns of arguments; computed parts are ``*``."""
     tree = ast.parse(file.read_text())
     names = {
         target.id: node.value
@@ -144,8 +144,8 @@ def _patterns(node: ast.expr, names: dict[str, ast.expr]) -> list[str]:
     return ["*"]
 
 
-def gives(call: list[str], words: list[str]) -> bool:
-    """Tell whether a call is the command, or the command with more words."""
+def matches(call: list[str], words: list[str]) -> bool:
+    """Return whether a call has all arguments of the command."""
     if call[0] != words[0]:
         return False
     return all(any(fnmatchcase(word, one) for one in call[1:] if one != "*") for word in words[1:])
