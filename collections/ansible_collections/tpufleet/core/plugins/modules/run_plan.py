@@ -35,7 +35,7 @@ options:
     type: path
     required: true
   sweep:
-    description: A file with one run per TPU, each with its own overrides; see docs/runs.md.
+    description: A file with one run per TPU, each with its own overrides; see docs/fleets.md.
     type: str
   code:
     description: The code directory, of which a release is made.
