@@ -7,10 +7,12 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create, observe
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
     ChangeOptions,
-    CloudTpus,
+    list_nodes,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
@@ -32,7 +34,7 @@ def test_eight_tpus_are_made_once_each(local_api: LocalApi, seed: int):
     done = create(
         CloudTpus(api),
         fleet,
-        observe(CloudTpus(api), fleet, ["-"]).present,
+        match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present,
         ChangeOptions(timeout=60),
         quiet,
     )
@@ -47,7 +49,7 @@ def test_eight_tpus_are_made_once_each(local_api: LocalApi, seed: int):
     again = create(
         CloudTpus(api),
         fleet,
-        observe(CloudTpus(api), fleet, ["-"]).present,
+        match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present,
         ChangeOptions(timeout=60),
         quiet,
     )

@@ -8,11 +8,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
     read_disk,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
-    ChangeOptions,
-    CloudTpus,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import ZONE, Say, error

@@ -16,11 +16,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import p
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state import (
     ensure_not_requested,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import delete
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
-    ChangeOptions,
-    CloudTpus,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import ChangeOptions
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Say, error, node
 from tests.collections.test_queued_resources import request

@@ -38,7 +38,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_ways i
     Way,
     way_findings,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import CloudTpus
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_names import folded
 

@@ -5,19 +5,16 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import 
     Different,
     NotConfigured,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import Disk, parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import Disk
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import (
-    create,
-    delete,
-    find,
-    match,
-    observe,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import find, match
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create, delete
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
     ChangeOptions,
-    CloudTpus,
+    list_nodes,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
     name_and_zone,
@@ -182,19 +179,19 @@ def test_a_fleet_is_made_once_and_removed_whole(local_api: LocalApi):
     made = create(
         CloudTpus(api),
         fleet,
-        observe(CloudTpus(api), fleet, ["-"]).present,
+        match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present,
         ChangeOptions(timeout=20),
         quiet,
     )
     again = create(
         CloudTpus(api),
         fleet,
-        observe(CloudTpus(api), fleet, ["-"]).present,
+        match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present,
         ChangeOptions(timeout=20),
         quiet,
     )
     assert [done.changed for done in made + again] == [True] * 3 + [False] * 3
-    seen = observe(CloudTpus(api), fleet, ["-"]).present
+    seen = match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present
     gone = delete(CloudTpus(api), list(seen.values()), ChangeOptions(timeout=20), quiet)
     assert [done.failed for done in gone] == [False] * 3
     assert api.list_nodes().entries == []
@@ -219,7 +216,11 @@ def made(api: TpuApi, **options):
     fleet = parse_fleet([SPOT])
     options = ChangeOptions(timeout=20, replace_dead=True, **options)
     (done,) = create(
-        CloudTpus(api), fleet, observe(CloudTpus(api), fleet, ["-"]).present, options, quiet
+        CloudTpus(api),
+        fleet,
+        match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present,
+        options,
+        quiet,
     )
     assert not done.failed, done.msg
     return done
@@ -232,7 +233,7 @@ def test_a_queued_tpu_comes_through_the_queue_once_and_goes_with_its_request(loc
     assert [made(api).changed, made(api).changed] == [True, False]
     (request,) = api.list_queued_resources()
     assert request["queueingPolicy"] == {"validUntilDuration": "21600s"}
-    seen = observe(CloudTpus(api), parse_fleet([SPOT]), ["-"]).present
+    seen = match(parse_fleet([SPOT]), list_nodes(CloudTpus(api), ["-"]), ["-"]).present
     (gone,) = delete(CloudTpus(api), list(seen.values()), ChangeOptions(timeout=20), quiet)
     assert (gone.failed, api.list_nodes().entries, api.list_queued_resources()) == (False, [], [])
 

@@ -165,7 +165,6 @@ def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_pat
             labels={"owner": hostile, hostile: "x"},
             description=hostile,
             healthDescription=hostile,
-            queuedResource=hostile,
         ),
         unreachable=[hostile],
     )

@@ -14,8 +14,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.bucket_locatio
     bucket_warning,
     location_warning,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.plan import make_plan, parse_date
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import match
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import Say, error, node

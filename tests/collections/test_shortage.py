@@ -11,10 +11,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.quota import Quota, holders
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create, observe
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
     ChangeOptions,
-    CloudTpus,
+    list_nodes,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
@@ -50,7 +52,7 @@ def asked_for(local_api: LocalApi) -> list[str]:
 
 def make(api: TpuApi, *entries, **options):
     fleet = parse_fleet(list(entries))
-    present = observe(CloudTpus(api), fleet, ["-"]).present
+    present = match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present
     return create(CloudTpus(api), fleet, present, ChangeOptions(timeout=20, **options), quiet)
 
 

@@ -229,6 +229,7 @@ def test_a_dead_tpu_called_like_a_group_is_not_taken_for_the_group():
         ({"networkEndpoints": "none"}, "networkEndpoints"),
         ({"id": "a b"}, "invalid id ('a b')"),
         ({"state": {"a": 1}}, "state"),
+        ({"queuedResource": "projects/p/queuedResources/{{ x }}"}, "invalid queuedResource"),
         ({"labels": {"a": 1}}, "labels.a"),
     ],
 )

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Different
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import Disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec import NodeSpec
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import (
     ensure_absent,
     ensure_power,
     ensure_present,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import Disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 

@@ -42,7 +42,8 @@ from ..plugin_utils.doctor.foreign import foreign_findings
 from ..plugin_utils.doctor.inventory_error import ERROR
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
-from ..plugin_utils.fleet.source import open_source, zones_of
+from ..plugin_utils.fleet.cloud_tpus import open_source
+from ..plugin_utils.fleet.source import zones_of
 from ..plugin_utils.runs.watch_heartbeat import (
     HeartbeatError,
     controller_name,

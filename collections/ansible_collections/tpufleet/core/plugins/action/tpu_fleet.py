@@ -18,7 +18,8 @@ from ..module_utils.cloud.node_spec import KEYS_ENTRY, OS_LOGIN_ENTRY, NodeSpec
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.queued_resource import QueuedResource
 from ..module_utils.worker.node_identity import NodeIdentity
-from ..plugin_utils.fleet import reconcile
+from ..plugin_utils.fleet import observed, reconcile
+from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.ownership import (
     DEFAULT_FLEET_NAME,
     LABEL,
@@ -28,7 +29,7 @@ from ..plugin_utils.fleet.ownership import (
     parse_fleet_name,
     request_blocker,
 )
-from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, open_source, zones_of
+from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, zones_of
 from ..plugin_utils.fleet.spec import name_and_zone, parse_fleet, select
 
 #: A state is reported again after this many seconds.
@@ -87,7 +88,8 @@ class ActionModule(ActionBase):
     def _present(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
         fleet = parse_fleet(given["fleet"])
         is_own = _is_own(given)
-        observed = reconcile.observe(source, fleet, zones_of(given["api"]), is_own)
+        zones = zones_of(given["api"])
+        found = observed.match(fleet, list_nodes(source, zones), zones, is_own)
         key = ""
         if given["ssh_public_key_file"] and not given["os_login"]:
             key = f"{given['ssh_user']}:{self._public_key(given['ssh_public_key_file'])}"
@@ -95,18 +97,17 @@ class ActionModule(ActionBase):
             replace(
                 tpu,
                 specs=tuple(
-                    _complete(spec, given, key, observed.present.get(tpu.name))
-                    for spec in tpu.specs
+                    _complete(spec, given, key, found.present.get(tpu.name)) for spec in tpu.specs
                 ),
             )
             for tpu in select(fleet, given["only"] or "")
             if given["zone"] in ("", *tpu.zones)
         )
         options = self._options(given)
-        done = reconcile.create(source, selected, observed.present, options, _Reporter())
+        done = reconcile.create(source, selected, found.present, options, _Reporter())
         return _result(done) | {
-            "unwanted": [reconcile.described(node) for node in observed.unwanted if is_own(node)],
-            "doomed": [reconcile.described(each.replaced) for each in done if each.replaced],
+            "unwanted": [observed.described(node) for node in found.unwanted if is_own(node)],
+            "doomed": [observed.described(each.replaced) for each in done if each.replaced],
         }
 
     def _absent(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,15 +120,15 @@ class ActionModule(ActionBase):
         kept: list[str] = []
         if name:
             fleet = tuple(tpu for tpu in fleet if tpu.name == name)
-            requests = reconcile.waiting_requests(queue, listed, {(name, zone)})
+            requests = observed.waiting_requests(queue, listed, {(name, zone)})
             # A name that the fleet or the queue knows is deleted already; another is a mistake.
             known = requests or any(zone in ("", *tpu.zones) for tpu in fleet)
-            nodes = reconcile.find(listed, name, zone, known=bool(known))
+            nodes = observed.find(listed, name, zone, known=bool(known))
         else:
             queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
-            requests = reconcile.waiting_requests(queue, listed, queued)
+            requests = observed.waiting_requests(queue, listed, queued)
             own = _is_own(given)
-            nodes = list(reconcile.match(fleet, listed, zones, own).present.values())
+            nodes = list(observed.match(fleet, listed, zones, own).present.values())
             kept = [_kept_line(node) for node in nodes if not own(node)]
             blockers = [request_blocker(request, given["fleet_name"]) for request in requests]
             kept += filter(None, blockers)
@@ -143,7 +144,7 @@ class ActionModule(ActionBase):
         done += reconcile.delete(source, nodes, options, report)
         if not any(each.failed for each in done):
             done += reconcile.delete_disks(source, disks, options)
-        doomed = [reconcile.described_request(request) for request in requests]
+        doomed = [observed.described_request(request) for request in requests]
         doomed += [_described(node, given) for node in nodes]
         result = _result(done) | {"doomed": [*doomed, *(disk.described() for disk in disks)]}
         if kept:
@@ -229,7 +230,7 @@ def _owner_check(given: Mapping[str, Any]) -> Callable[[Node | QueuedResource], 
 
 
 def _described(node: Node, given: Mapping[str, Any]) -> dict[str, Any]:
-    return reconcile.described(node) | {"is_ours": _is_own(given)(node)}
+    return observed.described(node) | {"is_ours": _is_own(given)(node)}
 
 
 def _kept_line(node: Node) -> str:

@@ -14,9 +14,10 @@ from ..module_utils.cloud.disks import missing_disks
 from ..module_utils.cloud.errors import CloudError
 from ..module_utils.cloud.session import ApiSettings
 from ..plugin_utils.fleet.bucket_location import bucket_warning
+from ..plugin_utils.fleet.cloud_tpus import open_source
+from ..plugin_utils.fleet.observed import match
 from ..plugin_utils.fleet.plan import Plan, make_plan, parse_date
-from ..plugin_utils.fleet.reconcile import observe
-from ..plugin_utils.fleet.source import open_source, zones_of
+from ..plugin_utils.fleet.source import list_nodes, zones_of
 from ..plugin_utils.fleet.spec import parse_fleet
 
 _SPEC: dict[str, Any] = {
@@ -57,7 +58,7 @@ def _plan(given: Mapping[str, Any]) -> tuple[Plan, list[str]]:
     fleet = parse_fleet(given["fleet"])
     source = open_source(given["api"])
     zones = zones_of(given["api"])
-    observed = observe(source, fleet, zones)
+    observed = match(fleet, list_nodes(source, zones), zones)
     requests = source.list_queued(zones)
     existing = observed.present
     specs = [

@@ -13,8 +13,9 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.cloud.errors import CloudError
+from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours, parse_fleet_name
-from ..plugin_utils.fleet.source import list_nodes, open_source, zones_of
+from ..plugin_utils.fleet.source import list_nodes, zones_of
 from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
 from ..plugin_utils.runs.decision import Action

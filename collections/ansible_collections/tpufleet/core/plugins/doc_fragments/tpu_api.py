@@ -9,38 +9,12 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   api:
-    description: Project, endpoints, credentials and zones; the inventory's variable C(tpu_api).
+    description:
+      - The inventory's variable C(tpu_api). Without the inventory plugin, a dictionary with
+        C(project), and where they differ from Google's, C(endpoint), C(compute_endpoint),
+        C(storage_endpoint) and C(credentials_file), which are explained at
+        P(tpufleet.core.tpu#inventory).
     type: dict
     required: true
-    suboptions:
-      project:
-        description: The Google Cloud project's id.
-        type: str
-        required: true
-      endpoint:
-        description: The address of the Cloud TPU API. Empty for Google's.
-        type: str
-        default: ""
-      credentials_file:
-        description: A key file. Empty for Google's application-default credentials.
-        type: str
-        default: ""
-      compute_endpoint:
-        description:
-          The address of Compute Engine, with C(/compute/v1). Empty for Google's, or for the one
-          below C(endpoint).
-        type: str
-        default: ""
-      storage_endpoint:
-        description:
-          The address of Cloud Storage; STORAGE_EMULATOR_HOST takes precedence. Empty for Google's,
-          or for none if C(endpoint) is set.
-        type: str
-        default: ""
-      zones:
-        description: The zones that the inventory lists.
-        type: list
-        elements: str
-        default: ["-"]
 requirements: [google-auth, requests]
 """

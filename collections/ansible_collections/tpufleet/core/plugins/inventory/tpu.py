@@ -74,6 +74,7 @@ cache_timeout: 60
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,10 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructa
 from ..module_utils.cloud.errors import CloudError, NoAnswer, NotConfigured, one_line
 from ..module_utils.cloud.host_keys import KnownHost, KnownHostsFile, alias_of
 from ..module_utils.cloud.nodes import Node
-from ..module_utils.cloud.session import ApiSettings
+from ..module_utils.cloud.session import API_SETTINGS, ApiSettings
 from ..module_utils.cloud.tpu_api import Listing
 from ..plugin_utils.doctor.inventory_error import known_variables
+from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.hosts import (
     BUILT_VARIABLES,
     Host,
@@ -99,19 +101,15 @@ from ..plugin_utils.fleet.hosts import (
 from ..plugin_utils.fleet.inert_text import trust_inert
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_name
 from ..plugin_utils.fleet.slices import Slice, slices_of
-from ..plugin_utils.fleet.source import Source, open_source
+from ..plugin_utils.fleet.source import Source
 
 #: Ansible's exit status where an inventory or a playbook can't be read.
 _PARSER_ERROR = 4
 _OURS = re.compile(r"(?m)^[\s{,]*[\"']?plugin[\"']?\s*:\s*[\"']?tpufleet\.core\.tpu\b")
 _TEMPLATED = (
     "down_hint",
-    "project",
     "fleet_name",
-    "endpoint",
-    "compute_endpoint",
-    "storage_endpoint",
-    "credentials_file",
+    *API_SETTINGS,
     "ssh_user",
     "ssh_private_key_file",
     "known_hosts_file",
@@ -323,12 +321,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         shared = {
             **values,
             "tpu_api": {
-                "endpoint": settings.endpoint,
-                "compute_endpoint": settings.compute_endpoint,
-                "storage_endpoint": settings.storage_endpoint,
-                "project": settings.project,
+                **asdict(settings),
                 "zones": [str(zone) for zone in self.get_option("zones")],
-                "credentials_file": settings.credentials_file,
             },
             "tpu_ssh": {
                 "user": self._text["ssh_user"],

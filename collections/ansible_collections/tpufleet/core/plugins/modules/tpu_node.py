@@ -126,6 +126,7 @@ reason:
   returned: failure
 """
 
+from functools import partial
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -133,15 +134,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.cloud.errors import QuotaError
 from ..module_utils.cloud.host_keys import KnownHostsFile, published_keys, remember_host_keys
 from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
+from ..module_utils.cloud.node_diff import NodeOutcome, status_of
 from ..module_utils.cloud.node_spec import NODE_OPTIONS, NodeSpec
-from ..module_utils.cloud.node_state import (
-    NodeOutcome,
-    ensure_absent,
-    ensure_power,
-    ensure_present,
-    status_of,
-)
+from ..module_utils.cloud.node_state import ensure_absent, ensure_power, ensure_present
 from ..module_utils.cloud.nodes import Node
+from ..module_utils.cloud.queue_state import list_zone
 from ..module_utils.cloud.quota import QuotaExplainer
 from ..module_utils.cloud.tpu_api import TpuApi
 
@@ -176,7 +173,7 @@ def _create(module: AnsibleModule, api: TpuApi) -> NodeOutcome:
             replace_dead=given["replace_dead"],
         )
     except QuotaError as refused:
-        raise QuotaExplainer(api).explain(refused, spec) from None
+        raise QuotaExplainer(partial(list_zone, api)).explain(refused, spec) from None
 
 
 def _update_known_hosts(module: AnsibleModule, api: TpuApi, node: Node) -> None:
@@ -184,9 +181,8 @@ def _update_known_hosts(module: AnsibleModule, api: TpuApi, node: Node) -> None:
     if state == "absent":
         KnownHostsFile(file).forget(node.key)
     elif state == "present":
-        for worker in remember_host_keys(
-            lambda: published_keys(api, node, with_names=True), node, file, api.polling
-        ):
+        read_keys = partial(published_keys, api.guest_attributes, node, with_names=True)
+        for worker in remember_host_keys(read_keys, node, file, api.polling):
             module.warn(f"worker {worker} of TPU {node.where} published no ssh host keys")
 
 

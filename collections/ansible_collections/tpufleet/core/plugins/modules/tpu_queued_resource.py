@@ -136,6 +136,7 @@ reason:
   returned: failure
 """
 
+from functools import partial
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -147,6 +148,7 @@ from ..module_utils.cloud.queue_state import (
     QueuedOutcome,
     ensure_not_requested,
     ensure_requested,
+    list_zone,
 )
 from ..module_utils.cloud.queued_resource import QueuedResourceSpec
 from ..module_utils.cloud.quota import QuotaExplainer
@@ -185,7 +187,7 @@ def _create(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
             replace_dead=given["replace_dead"],
         )
     except QuotaError as refused:
-        raise QuotaExplainer(api).explain(refused, spec.tpu) from None
+        raise QuotaExplainer(partial(list_zone, api)).explain(refused, spec.tpu) from None
 
 
 def _spec(given: dict[str, Any]) -> QueuedResourceSpec:

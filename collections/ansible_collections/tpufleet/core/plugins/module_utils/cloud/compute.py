@@ -1,4 +1,4 @@
-"""Client of Google's Compute Engine API v1: firewall rules, networks, disks, operations.
+"""Client of Google's Compute Engine API v1: firewall rules, disks, operations.
 
 Reference: https://cloud.google.com/compute/docs/reference/rest/v1.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from . import errors
 from .http import GoogleHttp, Polling, RetryPolicy, list_of
 from .names import last_part
-from .session import ApiSettings
+from .session import ApiSettings, open_session
 
 _PAGE_SIZE = "maxResults"
 
@@ -32,12 +33,12 @@ class ComputeApi:
         self.polling = polling or Polling()
         self._http = GoogleHttp(
             settings.compute_address,
-            settings.credentials_file,
+            partial(open_session, settings.compute_address, settings.credentials_file),
             retry=retry,
             sleep=self.polling.sleep,
         )
 
-    # --- firewall rules and networks -------------------------------------------------------------
+    # --- firewall rules --------------------------------------------------------------------------
 
     def list_firewalls(self) -> list[Mapping[str, Any]]:
         """List all firewall rules of the project."""
@@ -59,11 +60,6 @@ class ComputeApi:
     def delete_firewall(self, name: str) -> Mapping[str, Any] | None:
         """Delete a firewall rule; return the operation, None if it does not exist."""
         return self._delete(self._firewall_path(name), f"delete the firewall rule {name}")
-
-    def get_network(self, name: str) -> Mapping[str, Any] | None:
-        """Return a network as JSON, None if it does not exist."""
-        path = f"{self._project}/global/networks/{quote(name, safe='')}"
-        return self._get(path, f"read the network {name}")
 
     # --- disks -----------------------------------------------------------------------------------
 

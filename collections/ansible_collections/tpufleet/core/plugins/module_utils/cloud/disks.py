@@ -14,8 +14,9 @@ from . import errors
 from .compute import ComputeApi
 from .deletion import Found, delete_exactly
 from .fields import Fields
+from .names import Disk
 from .node_spec import NodeSpec
-from .nodes import Disk, Node
+from .nodes import Node
 from .shapes import generation_of
 
 #: Disks whose description begins so are the collection's; no other is ever deleted.

@@ -1,4 +1,4 @@
-"""Typed fields of a JSON object that a cloud API sent."""
+"""Validation of names, and of the fields of JSON objects that a cloud API sent."""
 
 from __future__ import annotations
 
@@ -7,11 +7,28 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from ..worker.node_identity import NODE_ID, NODE_NAME
-from .errors import BadAnswer
+from ..worker.node_identity import NODE_ID, NODE_NAME, ZONE
+from .errors import BadAnswer, NotConfigured
 from .names import last_part
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]*")
+
+
+def check_name(name: str) -> None:
+    """Check the name of a new TPU or queued resource. Raises NotConfigured."""
+    if not re.fullmatch(NODE_NAME, name) or not name[0].isalpha():
+        raise NotConfigured(
+            f"invalid TPU name ({name!r:.80}). Use up to 63 of a-z, 0-9 and -, a letter first"
+        )
+
+
+def check_zone(zone: str) -> None:
+    """Check the name of a zone; a region is none. Raises NotConfigured."""
+    if not re.fullmatch(ZONE, zone):
+        raise NotConfigured(
+            f"invalid zone ({zone!r:.80}). Use one such as us-central2-b; "
+            "`gcloud compute tpus locations list` shows them"
+        )
 
 
 class Fields:

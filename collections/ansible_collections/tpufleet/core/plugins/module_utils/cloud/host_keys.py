@@ -21,7 +21,6 @@ from pathlib import Path
 from .errors import CloudError, DeadlineExceeded, NotConfigured
 from .http import Polling
 from .nodes import Node
-from .tpu_api import TpuApi
 
 #: Where Google's guest agent publishes the keys, and the attribute with the guest's host name.
 HOST_KEYS_PATH = "hostkeys/"
@@ -30,6 +29,9 @@ HOST_NAME_ENTRY = "hostname"
 
 #: How long a READY TPU may take to publish its host keys, in seconds: guests do so late.
 PUBLISHED_WITHIN_S = 120.0
+
+#: Reads the guest attributes below a path: of a zone, a TPU, and workers (all if empty).
+ReadAttributes = Callable[[str, str, str, Sequence[int]], list[dict[str, str]]]
 
 _KEY_TYPE = re.compile(r"(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.\-]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?")
@@ -160,7 +162,9 @@ class KnownHostsFile:
             os.close(lock)
 
 
-def published_keys(api: TpuApi, node: Node, *, with_names: bool = False) -> list[KnownHost]:
+def published_keys(
+    read_attributes: ReadAttributes, node: Node, *, with_names: bool = False
+) -> list[KnownHost]:
     """Read the host keys that a READY TPU's workers have published.
 
     One request for all workers; one for each where the answer does not tell them apart.
@@ -168,18 +172,22 @@ def published_keys(api: TpuApi, node: Node, *, with_names: bool = False) -> list
     """
     path = ALL_PATHS if with_names else HOST_KEYS_PATH
     workers = len(node.endpoints)
-    answers = api.guest_attributes(node.zone, node.name, path)
+    answers = read_attributes(node.zone, node.name, path, ())
     if len(answers) != workers:
-        answers = [_worker_attributes(api, node, path, worker) for worker in range(workers)]
+        answers = [
+            _worker_attributes(read_attributes, node, path, worker) for worker in range(workers)
+        ]
     found = [
         known_host(alias_of(node.key, worker), answer) for worker, answer in enumerate(answers)
     ]
     return [host for host in found if host]
 
 
-def _worker_attributes(api: TpuApi, node: Node, path: str, worker: int) -> dict[str, str]:
+def _worker_attributes(
+    read_attributes: ReadAttributes, node: Node, path: str, worker: int
+) -> dict[str, str]:
     try:
-        answer = api.guest_attributes(node.zone, node.name, path, [worker])
+        answer = read_attributes(node.zone, node.name, path, [worker])
     except CloudError:
         return {}  # the API may not know a worker that has published nothing yet
     return answer[0] if answer else {}

@@ -6,11 +6,10 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from . import errors
-from .session import open_session
 
 PAGE_SIZE = 500
 
@@ -57,28 +56,28 @@ class Polling:
 
 
 class GoogleHttp:
-    """Requests to one address with one key. Safe for several threads.
+    """Requests to one address in one session. Safe for several threads.
 
-    Every failure is a CloudError of one line that names the request.
+    ``open_session`` is called by the first request. Every failure is a CloudError of one line that
+    names the request.
     """
 
     def __init__(
         self,
         address: str,
-        credentials_file: str,
+        open_session: Callable[[], Any],
         *,
         retry: RetryPolicy | None = None,
         sleep: Callable[[float], None] = time.sleep,
-        open_session: Callable[[str, str], Any] = open_session,
     ) -> None:
         self.address = address
         self._retry = retry or RetryPolicy()
         self._sleep = sleep
-        self._open_session = partial(open_session, address, credentials_file)
+        self._open_session = open_session
 
     @cached_property
     def _session(self) -> Any:
-        """Opened by the first request: an inventory from a cache needs no credentials."""
+        # Opened late: an inventory from a cache needs no credentials.
         return self._open_session()
 
     def pages(

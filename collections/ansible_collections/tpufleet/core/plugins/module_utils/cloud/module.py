@@ -11,15 +11,6 @@ from .errors import CloudError
 from .session import ApiSettings
 from .tpu_api import TpuApi
 
-API_OPTIONS: dict[str, Any] = {
-    "project": {"type": "str", "required": True},
-    "endpoint": {"type": "str", "default": ""},
-    **{
-        key: {"type": "str", "default": ""}
-        for key in ("credentials_file", "compute_endpoint", "storage_endpoint")
-    },
-    "zones": {"type": "list", "elements": "str", "default": ["-"]},
-}
 #: Options of a module about one named resource of a zone.
 NAMED_OPTIONS: dict[str, Any] = {
     "name": {"type": "str", "required": True},
@@ -39,7 +30,7 @@ def run_cloud_module(
     """Parse the options, work, and exit with the result, or with a one-line error and a reason."""
     module = AnsibleModule(
         argument_spec={
-            "api": {"type": "dict", "required": True, "options": API_OPTIONS},
+            "api": {"type": "dict", "required": True},
             **options,
         },
         required_if=list(required_if),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import NotConfigured
-from .names import check_name, check_zone
-from .nodes import Disk
+from .fields import check_name, check_zone
+from .names import Disk
 from .shapes import CONFIG_TYPES, shape_of, type_of_config
 
 #: The metadata entry with the ssh keys that are allowed in: one line ``user:public key`` each.

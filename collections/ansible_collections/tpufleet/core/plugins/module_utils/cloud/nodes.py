@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ..worker.node_identity import NODE_NAME, ZONE
 from .errors import BadAnswer
 from .fields import Fields
-from .names import PROJECT, last_part
+from .names import PROJECT, Disk
 from .shapes import type_of_config
 
 #: States of a TPU that the cloud took back for good; a spot TPU must be recreated.
@@ -29,43 +29,6 @@ class Endpoint:
 
     internal_ip: str
     external_ip: str
-
-
-@dataclass(frozen=True)
-class Disk:
-    """A data disk of a TPU.
-
-    Args:
-        source: the disk's name, or the API's full path of it.
-        writable: attached for reading and writing.
-        size_gb: create the disk in this size if it does not exist; 0: it must exist.
-        type: the type to create; empty for the one that fits the TPU.
-    """
-
-    source: str
-    writable: bool = False
-    size_gb: int = 0
-    type: str = ""
-
-    @property
-    def name(self) -> str:
-        """The disk's name without its path."""
-        return last_part(self.source)
-
-    @property
-    def mode(self) -> str:
-        """The API's word for how it is attached."""
-        return "READ_WRITE" if self.writable else "READ_ONLY"
-
-    def __str__(self) -> str:
-        """Format it for people: ``corpus (read-only)``."""
-        return f"{self.name} ({'read-write' if self.writable else 'read-only'})"
-
-    def path(self, project: str, zone: str) -> str:
-        """Return the API's full path; a name alone is a disk of the TPU's project and zone."""
-        if "/" in self.source:
-            return self.source
-        return f"projects/{project}/zones/{zone}/disks/{self.source}"
 
 
 @dataclass(frozen=True)

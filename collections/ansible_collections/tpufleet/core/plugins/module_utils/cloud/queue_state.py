@@ -1,4 +1,4 @@
-"""State of one queued resource: how it differs from the desired state, and the change to it."""
+"""State of one queued resource: the change to the desired one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from . import errors
 from .deletion import Found, delete_exactly
 from .disks import ensure_disks
-from .nodes import Node
+from .nodes import Node, parse_node
 from .outcome import Outcome
 from .queued_resource import QueuedResource, QueuedResourceSpec, parse_queued_resource
 from .refusals import explain_refusal
@@ -124,6 +124,14 @@ def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
         return None
     request = _read(api, node.zone, node.queued_resource)
     return request if request and request.nodes == (node.name,) else None
+
+
+def list_zone(api: TpuApi, zone: str) -> tuple[list[Node], list[QueuedResource]]:
+    """List the TPUs and the queued resources of a zone: what holds its quota."""
+    return (
+        [parse_node(entry) for entry in api.list_nodes((zone,)).entries],
+        [parse_queued_resource(entry) for entry in api.list_queued_resources((zone,))],
+    )
 
 
 def _read(api: TpuApi, zone: str, name: str) -> QueuedResource | None:

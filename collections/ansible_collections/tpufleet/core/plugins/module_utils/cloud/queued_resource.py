@@ -14,8 +14,8 @@ from typing import Any
 
 from ..worker.node_identity import NODE_NAME, ZONE
 from .errors import BadAnswer, NotConfigured, one_line
-from .fields import Fields
-from .names import PROJECT, check_name
+from .fields import Fields, check_name
+from .names import PROJECT
 from .node_spec import NodeSpec
 from .nodes import Node
 from .shapes import chips_of, type_of_config

@@ -7,15 +7,14 @@ one generation, preemptible or on demand, in one zone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from . import errors
 from .node_spec import NodeSpec
-from .nodes import Node, parse_node
-from .queued_resource import QueuedResource, parse_queued_resource, without_nodes
+from .nodes import Node
+from .queued_resource import QueuedResource, without_nodes
 from .shapes import chips_of, generation_of
-from .tpu_api import TpuApi
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,15 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
 
 
 class QuotaExplainer:
-    """Adds to quota errors what holds the quota; lists it once each. Safe for several threads."""
+    """Adds to quota errors what holds the quota; lists it once each. Safe for several threads.
 
-    def __init__(self, api: TpuApi) -> None:
-        self._api = api
+    ``list_zone`` lists the TPUs and the queued resources of a zone. It raises CloudError.
+    """
+
+    def __init__(
+        self, list_zone: Callable[[str], tuple[Iterable[Node], Iterable[QueuedResource]]]
+    ) -> None:
+        self._list_zone = list_zone
         self._lock = threading.Lock()
         self._explained: set[Quota] = set()
 
@@ -84,11 +88,7 @@ class QuotaExplainer:
 
     def _holders(self, quota: Quota) -> str:
         try:
-            nodes = [parse_node(entry) for entry in self._api.list_nodes((quota.zone,)).entries]
-            requests = [
-                parse_queued_resource(entry)
-                for entry in self._api.list_queued_resources((quota.zone,))
-            ]
+            nodes, requests = self._list_zone(quota.zone)
         except errors.CloudError as error:
             return f"what holds it is unknown ({error})"
         return holders(quota, nodes, requests)

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from . import errors
 from .node_spec import NodeSpec
-from .tpu_api import TpuApi
 
 #: This many names are shown, the nearest to the requested one.
 _AT_MOST = 8
 _FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
 
 
-def explain_refusal(api: TpuApi, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
+class Catalog(Protocol):
+    """What zones offer. Methods raise CloudError."""
+
+    def list_zones(self) -> list[str]:
+        """List the zones that have TPUs."""
+
+    def list_accelerator_types(self, zone: str) -> list[str]:
+        """List the accelerator types that a zone offers."""
+
+    def list_runtime_versions(self, zone: str) -> list[str]:
+        """List the runtime versions that a zone offers."""
+
+
+def explain_refusal(api: Catalog, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
     """Return the refusal of a creation with what is allowed instead, as far as the API tells."""
     text = str(refused)
     # Names that the API's own message has are not repeated.
@@ -24,7 +37,7 @@ def explain_refusal(api: TpuApi, refused: errors.CloudError, spec: NodeSpec) -> 
     return type(refused)("; ".join([text, *more]))
 
 
-def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
+def _offers(api: Catalog, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
     zone = spec.zone
     try:
         types = api.list_accelerator_types(zone)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,21 +37,18 @@ class ApiSettings:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ApiSettings:
         """Validate the variable ``tpu_api``. Raises NotConfigured."""
-        settings = cls(
-            project=str(given.get("project") or ""),
-            endpoint=str(given.get("endpoint") or "").strip().rstrip("/"),
-            credentials_file=str(given.get("credentials_file") or ""),
-            compute_endpoint=str(given.get("compute_endpoint") or "").strip().rstrip("/"),
-            storage_endpoint=str(given.get("storage_endpoint") or "").strip().rstrip("/"),
-        )
+        texts = {name: str(given.get(name) or "") for name in API_SETTINGS}
+        addresses = {
+            name: text.strip().rstrip("/") for name, text in texts.items() if "endpoint" in name
+        }
+        settings = cls(**texts | addresses)
         if not re.fullmatch(PROJECT, settings.project):
             raise NotConfigured(
                 f"project: not a Google Cloud project id ({settings.project!r}). Set yours in "
                 "inventory/gcp/tpu.yml (`gcloud projects list`), or use the local cloud: "
                 "-i inventory/local"
             )
-        for option in ("endpoint", "compute_endpoint", "storage_endpoint"):
-            value = getattr(settings, option)
+        for option, value in addresses.items():
             parts = urlsplit(value or GOOGLE_TPU)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise NotConfigured(f"{option}: expected http(s)://host[:port] ({value!r})")
@@ -76,6 +73,10 @@ class ApiSettings:
             emulator = f"http://{emulator}"
         address = emulator or self.storage_endpoint
         return address or ("" if self.endpoint else GOOGLE_STORAGE)
+
+
+#: The options of the inventory plugin that are settings of the API.
+API_SETTINGS = tuple(field.name for field in fields(ApiSettings))
 
 
 def is_loopback(url: str) -> bool:

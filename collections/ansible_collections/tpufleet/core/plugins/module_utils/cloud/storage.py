@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -94,10 +95,9 @@ class Bucket:
         self.address = address.rstrip("/")
         self._http = GoogleHttp(
             self.address,
-            credentials_file,
+            partial(open_storage_session, self.address, credentials_file),
             retry=retry,
             sleep=sleep,
-            open_session=open_storage_session,
         )
 
     @classmethod

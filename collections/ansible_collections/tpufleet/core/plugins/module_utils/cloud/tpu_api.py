@@ -10,15 +10,16 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote
 
 from . import errors
 from .compute import ComputeApi
+from .fields import check_zone
 from .http import GoogleHttp, Polling, RetryPolicy, list_of
-from .names import ALL_ZONES, check_zone, last_part
-from .session import ApiSettings
+from .names import ALL_ZONES, last_part
+from .session import ApiSettings, open_session
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class TpuApi:
         self.polling = polling or Polling()
         self._retry = retry
         self._http = GoogleHttp(
-            settings.address, settings.credentials_file, retry=retry, sleep=self.polling.sleep
+            settings.address,
+            partial(open_session, settings.address, settings.credentials_file),
+            retry=retry,
+            sleep=self.polling.sleep,
         )
 
     @cached_property

@@ -12,9 +12,9 @@ from ...module_utils.cloud.shapes import shape_of
 from ...module_utils.cloud.storage import BucketUrl
 from ...module_utils.worker.doctor_finding import Finding, mend, ok, unseen
 from ..fleet.bucket_location import location_warning
+from ..fleet.observed import match
 from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
-from ..fleet.reconcile import observe
-from ..fleet.source import Source
+from ..fleet.source import Source, list_nodes
 from ..fleet.spec import FleetEntry, parse_fleet
 from .doctor_probe import Probe, Reply, StorageProbe
 
@@ -67,7 +67,7 @@ def quota_findings(
 ) -> list[Finding]:
     """Check what holds quota, by type and zone, and what holds it for nothing."""
     try:
-        observed = observe(source, fleet, zones)
+        observed = match(fleet, list_nodes(source, zones), zones)
         requests = source.list_queued(zones)
     except errors.CloudError as error:
         return [unseen("quota", str(error))]

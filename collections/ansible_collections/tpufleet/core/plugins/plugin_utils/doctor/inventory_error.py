@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...module_utils.cloud.session import API_SETTINGS
+
 ERROR = "tpu_inventory_error"
 """The variable with the reason why the inventory could not be read."""
 
@@ -20,11 +22,10 @@ def known_variables(
         other: the options that need no evaluation.
         hints: the inventory's own variables.
     """
-    api = ("project", "endpoint", "compute_endpoint", "storage_endpoint", "credentials_file")
     ssh = {"user": "ssh_user", "private_key_file": "ssh_private_key_file"}
     ssh["known_hosts_file"] = "known_hosts_file"
     # An endpoint that could not be evaluated must not be taken for Google's.
-    known = {key: text[key] for key in api} if set(api) <= set(text) else {}
+    known = {key: text[key] for key in API_SETTINGS} if set(API_SETTINGS) <= set(text) else {}
     return {
         **hints,
         "tpu_api": known | {"zones": other.get("zones", ["-"])},

@@ -9,13 +9,13 @@ from datetime import date
 from typing import Any
 
 from ...module_utils.cloud.errors import NotConfigured
+from ...module_utils.cloud.node_diff import compare
 from ...module_utils.cloud.node_spec import NodeSpec
-from ...module_utils.cloud.node_state import compare
 from ...module_utils.cloud.nodes import Node
 from ...module_utils.cloud.queued_resource import QueuedResource, without_nodes
 from ...module_utils.cloud.quota import Quota, deletion_command
 from ...module_utils.cloud.shapes import chips_of, shape_of
-from .reconcile import Observed, described, described_request
+from .observed import Observed, described, described_request
 from .spec import FleetEntry
 
 #: A warning from this many days before the end of the grant.

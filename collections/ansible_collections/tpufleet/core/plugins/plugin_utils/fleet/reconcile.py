@@ -1,8 +1,8 @@
-"""Reconciliation of a fleet: desired TPUs against existing ones, then all changes in parallel."""
+"""Changes to the TPUs of a fleet, all in parallel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,28 +10,19 @@ from typing import Any
 from ...module_utils.cloud import errors
 from ...module_utils.cloud.disks import StoredDisk, ensure_disk_absent
 from ...module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
+from ...module_utils.cloud.node_diff import NodeOutcome, status_of
 from ...module_utils.cloud.node_spec import NodeSpec
-from ...module_utils.cloud.node_state import NodeOutcome, status_of
 from ...module_utils.cloud.nodes import Node
-from ...module_utils.cloud.queued_resource import QueuedResource, without_nodes
+from ...module_utils.cloud.queued_resource import QueuedResource
+from ...module_utils.cloud.quota import QuotaExplainer
 from .source import ChangeOptions, Source, list_nodes
 from .spec import FleetEntry
 
 AT_ONCE = 16
-#: How many existing TPUs an error about an unknown name lists.
-LISTED_NAMES = 8
 #: Number of the first wait for capacity in Polling.pause: 10 s, the longest one.
 _LONGEST_PAUSE = 12
 #: Receives the name of a TPU and the state that it waits in.
 Report = Callable[[str, str], None]
-
-
-@dataclass(frozen=True)
-class Observed:
-    """The fleet against what exists: its TPUs by name, and those that it does not name."""
-
-    present: Mapping[str, Node]
-    unwanted: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
@@ -55,90 +46,6 @@ class Result:
         return bool(self.reason)
 
 
-def observe(
-    source: Source,
-    fleet: Sequence[FleetEntry],
-    zones: Sequence[str],
-    is_own: Callable[[Node], bool] = lambda _node: True,
-) -> Observed:
-    """List the zones and find the fleet's TPUs. Raises PartialAnswer, NotConfigured."""
-    return match(fleet, list_nodes(source, zones), zones, is_own)
-
-
-def match(
-    fleet: Sequence[FleetEntry],
-    nodes: Iterable[Node],
-    zones: Sequence[str],
-    is_own: Callable[[Node], bool] = lambda _node: True,
-) -> Observed:
-    """Find each TPU of the fleet among the nodes, in one of its zones.
-
-    Of several with its name, the fleet's own comes before another's, then a living one first.
-    """
-    for tpu in fleet:
-        unlisted = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
-        if unlisted:
-            raise errors.NotConfigured(
-                f"tpu_fleet, {tpu.name}: the inventory does not list the zone {unlisted[0]} "
-                f"({', '.join(zones)}). Add it to zones in tpu.yml"
-            )
-    nodes = list(nodes)
-    present: dict[str, Node] = {}
-    for tpu in fleet:
-        candidates = [node for node in nodes if node.name == tpu.name and node.zone in tpu.zones]
-        candidates.sort(
-            key=lambda node: (not is_own(node), node.is_lost, tpu.zones.index(node.zone))
-        )
-        if candidates:
-            present[tpu.name] = candidates[0]
-    matched = {(node.zone, node.name) for node in present.values()}
-    return Observed(present, tuple(node for node in nodes if (node.zone, node.name) not in matched))
-
-
-def find(nodes: Iterable[Node], name: str, zone: str = "", *, known: bool = False) -> list[Node]:
-    """Find the one TPU of this name.
-
-    Returns none for a ``known`` name. Raises NotConfigured for an unknown one, and for one that
-    several zones have.
-    """
-    nodes = list(nodes)
-    found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
-    if not found and not known:
-        where = f"in zone {zone}" if zone else "in the listed zones"
-        existing = sorted(node.where for node in nodes)
-        more = f" and {len(existing) - LISTED_NAMES} more" if len(existing) > LISTED_NAMES else ""
-        raise errors.NotConfigured(
-            f"there is no TPU {name!r} {where}; "
-            + (
-                f"there are {', '.join(existing[:LISTED_NAMES])}{more}"
-                if existing
-                else "none exist"
-            )
-        )
-    if len(found) > 1:
-        zones = ", ".join(sorted(node.zone for node in found))
-        raise errors.NotConfigured(
-            f"several zones have a TPU {name} ({zones}). Name one: -e zone=ZONE"
-        )
-    return found
-
-
-def waiting_requests(
-    requests: Iterable[QueuedResource],
-    nodes: Iterable[Node],
-    named: Collection[tuple[str, str]],
-) -> list[QueuedResource]:
-    """Return the named requests without a TPU, which would create one later or hold quota.
-
-    ``named`` has names and zones; an empty zone means any.
-    """
-    return [
-        request
-        for request in without_nodes(requests, nodes)
-        if (request.name, request.zone) in named or (request.name, "") in named
-    ]
-
-
 def create(
     source: Source,
     fleet: Sequence[FleetEntry],
@@ -152,6 +59,8 @@ def create(
     what holds the quota.
     """
 
+    quota = QuotaExplainer(lambda zone: (list_nodes(source, [zone]), source.list_queued([zone])))
+
     def one(tpu: FleetEntry) -> Result:
         def progress(state: str) -> None:
             report(tpu.name, state)
@@ -159,7 +68,7 @@ def create(
         result = _guarded(
             tpu.name,
             tpu.zones[0],
-            lambda: _create_one(source, tpu, present.get(tpu.name), options, progress),
+            lambda: _create_one(source, quota, tpu, present.get(tpu.name), options, progress),
         )
         if result.changed and not options.check:
             progress("READY")
@@ -230,39 +139,9 @@ def delete_disks(
     return _in_parallel(one, disks)
 
 
-def described(node: Node) -> dict[str, Any]:
-    """Return what a plan or the question before a deletion shows of a TPU."""
-    kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
-    workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
-    return {
-        "name": node.name,
-        "zone": node.zone,
-        "accelerator_type": node.accelerator_type,
-        "spot": node.spot,
-        "id": node.key,
-        "state": node.state,
-        "workers": len(node.endpoints),
-        "words": f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})",
-    }
-
-
-def described_request(request: QueuedResource) -> dict[str, Any]:
-    """Return what a plan or the question before a deletion shows of a queued resource."""
-    kind = f"{request.accelerator_type}{', spot' if request.is_preemptible else ''}"
-    return {
-        "name": request.name,
-        "zone": request.zone,
-        "id": request.key,
-        "state": request.state,
-        "accelerator_type": request.accelerator_type,
-        "chips": request.chips,
-        "error": request.error,
-        "words": f"queued resource {request.name} ({request.zone}, {kind}, {request.state})",
-    }
-
-
 def _create_one(
     source: Source,
+    quota: QuotaExplainer,
     tpu: FleetEntry,
     present: Node | None,
     options: ChangeOptions,
@@ -279,7 +158,7 @@ def _create_one(
                 progress(f"no capacity in {spec.zone}")
                 continue
             except errors.QuotaError as refused:
-                raise source.explain_quota(refused, spec) from None
+                raise quota.explain(refused, spec) from None
             if present and outcome.node and outcome.node.key != present.key:
                 _forget(present, options)
             warnings = _remember_keys(source, outcome.node, options, progress)

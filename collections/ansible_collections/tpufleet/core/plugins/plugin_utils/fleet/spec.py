@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils.cloud.errors import NotConfigured
+from ...module_utils.cloud.names import Disk
 from ...module_utils.cloud.node_spec import NodeSpec, parse_duration
-from ...module_utils.cloud.nodes import Disk
 
 _TEXTS = (
     *("accelerator_type", "runtime_version", "network", "subnetwork", "description"),

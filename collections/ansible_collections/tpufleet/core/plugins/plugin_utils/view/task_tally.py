@@ -16,7 +16,6 @@ OK, CHANGED, SKIPPED, FAILED, UNREACHABLE, IGNORED = (
     "unreachable",
     "ignored",
 )
-_BAD = (FAILED, UNREACHABLE)
 _ITEMS_SHOWN = 3
 _WORDS_WITHOUT_A_CAUSE = ("non-zero return code", "MODULE FAILURE", "Module failed")
 """What core says of a command or a module that ended badly: the cause is in what it printed."""

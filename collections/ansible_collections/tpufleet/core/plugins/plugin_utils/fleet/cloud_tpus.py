@@ -1,0 +1,212 @@
+"""The TPUs of the Cloud TPU API."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...module_utils.cloud.compute import ComputeApi
+from ...module_utils.cloud.errors import CloudError
+from ...module_utils.cloud.host_keys import KnownHost, published_keys
+from ...module_utils.cloud.http import RetryPolicy
+from ...module_utils.cloud.node_diff import NodeOutcome, outcome_of
+from ...module_utils.cloud.node_spec import NodeSpec
+from ...module_utils.cloud.node_state import ensure_absent, ensure_present, read_node
+from ...module_utils.cloud.nodes import Node, parse_node
+from ...module_utils.cloud.outcome import Outcome
+from ...module_utils.cloud.queue_state import (
+    ensure_not_requested,
+    ensure_requested,
+    queued_resource_of,
+)
+from ...module_utils.cloud.queued_resource import (
+    QueuedResource,
+    QueuedResourceSpec,
+    parse_queued_resource,
+)
+from ...module_utils.cloud.session import ApiSettings
+from ...module_utils.cloud.tpu_api import Listing, TpuApi
+from .source import ChangeOptions, Progress, Source
+from .spec import FleetEntry
+
+
+def open_source(api: Mapping[str, Any], *, retry: RetryPolicy | None = None) -> Source:
+    """Open the source that the inventory's variable ``tpu_api`` describes. Raises NotConfigured.
+
+    No request is made, and no credentials are read, before they are needed.
+    """
+    return CloudTpus(TpuApi(ApiSettings.of(api), retry=retry))
+
+
+class CloudTpus:
+    """The nodes of the Cloud TPU API."""
+
+    def __init__(self, api: TpuApi) -> None:
+        self._api = api
+        self.polling = api.polling
+
+    @property
+    def compute(self) -> ComputeApi:
+        """Compute Engine of the same project, for data disks."""
+        return self._api.compute
+
+    def list(self, zones: Sequence[str], *, allow_partial: bool = False) -> Listing:
+        """List the nodes without their metadata, which may hold startup scripts with secrets."""
+        listing = self._api.list_nodes(zones, allow_partial=allow_partial)
+        return Listing([_without_metadata(node) for node in listing.entries], listing.unreachable)
+
+    def parse(self, entry: object) -> Node:
+        """Validate a node of the API's JSON."""
+        return parse_node(entry)
+
+    def describe(self, zone: str, name: str) -> Node | None:
+        """Return one node; None if it does not exist."""
+        return read_node(self._api, zone, name)
+
+    def create(
+        self,
+        tpu: FleetEntry,
+        spec: NodeSpec,
+        present: Node | None,
+        options: ChangeOptions,
+        progress: Progress,
+    ) -> NodeOutcome:
+        """Create or change a node, through the queue where the fleet says so."""
+        if tpu.queued and (present is None or present.is_lost):
+            return self._create_queued(tpu, spec, present, options, progress)
+        return ensure_present(
+            self._api,
+            spec,
+            timeout=options.timeout,
+            check=options.check,
+            recreate=options.recreate,
+            replace_dead=options.replace_dead,
+            agreed=options.agreed,
+            progress=progress,
+            check_owner=options.check_owner,
+        )
+
+    def _create_queued(
+        self,
+        tpu: FleetEntry,
+        spec: NodeSpec,
+        present: Node | None,
+        options: ChangeOptions,
+        progress: Progress,
+    ) -> NodeOutcome:
+        """Request a TPU that does not exist, or is lost, and wait until it is READY."""
+        request = _request_for(tpu, spec)
+        if present:
+            options.check_owner(present)
+        created_present = present is not None and present.queued_resource == request.name
+        check_owner = (lambda _request: None) if created_present else options.check_owner
+        if options.check:
+            planned = ensure_requested(
+                self._api,
+                request,
+                timeout=options.timeout,
+                check=True,
+                replace_dead=options.replace_dead,
+                check_owner=check_owner,
+            )
+            return replace(outcome_of(spec, present, True, created=True), msg=planned.msg)
+        if present and not present.queued_resource:
+            ensure_absent(
+                self._api,
+                present.zone,
+                present.name,
+                timeout=options.timeout,
+                agreed={present.key},
+            )
+        for _ in range(2):
+            done = ensure_requested(
+                self._api,
+                request,
+                timeout=options.timeout,
+                replace_dead=options.replace_dead,
+                progress=progress,
+                check_owner=check_owner,
+            )
+            if done.changed or self.describe(spec.zone, spec.name) is not None:
+                break
+            # Somebody deleted its TPU, so this request will never create another.
+            ensure_not_requested(
+                self._api,
+                spec.zone,
+                request.name,
+                timeout=options.timeout,
+                agreed={done.request.key} if done.request else (),
+                progress=progress,
+            )
+        outcome = ensure_present(
+            self._api,
+            spec,
+            timeout=options.timeout,
+            progress=progress,
+            check_owner=options.check_owner,
+        )
+        return replace(outcome_of(spec, present, True, outcome.node, created=True), msg=done.msg)
+
+    def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
+        """Delete a node, and the queued resource that created it and no other."""
+        request = None if options.check else queued_resource_of(self._api, node)
+        outcome = ensure_absent(
+            self._api,
+            node.zone,
+            node.name,
+            timeout=options.timeout,
+            check=options.check,
+            agreed=_agreed(node.key, options),
+            progress=progress,
+        )
+        if request:
+            # Without its TPU it only holds quota.
+            ensure_not_requested(
+                self._api,
+                request.zone,
+                request.name,
+                timeout=options.timeout,
+                agreed={request.key},
+            )
+        return outcome
+
+    def list_queued(self, zones: Sequence[str]) -> Sequence[QueuedResource]:
+        """List the queued resources."""
+        return [parse_queued_resource(entry) for entry in self._api.list_queued_resources(zones)]
+
+    def delete_queued(
+        self, request: QueuedResource, options: ChangeOptions, progress: Progress
+    ) -> Outcome:
+        """Delete a queued resource without TPUs."""
+        return ensure_not_requested(
+            self._api,
+            request.zone,
+            request.name,
+            timeout=options.timeout,
+            check=options.check,
+            agreed=_agreed(request.key, options),
+            progress=progress,
+        )
+
+    def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
+        """Read the workers' guest attributes."""
+        return published_keys(self._api.guest_attributes, node, with_names=with_names)
+
+    def creation_error(self, zone: str, name: str) -> CloudError | None:
+        """Return the error of the last creation among the API's operations."""
+        return self._api.creation_error(zone, name)
+
+
+def _agreed(key: str, options: ChangeOptions) -> Collection[str]:
+    """Return what may be deleted; without a list from a person only this one, not a later one."""
+    return {key} if options.agreed is None else options.agreed
+
+
+def _request_for(tpu: FleetEntry, spec: NodeSpec) -> QueuedResourceSpec:
+    valid_for = tpu.queued.valid_for if tpu.queued else None
+    return QueuedResourceSpec(tpu.name, spec, tier="spot" if spec.spot else "", valid_for=valid_for)
+
+
+def _without_metadata(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: part for name, part in node.items() if name != "metadata"}
