@@ -4,7 +4,6 @@ import os
 from datetime import date
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.doctor import doctor_summary
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
     mend,
@@ -38,6 +37,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_ways i
     Way,
     way_findings,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary import doctor_summary
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.folded_names import folded

@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.doctor import doctor_summary
-from ansible_collections.tpufleet.core.plugins.filter.run_status import foreign_line
-from ansible_collections.tpufleet.core.plugins.filter.runs import unmanaged_tpus, workers_of
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary import doctor_summary
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_groups import (
+    foreign_line,
+    unmanaged_tpus,
+    workers_of,
+)
 
 from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_inventory import ROOT

@@ -124,3 +124,11 @@ def test_a_module_without_code_documents_an_action_plugin_and_each_has_one():
 
     assert actions <= modules.keys()
     assert {name for name, text in modules.items() if "def main(" not in text} <= actions
+
+
+@pytest.mark.parametrize("file", CODE, ids=label)
+def test_shared_code_imports_no_plugin(file):
+    plugins = {"action", "callback", "filter", "inventory", "modules"}
+    imported = {name.split(".")[0] for dots, name in imports(file) if dots}
+    allowed = {"action"} if file.parent.name == "action" else set()
+    assert imported & plugins <= allowed

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action import run_fetch
-from ansible_collections.tpufleet.core.plugins.filter.runs import which_checkpoints
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import download, errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import RetryPolicy
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
@@ -22,6 +21,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.checkpoint_sound import (
     Layout,
     newest_finished,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.checkpoint_choice import (
+    checkpoint_choice,
 )
 
 from tests.collections.emulated_storage import emulated_storage, put_object
@@ -392,13 +394,13 @@ def played(folder, emulator):
         ("gs://mine/checkpoints", "none"),  # where launches put them, said in the inventory
     ],
 )
-def test_which_checkpoints_are_wanted_is_read_as_people_write_it(asked, meant):
-    assert which_checkpoints(asked) == meant
+def test_checkpoint_choice_are_wanted_is_read_as_people_write_it(asked, meant):
+    assert checkpoint_choice(asked) == meant
 
 
-def test_another_word_for_which_checkpoints_is_refused():
-    with pytest.raises(AnsibleFilterError, match="say newest or all"):
-        which_checkpoints("latest")
+def test_another_word_for_checkpoint_choice_is_refused():
+    with pytest.raises(AnsibleFilterError, match="expected newest or all"):
+        checkpoint_choice("latest")
 
 
 def test_fetch_brings_checkpoints_out_of_the_bucket_when_no_tpu_is_left(

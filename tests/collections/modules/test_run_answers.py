@@ -1,6 +1,6 @@
 """Many workers' answers read together: nothing starts unless all can; who failed first is first."""
 
-from ansible_collections.tpufleet.core.plugins.filter.runs import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.answers import (
     active_runs,
     by_host,
     stopped_lines,
@@ -111,7 +111,7 @@ def test_workers_that_never_had_a_run_say_nothing_of_its_end():
     assert stopped_lines({"w0": saved, "w1": saved, "w2": never}) == [
         "w[0-1]: interrupted, saved at step 7"
     ]
-    assert stopped_lines({"w2": never}) == ["no worker has had it"]
+    assert stopped_lines({"w2": never}) == ["no worker knows it"]
 
 
 def test_what_is_in_the_way_of_one_run_is_not_in_the_way_of_another():

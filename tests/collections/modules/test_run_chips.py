@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.action.run_plan import node_of
-from ansible_collections.tpufleet.core.plugins.filter.run_chips import CARRIED, chip_hosts
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import coordinator_port
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import (
@@ -20,6 +19,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     overlap,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.chip_hosts import (
+    CARRIED,
+    chip_hosts,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action

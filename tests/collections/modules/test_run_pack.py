@@ -5,7 +5,6 @@ import json
 import tarfile
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.runs import workers_of, workers_pattern
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     TRAINER,
     RunError,
@@ -13,6 +12,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
 )
 from ansible_collections.tpufleet.core.plugins.modules import run_pack
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_groups import (
+    workers_of,
+    workers_pattern,
+)
 
 ASKED = {"run": "mine", "bundle": False, "checkpoints": "none", "checkpoint_pattern": ""}
 OWN = [*TRAINER, "steps=20"]

@@ -6,7 +6,6 @@ import shutil
 import threading
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.runs import failures
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
     contract,
     run_start,
@@ -20,6 +19,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import trouble
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import failures
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import launch_verdict
 
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code

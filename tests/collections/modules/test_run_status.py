@@ -3,18 +3,21 @@
 import json
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.filter.run_logs import folded_logs, log_lines
-from ansible_collections.tpufleet.core.plugins.filter.run_status import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.judge import (
     finished_runs,
+    run_statuses,
+    tpu_states,
+    worker_statuses,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.merged_logs import (
+    folded_logs,
+    log_lines,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status_table import (
     run_fields,
     run_status,
     status_lines,
-    tpu_states,
     worker_fields,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.judge import (
-    run_statuses,
-    worker_statuses,
 )
 
 from tests.collections.runs.answers import report, report_end

@@ -16,7 +16,6 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from ..filter.runs import foreign_tpus, workers_of
 from ..module_utils.cloud.errors import CloudError, NotConfigured, one_line
 from ..module_utils.cloud.host_keys import KnownHostsFile
 from ..module_utils.cloud.http import RetryPolicy
@@ -43,6 +42,7 @@ from ..plugin_utils.doctor.inventory_error import ERROR
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
 from ..plugin_utils.fleet.cloud_tpus import open_source
+from ..plugin_utils.fleet.inventory_groups import foreign_tpus, workers_of
 from ..plugin_utils.fleet.source import zones_of
 from ..plugin_utils.runs.watch_heartbeat import (
     HeartbeatError,

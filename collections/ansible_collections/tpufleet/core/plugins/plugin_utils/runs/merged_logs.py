@@ -1,4 +1,4 @@
-"""Filters for logs.yml: the logs of many workers, equal lines once."""
+"""Merged logs of many workers: equal lines once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..module_utils.worker.run import latest
-from ..plugin_utils.runs.judge import is_fine
-from ..plugin_utils.runs.process_status import parse_process
-from ..plugin_utils.runs.status import answer_error
-from ..plugin_utils.view.folded_names import folded, natural_order
+from ...module_utils.worker.run import latest
+from ..view.folded_names import folded, natural_order
+from .judge import is_fine
+from .process_status import parse_process
+from .status import answer_error
 
 
 def log_lines(answer: Mapping[str, Any]) -> list[str]:
@@ -61,11 +61,3 @@ def is_well(answer: Mapping[str, Any]) -> bool:
     """Return whether the worker answered and no run of it failed by itself."""
     runs = latest(answer.get("runs", []))
     return "runs" in answer and all(is_fine(parse_process("", each)) for each in runs)
-
-
-class FilterModule:
-    """Ansible's way to find the filters."""
-
-    def filters(self) -> dict[str, Any]:
-        """Name them."""
-        return {"log_lines": log_lines, "folded_logs": folded_logs}

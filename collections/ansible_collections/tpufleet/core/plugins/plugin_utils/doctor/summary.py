@@ -1,13 +1,13 @@
-"""Filters that read the doctor's findings together: the controller's and each worker's."""
+"""Summary of the doctor's findings, the controller's and each worker's."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..module_utils.worker.doctor_finding import MEND, Finding, mend, untold, verdict
-from ..plugin_utils.doctor.foreign import refused_key_fix
-from ..plugin_utils.view.folded_names import folded
+from ...module_utils.worker.doctor_finding import MEND, Finding, mend, untold, verdict
+from ..view.folded_names import folded
+from .foreign import refused_key_fix
 
 Answer = Mapping[str, Any]
 #: What ssh says if a server accepts none of the keys (ssh has no exit code of its own for it).
@@ -78,11 +78,3 @@ def _unreached(host: str, answer: Answer) -> Finding:
         f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
     )
     return mend(host, f"can't be reached: {reason}", by)
-
-
-class FilterModule:
-    """Ansible's way to find the filters."""
-
-    def filters(self) -> dict[str, Any]:
-        """Name them."""
-        return {"doctor_summary": doctor_summary}

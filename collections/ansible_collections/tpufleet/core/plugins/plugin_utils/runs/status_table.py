@@ -1,4 +1,4 @@
-"""Filters for status.yml: the status of all runs as a table and as data for scripts."""
+"""The status of all runs, as a table and as data for scripts."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..module_utils.worker.run_state import RunState
-from ..plugin_utils.runs.judge import (
+from ...module_utils.worker.run_state import RunState
+from ..view.folded_names import folded
+from .judge import (
     RunStatus,
     WorkerStatus,
-    finished_runs,
     run_statuses,
-    tpu_states,
     worker_statuses,
 )
-from ..plugin_utils.runs.process_status import ProcessStatus
-from ..plugin_utils.runs.status import (
+from .process_status import ProcessStatus
+from .status import (
     answer_error,
     last_sign_text,
     process_text,
     run_text,
     worker_text,
 )
-from ..plugin_utils.view.folded_names import folded, natural_order
 
 HEAD = (
     "RUN",
@@ -161,18 +159,6 @@ def errors(run: RunStatus) -> list[str]:
     return _named(run, found)
 
 
-def foreign_line(tpus: Mapping[str, str]) -> str:
-    """Name the TPUs that do not belong to this fleet, on one line; empty if there are none.
-
-    ``tpus`` holds the zone of each by its name.
-    """
-    if not tpus:
-        return ""
-    many = f"{len(tpus)} TPU{'' if len(tpus) == 1 else 's'}"
-    names = folded(sorted(tpus, key=natural_order))
-    return f"not of this fleet: {many}, {names} (-e tpu=NAME shows one)"
-
-
 def _named(run: RunStatus, found: Mapping[str, Sequence[ProcessStatus]]) -> list[str]:
     return [
         f"{run.run}, {folded(each.host for each in processes)}: {text}"
@@ -182,16 +168,3 @@ def _named(run: RunStatus, found: Mapping[str, Sequence[ProcessStatus]]) -> list
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-class FilterModule:
-    """Ansible's way to find the filters."""
-
-    def filters(self) -> dict[str, Any]:
-        """Name them."""
-        return {
-            "finished_runs": finished_runs,
-            "tpu_states": tpu_states,
-            "run_status": run_status,
-            "foreign_line": foreign_line,
-        }

@@ -1,4 +1,4 @@
-"""The workers as ssh_config(5), so that ssh, scp and editors reach them by name as Ansible does."""
+"""Workers as ssh_config(5), so that ssh, scp and editors reach them as Ansible does."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ from ansible.errors import AnsibleFilterError
 
 
 def ssh_config(variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> str:
-    """Write a file for ``Include``: a block a worker.
+    """Return a file for ``Include`` with a block for each host.
 
-    Args:
-        variables: hostvars.
-        hosts: which of them, in this order.
-
-    Raises:
-        AnsibleFilterError: a worker's connection has arguments that no ssh_config can say.
+    ``variables`` are hostvars. Raises AnsibleFilterError for ssh arguments other than ``-o``.
     """
     return "".join(block(host, variables[host]) for host in hosts)
 
 
 def block(host: str, variables: Mapping[str, Any]) -> str:
-    """Write one worker's block, from the variables by which Ansible reaches it."""
+    """Return a host's block, made of its connection variables."""
     lines = [("HostName", variables.get("ansible_host", host))]
     for keyword, name in (
         ("Port", "ansible_port"),
@@ -39,29 +34,21 @@ def block(host: str, variables: Mapping[str, Any]) -> str:
 
 
 def options(host: str, arguments: str) -> list[tuple[str, str]]:
-    """Turn ``-o Keyword=value`` words into pairs. Raises AnsibleFilterError."""
+    """Parse ``-o Keyword=value`` arguments. Raises AnsibleFilterError."""
     words, found = iter(shlex.split(arguments)), []
     for word in words:
         text = next(words, "") if word == "-o" else word.removeprefix("-o")
         keyword, equals, value = text.partition("=")
         if not word.startswith("-o") or not equals or "\n" in text:
             raise AnsibleFilterError(
-                f"{host}: ansible_ssh_common_args has {word!r}, which no ssh_config can say: "
-                "use -o Keyword=value"
+                f"{host}: ansible_ssh_common_args: no ssh_config option ({word!r}). "
+                "Use -o Keyword=value"
             )
         found.append((keyword, value))
     return found
 
 
 def quoted(value: str) -> str:
-    """Quote a value with spaces, and keep ssh from reading its percent signs."""
+    """Quote a value with spaces; escape percent signs, which ssh expands."""
     value = value.replace("%", "%%")
     return f'"{value}"' if " " in value else value
-
-
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> dict[str, Any]:
-        """Name the filters."""
-        return {"ssh_config": ssh_config}

@@ -1,4 +1,4 @@
-"""A filter for train.yml with per_chip: a host for each chip of the workers."""
+"""Inventory hosts for single chips, for ``train.yml -e per_chip=true``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+#: Variables that a chip's host has from its worker's.
 CARRIED = (
     "ansible_host",
     "ansible_port",
@@ -29,10 +30,10 @@ CARRIED = (
 def chip_hosts(
     facts: Mapping[str, Mapping[str, Any]], workers: Sequence[str], only: Any = None
 ) -> list[dict[str, Any]]:
-    """Give a host for each chip of the workers, or for the chip ``only``: its name and variables.
+    """Return a host, with name and variables, for each chip of the workers, or for chip ``only``.
 
-    Raises AnsibleFilterError where a worker is one of several of its TPU (the chips of a slice work
-    together), or has no such chip.
+    Raises AnsibleFilterError for a worker without such a chip, and for TPUs of several workers:
+    the chips of a slice work together.
     """
     found = []
     for worker in workers:
@@ -54,11 +55,3 @@ def chip_hosts(
             for chip in wanted
         ]
     return found
-
-
-class FilterModule:
-    """Ansible's way to find the filters."""
-
-    def filters(self) -> dict[str, Any]:
-        """Name them."""
-        return {"chip_hosts": chip_hosts}

@@ -1,0 +1,58 @@
+"""Filters of the playbooks; each is a function of plugin_utils."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..plugin_utils.doctor.summary import doctor_summary
+from ..plugin_utils.fleet.chip_hosts import chip_hosts
+from ..plugin_utils.fleet.inventory_groups import (
+    foreign_line,
+    foreign_tpus,
+    unmanaged_tpus,
+    workers_of,
+    workers_pattern,
+)
+from ..plugin_utils.fleet.ssh_config import ssh_config
+from ..plugin_utils.runs.answers import active_runs, by_host, stopped_lines
+from ..plugin_utils.runs.checkpoint_choice import checkpoint_choice
+from ..plugin_utils.runs.judge import finished_runs, tpu_states
+from ..plugin_utils.runs.launch import launch_for
+from ..plugin_utils.runs.launch_outcome import attempt_text, failures
+from ..plugin_utils.runs.local_state import local_state_dir
+from ..plugin_utils.runs.merged_logs import folded_logs, log_lines
+from ..plugin_utils.runs.status_table import run_status
+from ..plugin_utils.runs.typed_values import parse_env
+
+FILTERS: tuple[Callable[..., Any], ...] = (
+    active_runs,
+    attempt_text,
+    by_host,
+    checkpoint_choice,
+    chip_hosts,
+    doctor_summary,
+    finished_runs,
+    folded_logs,
+    foreign_line,
+    foreign_tpus,
+    launch_for,
+    local_state_dir,
+    log_lines,
+    parse_env,
+    run_status,
+    ssh_config,
+    stopped_lines,
+    tpu_states,
+    unmanaged_tpus,
+    workers_of,
+    workers_pattern,
+)
+
+
+class FilterModule:
+    """Tells Ansible the filters."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {function.__name__: function for function in FILTERS} | {"run_failures": failures}

@@ -1,0 +1,75 @@
+"""Selections of the inventory's hosts and TPUs: by name, and by owner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ..view.folded_names import folded, natural_order
+from .ownership import FOREIGN_GROUP
+from .spec import parse_fleet
+
+
+def workers_pattern(tpu: str = "", groups: Collection[str] = ()) -> str:
+    """Return the pattern of the READY workers of this fleet, or of the TPU that is named."""
+    if tpu:
+        return f"tpu:&{group_of(tpu)}"
+    return f"tpu:!{FOREIGN_GROUP}" if FOREIGN_GROUP in groups else "tpu"
+
+
+def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
+    """Return the READY workers of this fleet, or of the TPU that is named."""
+    meant, left_out = groups.get(group_of(tpu), []), groups.get(FOREIGN_GROUP, [])
+    return [
+        host for host in groups.get("tpu", []) if (host in meant if tpu else host not in left_out)
+    ]
+
+
+def foreign_tpus(
+    groups: Mapping[str, Sequence[str]], facts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the zone of each TPU that does not belong to this fleet, by its name.
+
+    ``facts`` are each host's inventory variables.
+    """
+    hosts = [facts[host] for host in groups.get(FOREIGN_GROUP, [])]
+    return {str(each.get("tpu_name")): str(each.get("tpu_zone") or "") for each in hosts}
+
+
+def unmanaged_tpus(
+    hosts: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+    facts: Mapping[str, Mapping[str, Any]],
+    fleet: Any,
+) -> list[str]:
+    """Return the TPUs of these hosts that create.yml cannot recreate.
+
+    They are not in the fleet file (``fleet``), or they do not belong to this fleet.
+    """
+    known = {tpu.name for tpu in parse_fleet(fleet or [])}
+    foreign = groups.get(FOREIGN_GROUP, [])
+    found = {
+        str(facts[host].get("tpu_name"))
+        for host in hosts
+        if host in foreign or facts[host].get("tpu_name") not in known
+    }
+    return sorted(found)
+
+
+def group_of(tpu: str) -> str:
+    """Return the group of a TPU or multislice (``multislice_NAME``), sanitized as by Ansible."""
+    safe = re.sub(r"[^A-Za-z0-9_]", "_", tpu)
+    return safe if safe.startswith("multislice_") else f"tpu_{safe}"
+
+
+def foreign_line(tpus: Mapping[str, str]) -> str:
+    """Name the TPUs that do not belong to this fleet, on one line; empty if there are none.
+
+    ``tpus`` holds the zone of each by its name.
+    """
+    if not tpus:
+        return ""
+    many = f"{len(tpus)} TPU{'' if len(tpus) == 1 else 's'}"
+    names = folded(sorted(tpus, key=natural_order))
+    return f"not of this fleet: {many}, {names} (-e tpu=NAME shows one)"

@@ -1,0 +1,35 @@
+"""Workers' answers to one task, read together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .launch_outcome import stopped_processes
+from .verdict import said_once
+
+Answer = Mapping[str, Any]
+
+
+def by_host(
+    variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
+) -> dict[str, Any]:
+    """Return what a task registered under ``name`` on each host; empty where it did not run."""
+    return {host: variables[host].get(name) or {} for host in hosts}
+
+
+def active_runs(answers: Mapping[str, Answer]) -> list[str]:
+    """Return the names of the runs that are active on any worker."""
+    return sorted(
+        {
+            run["run"]
+            for answer in answers.values()
+            for run in (answer or {}).get("runs", [])
+            if run["active"]
+        }
+    )
+
+
+def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
+    """Describe how each process of a run ended, equal ones on one line."""
+    return said_once(stopped_processes(answers)) or ["no worker knows it"]

@@ -1,0 +1,25 @@
+"""Which checkpoints ``fetch.yml -e checkpoints=`` names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+
+def checkpoint_choice(asked: Any) -> str:
+    """Return which checkpoints to fetch: ``none``, ``newest`` or ``all``; true means all.
+
+    A path or URI means none: it is the inventory's variable of the same name, for launches. Raises
+    AnsibleFilterError.
+    """
+    word = str(asked).strip().lower()
+    if "/" in word:
+        return "none"
+    known = {"true": "all", "yes": "all", "1": "all", "false": "none", "no": "none", "0": "none"}
+    found = known.get(word, word)
+    if found not in ("none", "newest", "all"):
+        raise AnsibleFilterError(
+            f"checkpoints: expected newest or all ({word}). Fix: -e checkpoints=newest"
+        )
+    return found

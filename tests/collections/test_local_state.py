@@ -1,0 +1,17 @@
+"""Where this computer keeps releases, logs and reports."""
+
+from pathlib import Path
+
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.local_state import local_state_dir
+
+
+def test_it_is_beside_records_that_are_here():
+    assert local_state_dir("/home/me/tpufleet/.tpufleet") == "/home/me/tpufleet/.tpufleet"
+
+
+def test_with_records_in_a_bucket_it_is_the_cache_of_the_home():
+    assert local_state_dir("gs://mine/fleet") == str(Path.home() / ".cache/tpufleet")
+
+
+def test_a_home_is_found_as_a_shell_would():
+    assert local_state_dir("~/fleet") == str(Path.home() / "fleet")
