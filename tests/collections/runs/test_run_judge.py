@@ -7,6 +7,10 @@ from ansible_collections.tpufleet.core.plugins.action.run_judge import Judge
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import launch_for
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_record import want
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+    RecordConflictError,
+    RecordError,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from tests.collections.runs.answers import report, report_end
@@ -25,6 +29,7 @@ class Launch:
     def __init__(self, folder, **options: Any) -> None:
         self.store, self.options = RunStore.of(str(folder)), options
         self.folder = folder
+        self.judged: Any = None
 
     def plan(self, **options: Any) -> None:
         found = want(self.store, launch_spec(workers=2, placement=list(HOSTS)), **options)
@@ -40,7 +45,7 @@ class Launch:
     def judge(self, check: bool = False, **given: Any) -> Judge:
         answers = {name: {} for name in ("started", "pushed", "restarted", "waited", "verdict")}
         given = {"fleet_state": str(self.folder), "relaunch": False, "fence": 0} | given
-        return Judge(self.store, {"plan": self.planned, **answers, **given}, check)
+        return Judge(self.judged or self.store, {"plan": self.planned, **answers, **given}, check)
 
     def record(self):
         return self.store.read("mine")
@@ -200,3 +205,47 @@ def test_a_dry_run_records_nothing(tmp_path):
     launch.judge(check=True, verdict=start).judge_outcome()
 
     assert launch.record() is None
+
+
+class BrokenStore:
+    """A store of records that does not answer."""
+
+    def read(self, run: str) -> None:
+        raise RecordError("the bucket does not answer")
+
+
+def test_records_that_cannot_be_changed_are_a_warning_and_what_has_started_is_stopped(launch):
+    launch.judged = BrokenStore()
+    blocked = CHECKED | {"blockers": ["no space left"]}
+
+    found = launch.judge(started=both(STARTED, blocked)).judge("answers")
+
+    assert found["stop"] == ["pod-w0"]
+    assert "no space left" in found["failures"]["pod-w0"]
+    assert found["warnings"] == ["the bucket does not answer"]
+
+
+def test_a_start_is_judged_without_the_records(launch):
+    verdict = launch.judge(started=both(STARTED)).judge("answers")
+    launch.judged = BrokenStore()
+
+    found = launch.judge(started=both(STARTED), verdict=verdict).judge("start")
+
+    assert found["wait"] == list(HOSTS)
+    assert found["warnings"] == ["the bucket does not answer"]
+
+
+def test_a_record_that_somebody_else_changes_meanwhile_is_read_again(launch, monkeypatch):
+    change, conflicts = launch.store.change, [RecordConflictError("changed meanwhile")]
+
+    def changed_meanwhile(*args: Any) -> Any:
+        if conflicts:
+            raise conflicts.pop()
+        return change(*args)
+
+    monkeypatch.setattr(launch.store, "change", changed_meanwhile)
+    blocked = CHECKED | {"blockers": ["no space left"]}
+
+    found = launch.judge(started=both(blocked)).judge("answers")
+
+    assert (found["warnings"], launch.record().wanted) == ([], "stopped")

@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
         api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
         try:
             judge = Judge(RunStore.of(given["fleet_state"], api), given, self._task.check_mode)
-            return getattr(judge, f"judge_{given['stage']}")()
+            return judge.judge(given["stage"])
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
 
@@ -67,6 +67,16 @@ class Judge:
         self._plan = given["plan"]
         self._hosts = hosts_by_run(self._plan["processes"])
         self._has_changed = False
+        self._warnings: list[str] = []
+
+    def judge(self, stage: str) -> dict[str, Any]:
+        """Judge one stage, and return the result of the module."""
+        found = {
+            "answers": self.judge_answers,
+            "start": self.judge_start,
+            "outcome": self.judge_outcome,
+        }[stage]()
+        return {"changed": self._has_changed, "warnings": self._warnings, **found}
 
     def judge_answers(self) -> dict[str, Any]:
         """Decide which runs start, which are refused, and which need no launch."""
@@ -88,14 +98,14 @@ class Judge:
             recorded = self._plan["recorded"][run]
             if recorded["is_recorded"]:
                 self._launch_failed(run, recorded["was_wanted"], lines[0])
-        for run in (*verdict["running"], *verdict["done"]):
-            state = DesiredState.DONE if run in verdict["done"] else DesiredState.RUNNING
+        for run in verdict["done"]:
+            self._try_to_record(run, wanted=str(DesiredState.DONE), same_attempt=True)
+        for run in verdict["running"]:
             # A run that was wanted may have been stopped meanwhile.
-            if state is DesiredState.DONE or not self._plan["recorded"][run]["was_wanted"]:
-                self._record(run, wanted=str(state), same_attempt=True)
+            if not self._plan["recorded"][run]["was_wanted"]:
+                self._try_to_record(run, wanted=str(DesiredState.RUNNING), same_attempt=True)
         again = [run for run in verdict["again"] if run in launches]
         return {
-            "changed": self._has_changed,
             "launches": launches,
             "was_wanted": was_wanted,
             "notes": verdict["notes"],
@@ -124,7 +134,7 @@ class Judge:
         found = {run: {"outcome": outcomes[run], "was_wanted": was_wanted[run]} for run in runs}
         fine = [run for run in runs if not outcomes[run]["problems"]]
         wait = [host for run in fine for host in self._hosts[run]]
-        return {"changed": False, "runs": found, "wait": wait}
+        return {"runs": found, "wait": wait}
 
     def judge_outcome(self) -> dict[str, Any]:
         """Decide which runs have failed, and record those and the ones that are done."""
@@ -138,14 +148,13 @@ class Judge:
             if outcome["launch_failed"]:
                 self._launch_failed(run, verdict[run]["was_wanted"], outcome["problems"][0])
             elif not outcome["problems"] and info.get("state") == RunState.DONE:
-                self._record(run, wanted=str(DesiredState.DONE))
+                self._try_to_record(run, wanted=str(DesiredState.DONE))
         failed = [run for run, outcome in outcomes.items() if outcome["problems"]]
         logs = {
             run: bad_logs({host: waited.get(host) or {} for host in self._hosts[run]})
             for run in failed
         }
         return {
-            "changed": self._has_changed,
             "outcomes": outcomes,
             "hosts": {run: self._hosts[run] for run in failed},
             "stop": [host for run in failed if outcomes[run]["stop"] for host in self._hosts[run]],
@@ -167,11 +176,22 @@ class Judge:
         )
 
     def _launch_failed(self, run: str, was_wanted: bool, why: str) -> None:
-        self._record(run, launch_failed=True, was_wanted=was_wanted, error=why)
+        self._try_to_record(run, launch_failed=True, was_wanted=was_wanted, error=why)
 
     def _is_stopped(self, run: str) -> bool:
-        record = self._store.read(run)
+        try:
+            record = self._store.read(run)
+        except RecordError as error:
+            self._warnings.append(str(error))
+            return False
         return record is not None and record.wanted is DesiredState.STOPPED
+
+    def _try_to_record(self, run: str, **change: Any) -> None:
+        """Record a change. A failure is a warning, so that what has started is still judged."""
+        try:
+            self._record(run, **change)
+        except (RecordError, RunError) as error:
+            self._warnings.append(str(error))
 
     def _record(self, run: str, **change: Any) -> dict[str, Any]:
         given = {"run": run, "fleet_state": self._given["fleet_state"], "wanted": None, **change}

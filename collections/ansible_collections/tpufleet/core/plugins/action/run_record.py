@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -15,7 +16,7 @@ from ..plugin_utils.runs.run_record import RecordConflictError, RecordError
 from ..plugin_utils.runs.store import RunStore
 
 TRIES = 8
-"""How often to read again and decide anew where somebody else was faster."""
+"""How often a change is tried where others change the record, too."""
 
 
 class ActionModule(ActionBase):
@@ -49,18 +50,23 @@ class ActionModule(ActionBase):
             store = RunStore.of(options["fleet_state"], api)
             if not options["run"]:
                 return all_records(store)
-            for _ in range(TRIES):
-                try:
-                    return changed(store, plain(options), check=self._task.check_mode)
-                except RecordConflictError as error:
-                    conflict = error
-            raise AnsibleActionFail(str(conflict))
+            return changed(store, plain(options), check=self._task.check_mode)
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
 
 
 def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    """Change one record as the module's options say. Raises RunError, RecordError."""
+    """Change one record as the module's options say. Raises RunError, RecordError.
+
+    If somebody else changes the record meanwhile, it is read again and compared anew.
+    """
+    for _ in range(TRIES - 1):
+        with suppress(RecordConflictError):
+            return _changed_once(store, options, check)
+    return _changed_once(store, options, check)
+
+
+def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict[str, Any]:
     run, wanted = check_name(options["run"]), options["wanted"] and DesiredState(options["wanted"])
     try:
         before = store.read(run)
