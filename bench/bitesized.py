@@ -1,13 +1,12 @@
-"""The tutorial's model on this CPU: this trainer against PyTorch, in turn, in one run.
+"""Compare the tutorial's model on this CPU: this trainer and PyTorch, alternating in one run.
 
     python bench/bitesized.py --torch-python PYTHON      (or TORCH_PYTHON=PYTHON)
 
 PYTHON is one that has torch and NumPy. Both sides train the model of train/configs/bitesized.yml
 from the same parameters on the same batches, with an evaluation on held-out text and a completion
-every 100 steps: 100 uncounted steps to compile and warm up, then 1,000 in turns of 100. The
-PyTorch side (bitesized_torch.py) first tries several ways to compute the model and takes the
-fastest. Ends with 0 if the bar is reached, 1 if not, and 0 with a line that says so if there is
-no PyTorch.
+every 100 steps: 100 warm-up steps, then 1,000 in alternating turns of 100. The PyTorch side
+(bitesized_torch.py) first tries several implementations of the model and uses the fastest. Exits
+with 0 if the bar is reached or PyTorch is missing, else with 1.
 """
 
 import argparse
@@ -27,11 +26,11 @@ sys.path.insert(0, str(PROJECT))
 TURN = 100
 BAR = 1.2
 TORCH_FLOOR = 20
-"""Steps a second that PyTorch makes on an idle two-core machine; below, the run doesn't count."""
+"""PyTorch's steps per second on an idle two-core machine; a slower run does not count."""
 
 
 def main() -> int:
-    """Run both sides and print what they did."""
+    """Run both sides and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
     parser.add_argument("--steps", type=int, default=1000)
@@ -39,7 +38,7 @@ def main() -> int:
     if words.steps < 1 or words.steps % TURN:
         parser.error(f"--steps: must be a multiple of {TURN}, not {words.steps}")
     if not words.torch_python:
-        print("bitesized: skipped: no PyTorch; give a Python that has it with --torch-python")
+        print("bitesized: skipped: no PyTorch. Use: --torch-python PYTHON")
         return 0
     with tempfile.TemporaryDirectory(prefix="tpufleet-bench-") as directory:
         ours = Ours(Path(directory), words.steps + TURN)
@@ -51,7 +50,7 @@ def main() -> int:
 
 
 class Ours:
-    """This trainer, as ``python -m train run`` drives it, a hundred steps at a time."""
+    """This trainer, driven like ``python -m train run`` does, 100 steps at a time."""
 
     def __init__(self, directory: Path, steps: int) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -63,7 +62,7 @@ class Ours:
         from train.data import Corpus
         from train.loop import Run
 
-        # One step more than there are turns: the end, with its checkpoint, is in no turn.
+        # One extra step, so that the end with its checkpoint is in no turn.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
         place = Contract("bitesized", directory / "ours", directory / "ours" / "checkpoints")
@@ -75,7 +74,7 @@ class Ours:
         np.savez(directory / "start.npz", **{k: np.asarray(v) for k, v in params.items()})
 
     def turn(self) -> dict[str, Any]:
-        """Train for one turn, with its evaluation and its completion."""
+        """Train for one turn, with its evaluation and completion; return the figures."""
         end, start = self.run.step + TURN, time.perf_counter()
         while self.run.step < end:
             self.run.advance()
@@ -87,7 +86,7 @@ class Ours:
 
 
 class Theirs:
-    """PyTorch in a process of its own, which waits while it is not its turn."""
+    """PyTorch in its own process, idle while it is not its turn."""
 
     def __init__(self, python: str, directory: Path, ours: Ours) -> None:
         cfg = ours.cfg
@@ -108,25 +107,25 @@ class Theirs:
         self.way = self._read()["way"]
 
     def turn(self) -> dict[str, Any]:
-        """The same as Ours.turn."""
+        """Do the same as Ours.turn."""
         self.process.stdin.write(f"{TURN}\n")
         self.process.stdin.flush()
         return self._read()
 
     def close(self) -> None:
-        """Let it end."""
+        """End the process."""
         self.process.stdin.close()
         self.process.wait()
 
     def _read(self) -> dict[str, Any]:
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("bitesized: PyTorch's side ended early; its words are above")
+            raise SystemExit("bitesized: the PyTorch process ended early; see its output above")
         return json.loads(line)
 
 
 def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
-    """Print both rates, their ratio and how far the curves lie apart."""
+    """Print both rates, their ratio and the difference of the curves."""
     counted = results[1:]
     rates = [TURN * len(counted) / sum(pair[i]["seconds"] for pair in counted) for i in (0, 1)]
     ratio = rates[0] / rates[1]
@@ -139,9 +138,9 @@ def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
     print(f"ratio          {ratio:.2f}   (turns of {TURN}: {min(turns):.2f} to {max(turns):.2f})")
     print(f"loss           ours {ends[0]:.4f}   PyTorch {ends[1]:.4f}   (mean of the last turn)")
     print(f"held-out loss  ours {heldout[0]:.4f}   PyTorch {heldout[1]:.4f}")
-    print(f"first 10 steps apart by at most {start:.1e} nats")
+    print(f"first 10 steps differ by at most {start:.1e} nats")
     if rates[1] < TORCH_FLOOR:
-        print(f"does not count: PyTorch below {TORCH_FLOOR} steps/s: the machine is not idle")
+        print(f"does not count: PyTorch is below {TORCH_FLOOR} steps/s, so the machine is not idle")
         return 1
     reached = ratio >= BAR and start < 1e-3 and abs(ends[0] / ends[1] - 1) < 0.02
     print(f"bar {BAR}: {'reached' if reached else 'missed'}")

@@ -93,16 +93,16 @@ class Data:
         self.seed, self.size = job["seed"], job["batch"]
         count = job["batch"] * job["evaluate_batches"]
         starts = np.linspace(0, len(self.rest) - T - 1, count).astype(np.int64)
-        self.heldout = self.windows(self.rest, starts).split(self.size)
+        self.heldout = self.sequences(self.rest, starts).split(self.size)
 
-    def windows(self, tokens, starts):
-        """Windows of one token more than the model sees."""
+    def sequences(self, tokens, starts):
+        """Return sequences with one token more than the model sees."""
         return torch.from_numpy(tokens[starts[:, None] + np.arange(T + 1)].astype(np.int64))
 
     def batch(self, step):
         """The batch of a step, by Philox keyed with (seed, step)."""
         generator = np.random.Generator(np.random.Philox(key=[self.seed, step]))
-        return self.windows(self.train, generator.integers(len(self.train) - T, size=self.size))
+        return self.sequences(self.train, generator.integers(len(self.train) - T, size=self.size))
 
 
 class Trainer:
@@ -115,13 +115,13 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.model.parameters(), rate, fused=True)
         self.loss = torch.compile(self.plain_loss) if compiled else self.plain_loss
 
-    def plain_loss(self, windows):
+    def plain_loss(self, sequences):
         """Mean cross-entropy in nats."""
-        logits = self.model(windows[:, :-1], self.attend)
-        return F.cross_entropy(logits.reshape(-1, V), windows[:, 1:].reshape(-1))
+        logits = self.model(sequences[:, :-1], self.attend)
+        return F.cross_entropy(logits.reshape(-1, V), sequences[:, 1:].reshape(-1))
 
     def train(self, steps):
-        """Learn; the losses come back."""
+        """Train for some steps; return their losses."""
         losses = []
         for _ in range(steps):
             loss = self.loss(self.data.batch(self.step))
@@ -134,12 +134,12 @@ class Trainer:
 
     @torch.inference_mode()
     def evaluate(self):
-        """Mean loss of the held-out windows."""
-        return float(np.mean([self.plain_loss(windows).item() for windows in self.data.heldout]))
+        """Return the mean loss of the held-out sequences."""
+        return float(np.mean([self.plain_loss(batch).item() for batch in self.data.heldout]))
 
     @torch.inference_mode()
     def complete(self):
-        """Write some tokens after the prompt."""
+        """Return a completion of the prompt."""
         tokens = torch.tensor([list(self.job["prompt"].encode())])
         for _ in range(self.job["length"]):
             logits = self.model(tokens[:, -T:], fused)[0, -1] / self.job["temperature"]
@@ -149,7 +149,7 @@ class Trainer:
 
 
 def fastest(job, start, data):
-    """Try each way on a model of its own, and take the one with the fastest steps."""
+    """Try each implementation on its own model and return the fastest."""
     rates = {}
     for attend in (fused, blocks):
         for compiled in (False, True):
@@ -169,7 +169,7 @@ def fastest(job, start, data):
 
 
 def main():
-    """Answer each line."""
+    """Run one turn for each input line."""
     job = json.loads(sys.argv[1])
     start = {name: torch.from_numpy(array) for name, array in np.load(job["start"]).items()}
     way, trainer = fastest(job, start, Data(job))

@@ -1,12 +1,11 @@
-"""What saving a big state costs: how long training stands still, and how much memory it takes.
+"""Measure the cost of saving a big state: how long it blocks training, and its memory.
 
     .venv/bin/python -m bench.checkpoint [--config train/configs/350m.yml] [--directory DIR]
 
-Makes the config's state of step 0 (parameters and moments) on this machine's devices, saves it
-twice, and reads the process's memory while it is saved and a next state is made in its place, as
-a step does. The figures are the second save's: the first one also loads Orbax's parts. A plain
-NumPy copy of the same state stands beside: what any save beside the training must at least do.
-Exits with 1 where a bar is missed.
+Creates the config's state of step 0 (parameters and moments) on this machine's devices, saves it
+twice, and samples the process's memory while a next state replaces it, as in training. The figures
+are those of the second save, as the first one also loads Orbax's modules. A plain NumPy copy of the
+state is the lower bound of any save in the background. Exits with 1 if a bar is missed.
 """
 
 import argparse
@@ -19,11 +18,11 @@ from pathlib import Path
 
 BAR_SECONDS = {"cpu": 1.0, "gpu": 2.0}
 BAR_MEMORY = 1.3
-"""Times the state's shard of this process, beyond the state itself."""
+"""Additional memory in units of the state's size in this process."""
 
 
 class Memory:
-    """Reads this process's resident memory, in bytes, until it is told to stop."""
+    """Samples the peak of this process's resident memory, in bytes."""
 
     def __enter__(self) -> "Memory":
         self.peak = self.before = resident()
@@ -42,13 +41,13 @@ class Memory:
 
 
 def resident() -> int:
-    """Give this process's resident memory in bytes, without what it maps of files."""
+    """Return this process's resident memory in bytes, without mapped files."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["RssAnon"].split()[0]) * 1024
 
 
 def main() -> int:
-    """Measure and judge."""
+    """Measure and compare with the bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", default="train/configs/350m.yml")
     parser.add_argument("--directory", help="where to save (a new one below the system's)")

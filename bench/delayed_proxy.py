@@ -1,6 +1,6 @@
-"""An ssh ProxyCommand that makes every round trip longer: delayed_proxy.py HOST PORT MILLISECONDS.
+"""An ssh ProxyCommand that delays every round trip: delayed_proxy.py HOST PORT MILLISECONDS.
 
-Each direction is held back by half of it; what is under way at once stays under way at once.
+Each direction is delayed by half of it; the bandwidth is not limited.
 """
 
 import os
@@ -12,7 +12,7 @@ import time
 
 
 def carry(read, write, close, delay_s: float) -> None:
-    """Read at once, write later: a line of a given length, not a narrower one."""
+    """Forward data after a delay, without limiting the bandwidth."""
     held: queue.Queue[tuple[float, bytes]] = queue.Queue()
 
     def late() -> None:
@@ -42,7 +42,7 @@ def carry(read, write, close, delay_s: float) -> None:
 
 
 def main() -> None:
-    """Connect and carry both ways until both ends are done."""
+    """Connect and forward both directions until both ends close."""
     host, port, delay_ms = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     wire = socket.create_connection((host, port))
     wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

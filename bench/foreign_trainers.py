@@ -1,13 +1,13 @@
-"""How long other people's trainers take to end after a kill, and whether they resume.
+"""Measure how long third-party trainers take to end after a kill, and whether they resume.
 
-Runs Levanter and a PyTorch DDP script as two processes of one attempt each, by the program that
-workers' units run (roles/run/files/attempt) with the environment that a launch gives them, on this
-machine and without a cloud. A kill is what systemd does: SIGTERM to every process, later SIGKILL.
+Runs Levanter and a PyTorch DDP script with two processes per attempt, through the program of the
+workers' units (roles/run/files/attempt) and with the environment of a launch, on this machine and
+without a cloud. A kill is as by systemd: SIGTERM to every process, later SIGKILL.
 
     python bench/foreign_trainers.py [--environments DIRECTORY] [--only levanter|ddp]
 
-The packages are installed into virtual environments of their own in DIRECTORY (several GB, as
-PyTorch's wheel brings CUDA), by default a temporary one. They are in no lock file of this project.
+The packages are installed into virtual environments in DIRECTORY (several GB, as PyTorch's wheel
+includes CUDA), by default a temporary one. They are in no lock file of this project.
 """
 
 import argparse
@@ -46,7 +46,7 @@ START_SECONDS, KILL_SECONDS = 600, 120
 
 @dataclass(frozen=True)
 class Trainer:
-    """A trainer: its package, its command, and how its log counts steps.
+    """A trainer: its packages, its command, and the log lines with its steps.
 
     ``limit`` is the bar for a kill, in seconds; ``saves`` whether it saves on SIGTERM.
     """
@@ -88,7 +88,7 @@ DDP = Trainer(
 
 
 class Attempt:
-    """One attempt of a trainer: the unit's program, once a process."""
+    """One attempt of a trainer: one process of the unit's program per worker."""
 
     def __init__(self, trainer: Trainer, number: int, folder: Path, env: Path) -> None:
         self.trainer, self.folder = trainer, folder
@@ -135,13 +135,13 @@ class Attempt:
         self.log = folder / "0/state/runs" / trainer.name / "log"
 
     def text(self) -> str:
-        """Return what process 0 has written in this attempt."""
+        """Return the log of process 0 in this attempt."""
         return (
             self.log.read_text(errors="replace").rpartition("--- ")[2] if self.log.exists() else ""
         )
 
     def wait_for(self, pattern: re.Pattern[str], least: int = 0) -> int:
-        """Wait until the log has the pattern with a number of at least ``least``; return that."""
+        """Wait until the log matches with a number of at least ``least``; return the number."""
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             numbers = [
@@ -152,10 +152,11 @@ class Attempt:
             if any(process.poll() is not None for process in self.processes):
                 break
             time.sleep(0.2)
-        raise SystemExit(f"{self.trainer.name} did not get there:\n{self.text()[-4000:]}")
+        log = self.text()[-4000:]
+        raise SystemExit(f"{self.trainer.name}: no {pattern.pattern!r} in the log:\n{log}")
 
     def kill(self) -> tuple[float, list[int]]:
-        """End it as systemd does; return the seconds until nothing was left, and the exit codes."""
+        """End it like systemd; return the seconds until no process was left, and the exit codes."""
         everything = [pid for process in self.processes for pid in family(process.pid)]
         began = time.monotonic()
         for pid in everything:
@@ -187,7 +188,7 @@ def send(pid: int, number: int) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and was not waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -195,7 +196,7 @@ def is_alive(pid: int) -> bool:
 
 
 def install(trainer: Trainer, folder: Path) -> Path:
-    """Return the trainer's virtual environment, made if it is not there."""
+    """Return the trainer's virtual environment; create it if it is missing."""
     env = folder / f"{trainer.name}-env"
     if not (env / "complete").exists():
         shutil.rmtree(env, ignore_errors=True)
@@ -207,7 +208,7 @@ def install(trainer: Trainer, folder: Path) -> Path:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Write a tokenizer of a few words: Levanter's Llama loads one, though it needs none."""
+    """Write a tokenizer with a few tokens: Levanter's Llama loads one, but does not use it."""
     folder.mkdir()
     model = {"type": "WordLevel", "vocab": {str(n): n for n in range(64)}, "unk_token": "0"}
     files = {
@@ -240,20 +241,20 @@ def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
 
 
 def main() -> int:
-    """Measure each trainer; return 1 where a bar is missed."""
+    """Measure each trainer; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--environments", type=Path)
     parser.add_argument("--only", choices=("levanter", "ddp"))
     options = parser.parse_args()
-    fine = True
+    reached = True
     with tempfile.TemporaryDirectory(prefix="foreign-trainers-") as scratch:
         for trainer in (DDP, LEVANTER):
             if options.only in (None, trainer.name):
                 env = install(trainer, options.environments or Path(scratch))
                 folder = Path(scratch) / trainer.name
                 folder.mkdir()
-                fine = measure(trainer, folder, env) and fine
-    return 0 if fine else 1
+                reached = measure(trainer, folder, env) and reached
+    return 0 if reached else 1
 
 
 if __name__ == "__main__":

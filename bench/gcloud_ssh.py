@@ -1,8 +1,4 @@
-"""``gcloud compute tpus tpu-vm ssh --worker=all`` against the local cloud: what the daily verbs are
-measured by. Not a bench itself.
-
-gcloud keeps its account, its keys and its known hosts in a home of its own here.
-"""
+"""gcloud on a local cloud: the baseline of the daily verbs, with its own home directory."""
 
 import os
 import shutil
@@ -16,7 +12,7 @@ TRIES = 8
 
 
 def environment(home: Path, endpoint: str) -> dict[str, str]:
-    """Give the variables by which gcloud knows one local cloud alone, with a home of its own."""
+    """Return the variables with which gcloud uses only one local cloud and its own home."""
     return {
         **os.environ,
         "HOME": str(home),
@@ -31,10 +27,10 @@ def environment(home: Path, endpoint: str) -> dict[str, str]:
 
 
 class Gcloud:
-    """gcloud for the workers of one TPU, signed in to one local cloud."""
+    """gcloud for the workers of one TPU, authenticated for one local cloud."""
 
     def __init__(self, cloud: str, tpu: str, home: Path, proxy: str) -> None:
-        """Sign in, and let gcloud put its key on the workers: nobody measures that."""
+        """Authenticate, and let gcloud copy its key to the workers, before any measurement."""
         place = Place.of(cloud)
         endpoint = (place.directory / "endpoint").read_text(encoding="ascii").strip()
         self._tpu, self._config = tpu, home / "ssh_config"
@@ -43,7 +39,7 @@ class Gcloud:
         self._environment = environment(home, endpoint)
         key = place.directory / "service-account.json"
         self._run("auth", "activate-service-account", f"--key-file={key}")
-        print("gcloud puts its key on the workers: minutes on new ones", flush=True)
+        print("gcloud copies its key to the workers, which takes minutes on new ones", flush=True)
         for attempt in range(TRIES):
             try:
                 self.on_all("true")
@@ -53,12 +49,12 @@ class Gcloud:
                     raise SystemExit(f"gcloud ssh: {error.stderr[-2000:]}") from None
 
     @staticmethod
-    def is_there() -> bool:
-        """Tell whether gcloud is installed."""
+    def is_installed() -> bool:
+        """Return whether gcloud is installed."""
         return shutil.which("gcloud") is not None
 
     def on_all(self, command: str, delayed: bool = False) -> None:
-        """Run a command on all workers of the TPU, as its users do."""
+        """Run a command on all workers of the TPU."""
         longer = [f"--ssh-flag=-F{self._config}"] if delayed else []
         ssh = ("compute", "tpus", "tpu-vm", "ssh", f"bench@{self._tpu}", f"--zone={ZONE}")
         self._run(*ssh, "--worker=all", f"--command={command}", *longer)

@@ -1,14 +1,13 @@
-"""How much of a run's time is training while its machines and trainers are taken away.
+"""Measure goodput: the share of training in a run's time under faults and preemptions.
 
     sudo .venv/bin/python -m bench.goodput [--minutes 20] [--seed 1] [--short] [--cloud NAME]
 
-A run of 4 workers on a local cloud of its own, checkpoints in its bucket, for which the
-training waits (docs/decisions/0013), a fault every 60 to 120 s in an order that the seed gives,
-watch.yml every 5 s. Goodput is the time in steps that counted over
-the wall time; what machines take to boot and to be set up (create.yml and setup.yml, by the watch's
-log) is left out of it and printed apart. A step that was done twice counted once. `--short` has two
-faults on 2 workers, to try this script; `--cloud` takes one that is up and set up, and leaves it.
-Exits with 1 where a bar is missed.
+A run of 4 workers on its own local cloud, with blocking checkpoints in the bucket
+(docs/decisions/0013), a fault every 60 to 120 s in the order of the seed, and watch.yml every 5 s.
+Goodput is the time of the counted steps over the wall time, without boot and setup of machines
+(create.yml and setup.yml in the watch's log), which are printed separately. A repeated step counts
+once. `--short` has two faults on 2 workers, to try this script; `--cloud` uses an existing cloud
+whose workers are set up. Exits with 1 if a bar is missed.
 """
 
 import argparse
@@ -39,10 +38,10 @@ from localcloud.place import Place, clouds_directory
 GOODPUT_BAR = 0.75
 PREEMPTED_BAR_S = 20.0
 CHECKPOINT_EVERY = 10
-"""Steps; two seconds here. Goodput alone would be best with 30 (docs/recovery.md): so many are done
-again after a preemption before the next new one."""
+"""Steps; two seconds here. 30 would give the best goodput (docs/recovery.md), but up to so many
+steps are repeated after a preemption."""
 
-STRIKES = (
+FAULT_NAMES = (
     "KILL to one trainer",
     "preempted without warning",
     "TERM to all trainers",
@@ -50,7 +49,7 @@ STRIKES = (
     "TERM to one trainer",
     "maintenance with a new address",
 )
-SHORT = STRIKES[:2]
+SHORT = FAULT_NAMES[:2]
 CONFIG = {
     "steps": 100_000_000,
     "batch": 8,
@@ -65,8 +64,8 @@ LAUNCHES = re.compile(r"train\.yml" + ENDED)
 
 @dataclass(frozen=True)
 class Loss:
-    """What a fault has cost. Seconds: until the next new step, and of these until it was noticed,
-    booting and setup, launching. ``behind`` is the first step of the new attempt."""
+    """The cost of a fault in seconds: until the next new step (``down_s``), of which until it was
+    noticed, boot and setup, launch. ``behind`` is the first step of the new attempt."""
 
     fault: str
     behind: int
@@ -78,39 +77,39 @@ class Loss:
 
     @property
     def own_s(self) -> float:
-        """What is not the machines'."""
+        """The seconds without boot and setup of machines."""
         return max(0.0, self.down_s - self.machines_s)
 
     def line(self) -> str:
-        """Say it in a line."""
+        """Format it as one line."""
         rest_s = self.own_s - self.noticed_s - self.launch_s
         return (
             f"  {self.fault:34} {self.own_s:6.1f} s to the next new step (noticed after "
             f"{self.noticed_s:.0f}, launch {self.launch_s:.0f}, start and redone {rest_s:.0f}), "
-            f"{self.again:4} steps done twice, boot and setup {self.machines_s:.0f} s"
+            f"{self.again:4} steps repeated, boot and setup {self.machines_s:.0f} s"
         )
 
 
-def machines_seconds(said: str) -> float:
-    """Add up what create.yml and setup.yml took, by the watch's log."""
-    return float(sum(int(found[1]) for found in MACHINES.finditer(said)))
+def machines_seconds(log: str) -> float:
+    """Return the total seconds of create.yml and setup.yml in the watch's log."""
+    return float(sum(int(found[1]) for found in MACHINES.finditer(log)))
 
 
-def launch_seconds(said: str) -> float:
-    """Add up what launches took, by the watch's log."""
-    return float(sum(int(found[1]) for found in LAUNCHES.finditer(said)))
+def launch_seconds(log: str) -> float:
+    """Return the total seconds of launches in the watch's log."""
+    return float(sum(int(found[1]) for found in LAUNCHES.finditer(log)))
 
 
-def first_word(said: str) -> float:
-    """Give the unix seconds of the first line of a watch's log."""
-    return datetime.fromisoformat(said.split(maxsplit=1)[0]).timestamp()
+def first_line_at(log: str) -> float:
+    """Return the unix seconds of the first line of a watch's log."""
+    return datetime.fromisoformat(log.split(maxsplit=1)[0]).timestamp()
 
 
 def counted_seconds(finished_at: dict[int, float], behind: Collection[int] = ()) -> float:
-    """Add up the time of the steps that counted, each by how long after its predecessor it ended.
+    """Return the total seconds of the counted steps, each measured from its predecessor's end.
 
-    Several steps may end at once, when a process gives what it had in flight: only their sum says
-    what steps take. One that is ``behind`` a fault took what steps take; its wait is the fault's.
+    Several steps may end at once, as their results come in batches, so only the sum is meaningful.
+    The first step after a fault (``behind``) counts as an average step: its wait is the fault's.
     """
     whole = [
         at - finished_at[step - 1]
@@ -123,13 +122,12 @@ def counted_seconds(finished_at: dict[int, float], behind: Collection[int] = ())
 
 @contextmanager
 def watched(run: Disturbed) -> Iterator[None]:
-    """Let a pass of the watch begin every few seconds, or when the one before is through, as its
-    timer does."""
-    over = threading.Event()
+    """Run passes of the watch like its timer: every WATCH_EVERY_S, or when the last one ends."""
+    stop = threading.Event()
 
     def passes() -> None:
         due = time.monotonic() + WATCH_EVERY_S
-        while not over.wait(max(0.0, due - time.monotonic())):
+        while not stop.wait(max(0.0, due - time.monotonic())):
             due = time.monotonic() + WATCH_EVERY_S
             run.watch()
 
@@ -138,60 +136,60 @@ def watched(run: Disturbed) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
 
 
 def cost(
-    fault: str, best: int, last: float, finished_at: dict[int, float], said: str, again: int
+    fault: str, best: int, last: float, finished_at: dict[int, float], log: str, again: int
 ) -> Loss:
-    """Tell what a fault has cost, by when each step ended and what the watch said of it.
+    """Return the cost of a fault, from the ends of the steps and the watch's log.
 
-    ``best`` is the old attempt's furthest step, which it ended at ``last``. Counted is from then,
-    not from when the fault was asked for: to strike takes seconds by itself.
+    ``best`` is the old attempt's last step, which ended at ``last``. Time counts from then, as the
+    injection of the fault itself takes seconds.
     """
     return Loss(
         fault=fault,
         behind=min(step for step, at in finished_at.items() if at > last),
         down_s=finished_at[best + 1] - last,
-        noticed_s=max(0.0, first_word(said) - last),
-        machines_s=machines_seconds(said),
-        launch_s=launch_seconds(said),
+        noticed_s=max(0.0, first_line_at(log) - last),
+        machines_s=machines_seconds(log),
+        launch_s=launch_seconds(log),
         again=again,
     )
 
 
-def strike(run: Disturbed, fault: Fault) -> Loss:
-    """Let a fault happen, and wait for the next new step."""
-    log, attempt, twice = len(run.said()), run.attempt(), run.losses.done_twice
-    fault.strike(run)
+def inject(run: Disturbed, fault: Fault) -> Loss:
+    """Inject a fault and wait for the next new step; return the cost."""
+    log, attempt, twice = len(run.watch_log()), run.attempt(), run.losses.repeated
+    fault.inject(run)
     if run.wait(lambda: run.attempt() > attempt, 1800):
         best = run.losses.best
         last = run.losses.finished_at[best]
         if run.wait(lambda: run.losses.best > best, 1800):
-            finished_at, again = dict(run.losses.finished_at), run.losses.done_twice - twice
-            return cost(fault.name, best, last, finished_at, run.said(log), again)
-    raise SystemExit(f"goodput: no new step after {fault.name}:\n{run.said(log)}")
+            finished_at, again = dict(run.losses.finished_at), run.losses.repeated - twice
+            return cost(fault.name, best, last, finished_at, run.watch_log(log), again)
+    raise SystemExit(f"goodput: no new step after {fault.name}:\n{run.watch_log(log)}")
 
 
 def disturb(
     run: Disturbed, seconds: float, order: random.Random, short: bool
 ) -> tuple[list[Loss], float]:
-    """Let faults happen for so long; give what each has cost, and the wall time."""
+    """Inject faults for ``seconds``; return the cost of each, and the wall time."""
     faults = {fault.name: fault for fault in FAULTS}
     began, losses, names = time.time(), [], []
     with watched(run):
         while time.time() - began < seconds and not (short and len(losses) == len(SHORT)):
-            names = names or list(SHORT if short else STRIKES)
+            names = names or list(SHORT if short else FAULT_NAMES)
             time.sleep(10 if short else order.uniform(60, 120))
-            losses.append(strike(run, faults[names.pop(order.randrange(len(names)))]))
+            losses.append(inject(run, faults[names.pop(order.randrange(len(names)))]))
             print(losses[-1].line(), flush=True)
         time.sleep(10)
     return losses, time.time() - began
 
 
 def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int:
-    """Print the figures beside their bars; 1 where one is missed."""
+    """Print the figures with their bars; return 1 if one is missed."""
     steps = {step: at for step, at in run.losses.finished_at.items() if at >= began}
     machines = sum(loss.machines_s for loss in losses)
     share = counted_seconds(steps, {loss.behind for loss in losses}) / max(1.0, wall - machines)
@@ -200,9 +198,9 @@ def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int
     kill = [loss.again for loss in losses if loss.fault.startswith(("KILL", "preempted"))]
     verdicts = [
         (f"goodput {share:.1%} of {wall - machines:.0f} s", share >= GOODPUT_BAR, "≥ 75 %"),
-        (f"steps done twice after TERM {max(term, default=0)}", max(term, default=0) == 0, "0"),
+        (f"steps repeated after TERM {max(term, default=0)}", max(term, default=0) == 0, "0"),
         (
-            f"steps done twice after KILL {max(kill, default=0)}",
+            f"steps repeated after KILL {max(kill, default=0)}",
             max(kill, default=0) <= CHECKPOINT_EVERY,
             f"≤ {CHECKPOINT_EVERY}, the checkpoint interval",
         ),
@@ -212,19 +210,19 @@ def report(run: Disturbed, losses: list[Loss], began: float, wall: float) -> int
             f"≤ {PREEMPTED_BAR_S:g} s",
         ),
     ]
-    print(f"wall time {wall:.0f} s, of it machines booting and being set up {machines:.0f} s")
+    print(f"wall time {wall:.0f} s, including boot and setup of machines {machines:.0f} s")
     for words, reached, bar in verdicts:
         print(f"{words}   (bar {bar}: {'reached' if reached else 'missed'})")
     return 0 if all(reached for _, reached, _ in verdicts) else 1
 
 
 def main() -> int:
-    """Measure and judge."""
+    """Measure and compare with the bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="two faults on 2 workers")
-    parser.add_argument("--cloud", default="", help="a cloud that is up and set up")
+    parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
     options = parser.parse_args()
     warn_of_distortion(clouds_directory())
     place = Place.of(options.cloud or f"goodput-{os.getpid()}")
@@ -257,7 +255,7 @@ def main() -> int:
 
 
 def measure(fleet: Fleet, config: Path, options: argparse.Namespace) -> int:
-    """Bring the run up, disturb it, and tell."""
+    """Launch the run, inject faults, and report."""
     name = f"goodput-{os.getpid()}"
     if not options.cloud:
         fleet.must_play("playbooks/create.yml")

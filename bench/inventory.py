@@ -1,12 +1,12 @@
-"""What the inventory plugin costs, beside a static YAML file of the same hosts in the same run.
+"""Measure the inventory plugin against a static YAML file of the same hosts, in the same run.
 
     .venv/bin/python -m bench.inventory [--rounds 5]
 
-Prints, for 1,000 TPUs of 4,000 workers over 20 zones and for 32 workers: seconds of
-``ansible-inventory --list`` for both (run in turn; the median, and the least), their ratio and
-difference, the peak memory, and the requests that the listing took. The API is a server on loopback
-that has the answers ready, so the figures are the plugin's and Ansible's alone. Exits with 1 where
-a bar is missed. Where gcloud is installed, its own listing of the same TPUs stands beside them.
+Prints, for 1,000 TPUs with 4,000 workers in 20 zones and for 32 workers: seconds of
+``ansible-inventory --list`` for both (alternating; median and minimum), their ratio and difference,
+peak memory, and API requests. The API is a loopback server with prepared answers, so that only the
+plugin and Ansible are measured. If gcloud is installed, its own listing is measured too. Exits with
+1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from urllib.parse import parse_qs
 
 import yaml
 
-from harness.scripted_api import PROJECT, TOKEN, Asked, Say, ScriptedApi, error, serving
+from harness.scripted_api import PROJECT, TOKEN, Request, Say, ScriptedApi, error, serving
 
 ROOT = Path(__file__).resolve().parents[1]
 AT_MOST_RATIO = 1.6
@@ -41,7 +41,7 @@ _KEY = base64.b64encode(len(_ED25519).to_bytes(4, "big") + _ED25519.encode() + b
 
 @dataclass(frozen=True)
 class Fleet:
-    """So many TPUs, spread evenly over the zones, of one accelerator type."""
+    """A number of TPUs of one accelerator type, spread evenly over the zones."""
 
     tpus: int
     workers_each: int
@@ -50,11 +50,11 @@ class Fleet:
 
     @property
     def workers(self) -> int:
-        """All of them."""
+        """The number of all workers."""
         return self.tpus * self.workers_each
 
     def nodes(self, zone: str) -> list[dict[str, Any]]:
-        """Give the zone's TPUs as the API answers them."""
+        """Return the zone's TPUs as API messages."""
         return [
             self._node(number, zone)
             for number in range(self.tpus)
@@ -62,7 +62,7 @@ class Fleet:
         ]
 
     def aliases(self) -> Iterator[str]:
-        """Name every worker as the known_hosts file does."""
+        """Yield every worker's alias in the known_hosts file."""
         for number in range(self.tpus):
             for worker in range(self.workers_each):
                 yield f"{_id(number)}-w{worker}"
@@ -105,7 +105,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Cost:
-    """One run of a command."""
+    """The cost and output of one run of a command."""
 
     seconds: float
     mib: float
@@ -125,7 +125,7 @@ SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
 
 
 class Cloud:
-    """Answers lists from memory, counts them, and can fail a page as often as is asked."""
+    """Answers lists from memory, counts them, and fails a page as often as requested."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.lists = 0
@@ -137,11 +137,11 @@ class Cloud:
         self._nodes["-"] = [node for nodes in self._nodes.values() for node in nodes]
 
     def start_counting(self) -> None:
-        """Forget what was asked so far."""
+        """Reset the counters."""
         self.lists = self.others = self.pages_needed = 0
 
-    def __call__(self, asked: Asked) -> Say:
-        """Answer a page, ``503`` where one is due."""
+    def __call__(self, asked: Request) -> Say:
+        """Answer a page, or ``503`` if a failure is due."""
         if asked.method != "GET" or not asked.path.endswith("/nodes"):
             self.others += 1
             return error(501, "only lists are answered here")
@@ -168,7 +168,7 @@ class Cloud:
 
 
 class Bench:
-    """The same fleet twice in one folder: by the plugin, and as a static file."""
+    """The same fleet as a plugin configuration and as a static file."""
 
     def __init__(self, fleet: Fleet, api: ScriptedApi, folder: Path) -> None:
         self.fleet = fleet
@@ -200,20 +200,20 @@ class Bench:
         env = {
             "HOME": str(self._home),
             "ANSIBLE_LOCAL_TEMP": str(self._home / "ansible"),
-            # A warm run has its modules compiled; the first run here does that, outside the tree.
+            # A first run compiles Python's modules, outside the tree, for the measured runs.
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(self._home / "compiled"),
         }
         return measured([tool, "-i", str(inventory), "--list"], env)
 
     def refuse_difference(self, one: Cost, other: Cost) -> None:
-        """End where two listings don't say the same."""
+        """Exit if two listings differ."""
         if _meaning(one) != _meaning(other):
-            raise SystemExit("the two listings differ: what is measured would not be the same work")
+            raise SystemExit("the two listings differ, so the figures are not comparable")
 
 
-# A process starts with the peak memory of the one that it was forked from, so this large one lets a
-# small one start what is measured.
+# A process inherits the peak memory of the process that forked it, so a small process starts the
+# measured command.
 _STARTER = """
 import json, os, subprocess, sys, time
 began = time.perf_counter()
@@ -226,7 +226,7 @@ with open(sys.argv[1], "w") as report:
 
 
 def measured(command: Sequence[str], env: dict[str, str]) -> Cost:
-    """Run a command to its end; its peak memory is the kernel's own figure."""
+    """Run a command and return its cost, with the kernel's figure for its peak memory."""
     with tempfile.TemporaryFile() as output, tempfile.NamedTemporaryFile("r") as report:
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", _STARTER, report.name, *command],
@@ -243,7 +243,7 @@ def measured(command: Sequence[str], env: dict[str, str]) -> Cost:
 
 
 def _meaning(cost: Cost) -> Any:
-    """Give what a listing says; the order of groups and hosts says nothing."""
+    """Return a listing's content, independent of the order of groups and hosts."""
     listing = json.loads(cost.output)
     return listing.pop("_meta"), {
         name: {kind: sorted(members) for kind, members in group.items()}
@@ -252,7 +252,7 @@ def _meaning(cost: Cost) -> Any:
 
 
 def _static(listing: dict[str, Any]) -> dict[str, Any]:
-    """Write a listing as a person would: shared variables once, each host's own under its name."""
+    """Return a listing as a user would write it: shared variables once, others per host."""
     own = {name: dict(values) for name, values in listing["_meta"]["hostvars"].items()}
     first = next(iter(own.values()))
     alike = [
@@ -276,8 +276,8 @@ def _dumper() -> Any:
     return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-def in_turn(rounds: int, *works: Callable[[], Cost]) -> list[list[Cost]]:
-    """Run the works one after the other, so many times, so that a slow moment meets them all."""
+def alternating(rounds: int, *works: Callable[[], Cost]) -> list[list[Cost]]:
+    """Run the works alternately, so that a slow moment of the machine affects all of them."""
     costs: list[list[Cost]] = [[] for _ in works]
     for _ in range(rounds):
         for cost, work in zip(costs, works, strict=True):
@@ -286,19 +286,19 @@ def in_turn(rounds: int, *works: Callable[[], Cost]) -> list[list[Cost]]:
 
 
 def say(text: str = "") -> None:
-    """Print a line at once."""
+    """Print a line and flush it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
-    """Measure and print; give the ratio, the difference in seconds and the plugin's peak MiB.
+    """Measure and print; return the ratio, the difference in seconds and the plugin's peak MiB.
 
-    The ratio is of the medians, the difference the median of the pairs that ran one after the
-    other. The quickest runs are printed too: they tell what a busy machine added.
+    The ratio is that of the medians, the difference the median of consecutive pairs. The fastest
+    runs are printed too, as they show the influence of a busy machine.
     """
     bench.cloud.start_counting()
-    plugin, static = in_turn(
+    plugin, static = alternating(
         rounds, lambda: bench.list(bench.plugin), lambda: bench.list(bench.static)
     )
     asked, needed = bench.cloud.lists / rounds, bench.cloud.pages_needed / rounds
@@ -310,33 +310,33 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
         middle.append(statistics.median(seconds))
         least.append(min(seconds))
         peak = max(cost.mib for cost in costs)
-        say(f"  {name:<12} {middle[-1]:6.2f} s (least {least[-1]:.2f})  peak {peak:4.0f} MiB")
+        say(f"  {name:<12} {middle[-1]:6.2f} s (minimum {least[-1]:.2f})  peak {peak:4.0f} MiB")
     ratio = middle[0] / middle[1]
     pairs = zip(plugin, static, strict=True)
     beyond = statistics.median(ours.seconds - theirs.seconds for ours, theirs in pairs)
     say(
-        f"  ratio        {ratio:6.2f}    beyond the static file {beyond:+.2f} s "
-        f"(quickest runs {least[0] - least[1]:+.2f})"
+        f"  ratio        {ratio:6.2f}    more than the static file {beyond:+.2f} s "
+        f"(fastest runs {least[0] - least[1]:+.2f})"
     )
     others = bench.cloud.others / rounds
-    say(f"  requests     {asked:g} lists for {needed:g} pages and {others:g} others, a listing")
+    say(f"  requests     {asked:g} lists for {needed:g} pages and {others:g} others per listing")
     return ratio, beyond, max(cost.mib for cost in plugin)
 
 
 def fails_twice(bench: Bench) -> bool:
-    """Let one page fail with 503 twice; tell whether the listing is the same."""
+    """Let one page fail with 503 twice; return whether the listing is the same."""
     whole = bench.list(bench.plugin)
     bench.cloud.failures[bench.fleet.zones[0]] = 2
     again = bench.list(bench.plugin)
     same = whole.output == again.output and not bench.cloud.failures[bench.fleet.zones[0]]
-    say(f"  a page that fails with 503 twice: {'the same answer' if same else 'ANOTHER ANSWER'}")
+    say(f"  a page that fails with 503 twice: {'same listing' if same else 'OTHER LISTING'}")
     return same
 
 
 def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
-    """Print what gcloud's own listing takes, where it is installed."""
+    """Measure and print gcloud's own listing, if it is installed."""
     if not shutil.which("gcloud"):
-        say("  gcloud is not installed: no figure of its own listing")
+        say("  gcloud is not installed, so its listing is not measured")
         return
     token = folder / "token"
     token.write_text(TOKEN)
@@ -353,7 +353,7 @@ def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
 
 
 def main() -> int:
-    """Measure both fleets; give 1 where a bar is missed."""
+    """Measure both fleets; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds

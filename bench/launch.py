@@ -1,14 +1,14 @@
-"""Launch, kill and status of a run, against ``gcloud … ssh --worker=all``, in one run.
+"""Compare launch, kill and status of a run with ``gcloud … ssh --worker=all``, in one run.
 
     python bench/launch.py [--workers 8] [--rounds 3] [--cloud NAME]     (as root; takes minutes)
 
-The baseline of launch and kill is ``gcloud compute tpus tpu-vm ssh --worker=all`` that starts and
-stops a no-op unit there; where gcloud is missing, and for status in any case, a new ssh connection
-to each worker at once, whose figures are always printed. Ours is the playbook, from the command to
-the last process started (each process writes down when), or to the command's end for kill and
-status; the code is in place and the connections are as a push has left them. Then both once more
-with 40 ms added to every round trip. The best of the rounds counts on both sides. ``--cloud`` takes
-a cloud whose workers are set up. Ends with 0 if the bars are reached, 1 if not.
+The baseline of launch and kill is ``gcloud compute tpus tpu-vm ssh --worker=all``, which starts and
+stops a no-op unit. The baseline of status, and of all without gcloud, is a new ssh connection to
+each worker in parallel, whose figures are always printed. A launch counts from the command to the
+start of the last process (each process records it), kill and status to the command's end. The code
+is pushed before, and its connections are reused. Then all again with 40 ms added to every round
+trip. The best round of each side counts. ``--cloud`` uses an existing cloud with workers set up.
+Exits with 0 if the bars are reached, else with 1.
 """
 
 import argparse
@@ -29,11 +29,11 @@ UNIT = "bench-noop"
 
 
 def main() -> int:
-    """Measure all of it and print what came out."""
+    """Measure all verbs and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cloud", help="a cloud whose workers are set up, left as it is")
+    parser.add_argument("--cloud", help="an existing cloud with workers set up")
     words = parser.parse_args()
     reached = True
     with verbs_cloud(words.workers, words.cloud) as cloud:
@@ -41,7 +41,7 @@ def main() -> int:
         code.mkdir()
         (code / "noop.txt").write_text("nothing\n")
         gcloud = None
-        if Gcloud.is_there():
+        if Gcloud.is_installed():
             gcloud = Gcloud(cloud.name, cloud.tpu, cloud.scratch / "gcloud-home", proxy())
         usual = "gcloud" if gcloud else "ssh"
         print(f"{len(cloud.workers)} workers, the best of {words.rounds} rounds")
@@ -70,7 +70,7 @@ def main() -> int:
 def one_round(
     cloud: VerbsCloud, gcloud: Gcloud | None, code: Path, run: str, delayed: bool
 ) -> dict[str, float]:
-    """Do everything once; give seconds by what was done."""
+    """Run every verb and baseline once; return the seconds by name."""
     start, stop = (
         f"sudo systemd-run --quiet --unit={UNIT} sleep 3600",
         f"sudo systemctl stop {UNIT}",
@@ -99,7 +99,7 @@ def one_round(
 
 
 def last_start(cloud: VerbsCloud, run: str) -> float:
-    """Read from the workers when their process began, and give the last time."""
+    """Return when the last worker's process began, in unix seconds."""
     command = [
         "ansible",
         ":".join(cloud.workers),
@@ -111,14 +111,14 @@ def last_start(cloud: VerbsCloud, run: str) -> float:
     ]
     deadline = time.monotonic() + 60
     while True:
-        said = cloud.must(
+        output = cloud.must(
             [*command, f"sh -c 'cat /var/lib/tpufleet/runs/{run}/began || echo none'"]
         )
-        times = [line.rsplit(None, 1)[-1] for line in said.splitlines() if "(stdout)" in line]
+        times = [line.rsplit(None, 1)[-1] for line in output.splitlines() if "(stdout)" in line]
         if len(times) == len(cloud.workers) and all(each[0].isdigit() for each in times):
             return max(map(float, times))
         if time.monotonic() > deadline:
-            raise SystemExit(f"launch: not every worker's process began: {said}")
+            raise SystemExit(f"launch: not every worker's process began: {output}")
         time.sleep(0.5)
 
 

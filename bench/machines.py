@@ -1,26 +1,27 @@
-"""Boot 32 workers at once: seconds until all answer ssh, CPU and memory they cost.
+"""Boot 32 workers at once: measure the seconds until all answer ssh, and their CPU and memory.
 
     sudo .venv/bin/python bench/machines.py            # one TPU of 32 workers, then 8 TPUs of 4
     sudo .venv/bin/python bench/machines.py --workers 8
 
-It makes a local cloud of its own for it and takes everything away. CPU seconds are of the
-machines' control groups, and of the server with the programs that it ran: what a busy host leaves
-to compare by. The bar: 32 workers up within 60 s on two cores, within 24 GiB.
+It uses its own local cloud and removes it. CPU seconds of the machines' control groups and of the
+server with its child processes are comparable also on a busy host. The bar: 32 workers up within
+60 s on two cores, within 24 GiB.
 """
 
 import argparse
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from localcloud import client, cloud
 from localcloud.failure import CloudError
 from localcloud.machines import control_groups, processes
+from localcloud.machines.boot_wait import answers_ssh
 from localcloud.place import Place
 
 NODES = "/v2/projects/local-fleet/locations/us-central2-b/nodes"
@@ -29,7 +30,7 @@ BAR_S, BAR_GIB = 60.0, 24.0
 
 
 def machines_cpu_s(place: Place) -> float:
-    """Give the CPU seconds of the machines that are there (cgroup-v2.rst, "cpu.stat")."""
+    """Return the CPU seconds of the running machines (cgroup-v2.rst, "cpu.stat")."""
     top, prefix = control_groups.hierarchy(), place.unit_prefix
     groups = [top / prefix, *top.glob(f"system.slice/{prefix}-*")]
     files = [group / "cpu.stat" for group in groups if (group / "cpu.stat").exists()]
@@ -37,30 +38,21 @@ def machines_cpu_s(place: Place) -> float:
 
 
 def server_cpu_s(place: Place) -> float:
-    """Give the CPU seconds of the server and of its ended children (proc_pid_stat(5))."""
+    """Return the CPU seconds of the server and of its ended children (proc_pid_stat(5))."""
     (pid,) = processes.with_argument(f"--directory={place.directory}")
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def used_gib() -> float:
-    """Give the memory that is not available any more, in GiB (proc_meminfo(5))."""
+    """Return the used memory in GiB (proc_meminfo(5))."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     return (kib["MemTotal"] - kib["MemAvailable"]) / 2**20
 
 
-def answers_ssh(address: str) -> bool:
-    """Tell whether an sshd greets there."""
-    try:
-        with socket.create_connection((address, 22), timeout=2) as connection:
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
-
-
 def node(place: Place, name: str) -> dict:
-    """Wait until a TPU is READY and give it."""
+    """Wait until a TPU is READY and return it."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         now = client.ask(place, "GET", f"{NODES}/{name}")
@@ -71,16 +63,18 @@ def node(place: Place, name: str) -> dict:
 
 
 def measure(place: Place, names: Sequence[str], accelerator: str) -> None:
-    """Create the TPUs, print the figures, delete them and print what that took."""
+    """Create the TPUs, print the figures, delete them and print the duration."""
     memory, began = used_gib(), time.monotonic()
     machines, server = machines_cpu_s(place), server_cpu_s(place)
     body = {"acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base"}
     for name in names:
         client.ask(place, "POST", f"{NODES}?nodeId={name}", body)
     ready = [node(place, name) for name in names]
-    addresses = [point["ipAddress"] for it in ready for point in it["networkEndpoints"]]
+    addresses = [
+        IPv4Address(point["ipAddress"]) for it in ready for point in it["networkEndpoints"]
+    ]
     with ThreadPoolExecutor(8) as pool:
-        while not all(pool.map(answers_ssh, addresses)):
+        while not all(pool.map(lambda address: answers_ssh(address, 2.0), addresses)):
             time.sleep(0.5)
     up_s = time.monotonic() - began
     machines, server = machines_cpu_s(place) - machines, server_cpu_s(place) - server
@@ -88,7 +82,7 @@ def measure(place: Place, names: Sequence[str], accelerator: str) -> None:
     print(f"{len(names)} TPU{'s' * (len(names) > 1)} of {accelerator}, {count} workers:")
     print(f"  all answer ssh after    {up_s:6.1f} s  (bar for 32: {BAR_S:.0f} s)")
     of_each = f"its machine {machines / count:.2f}, the server {server / count:.2f}"
-    print(f"  CPU a worker            {(machines + server) / count:6.2f} s  ({of_each})")
+    print(f"  CPU per worker          {(machines + server) / count:6.2f} s  ({of_each})")
     print(f"  memory                  {grown:6.2f} GiB  (bar for 32: {BAR_GIB:.0f} GiB)")
     began = time.monotonic()
     for name in names:

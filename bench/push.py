@@ -1,14 +1,13 @@
-"""Push of 2,000 files, 50 MB, against tar and one scp a worker side by side, in one run.
+"""Compare push of 2,000 files, 50 MB, with tar and one parallel scp per worker, in one run.
 
     python bench/push.py [--workers 8] [--rounds 3] [--uplink MBIT] [--cloud NAME]
                                                                        (as root; takes minutes)
 
-Both sides send the tree for the first time, and again after one file has changed: the baseline all
-of it each time, as its users do. Bytes are those that leave this controller for the workers' ssh.
-Each round has a new tree, and another side first; the best of the rounds counts on both sides.
-``--uplink`` lets this controller send only so much a second, as it can to Google: without, the
-machines' network is this computer's memory. ``--cloud`` takes a cloud whose workers are set up.
-Ends with 0 if the bars are reached, 1 if not.
+Both sides send the tree once, and again after one file changed; the baseline always sends all of
+it. Bytes are those that leave this controller for the workers' ssh. Each round has a new tree, and
+the sides alternate in going first; the best round of each side counts. ``--uplink`` limits this
+controller's bandwidth to that of a real uplink. ``--cloud`` uses an existing cloud with workers set
+up. Exits with 0 if the bars are reached, else with 1.
 """
 
 import argparse
@@ -39,11 +38,11 @@ SIDES = (("usual first", "usual again"), ("ours first", "ours again"))
 
 
 def main() -> int:
-    """Measure both sides and print what they did."""
+    """Measure both sides and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     parser.add_argument("--rounds", type=int, choices=range(1, 21), default=3, metavar="1-20")
-    parser.add_argument("--cloud", help="a cloud whose workers are set up, left as it is")
+    parser.add_argument("--cloud", help="an existing cloud with workers set up")
     uplinks = range(1, 10_001)
     parser.add_argument("--uplink", type=int, choices=uplinks, metavar="MBIT", help="megabits/s")
     words = parser.parse_args()
@@ -75,8 +74,8 @@ def main() -> int:
 
 
 def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, int]]:
-    """Send a new tree by both ways, then again with one file changed; give what each has cost."""
-    code = cloud.scratch / f"tree{os.getpid()}-{number}"  # or workers would have most of it
+    """Send a new tree on both sides, then again with one file changed; return the costs."""
+    code = cloud.scratch / f"tree{os.getpid()}-{number}"
     write_tree(code)
     ways = {
         "usual": lambda: by_scp(cloud, code),
@@ -89,15 +88,15 @@ def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, in
 
 
 def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
-    """Give the least of the seconds, and the least of the bytes."""
+    """Return the minimum of the seconds and the minimum of the bytes."""
     times, sizes = zip(*costs, strict=True)
     return min(times), min(sizes)
 
 
 def write_tree(code: Path) -> None:
-    """Write the tree: half of each file can't be compressed.
+    """Write a tree of files whose first half is incompressible.
 
-    Another one each time: a cloud that was measured before has the releases of then.
+    The content is random each time, as workers of an existing cloud keep earlier releases.
     """
     chance = random.Random()  # noqa: S311 - no secret
     for number in range(FILES):
@@ -108,7 +107,7 @@ def write_tree(code: Path) -> None:
 
 
 def by_scp(cloud: VerbsCloud, code: Path) -> None:
-    """Do it the usual way: pack all, copy it to each worker, unpack it there."""
+    """Pack the tree, copy it to each worker and unpack it there."""
     there = f"bench-{code.name}"
     packed = cloud.scratch / "code.tgz"
     with tarfile.open(packed, "w:gz", compresslevel=6) as pack:
@@ -118,10 +117,9 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
 
 
 def measured(sent, do) -> tuple[float, int]:
-    """Give the seconds that an action takes, and the bytes that it sends.
+    """Return the seconds and sent bytes of an action.
 
-    What was written before is on the disk by then: nobody pays for another one's files. That takes
-    two turns where the disk is a file on another.
+    Earlier writes are flushed first; twice, as the disk may be a file on another disk.
     """
     os.sync()
     os.sync()

@@ -1,12 +1,11 @@
-"""Make a place for local clouds whose machines come up set up, so that 128 of them can be had.
+"""Create a directory for local clouds whose machines boot with setup done, for up to 128 workers.
 
     python bench/ready_image.py DIRECTORY                                (as root; takes minutes)
     TPUFLEET_LOCALCLOUD_DIR=DIRECTORY python bench/launch.py --workers 128
 
-Setup of 32 bare workers takes two cores seven minutes, most of it their copies of one environment.
-The daily verbs don't ask how a worker became ready: so one worker is set up here as ever, and what
-its disk holds becomes the image of the others. Setup still runs on each of them, and mends what is
-a worker's own: its setup stamp, its key, and the addresses that it accepts.
+Setup of 32 bare workers takes seven minutes on two cores, mostly for copies of one environment. To
+measure the daily verbs, it is enough to set up one worker and use its disk as the image of the
+others. Setup still runs on each of them, for the worker's setup stamp, key and allowed addresses.
 """
 
 import argparse
@@ -35,9 +34,9 @@ OF_ONE_MACHINE = (
 
 
 def main() -> int:
-    """Set one worker up in a cloud of its own, and copy its disk."""
+    """Set one worker up in its own cloud, and copy its disk."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("directory", type=Path, help="where it is to be; made if it is not there")
+    parser.add_argument("directory", type=Path, help="the directory; created if it is missing")
     directory = parser.parse_args().directory.resolve()
     name = f"ready-{os.getpid()}"
     place = Place.of(name)
@@ -46,9 +45,7 @@ def main() -> int:
         bare = image.ensure(print)
         to = directory / "images" / bare.name
         if to.exists():
-            raise SystemExit(
-                f"ready_image: {to} is there already: remove it, or name another place"
-            )
+            raise SystemExit(f"ready_image: {to} exists. Remove it, or use another directory")
         try:
             clouds.up(place, port=None, subnet=None, say=print)
             maker.make("ready", 1)
@@ -56,12 +53,12 @@ def main() -> int:
             copy(root, to)
         finally:
             clouds.down(place, say=print)
-    print(f"machines of local clouds with TPUFLEET_LOCALCLOUD_DIR={directory} come up set up")
+    print(f"local clouds with TPUFLEET_LOCALCLOUD_DIR={directory} boot machines with setup done")
     return 0
 
 
 def copy(root: Path, to: Path) -> None:
-    """Copy a machine's disk, but for what is that machine's alone; whole or not at all."""
+    """Copy a machine's disk atomically, without files specific to that machine."""
     partial = image.partial_of(to)
     partial.mkdir(parents=True)
     subprocess.run(["cp", "-a", "--one-file-system", f"{root}/.", str(partial)], check=True)

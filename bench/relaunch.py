@@ -1,10 +1,10 @@
-"""How long a relaunch takes to its first new step, with the compile cache of the attempt before.
+"""Measure a relaunch up to its first new step, with the compile cache of the previous attempt.
 
     .venv/bin/python -m bench.relaunch [--rounds 5]
 
 Two processes on this CPU train train/configs/shakespeare.yml, get SIGTERM, save, and are started
-again, as the fleet does it. Counted is from the start of the processes to the first new line of
-metrics; beside it stands the first launch, which compiles. Exits with 1 where the bar is missed.
+again, like on a fleet. The time counts from the start of the processes to the first new line of
+metrics. The first launch, which compiles, is printed too. Exits with 1 if the bar is missed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ WORDS = ["steps=1000000", "sample.length=0", "checkpoint.every=1000000"]
 
 
 def first_step(directory: Path, config: Path) -> float:
-    """Start, wait for the first new step, let it save and leave; gives the seconds to the step."""
+    """Start, wait for the first new step, stop; return the seconds to the step."""
     lines = len(read_metrics(directory / "w0"))
     begun = time.monotonic()
     attempt = Attempt(directory, config, {0: WORDS, 1: WORDS}, Compiled(directory / "compiled"))
@@ -39,7 +39,7 @@ def first_step(directory: Path, config: Path) -> float:
 
 
 def main() -> int:
-    """Measure and judge."""
+    """Measure and compare with the bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds

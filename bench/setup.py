@@ -1,13 +1,12 @@
-"""Compare setup.yml on bare workers with the usual way, in one run, on the local cloud.
+"""Compare setup.yml on bare workers with a shell script over ssh, in one run, on the local cloud.
 
     python bench/setup.py [--workers 8]        (as root; takes minutes)
 
-The usual way is one shell script over parallel ssh: apt, a virtual environment, and
-``pip install -U jax optax orbax-checkpoint`` on every worker. Both sides begin with machines just
-made, a TPU each, of the same size. Bytes are those that come in for the workers through the
-cloud's way out, without those from the system's package mirrors, by a counter of nft's own on the
-host. Then setup.yml again, on the same workers.
-Ends with 0 if the bars are reached, 1 if not.
+The script runs over parallel ssh: apt, a virtual environment, and
+``pip install -U jax optax orbax-checkpoint`` on every worker. Each side has a new TPU of the same
+size. Bytes are those that the workers receive from outside, without the system's package mirrors,
+counted by nft on the host. Then setup.yml runs again on the same workers. Exits with 0 if the bars
+are reached, else with 1.
 """
 
 import argparse
@@ -52,7 +51,7 @@ class Measured:
 
 
 def main() -> int:
-    """Measure both sides and print what they did."""
+    """Measure both sides and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=sorted(WORKERS), default=8)
     words = parser.parse_args()
@@ -66,13 +65,13 @@ def main() -> int:
         with counted() as total:
             ours = measure(total, lambda: cloud.play("setup.yml"))
         with counted() as total:
-            said: list[str] = []
-            again = measure(total, lambda: said.append(cloud.play("setup.yml")))
-        return report(usual, ours, again, recap_changes(said[0]))
+            output: list[str] = []
+            again = measure(total, lambda: output.append(cloud.play("setup.yml")))
+        return report(usual, ours, again, recap_changes(output[0]))
 
 
 class LocalCloud:
-    """A local cloud of the bench's own, driven by the playbooks."""
+    """The bench's own local cloud, driven by the playbooks."""
 
     def __init__(self, name: str, scratch: Path) -> None:
         self.name, self.scratch = name, scratch
@@ -84,7 +83,7 @@ class LocalCloud:
         }
 
     def create(self, tpu: str, accelerator: str) -> None:
-        """Make a TPU of bare machines."""
+        """Create a TPU of bare machines."""
         fleet = [
             {
                 "name": tpu,
@@ -98,19 +97,19 @@ class LocalCloud:
         self.play("playbooks/create.yml")
 
     def delete(self, tpu: str) -> None:
-        """Take the TPU away with its machines."""
+        """Delete the TPU with its machines."""
         self.play("playbooks/delete.yml", "-e", f"tpu={tpu}", "-e", "yes=true")
 
     def play(self, playbook: str, *arguments: str) -> str:
-        """Run a playbook that has to succeed; give what it says."""
+        """Run a playbook that must succeed; return its output."""
         command = ["ansible-playbook", playbook, "-e", f"@{self.fleet}", *arguments]
         return self.must(command)
 
     def by_script(self, tpu: str) -> None:
-        """Do it the usual way: the script on all workers at once, over ssh."""
+        """Run the script on all workers in parallel, over ssh."""
         config = self.scratch / "ssh_config"
-        told = json.loads(self.must(["ansible-inventory", "--list"]))
-        workers = told[f"tpu_{tpu}"]["hosts"]
+        listing = json.loads(self.must(["ansible-inventory", "--list"]))
+        workers = listing[f"tpu_{tpu}"]["hosts"]
         self.play("playbooks/ssh_config.yml", "-e", f"ssh_config_file={config}")
 
         def one(worker: str) -> None:
@@ -120,7 +119,7 @@ class LocalCloud:
             list(pool.map(one, workers))
 
     def must(self, command: list[str], stdin: str = "") -> str:
-        """Run a command that has to succeed."""
+        """Run a command that must succeed; return its output."""
         done = subprocess.run(
             command,
             cwd=PROJECT,
@@ -139,7 +138,7 @@ class LocalCloud:
 
 @contextmanager
 def local_cloud() -> Iterator[LocalCloud]:
-    """Bring a cloud up, and down whatever happens."""
+    """Bring a cloud up, and down at the end in any case."""
     name = f"bench{os.getpid()}"
     command = [sys.executable, "-m", "localcloud", "--name", name]
     with tempfile.TemporaryDirectory(prefix="tpufleet-bench-") as scratch:
@@ -154,17 +153,17 @@ def local_cloud() -> Iterator[LocalCloud]:
 
 @contextmanager
 def counted() -> Iterator[object]:
-    """Count what comes in for machines from outside; not what comes from package mirrors."""
-    told = ", ".join(f"{address} . {port}" for address, port in sorted(mirrors()))
-    aside = f"ip saddr . tcp sport {{ {told} }} return" if told else ""
+    """Count the bytes that machines receive from outside, except from package mirrors."""
+    sources = ", ".join(f"{address} . {port}" for address, port in sorted(mirrors()))
+    skip_mirrors = f"ip saddr . tcp sport {{ {sources} }} return" if sources else ""
     subprocess.run(
         ["nft", "-f", "-"],
         input=f"""table ip {TABLE} {{
-    counter came {{ }}
+    counter received {{ }}
     chain through {{
         type filter hook forward priority -10;
-        {aside}
-        oifname "tpf*" iifname != "tpf*" counter name came
+        {skip_mirrors}
+        oifname "tpf*" iifname != "tpf*" counter name received
     }}
 }}
 """,
@@ -172,24 +171,24 @@ def counted() -> Iterator[object]:
         check=True,
     )
     try:
-        yield came
+        yield received
     finally:
         subprocess.run(["nft", "delete", "table", "ip", TABLE], check=False)
 
 
-def came() -> int:
-    """Read the counter, in bytes."""
-    words = ["nft", "--json", "list", "counter", "ip", TABLE, "came"]
-    told = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    return next(entry["counter"]["bytes"] for entry in told["nftables"] if "counter" in entry)
+def received() -> int:
+    """Return the counter, in bytes."""
+    command = ["nft", "--json", "list", "counter", "ip", TABLE, "received"]
+    listing = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return next(entry["counter"]["bytes"] for entry in listing["nftables"] if "counter" in entry)
 
 
 def mirrors() -> set[tuple[str, int]]:
-    """Find address and port of this host's package mirrors: the machines have the same."""
-    words = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    """Return addresses and ports of this host's package mirrors, which the machines use too."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    urls = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: set[tuple[str, int]] = set()
-    for url in map(urlsplit, told.split()):
+    for url in map(urlsplit, urls.split()):
         port = url.port or (443 if url.scheme == "https" else 80)
         if url.hostname:
             infos = socket.getaddrinfo(url.hostname, port, socket.AF_INET)
@@ -198,22 +197,23 @@ def mirrors() -> set[tuple[str, int]]:
 
 
 def measure(total, do) -> Measured:
-    """Time an action, and count what came in meanwhile."""
+    """Time an action and count the received bytes."""
     before, start = total(), time.perf_counter()
     do()
     return Measured(time.perf_counter() - start, (total() - before) / 1e6)
 
 
-def recap_changes(said: str) -> int:
-    """Add up the changes that a play's recap counts."""
-    return sum(int(word.partition("=")[2]) for word in said.split() if word.startswith("changed="))
+def recap_changes(output: str) -> int:
+    """Return the sum of a recap's changes."""
+    counts = [word for word in output.split() if word.startswith("changed=")]
+    return sum(int(count.partition("=")[2]) for count in counts)
 
 
 def report(usual: Measured, ours: Measured, again: Measured, changes: int) -> int:
-    """Print the figures and whether the bars are reached."""
+    """Print the figures; return 0 if the bars are reached, else 1."""
     times, sizes = ours.seconds / usual.seconds, ours.megabytes / max(usual.megabytes, 1e-6)
-    print(f"first setup    ours {ours.seconds:.0f} s   the usual way {usual.seconds:.0f} s")
-    print(f"from outside   ours {ours.megabytes:.0f} MB   the usual way {usual.megabytes:.0f} MB")
+    print(f"first setup    ours {ours.seconds:.0f} s   script {usual.seconds:.0f} s")
+    print(f"from outside   ours {ours.megabytes:.0f} MB   script {usual.megabytes:.0f} MB")
     print(f"ratio          time {times:.2f} (bar {TIME_BAR})   bytes {sizes:.2f} (bar {BYTES_BAR})")
     print(f"second setup   {again.seconds:.1f} s (bar {SECOND_BAR_S:.0f} s), {changes} changed")
     reached = times <= TIME_BAR and sizes <= BYTES_BAR

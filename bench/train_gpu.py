@@ -1,12 +1,12 @@
-"""How fast the presets train on this machine's GPU, beside a torch.compile GPT of the same shape.
+"""Measure the presets on this machine's GPU, beside a torch.compile GPT of the same shape.
 
     .venv/bin/python -m bench.train_gpu [--torch-python PYTHON] [--tiny]
 
-For 124M, 350M and 1.5B parameters at 1,024 tokens in bfloat16: tokens a second, MFU (PaLM's
-count over the published peak), the share of the matmul ceiling measured in this same run, peak
-memory. PyTorch's side (train_gpu_torch.py) runs in a process of its own after ours, with the same
-batch. ``--tiny`` proves on any machine that the bench runs; its figures mean nothing. Exits with 1
-where a bar is missed; without a GPU no bar is judged.
+For 124M, 350M and 1.5B parameters at 1,024 tokens in bfloat16: tokens per second, MFU (PaLM's
+count over the published peak), the share of the matmul ceiling measured in the same run, peak
+memory. PyTorch (train_gpu_torch.py) runs afterwards in its own process, with the same batch.
+``--tiny`` only shows on any machine that the bench runs. Exits with 1 if a bar is missed; without a
+GPU, no bar is applied.
 """
 
 import argparse
@@ -24,7 +24,7 @@ PROJECT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Case:
-    """A preset, how it is best run on one GPU of 80 GB, and the MFU that it must reach."""
+    """A preset, its overrides for one GPU of 80 GB, and its bar for MFU."""
 
     name: str
     overrides: tuple[str, ...]
@@ -43,7 +43,7 @@ FASTER_THAN_TORCH = 1.1
 
 
 def main() -> int:
-    """Measure, print, judge. Each case has a process of its own: memory is counted anew."""
+    """Measure, print, compare with the bars. Each case has its own process, to measure memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
     parser.add_argument("--tiny", action="store_true")
@@ -64,7 +64,7 @@ def main() -> int:
 
 def ours(name: str, tiny: bool) -> dict[str, Any]:
     """Measure one case in this process."""
-    # No other allocator's reserve: what is counted is what was needed.
+    # Use nearly all memory: the figure for peak memory is what was needed, not what was reserved.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     import jax
 
@@ -99,7 +99,7 @@ def ours(name: str, tiny: bool) -> dict[str, Any]:
 
 
 def matmul_ceiling(n: int) -> float:
-    """Measure operations a second of n x n bfloat16 products, the best of five runs of ten."""
+    """Return FLOP/s of n x n bfloat16 products, the best of five runs of ten."""
     import jax
     import jax.numpy as jnp
 
@@ -115,7 +115,7 @@ def matmul_ceiling(n: int) -> float:
 
 
 def torch_side(words: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Measure PyTorch on the same shape; None without a Python that has it."""
+    """Measure PyTorch on the same shape; return None without a Python that has it."""
     if not words.torch_python:
         return None
     script = str(Path(__file__).with_name("train_gpu_torch.py"))
@@ -123,7 +123,7 @@ def torch_side(words: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]
 
 
 def answer(command: list[str]) -> dict[str, Any]:
-    """Run a command and read the JSON of its last line."""
+    """Run a command and return the JSON in its last line."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"train_gpu: {' '.join(command[:5])} ... ended with {done.returncode}")
@@ -131,7 +131,7 @@ def answer(command: list[str]) -> dict[str, Any]:
 
 
 def report(case: Case, seen: dict[str, Any], theirs: dict[str, Any] | None) -> bool:
-    """Print one case; False where a bar is missed."""
+    """Print one case; return whether its bars are reached."""
     print(f"{case.name}: {seen['text']}")
     print(
         f"  {100 * seen['of_ceiling']:.1f} % of the matmul ceiling "
@@ -139,12 +139,12 @@ def report(case: Case, seen: dict[str, Any], theirs: dict[str, Any] | None) -> b
     )
     ratio = None
     if theirs is None:
-        print("  no PyTorch; give a Python that has it with --torch-python")
+        print("  no PyTorch. Use: --torch-python PYTHON")
     else:
         ratio = seen["rate"] / theirs["rate"]
         print(f"  PyTorch {theirs['rate']:,.0f} tokens/s ({theirs['way']}): ours {ratio:.2f} times")
     if not seen["gpu"] or seen["mfu"] is None:
-        print("  no bar is judged: no GPU with a published peak")
+        print("  no bar is applied: no GPU with a published peak")
         return True
     reached = seen["mfu"] >= case.bar and (ratio is None or ratio >= FASTER_THAN_TORCH)
     print(f"  bars MFU {100 * case.bar:g} %, {FASTER_THAN_TORCH} times PyTorch: ", end="")

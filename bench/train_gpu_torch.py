@@ -1,9 +1,9 @@
-"""PyTorch's side of train_gpu.py: a GPT of the same shape, compiled, with fused attention.
+"""The PyTorch side of train_gpu.py: a GPT of the same shape, compiled, with fused attention.
 
-    python bench/train_gpu_torch.py JOB      (JOB is JSON; the answer is JSON, on the last line)
+    python bench/train_gpu_torch.py JOB      (JOB is JSON; the last output line is JSON)
 
-As fast as PyTorch makes it easily: torch.compile, bfloat16 autocast, scaled_dot_product_attention,
-fused AdamW, TF32 for what stays float32.
+With PyTorch's standard speed-ups: torch.compile, bfloat16 autocast, scaled_dot_product_attention,
+fused AdamW, TF32 for float32 operations.
 """
 
 import json
@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, each behind a norm."""
+    """One layer: attention and feed-forward, each after a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -46,14 +46,14 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(job["width"], job["heads"]) for _ in range(job["layers"]))
         self.norm = nn.LayerNorm(job["width"])
 
-    def forward(self, windows: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of each window's next tokens: (b, t + 1) to a scalar."""
-        x = windows[:, :-1]
+    def forward(self, sequences: torch.Tensor) -> torch.Tensor:
+        """Return the mean cross-entropy of the next tokens: (b, t + 1) to a scalar."""
+        x = sequences[:, :-1]
         x = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x), self.tokens.weight)
-        return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+        return F.cross_entropy(logits.flatten(0, 1).float(), sequences[:, 1:].flatten())
 
 
 def main(job: dict[str, Any]) -> None:
@@ -66,11 +66,11 @@ def main(job: dict[str, Any]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), **fused)
     compiled = torch.compile(model)
     shape = (job["batch"], job["context"] + 1)
-    windows = torch.randint(job["vocabulary"], shape, device=device)
+    sequences = torch.randint(job["vocabulary"], shape, device=device)
 
     def step() -> torch.Tensor:
         with torch.autocast(device, torch.bfloat16):
-            loss = compiled(windows)
+            loss = compiled(sequences)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

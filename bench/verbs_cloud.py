@@ -1,7 +1,4 @@
-"""What the benches of the daily verbs share: a local cloud of their own with ready workers.
-
-Not a bench itself. Needs Linux and root, as the local cloud does.
-"""
+"""Shared by the benches of the daily verbs: their own local cloud with workers set up."""
 
 import json
 import os
@@ -37,7 +34,7 @@ TABLE = "tpufleet-bench-verbs"
 
 
 class VerbsCloud:
-    """A local cloud with one TPU, driven by the playbooks and, as the baseline, by ssh alone."""
+    """A local cloud with one TPU, driven by the playbooks and, as the baseline, by plain ssh."""
 
     def __init__(self, name: str, scratch: Path) -> None:
         self.name, self.scratch = name, scratch
@@ -48,7 +45,7 @@ class VerbsCloud:
         self.addresses: list[str] = []
 
     def make(self, tpu: str, workers: int) -> None:
-        """Make a TPU and set its workers up."""
+        """Create a TPU and set its workers up."""
         fleet = {
             "name": tpu,
             "zone": "us-central2-b",
@@ -59,18 +56,18 @@ class VerbsCloud:
         self.play("playbooks/create.yml", "-e", f"@{self.fleet}")
         self.play("setup.yml", "-e", f"@{self.fleet}")
 
-    def learn(self) -> None:
-        """Read who the workers of the (first) TPU are, and write the ssh configuration."""
-        told = json.loads(self.must(["ansible-inventory", "--list"]))
-        self.tpu = told["tpu"]["hosts"][0].rpartition("-w")[0]
-        ready = told["tpu"]["hosts"]
+    def read_inventory(self) -> None:
+        """Find the workers of the first TPU, and write the ssh configuration."""
+        listing = json.loads(self.must(["ansible-inventory", "--list"]))
+        ready = listing["tpu"]["hosts"]
+        self.tpu = ready[0].rpartition("-w")[0]
         self.workers = [worker for worker in ready if worker.rpartition("-w")[0] == self.tpu]
-        variables = told["_meta"]["hostvars"]
+        variables = listing["_meta"]["hostvars"]
         self.addresses = [variables[worker]["ansible_host"] for worker in self.workers]
         self.play("playbooks/ssh_config.yml", "-e", f"ssh_config_file={self.ssh_config}")
 
     def play(self, playbook: str, *arguments: str, delayed: bool = False) -> str:
-        """Run a playbook that has to succeed; give what it says."""
+        """Run a playbook that must succeed; return its output."""
         command = ["ansible-playbook", playbook, *arguments]
         if delayed:
             option = shlex.quote(f"ProxyCommand={proxy()}")
@@ -82,8 +79,7 @@ class VerbsCloud:
         return self.play(playbook, "-e", f"tpu={self.tpu}", *arguments, delayed=delayed)
 
     def on_all(self, program: str, words: Sequence[str], delayed: bool = False) -> None:
-        """Run ``ssh`` or ``scp`` with the words for each worker, all side by side; ``@`` in a word
-        is the worker."""
+        """Run ``ssh`` or ``scp`` for all workers in parallel; ``@`` in a word is the worker."""
         options = ["-F", str(self.ssh_config), "-o", "ControlMaster=no", "-o", "ControlPath=none"]
         if delayed:
             options += ["-o", f"ProxyCommand={proxy()}"]
@@ -95,7 +91,7 @@ class VerbsCloud:
             list(pool.map(one, self.workers))
 
     def must(self, command: Sequence[str], sockets: str = "fast") -> str:
-        """Run a command that has to succeed."""
+        """Run a command that must succeed; return its output."""
         done = subprocess.run(
             command,
             cwd=PROJECT,
@@ -104,9 +100,9 @@ class VerbsCloud:
                 "ANSIBLE_INVENTORY": "inventory/local",
                 "TPUFLEET_LOCALCLOUD": self.name,
                 "ANSIBLE_FORCE_COLOR": "0",
-                # On one disk with the code, as a user's home is: what is sent is linked there.
+                # On one disk with the code, like a user's home, as push hard-links files there.
                 "ANSIBLE_LOCAL_TEMP": str(self.scratch / "tmp"),
-                # Connections with and without the delay must not be taken for each other.
+                # Connections with and without the delay must not share a socket.
                 "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.scratch / sockets),
             },
             stdin=subprocess.DEVNULL,
@@ -115,16 +111,19 @@ class VerbsCloud:
             check=False,
         )
         if done.returncode:
-            said = (done.stdout + done.stderr)[-3000:]
-            raise SystemExit(f"bench: {' '.join(command[:3])} ended with {done.returncode}: {said}")
+            output = (done.stdout + done.stderr)[-3000:]
+            program = " ".join(command[:3])
+            raise SystemExit(f"bench: {program} ended with {done.returncode}: {output}")
         return done.stdout
 
 
 @contextmanager
 def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
-    """Bring a cloud up with workers that are set up, and down whatever happens; or take one that
-    is there, and leave it."""
-    # A bench that is told to end ends as one that failed does: with its machines taken away.
+    """Bring a cloud up, set up its workers, and bring it down at the end in any case.
+
+    An ``existing`` cloud is used instead and stays up.
+    """
+    # Also remove the machines after a SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     warn_of_distortion(clouds_directory(), Path(tempfile.gettempdir()))
     name = existing or f"bench{os.getpid()}"
@@ -135,18 +134,18 @@ def verbs_cloud(workers: int, existing: str | None) -> Iterator[VerbsCloud]:
             if not existing:
                 subprocess.run([*command, "up"], cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
                 cloud.make("bench", workers)
-            cloud.learn()
+            cloud.read_inventory()
             yield cloud
         finally:
-            leave_sockets(Path(scratch))
+            close_sockets(Path(scratch))
             if not existing:
                 subprocess.run(
                     [*command, "down", "--yes"], cwd=PROJECT, check=False, stdout=subprocess.DEVNULL
                 )
 
 
-def leave_sockets(scratch: Path) -> None:
-    """End the shared connections that Ansible keeps open behind its sockets."""
+def close_sockets(scratch: Path) -> None:
+    """Close the shared connections that Ansible keeps open."""
     for socket in scratch.glob("*/*"):
         if socket.is_socket():
             words = ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "worker"]
@@ -154,13 +153,13 @@ def leave_sockets(scratch: Path) -> None:
 
 
 def proxy() -> str:
-    """Give the proxy command that makes each round trip longer."""
+    """Return the ssh proxy command that delays each round trip."""
     script = Path(__file__).with_name("delayed_proxy.py")
     return f"{sys.executable} {script} %h %p {DELAY_MS}"
 
 
 def seconds(do) -> float:
-    """Time an action."""
+    """Return the seconds that an action takes."""
     start = time.perf_counter()
     do()
     return time.perf_counter() - start
@@ -168,8 +167,7 @@ def seconds(do) -> float:
 
 @contextmanager
 def bytes_out(addresses: Sequence[str]) -> Iterator[object]:
-    """Count what leaves this controller for the workers' ssh, headers included; gives a function
-    that reads the counter."""
+    """Count the bytes to the workers' ssh, with headers; yield a function that reads the count."""
     to = ", ".join(addresses)
     table = f"{TABLE}-{os.getpid()}"
     subprocess.run(
@@ -187,9 +185,10 @@ def bytes_out(addresses: Sequence[str]) -> Iterator[object]:
     )
 
     def sent() -> int:
-        words = ["nft", "--json", "list", "counter", "ip", table, "sent"]
-        told = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-        return next(entry["counter"]["bytes"] for entry in told["nftables"] if "counter" in entry)
+        command = ["nft", "--json", "list", "counter", "ip", table, "sent"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        entries = json.loads(done.stdout)["nftables"]
+        return next(entry["counter"]["bytes"] for entry in entries if "counter" in entry)
 
     try:
         yield sent
@@ -199,9 +198,10 @@ def bytes_out(addresses: Sequence[str]) -> Iterator[object]:
 
 @contextmanager
 def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
-    """Let this controller send only so much a second to the machines, as a desk's line does: the
-    token bucket of tc-tbf(8) on the cloud's bridge, over which machines' own words don't go. None
-    leaves it as it is."""
+    """Limit this controller's bandwidth to the machines, by tc-tbf(8) on the cloud's bridge.
+
+    Answers of machines are not limited. None sets no limit.
+    """
     way = ["dev", Place.of(cloud.name).bridge, "root"]
     if megabits is None:
         yield
@@ -215,6 +215,6 @@ def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
 
 
 def verdict(name: str, ratio: float, bar: float) -> bool:
-    """Print a ratio beside its bar; tell whether it is reached."""
+    """Print a ratio with its bar; return whether it is reached."""
     print(f"{name:<44} {ratio:6.2f}   bar {bar:<5} {'reached' if ratio <= bar else 'missed'}")
     return ratio <= bar

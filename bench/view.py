@@ -1,11 +1,11 @@
-"""What the terminal view costs, beside Ansible's default output in the same run.
+"""Measure the terminal view against Ansible's default output in the same run.
 
     .venv/bin/python -m bench.view [--rounds 6] [--hosts 32] [--tasks 12]
 
-Plays a dozen tasks on 32 hosts (this computer, by the local connection), in turn with each view and
-with another one first each time, and prints the seconds of both, the ratio of their sums, and the
-lines of output. A play takes 80 s of two cores and differs from itself by several percent: few
-rounds say little. Exits with 1 where the bar is missed.
+Runs a dozen tasks on 32 hosts (this computer, by the local connection), alternating between the
+views, and prints the seconds of both, the ratio of their sums, and the lines of output. A play
+takes 80 s on two cores and varies by several percent, so use many rounds. Exits with 1 if the bar
+is missed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ TASK = """\
 
 @dataclass(frozen=True)
 class Cost:
-    """One playbook's run: wall seconds and lines printed."""
+    """The cost of one playbook: wall seconds and lines printed."""
 
     seconds: float
     lines: int
 
 
 def play(folder: Path, view: str) -> Cost:
-    """Play once under a view. Raises CalledProcessError where the playbook fails."""
+    """Run the playbook once with a view; raise CalledProcessError if it fails."""
     environment = {
         **os.environ,
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
@@ -66,7 +66,7 @@ def play(folder: Path, view: str) -> Cost:
 
 
 def main() -> int:
-    """Measure, print, and judge."""
+    """Measure, print, and compare with the bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=6, help="pairs of runs (default: 6)")
     parser.add_argument("--hosts", type=int, default=32)

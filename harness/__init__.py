@@ -1,1 +1,1 @@
-"""Fleets, faults, trainers and a scripted API that tests and benchmarks drive."""
+"""Shared by tests and benchmarks: fleets, faults, trainer processes and a scripted API."""

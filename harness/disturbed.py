@@ -1,4 +1,4 @@
-"""A run that is disturbed, looked at from outside: its losses, its record's attempt, the watch."""
+"""A run under faults, observed from outside: its losses, its record, the watch."""
 
 import json
 import os
@@ -24,50 +24,50 @@ WATCH_EVERY_S = 5.0
 
 
 class Losses:
-    """All losses that the leader of a run has ever written, collected while machines come and go.
+    """All losses that the leader of a run ever wrote, collected while machines are replaced.
 
-    ``differing`` names the steps that were done twice with two losses.
+    ``differing`` lists the steps that were repeated with another loss.
     """
 
     def __init__(self, machines: Path, run: str) -> None:
         self.by_step: dict[int, float] = {}
         self.differing: list[int] = []
         self.finished_at: dict[int, float] = {}
-        self.done_twice = 0
+        self.repeated = 0
         self._pattern = f"*-w-0/root/var/lib/tpufleet/runs/{run}/metrics.jsonl"
         self._machines = machines
         self._read: dict[tuple[Path, int], tuple[int, bytes]] = {}
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._collect, daemon=True)
 
     @property
     def best(self) -> int:
-        """The furthest step."""
+        """The highest step."""
         return max(self.by_step, default=0)
 
     @contextmanager
     def collected(self) -> Iterator["Losses"]:
-        """Collect while this lasts."""
+        """Collect losses in the background."""
         self._thread.start()
         try:
             yield self
         finally:
-            self._over.set()
+            self._stop.set()
             self._thread.join()
 
     def _collect(self) -> None:
-        while not self._over.wait(0.2):
+        while not self._stop.wait(0.2):
             for file in self._machines.glob(self._pattern):
                 try:
                     self._take(file)
                 except OSError:
-                    continue  # the machine is just going
+                    continue  # the machine is being deleted
 
     def _take(self, file: Path) -> None:
         with file.open("rb") as stream:
             inode = os.fstat(stream.fileno()).st_ino
             begin, last = self._read.get((file, inode), (0, b""))
-            # A trainer that goes on takes away what it will do again: then all is read anew.
+            # A resuming trainer truncates the steps that it will repeat: then read all again.
             stream.seek(begin - len(last))
             if stream.read(len(last)) != last:
                 begin = stream.seek(0)
@@ -75,11 +75,11 @@ class Losses:
         if not newline:
             return
         for line in whole.splitlines():
-            told = json.loads(line)
-            step, loss = told["step"], told["loss"]
-            if self.finished_at.get(step, told["time"]) != told["time"]:
-                self.done_twice += 1
-            self.finished_at[step] = told["time"]
+            entry = json.loads(line)
+            step, loss = entry["step"], entry["loss"]
+            if self.finished_at.get(step, entry["time"]) != entry["time"]:
+                self.repeated += 1
+            self.finished_at[step] = entry["time"]
             if self.by_step.setdefault(step, loss) != loss:
                 self.differing.append(step)
         last = whole.rpartition(b"\n")[2] + newline
@@ -88,7 +88,7 @@ class Losses:
 
 @dataclass
 class Disturbed:
-    """A run on a fleet, and all that can be done to it and seen of it."""
+    """A run on a fleet, with everything that can be done to it and observed of it."""
 
     fleet: Fleet
     run: str
@@ -98,7 +98,7 @@ class Disturbed:
     passes: list[str] = field(default_factory=list)
 
     def fault(self, *words: str) -> None:
-        """Let the cloud get something wrong (python -m localcloud fault …)."""
+        """Inject a fault into the cloud (python -m localcloud fault …)."""
         self._localcloud("fault", *words)
 
     def bucket(self, verb: str) -> None:
@@ -106,9 +106,9 @@ class Disturbed:
         self._localcloud("bucket", verb)
 
     def signal_trainer(self, number: str, *workers: str) -> None:
-        """Send a signal to all processes of the run's unit on workers, on all of them at once.
+        """Send a signal to all processes of the run's unit, on all workers at once.
 
-        Trainers end together, so of several the last may have gone before it is its turn.
+        Trainers end together, so the last one may have ended before it gets the signal.
         """
         unit = f"tpufleet-run@{self.run}.service"
         kill = ["systemctl", "kill", f"--signal={number}", unit]
@@ -117,20 +117,20 @@ class Disturbed:
         self.fleet.on(":".join(workers), *kill)
 
     def preempt(self, warning_s: float = 0) -> None:
-        """Let the cloud take the TPU away."""
+        """Preempt the TPU."""
         body = {"warningSeconds": warning_s} if warning_s else {}
         client.ask(self.fleet.place, "POST", f"/_localcloud/nodes/{TPU}:preempt", body)
 
     def workers(self) -> list[str]:
-        """Name the machines' hosts."""
+        """Return the inventory's workers."""
         return self.fleet.groups().get("tpu", [])
 
     def attempt(self) -> int:
-        """Read the attempt of the record."""
+        """Return the attempt in the record."""
         return int(self.record().get("attempt", 0))
 
     def record(self) -> dict:
-        """Read the record out of the bucket."""
+        """Return the record from the bucket."""
         from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import (
             record_store,
         )
@@ -139,8 +139,8 @@ class Disturbed:
         api = {"project": "local-fleet", "endpoint": "http://127.0.0.1", "zones": ["-"]}
         return record_store(self.fleet_state, api | {"storage_endpoint": endpoint}).read(self.run)
 
-    def said(self, since: int = 0) -> str:
-        """Read what the watch has written, from a place on."""
+    def watch_log(self, since: int = 0) -> str:
+        """Return the watch's log from an offset on."""
         return self.log.read_text()[since:] if self.log.exists() else ""
 
     def can_write(self, worker: str) -> bool:
@@ -153,13 +153,13 @@ class Disturbed:
         return True
 
     def put_object(self, name: str, content: str) -> None:
-        """Write an object into the bucket, as anybody who may write there."""
+        """Write an object into the bucket."""
         endpoint, bucket = self._bucket()
         upload = f"{endpoint}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
         requests.post(upload, data=content.encode(), timeout=30).raise_for_status()
 
     def delete_object(self, name: str) -> None:
-        """Delete an object of the bucket."""
+        """Delete an object from the bucket."""
         endpoint, bucket = self._bucket()
         place = f"{endpoint}/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
         requests.delete(place, timeout=30).raise_for_status()
@@ -169,17 +169,17 @@ class Disturbed:
         return endpoint, BUCKET.removeprefix("gs://")
 
     def watch(self, *words: str) -> int:
-        """Pass once, as the timer does; what fails is for the next pass."""
+        """Run one pass of the watch, like its timer, and return its exit code."""
         played = self.fleet.play("playbooks/watch.yml", *words, limit_s=1800)
-        self.passes.append(played.said)
+        self.passes.append(played.output)
         return played.code
 
     def begin_watch(self) -> subprocess.Popen:
-        """Begin a pass as another controller would."""
+        """Start a pass of the watch in the background, as another controller would."""
         return self.begin("playbooks/watch.yml")
 
     def begin(self, *words: str) -> subprocess.Popen:
-        """Begin a playbook."""
+        """Start a playbook in the background."""
         return subprocess.Popen(
             ["ansible-playbook", *words],
             cwd=PROJECT_ROOT,
@@ -189,23 +189,24 @@ class Disturbed:
             stderr=subprocess.DEVNULL,
         )
 
-    def watch_until(self, come: Callable[[], bool], seconds: float) -> None:
-        """Pass again and again until it has come."""
+    def watch_until(self, is_true: Callable[[], bool], seconds: float) -> None:
+        """Run passes of the watch until a condition is true."""
         deadline = time.monotonic() + seconds
-        while not come():
+        while not is_true():
             if time.monotonic() > deadline:
                 last = self.passes[-1][-3000:] if self.passes else "no pass"
-                raise AssertionError(f"not within {seconds:.0f} s:\n{self.said()[-3000:]}\n{last}")
+                log = self.watch_log()[-3000:]
+                raise AssertionError(f"not true within {seconds:.0f} s:\n{log}\n{last}")
             self.watch()
-            self.wait(come, WATCH_EVERY_S)
+            self.wait(is_true, WATCH_EVERY_S)
 
     @staticmethod
-    def wait(come: Callable[[], bool], seconds: float) -> bool:
-        """Look until it has come or the time is up."""
+    def wait(is_true: Callable[[], bool], seconds: float) -> bool:
+        """Wait until a condition is true or the time is up; return whether it is true."""
         deadline = time.monotonic() + seconds
-        while not (there := come()) and time.monotonic() < deadline:
+        while not (result := is_true()) and time.monotonic() < deadline:
             time.sleep(0.3)
-        return there
+        return result
 
     def _localcloud(self, *words: str) -> None:
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""What happens to a run: each fault with what the watch's log must tell of it.
+"""Faults of a run, each with what the watch's log must contain.
 
-A fault does its harm, and undoes what doesn't end by itself; the rest is the watch's.
+A fault ends by itself or undoes itself; the watch does the rest.
 """
 
 import json
@@ -23,17 +23,17 @@ HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
-    ``told`` is what the watch's log must say (a pattern) and ``new_attempt`` whether the run can
-    only go on as a new attempt. ``machines_go`` where machines are lost with what they wrote.
+    ``log_pattern`` must match the watch's log; ``new_attempt`` is whether the run can resume only
+    as a new attempt; ``loses_machines`` whether machines are lost with their files.
     """
 
     name: str
-    strike: Callable[[Disturbed], None]
-    told: str = ""
+    inject: Callable[[Disturbed], None]
+    log_pattern: str = ""
     new_attempt: bool = True
-    machines_go: bool = False
+    loses_machines: bool = False
 
 
 def _one(number: str) -> Callable[[Disturbed], None]:
@@ -64,7 +64,7 @@ def _no_capacity(run: Disturbed) -> None:
 
 
 def _api_fails(run: Disturbed) -> None:
-    run.signal_trainer("KILL", f"{TPU}-w1")  # first: this harness too finds workers by the API
+    run.signal_trainer("KILL", f"{TPU}-w1")  # first, as it needs the API to find the worker
     run.fault("error", "*", "503", "--for", "45")
     run.watch()
 
@@ -72,7 +72,7 @@ def _api_fails(run: Disturbed) -> None:
 def _cut(run: Disturbed) -> None:
     run.fault("worker", f"{TPU}-w1", "cut")
     run.watch()
-    time.sleep(35)  # longer than the workers wait for each other
+    time.sleep(35)  # longer than the workers' rendezvous with each other
     run.fault("worker", f"{TPU}-w1", "reconnect")
 
 
@@ -95,34 +95,34 @@ def _full_disk(run: Disturbed) -> None:
 def _bucket_gone(run: Disturbed) -> None:
     run.bucket("stop")
     try:
-        assert run.watch() != 0, "the watch read its records, so the bucket was there"
+        assert run.watch() != 0, "the watch read its records, so the bucket was not stopped"
         time.sleep(15)
     finally:
         run.bucket("start")
     assert run.watch() == 0
 
 
-def _lost_between_look_and_start(playbook: str) -> Callable[[Disturbed], None]:
-    """Cut a worker off just when the run is launched again, by the watch or by restart.yml."""
+def _lost_before_launch(playbook: str) -> Callable[[Disturbed], None]:
+    """Cut a worker off just before the run is relaunched by the watch or restart.yml."""
 
-    def strike(run: Disturbed) -> None:
-        since = len(run.said())
+    def inject(run: Disturbed) -> None:
+        since = len(run.watch_log())
         if playbook == "playbooks/watch.yml":
             run.signal_trainer("KILL", f"{TPU}-w1")
-        launched = lambda: re.search(r"\$ ansible-playbook .*train\.yml", run.said(since))  # noqa: E731
+        launched = lambda: re.search(r"\$ ansible-playbook .*train\.yml", run.watch_log(since))  # noqa: E731
         words = ("-e", f"run={run.run}") if "restart" in playbook else ()
         controller = run.begin(playbook, *words)
         try:
             while not run.wait(launched, 1) and controller.poll() is None:
                 continue
-            assert launched(), "nothing was launched, so no worker was lost before its start"
+            assert launched(), "nothing was launched, so no worker was lost before the launch"
             run.fault("worker", f"{TPU}-w1", "cut")
             controller.wait()
         finally:
             run.fault("worker", f"{TPU}-w1", "reconnect")
-        assert run.record()["wanted"] == "running", "only a person stops a run"
+        assert run.record()["wanted"] == "running", "only a user stops a run"
 
-    return strike
+    return inject
 
 
 def _hang_in_a_pass(run: Disturbed) -> None:
@@ -130,7 +130,7 @@ def _hang_in_a_pass(run: Disturbed) -> None:
     try:
         since = len(run.passes)
         run.watch("-e", "watch_answer_seconds=15")
-        assert f"{TPU}-w1 can't be reached" in run.said() + run.passes[since]
+        assert f"{TPU}-w1 can't be reached" in run.watch_log() + run.passes[since]
     finally:
         run.fault("worker", f"{TPU}-w1", "resume")
 
@@ -173,10 +173,10 @@ def _same_name(run: Disturbed) -> None:
 
 def _hostile_record(run: Disturbed) -> None:
     owned = run.log.with_name("owned")
-    word = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
-    place = f"{BUCKET}/checkpoints/hostile"
-    told = {**run.record(), "run": "hostile", "checkpoints": place, "release": word, "tpu": word}
-    run.put_object("fleet/runs/hostile.json", json.dumps(told))
+    lookup = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
+    uri = f"{BUCKET}/checkpoints/hostile"
+    fields = {"run": "hostile", "checkpoints": uri, "release": lookup, "tpu": lookup}
+    run.put_object("fleet/runs/hostile.json", json.dumps({**run.record(), **fields}))
     run.signal_trainer("KILL", f"{TPU}-w1")
     try:
         assert run.watch() != 0
@@ -192,10 +192,10 @@ def _truncated(run: Disturbed) -> None:
 
 
 def _controller_killed(run: Disturbed) -> None:
-    since = len(run.said())
+    since = len(run.watch_log())
     run.signal_trainer("KILL", f"{TPU}-w1")
     controller = run.begin_watch()
-    began = lambda: "$ ansible-playbook train.yml" in run.said(since)  # noqa: E731
+    began = lambda: "$ ansible-playbook train.yml" in run.watch_log(since)  # noqa: E731
     while not began() and controller.poll() is None:
         time.sleep(0.1)
         if controller.poll() is not None and not began():
@@ -214,7 +214,7 @@ def _two_controllers(run: Disturbed) -> None:
             controller.wait()
         if run.attempt() > before:
             break
-    assert run.attempt() == before + 1, "two controllers have launched it twice"
+    assert run.attempt() == before + 1, "two controllers launched the run twice"
 
 
 def _other_zone(run: Disturbed) -> None:
@@ -223,13 +223,12 @@ def _other_zone(run: Disturbed) -> None:
 
 
 def truncate_newest(run: Disturbed) -> str:
-    """Cut the largest object of the newest checkpoint in half; give its name."""
+    """Truncate the largest object of the newest checkpoint to half; return its name."""
     endpoint = run.fleet.place.bucket_endpoint.read_text().strip()
     bucket = BUCKET.removeprefix("gs://")
-    place = f"{endpoint}/storage/v1/b/{bucket}/o"
+    url = f"{endpoint}/storage/v1/b/{bucket}/o"
     prefix = f"checkpoints/{run.run}/"
-    asked = requests.get(place, params={"prefix": prefix}, timeout=30)
-    objects = asked.json().get("items", [])
+    objects = requests.get(url, params={"prefix": prefix}, timeout=30).json().get("items", [])
     steps = {}
     for each in objects:
         found = re.match(r"(\d+)/", each["name"].removeprefix(prefix))
@@ -237,7 +236,7 @@ def truncate_newest(run: Disturbed) -> str:
             steps.setdefault(int(found[1]), []).append(each)
     newest = max(steps[max(steps)], key=lambda each: int(each["size"]))
     name = quote(newest["name"], safe="")
-    content = requests.get(f"{place}/{name}?alt=media", timeout=30).content
+    content = requests.get(f"{url}/{name}?alt=media", timeout=30).content
     upload = f"{endpoint}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
     half = requests.post(upload, data=content[: len(content) // 2], timeout=30)
     half.raise_for_status()
@@ -249,14 +248,14 @@ FAULTS = (
     Fault("KILL to one trainer", _one("KILL"), r"killed: launch"),
     Fault("TERM to all trainers", _all("TERM"), r"interrupted.*: launch"),
     Fault("KILL to all trainers", _all("KILL"), r"killed: launch"),
-    Fault("a worker powered off", _worker_off, r"unreachable: .*: replace", machines_go=True),
+    Fault("a worker powered off", _worker_off, r"unreachable: .*: replace", loses_machines=True),
     Fault("the leader powered off, and on again", _leader_off_and_on, r": launch"),
     Fault("maintenance with a new address", _maintenance, r": launch"),
     Fault("preempted without warning", Disturbed.preempt, r"preempted: .*: recreate",
-          machines_go=True),
+          loses_machines=True),
     Fault("preempted with a warning", lambda run: run.preempt(20), r"preempted: .*: recreate",
-          machines_go=True),
-    Fault("no capacity for a while", _no_capacity, r"create.yml failed", machines_go=True),
+          loses_machines=True),
+    Fault("no capacity for a while", _no_capacity, r"create.yml failed", loses_machines=True),
     Fault("the API failing", _api_fails, r": launch"),
     Fault("a worker's network cut and back", _cut, r": launch"),
     Fault("a worker that hangs for a while", _hang, r": launch"),
@@ -267,15 +266,15 @@ FAULTS = (
     Fault("the controller killed in the middle of watch", _controller_killed, r": launch"),
     Fault("two controllers at once", _two_controllers, r": launch"),
     Fault("a worker lost between look and start, by watch",
-          _lost_between_look_and_start("playbooks/watch.yml"), r": launch"),
+          _lost_before_launch("playbooks/watch.yml"), r": launch"),
     Fault("a worker lost between look and start, by restart",
-          _lost_between_look_and_start("playbooks/restart.yml"), r"restarted on request"),
+          _lost_before_launch("playbooks/restart.yml"), r"restarted on request"),
     Fault("a worker that hangs during a pass", _hang_in_a_pass, new_attempt=False),
     Fault("a controller without the release", _no_release, r": launch"),
-    Fault("two TPUs of one name", _same_name, r"preempted: .*: recreate", machines_go=True),
+    Fault("two TPUs of one name", _same_name, r"preempted: .*: recreate", loses_machines=True),
     Fault("a hostile record", _hostile_record, r"killed: launch"),
     Fault("every TPU deleted, no capacity in its zone", _other_zone, r"preempted: .*: recreate",
-          machines_go=True),
+          loses_machines=True),
 )  # fmt: skip
 SOME = (
     "KILL to one trainer",
@@ -284,15 +283,14 @@ SOME = (
     "the controller killed in the middle of watch",
     "preempted without warning",
 )
-"""Five that stand for all: a trainer, the memory, a checkpoint, the controller, the machines."""
+"""Five representative faults: a trainer, the bucket, a checkpoint, the controller, the machines."""
 
 
 def chosen(what: str, seed: int) -> list[Fault]:
-    """Give the faults in the order in which they strike: ``some``, ``alone``, ``order``, ``all``,
-    or one's name.
+    """Return the faults to inject, in order.
 
-    ``alone`` is each once, ``order`` each once in the order that ``seed`` gives, ``all`` the one
-    and then the other.
+    ``what`` is ``some`` (SOME), ``alone`` (each once), ``order`` (each once, shuffled by ``seed``),
+    ``all`` (``alone``, then ``order``) or a part of names.
     """
     if what == "some":
         return [fault for name in SOME for fault in FAULTS if fault.name == name]
@@ -304,5 +302,5 @@ def chosen(what: str, seed: int) -> list[Fault]:
     found = [fault for fault in FAULTS if what in fault.name]
     if not found:
         names = ", ".join(fault.name for fault in FAULTS)
-        raise ValueError(f"there is no fault {what!r}: some, alone, order, all, or one of {names}")
+        raise ValueError(f"unknown fault {what!r}; use some, alone, order, all, or one of {names}")
     return found

@@ -1,4 +1,4 @@
-"""A process with all that it started, as /proc(5) knows them."""
+"""A process and its descendants, from /proc(5)."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def tree_of(pid: int) -> list[int]:
-    """Give a process and all its descendants, parents first."""
+    """Return a process and all its descendants, parents first."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -21,15 +21,15 @@ def tree_of(pid: int) -> list[int]:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """KILL processes, in this order; who is gone already is no error."""
+    """KILL processes in this order; ignore those that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def kill_tree(pid: int) -> None:
-    """KILL a process and all its descendants, the parents first so that none mends anything.
+    """KILL a process and all its descendants, parents first, so that none can clean up.
 
-    Ansible's workers have sessions of their own, so their group is not enough.
+    Killing the process group is not enough: Ansible's workers have their own sessions.
     """
     kill_all(tree_of(pid))

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that gives the answers a test writes down, faults above all."""
+"""An HTTP server on loopback that gives scripted answers, mainly errors."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Drop:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request as it came."""
+class Request:
+    """A received request."""
 
     method: str
     path: str
@@ -46,11 +46,11 @@ class Asked:
 
 
 def error(code: int, message: str, status: str = "", **more: Any) -> Say:
-    """Write an error as Google does."""
+    """Return an error in Google's shape."""
     return Say({"error": {"code": code, "message": message, "status": status, **more}}, code)
 
 
-Answerer = Callable[[Asked], Say | Drop]
+Answerer = Callable[[Request], Say | Drop]
 
 
 @cache
@@ -61,10 +61,10 @@ def _private_key() -> str:
 
 
 class ScriptedApi:
-    """Answers from a list, one after the other, or by a function; keeps what was asked."""
+    """Answers from a list in order, or by a function; records the requests."""
 
     def __init__(self, directory: Path) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[Request] = []
         self.tokens = 0
         self.token_answer = Say({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
         self.script: list[Say | Drop] = []
@@ -85,7 +85,7 @@ class ScriptedApi:
 
     @property
     def api(self) -> dict[str, str]:
-        """What the variable tpu_api would be."""
+        """The value for the variable tpu_api."""
         return {
             "project": PROJECT,
             "endpoint": self.endpoint,
@@ -105,7 +105,7 @@ class ScriptedApi:
             "token_uri": f"{self.endpoint}/token",
         }
 
-    def _answer(self, request: Asked) -> Say | Drop:
+    def _answer(self, request: Request) -> Say | Drop:
         with self._lock:
             if request.path == "/token":
                 self.tokens += 1
@@ -113,7 +113,7 @@ class ScriptedApi:
             self.asked.append(request)
             if self.answerer:
                 return self.answerer(request)
-            return self.script.pop(0) if self.script else error(500, "nothing more is written down")
+            return self.script.pop(0) if self.script else error(500, "no more scripted answers")
 
     def _handler(api) -> type[BaseHTTPRequestHandler]:  # noqa: N805  self is the handler's inside
         class Handler(BaseHTTPRequestHandler):
@@ -126,7 +126,7 @@ class ScriptedApi:
                 form = path == "/token"
                 body = None if form or not sent else json.loads(sent)
                 authorization = self.headers.get("Authorization", "")
-                said = api._answer(Asked(self.command, path, query, body, authorization))
+                said = api._answer(Request(self.command, path, query, body, authorization))
                 if isinstance(said, Drop):
                     self.close_connection = True
                     return
@@ -138,7 +138,7 @@ class ScriptedApi:
                 self.end_headers()
                 self.wfile.write(raw)
 
-            do_GET = do_POST = do_PATCH = do_DELETE = do  # noqa: N815  the names that http.server calls
+            do_GET = do_POST = do_PATCH = do_DELETE = do  # noqa: N815  names of http.server
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -148,7 +148,7 @@ class ScriptedApi:
 
 @contextmanager
 def serving(directory: Path) -> Iterator[ScriptedApi]:
-    """Serve for as long as the test lasts."""
+    """Serve a scripted API inside the context."""
     api = ScriptedApi(directory)
     api.serve()
     try:
@@ -158,7 +158,7 @@ def serving(directory: Path) -> Iterator[ScriptedApi]:
 
 
 def node(name: str = "demo", zone: str = ZONE, **fields: Any) -> dict[str, Any]:
-    """Write a READY TPU of two workers as the API does."""
+    """Return a READY TPU of two workers as an API message."""
     return {
         "name": f"projects/{PROJECT}/locations/{zone}/nodes/{name}",
         "id": "4711",

@@ -1,4 +1,4 @@
-"""Real trainer processes for tests: started as the fleet starts them, never left behind."""
+"""Real trainer processes for tests, started like the fleet starts them."""
 
 import json
 import os
@@ -21,39 +21,39 @@ LIMIT_SECONDS = 300
 PROCESSES = 2
 
 QUICKLY_COMPILED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-"""Here a compilation runs a few steps."""
+"""For tests that compile for only a few steps."""
 
-AS_ANYBODY_S = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-"""For processes that show what holds to the bit."""
+FULLY_OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+"""For tests of bit-exact results."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A directory where processes find what those before them had compiled."""
+    """A directory with the compile caches of earlier processes."""
 
     directory: Path
 
     @property
     def jax(self) -> Path:
-        """What XLA has compiled."""
+        """XLA's compile cache."""
         return self.directory / "jax"
 
     @property
-    def kept(self) -> dict[str, str]:
-        """The environment in which Python and XLA keep all that they compile."""
+    def environment(self) -> dict[str, str]:
+        """The environment in which Python and XLA cache everything that they compile."""
         return {
             "PYTHONPYCACHEPREFIX": str(self.directory / "python"),
-            "PYTHONDONTWRITEBYTECODE": "",  # whatever this environment says
+            "PYTHONDONTWRITEBYTECODE": "",  # override this process's environment
             "JAX_COMPILATION_CACHE_DIR": str(self.jax),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
 
 
 class Attempt:
-    """The processes of an attempt of a run: ``directory/w<i>`` each, ``checkpoints`` for all.
+    """The processes of an attempt: ``directory/w<i>`` for each, ``directory/checkpoints`` for all.
 
-    ``own_checkpoints`` is a process that gets a directory of checkpoints of its own;
-    ``environment`` is added to that of each.
+    The process ``own_checkpoints`` gets its own directory of checkpoints; ``environment`` is added
+    to that of each process.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Attempt:
         run_dir.mkdir(parents=True, exist_ok=True)
         environment = (
             clean_environment()
-            | self.compiled.kept
+            | self.compiled.environment
             | {
-                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as the fleet has it for all trainers
+                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as the fleet sets it for all trainers
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str((run_dir if apart else self.directory) / "checkpoints"),
@@ -105,20 +105,16 @@ class Attempt:
         self.processes[index].send_signal(number)
 
     def codes(self) -> list[int]:
-        """Wait for all and return their exit codes."""
+        """Wait for all processes and return their exit codes."""
         return [process.wait(LIMIT_SECONDS) for process in self.processes]
 
-    def wait_for_step(self, step: int) -> None:
-        """Wait until a step is logged, while all processes run."""
-        self.wait_for(lambda: len(loss_log(self.directory / "w0")) >= step)
-
     def wait_for_progress(self) -> None:
-        """Wait until this attempt has logged a step of its own."""
+        """Wait until this attempt has logged a step."""
         run_dir = self.directory / "w0"
         self.wait_for(lambda: any(line["time"] > self.started for line in read_metrics(run_dir)))
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
-        """Wait until something is so, while all processes run."""
+        """Wait until a condition is true; fail if a process ends."""
         end = time.monotonic() + LIMIT_SECONDS
         while not ready():
             assert time.monotonic() < end, self.logs()
@@ -126,21 +122,21 @@ class Attempt:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """Leave none behind."""
+        """Kill all processes."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
             process.wait()
 
     def logs(self) -> str:
-        """Everything that the processes have said, for a failing test's message."""
+        """Return the logs of all processes, for a failing test's message."""
         return "\n".join(
             (self.directory / f"w{i}" / "log").read_text() for i in range(len(self.processes))
         )
 
 
 def train_here(cfg: Config, directory: Path) -> int:
-    """Run to the end in this process, as the command line does, and return the exit code."""
+    """Train to the end in this process, like the command line, and return the exit code."""
     from train.loop import Run
 
     place = Contract("alone", directory, directory / "checkpoints")
@@ -150,19 +146,19 @@ def train_here(cfg: Config, directory: Path) -> int:
 
 
 def clean_environment() -> dict[str, str]:
-    """This environment without what a run around the tests may have left in it."""
+    """Return this process's environment without variables of runs, XLA and JAX."""
     foreign = ("TPUFLEET_", "XLA_", "JAX_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     return kept | {"PYTHONPATH": str(PROJECT), "JAX_PLATFORMS": "cpu"}
 
 
 def loss_log(run_dir: Path) -> list[tuple[int, float]]:
-    """The steps and losses of a run's metrics, to the bit; empty before there are any."""
+    """Return the steps and exact losses of a run's metrics."""
     return [(record["step"], record["loss"]) for record in read_metrics(run_dir)]
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, float]]:
-    """The lines of a run's metrics that are whole."""
+    """Return the complete lines of a run's metrics."""
     path = run_dir / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]

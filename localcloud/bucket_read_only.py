@@ -1,4 +1,4 @@
-"""What stands before a bucket that may only be read: reads go through, all else is a 403.
+"""Proxy before a read-only bucket: forwards reads, answers every change with a 403.
 
 ``python -m localcloud.bucket_read_only ENDPOINT BEHIND --of=DIRECTORY``
 """
@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 _CHUNK = 256 * 1024
-# RFC 9110, 7.6.1: what is said of one connection is not passed on to the next.
+# RFC 9110, 7.6.1: headers of one connection, not to be forwarded.
 _OF_A_CONNECTION = ("connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer")
 
 
 class ReadOnly(ThreadingHTTPServer):
-    """Listens where the bucket does; ``behind`` is where its emulator does now."""
+    """Server on the bucket's address; ``behind`` is the emulator's address."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -32,7 +32,7 @@ class _Connection(BaseHTTPRequestHandler):
     server: ReadOnly
 
     def do_GET(self) -> None:
-        """Pass a read on, and what comes back."""
+        """Forward a read and its answer."""
         upstream = HTTPConnection(self.server.behind, timeout=60)
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _OF_A_CONNECTION}
         try:
@@ -53,8 +53,8 @@ class _Connection(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the base class's name
 
     def do_POST(self) -> None:
-        """Refuse a change in the words of Google's Cloud Storage."""
-        # A body that is not read would reset the connection before the answer is.
+        """Refuse a change as Google Cloud Storage does."""
+        # An unread body would reset the connection before the client reads the answer.
         left = int(self.headers.get("Content-Length") or 0)
         while left and (read := self.rfile.read(min(left, _CHUNK))):
             left -= len(read)
@@ -71,19 +71,19 @@ class _Connection(BaseHTTPRequestHandler):
     do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class's names
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of what went well."""
+        """Log no successful request."""
 
     def log_error(self, format: str, *args: object) -> None:
-        """Write what went wrong to the bucket's log."""
+        """Write an error to the bucket's log."""
         sys.stderr.write(f"{format % args}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is terminated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("endpoint")
     parser.add_argument("behind")
-    parser.add_argument("--of", help="the bucket's directory, by which this process is found")
+    parser.add_argument("--of", help="the bucket's directory; identifies this process")
     options = parser.parse_args(arguments)
     ReadOnly(options.endpoint, options.behind).serve_forever()
 

@@ -1,4 +1,4 @@
-"""What a cloud comes up with: what the user asks for, else what the cloud already has."""
+"""Choose a cloud's settings: the options of ``up``, else what the cloud already has."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -12,8 +12,8 @@ from localcloud.settings import Settings
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options of ``up``; None is what the cloud has, or the default of a new one."""
+class Options:
+    """The options of ``up``; None keeps the cloud's value, or a new cloud's default."""
 
     port: int | None = None
     subnet: IPv4Network | None = None
@@ -24,53 +24,52 @@ class Asked:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the machines are: their kind, their release (empty: the host's), ``/mnt/shared``."""
+    """The machines' kind, Debian release (empty: the default) and ``/mnt/shared``."""
 
     kind: str
     suite: str
     mnt_shared: str
 
 
-def choose(place: Place, before: Settings | None, asked: Asked, *, in_use: bool) -> Choices:
-    """Choose what the machines are. A cloud that is ``in_use`` keeps what it has.
+def choose(place: Place, before: Settings | None, options: Options, *, in_use: bool) -> Choices:
+    """Choose kind, release and ``/mnt/shared`` of the machines; a cloud ``in_use`` keeps its own.
 
-    Raises CloudError if ``asked`` contradicts that, or itself.
+    Raises CloudError if ``options`` contradict them or each other.
     """
     if before and in_use:
-        _keep(place, before, asked, ("machines", "suite", "mnt_shared"))
-    kind = asked.machines or (before.machines if before else DEFAULT)
+        _keep(place, before, options, ("machines", "suite", "mnt_shared"))
+    kind = options.machines or (before.machines if before else DEFAULT)
     possible = KINDS[kind].mnt_shared
-    if asked.mnt_shared and asked.mnt_shared not in possible:
+    if options.mnt_shared and options.mnt_shared not in possible:
         raise CloudError(
-            f"--mnt-shared: machines of kind {kind} share no directory of the host "
-            f"({asked.mnt_shared}). Leave the option out: "
+            f"--mnt-shared: machines of kind {kind} cannot have it ({options.mnt_shared}). "
+            f"Omit the option: "
             f"{place.command('up', '--machines', kind)}"
         )
     held = before.mnt_shared if before and before.machines == kind else possible[0]
-    mnt_shared = asked.mnt_shared or (held if held in possible else possible[0])
-    return Choices(kind, asked.suite or (before.suite if before else ""), mnt_shared)
+    mnt_shared = options.mnt_shared or (held if held in possible else possible[0])
+    return Choices(kind, options.suite or (before.suite if before else ""), mnt_shared)
 
 
 def choose_subnet(
-    place: Place, before: Settings | None, asked: Asked, *, has_machines: bool
+    place: Place, before: Settings | None, options: Options, *, has_machines: bool
 ) -> IPv4Network | None:
-    """Choose the subnet; None is any free one. Machines keep the addresses they were made with."""
+    """Choose the subnet; None is any free one. Existing machines keep their addresses."""
     if before is None:
-        return asked.subnet
+        return options.subnet
     if has_machines:
-        _keep(place, before, asked, ("subnet",))
-    return asked.subnet or IPv4Network(before.subnet)
+        _keep(place, before, options, ("subnet",))
+    return options.subnet or IPv4Network(before.subnet)
 
 
-def keep_address(place: Place, before: Settings, asked: Asked) -> None:
-    """Raise CloudError if another port or subnet is asked of a cloud that is up."""
-    _keep(place, before, asked, ("port", "subnet"))
+def keep_address(place: Place, before: Settings, options: Options) -> None:
+    """Raise CloudError if ``options`` ask a running cloud for another port or subnet."""
+    _keep(place, before, options, ("port", "subnet"))
 
 
-def _keep(place: Place, before: Settings, asked: Asked, names: Iterable[str]) -> None:
-    """Raise CloudError if another value is asked for one of the settings ``names``."""
+def _keep(place: Place, before: Settings, options: Options, names: Iterable[str]) -> None:
     held = {**asdict(before), "suite": before.suite or image.DEBIAN_SUITE}
-    wanted = {name: str(value) for name, value in vars(asked).items() if value}
+    wanted = {name: str(value) for name, value in vars(options).items() if value}
     for name in names:
         if name in wanted and wanted[name] != str(held[name]):
             kept = {each: held[each] for each in ("suite", "machines", "mnt_shared")}
@@ -78,8 +77,8 @@ def _keep(place: Place, before: Settings, asked: Asked, names: Iterable[str]) ->
                 del kept["mnt_shared"]
             raise CloudError(
                 f"local cloud {place.name!r} already has {_option(name)} {held[name]} "
-                f"({wanted[name]} was asked for). Remove it with all that it holds, then start "
-                f"it again: {place.command('down')} && {_up(place, {**kept, **wanted})}"
+                f"({wanted[name]} was requested). Remove the cloud with all its data and start it "
+                f"again: {place.command('down')} && {_up(place, {**kept, **wanted})}"
             )
 
 

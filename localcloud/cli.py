@@ -8,20 +8,21 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from localcloud import bucket_cli, client, cloud, faults_cli, settings
+from localcloud import bucket as buckets
+from localcloud import client, cloud, faults_cli, settings
 from localcloud.failure import CloudError
 from localcloud.machines import image, kinds
-from localcloud.machines.seam import MachineError
+from localcloud.machines.interface import MachineError
 from localcloud.place import NAME, Place, clouds_directory
 
 
 def say(line: str) -> None:
-    """Print a line of progress at once, also into a pipe."""
+    """Print one line and flush it, so that a pipe gets it at once."""
     print(line, flush=True)
 
 
 def up(place: Place, options: argparse.Namespace) -> None:
-    """Start the cloud, or find it running."""
+    """Start the cloud, or keep it running."""
     chosen = cloud.up(
         place,
         port=options.port,
@@ -33,14 +34,14 @@ def up(place: Place, options: argparse.Namespace) -> None:
     )
     kind = "" if chosen.machines == kinds.DEFAULT else f" of kind {chosen.machines}"
     say(f"local cloud {place.name!r} is up: {chosen.endpoint}, machines{kind} in {chosen.subnet}")
-    say(f"use it: {place.playbook('playbooks/create.yml')}")
+    say(f"create TPUs: {place.playbook('playbooks/create.yml')}")
 
 
 def down(place: Place, options: argparse.Namespace) -> None:
-    """Remove the cloud with all its machines, after naming them."""
+    """Remove the cloud with all its machines; list them and ask first."""
     if not place.directory.exists():
         cloud.down(place, say=lambda _line: None)
-        say(f"local cloud {place.name!r} is not there: nothing to do")
+        say(f"local cloud {place.name!r} does not exist: nothing to do")
         return
     machines = sorted(entry.name for entry in place.machines.glob("*"))
     shared = sorted(entry.name for entry in place.shared.glob("*"))
@@ -48,15 +49,15 @@ def down(place: Place, options: argparse.Namespace) -> None:
         say(
             f"This removes local cloud {place.name!r} and all of {place.directory}: "
             f"{len(machines)} machines ({', '.join(machines) or 'none'}), "
-            f"and what they share ({', '.join(shared) or 'nothing'})."
+            f"and their shared files ({', '.join(shared) or 'none'})."
         )
-        _want_typed(place)
+        _confirm(place)
     cloud.down(place, say=say)
-    say(f"local cloud {place.name!r} is gone")
+    say(f"local cloud {place.name!r} is removed")
 
 
 def clean(_place: Place, options: argparse.Namespace) -> None:
-    """Remove every local cloud of this checkout, and the cached root file systems."""
+    """Remove every local cloud of this checkout and the cached root file systems."""
     directory = clouds_directory()
     for entry in sorted(directory.glob("*")):
         if NAME.fullmatch(entry.name) and cloud.is_one(entry):
@@ -69,59 +70,70 @@ def clean(_place: Place, options: argparse.Namespace) -> None:
     except OSError as error:
         left = ", ".join(sorted(entry.name for entry in directory.iterdir()))
         raise CloudError(
-            f"{directory} holds what is no local cloud's, and stays: {left}"
+            f"{directory}: not removed, because it holds other files ({left}). "
+            "Move them away, then run: make clean"
         ) from error
     say(f"removed {directory}")
 
 
 def status(place: Place, options: argparse.Namespace) -> None:
-    """Print what the cloud is doing: one line a TPU."""
-    told = client.ask(place, "GET", "/_localcloud/status")
+    """Show the cloud's TPUs, workers and queued resources."""
+    state = client.ask(place, "GET", "/_localcloud/status")
     if options.json:
-        say(json.dumps(told, indent=2))
+        say(json.dumps(state, indent=2))
         return
     chosen = settings.read(place)
     say(f"local cloud {place.name!r}: {chosen.endpoint}, machines in {chosen.subnet}")
     if place.bucket_endpoint.exists():
-        say(bucket_cli.line(place))
-    for node in told["nodes"]:
+        say(buckets.summary(place))
+    for node in state["nodes"]:
         workers = ", ".join(
             f"{worker['machine']} {worker['address']} {'up' if worker['alive'] else 'down'}"
             for worker in node["workers"]
         )
         say(f"{node['name']:<20} {node['acceleratorType']:<12} {node['state']:<10} {workers}")
-    for queued in told["queuedResources"]:
+    for queued in state["queuedResources"]:
         say(f"queued resource {queued['name']} in {queued['zone']}: {queued['state']}")
-    if not told["nodes"]:
+    if not state["nodes"]:
         say(f"no TPUs yet: {place.playbook('playbooks/create.yml')}")
 
 
 def preempt(place: Place, options: argparse.Namespace) -> None:
-    """Take a TPU away as Google does: its machines die at once, its state is PREEMPTED."""
+    """Preempt a TPU: its machines are powered off and its state becomes PREEMPTED."""
     body = {"warningSeconds": options.warning}
     client.ask(place, "POST", f"{faults_cli.node_path(options)}:preempt", body)
     if options.warning:
         say(f"{options.tpu} will be preempted in {options.warning:g} s")
     else:
-        say(f"{options.tpu} is preempted: its machines are gone")
+        say(f"{options.tpu} is preempted: its machines are deleted")
 
 
 def fault(place: Place, options: argparse.Namespace) -> None:
-    """Make the cloud get something wrong: errors, no capacity, quota, health, maintenance."""
+    """Inject faults: API errors, no capacity, quota, worker failures, health, maintenance."""
     for line in faults_cli.run(place, options):
         say(line)
 
 
 def bucket(place: Place, options: argparse.Namespace) -> None:
-    """Let the cloud's bucket be gone, back, or read-only."""
-    say(bucket_cli.run(place, options))
+    """Stop the cloud's bucket, start it, or make it read-only."""
+    run, _ = _BUCKET_ACTIONS[options.action]
+    run(place)
+    say(buckets.summary(place))
 
 
 def serve(_place: Place, options: argparse.Namespace) -> None:
-    """Be the server (``up`` starts this in the background)."""
+    """Run the API server in the foreground (``up`` starts it in the background)."""
     cloud.serve(Place(options.directory.name, options.directory))
 
 
+_BUCKET_ACTIONS: dict[str, tuple[Callable[[Place], None], str]] = {
+    "start": (buckets.start, "start it, with read and write access"),
+    "stop": (buckets.stop, "simulate an outage: connections are refused, objects stay"),
+    "read-only": (
+        buckets.make_read_only,
+        "answer every change with a 403, as for an account without write access",
+    ),
+}
 VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
     "up": up,
     "down": down,
@@ -135,7 +147,7 @@ VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="python -m localcloud",
         description="A Cloud TPU API on loopback, backed by real Linux machines on this computer. "
@@ -155,44 +167,45 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument(
                 "--machines",
                 choices=kinds.KINDS,
-                help="their kind; qemu: each with a kernel of its own, slow where KVM is not "
-                "usable (default: nspawn)",
+                help="kind of machine; qemu: each has its own kernel, slow without KVM "
+                "(default: nspawn)",
             )
             one.add_argument(
                 "--suite",
                 choices=image.SUITES,
-                help="the Debian that they are (default: trixie on a Debian host, its own release "
-                "on an Ubuntu one)",
+                help="Debian release of the machines (default: trixie on a Debian host, the "
+                "host's own release on Ubuntu)",
             )
             one.add_argument(
                 "--mnt-shared",
                 choices=settings.MNT_SHARED,
-                help="what /mnt/shared is: one directory that all machines see, or a directory of "
-                "each machine's own disk, as on TPU VMs without NFS (default: shared; "
-                "machines of kind qemu: local)",
+                help="/mnt/shared: one directory shared by all machines, or a directory on each "
+                "machine's own disk, as on TPU VMs without NFS (default: shared; qemu: local)",
             )
         if name in ("down", "clean"):
             one.add_argument("--yes", action="store_true", help="do not ask")
         if name == "status":
-            one.add_argument("--json", action="store_true", help="print it for a program")
+            one.add_argument("--json", action="store_true", help="print JSON")
         if name == "serve":
             one.add_argument("--directory", type=Path, required=True, help="the cloud's directory")
         if name == "preempt":
             one.add_argument("tpu", help="the TPU's name")
-            one.add_argument("--zone", help="its zone, where its name is in several")
+            one.add_argument("--zone", help="its zone, if several zones have a TPU of that name")
             one.add_argument("--warning", type=float, default=0, metavar="SECONDS",
-                             help="so much later (Google warns 30 s before)")  # fmt: skip
+                             help="announce it this long before (Google: 30 s)")  # fmt: skip
         if name == "fault":
             faults_cli.describe(one)
         if name == "bucket":
-            bucket_cli.describe(one)
+            actions = one.add_subparsers(dest="action", required=True, metavar="ACTION")
+            for action, (_, text) in _BUCKET_ACTIONS.items():
+                actions.add_parser(action, help=text, description=text)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; an error is one line and exit code 1."""
+    """Run one verb; print an error on one line and return 1."""
     options = parser().parse_args(arguments)
-    # An ordinary user's PATH, kept by sudo, lacks the places of nft and its like.
+    # sudo may keep an ordinary user's PATH, which has no nft.
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     try:
         VERBS[options.verb](Place.of(options.name), options)
@@ -202,11 +215,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _want_typed(place: Place) -> None:
+def _confirm(place: Place) -> None:
     if not sys.stdin.isatty():
         raise CloudError(
-            "nothing was removed: there is no terminal to ask on. To remove it unasked: "
+            "nothing was removed: no terminal to confirm on. To remove without asking: "
             f"{place.command('down', '--yes')}"
         )
-    if input(f"Type {place.name} to go on: ").strip() != place.name:
+    if input(f"Type {place.name} to confirm: ").strip() != place.name:
         raise CloudError("nothing was removed")

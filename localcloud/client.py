@@ -1,4 +1,4 @@
-"""Ask a running cloud, as any client does: over HTTP, with a token for its service account."""
+"""HTTP client of a running cloud, with a token for its service account."""
 
 import json
 from urllib.parse import urlsplit
@@ -17,9 +17,9 @@ TIMEOUT_S = 60
 
 
 def ask(place: Place, method: str, path: str, body: object = None) -> dict:
-    """Send one request to the cloud at ``place`` and give the answer's JSON object.
+    """Send one request to the cloud at ``place`` and return the answer's JSON object.
 
-    Raises CloudError with the API's own words if it refuses, or if it does not answer.
+    Raises CloudError with the API's message if it refuses, and if there is no answer.
     """
     endpoint = settings.read(place).endpoint
     try:
@@ -27,7 +27,7 @@ def ask(place: Place, method: str, path: str, body: object = None) -> dict:
             place.directory / "service-account.json", scopes=[SCOPE]
         )
         session = AuthorizedSession(credentials, auth_request=_LoopbackRequest())
-        # The endpoint is on loopback: a proxy of the environment has no business with it.
+        # The endpoint is on loopback: ignore proxies from the environment.
         session.trust_env = False
         answer = session.request(method, endpoint + path, json=body, timeout=TIMEOUT_S)
     except (OSError, GoogleAuthError, requests.RequestException) as error:
@@ -41,9 +41,9 @@ def ask(place: Place, method: str, path: str, body: object = None) -> dict:
 
 
 class _LoopbackRequest(Request):
-    """Keeps a local cloud's token on this host.
+    """Transport that keeps a local cloud's token on this host.
 
-    With every new token google-auth also asks Google in which regions the token may be used.
+    google-auth would also send every new token to Google, to look up its allowed regions.
     """
 
     def __call__(self, url: str, *arguments: object, **options: object) -> object:

@@ -1,4 +1,4 @@
-"""A cloud's life on this host: brought up in steps that can be said again, and taken away whole."""
+"""Bring a cloud up on this host, and remove it whole. Every step can be repeated."""
 
 import contextlib
 import fcntl
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from localcloud import bucket, choices, client, settings
 from localcloud.api.server import create_server
-from localcloud.choices import Asked, Choices
+from localcloud.choices import Choices, Options
 from localcloud.failure import CloudError
 from localcloud.machines import image, kernel_limits, kinds, mounts, network, processes
+from localcloud.machines.interface import Machines
 from localcloud.machines.kinds import KINDS
-from localcloud.machines.seam import Machines
 from localcloud.place import PROJECT_ROOT, Place
 from localcloud.settings import Settings
 
@@ -40,49 +40,48 @@ def up(
     suite: str | None = None,
     mnt_shared: str | None = None,
 ) -> Settings:
-    """Bring the cloud up, or find it up. Raises CloudError with what to do about it.
+    """Bring the cloud up, or keep it up. Raises CloudError.
 
-    ``machines`` is their kind, one of KINDS; by default that of the last time, else ``nspawn``.
-    ``suite`` is the release that they are of, as image.SUITES, by default that of the last time.
-    ``mnt_shared`` is what ``/mnt/shared`` is on them, as settings.MNT_SHARED.
+    ``machines`` is one of KINDS, ``suite`` one of image.SUITES, ``mnt_shared`` one of
+    settings.MNT_SHARED; each defaults to the cloud's last value.
     """
-    _want_root(place, "up")
-    _want_tools()
-    asked = Asked(port, subnet, machines, suite, mnt_shared)
+    _check_root(place, "up")
+    _check_tools()
+    options = Options(port, subnet, machines, suite, mnt_shared)
     while True:
-        # Made before the host is held: it takes minutes, which keep no other cloud waiting.
-        root = None if is_served(place) else _image(place, asked, say)
+        # Built before taking the host's lock: minutes in which other clouds need not wait.
+        root = None if is_served(place) else _image(place, options, say)
         with _alone_on_host(say):
-            if done := _up(place, asked, root, say):
+            if done := _up(place, options, root, say):
                 return done
 
 
-def _image(place: Place, asked: Asked, say: Say) -> Path:
-    chosen = _choose(place, asked)
-    kinds.want_tools(chosen.kind)
+def _image(place: Place, options: Options, say: Say) -> Path:
+    chosen = _choose(place, options)
+    kinds.check_tools(chosen.kind)
     return KINDS[chosen.kind].ensure_image(say, chosen.suite)
 
 
-def _choose(place: Place, asked: Asked) -> Choices:
+def _choose(place: Place, options: Options) -> Choices:
     in_use = is_served(place) or _has_machines(place)
-    return choices.choose(place, _before(place), asked, in_use=in_use)
+    return choices.choose(place, _before(place), options, in_use=in_use)
 
 
 def _before(place: Place) -> Settings | None:
     return settings.read(place) if place.settings.exists() else None
 
 
-def _up(place: Place, asked: Asked, root: Path | None, say: Say) -> Settings | None:
-    """Bring it up with machines made from ``root``; None where that is not there any more."""
+def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings | None:
+    """Bring it up with machines made from ``root``; return None if that was removed meanwhile."""
     place.directory.mkdir(parents=True, exist_ok=True)
-    place.directory.chmod(0o700)  # a machine's root makes what it likes below, setuid files too
+    place.directory.chmod(0o700)  # a machine's root may create setuid files below it
     place.machines.mkdir(exist_ok=True)
     place.shared.mkdir(exist_ok=True)
     place.shared.chmod(0o1777)  # every machine's users write there, as in /tmp
-    before, machines = _before(place), _choose(place, asked)
+    before, machines = _before(place), _choose(place, options)
     if is_served(place):
         found = settings.read(place)
-        choices.keep_address(place, found, asked)
+        choices.keep_address(place, found, options)
         client.ask(place, "GET", "/_localcloud/status")
         bucket.up(place, network.Network(place, IPv4Network(found.subnet)).gateway, say)
         settings.hand_over(place)
@@ -92,11 +91,11 @@ def _up(place: Place, asked: Asked, root: Path | None, say: Say) -> Settings | N
     kernel_limits.raise_for_many_machines()
     say("starting the network: a bridge, NAT, a name server")
     has_machines = _has_machines(place)
-    subnet = choices.choose_subnet(place, before, asked, has_machines=has_machines)
-    net = network.up(place, subnet, say, needed=has_machines)
+    subnet = choices.choose_subnet(place, before, options, has_machines=has_machines)
+    net = network.up(place, subnet, say, is_required=has_machines)
     chosen = Settings(
         name=place.name,
-        port=_free_port(asked.port or (before.port if before else None), say),
+        port=_free_port(options.port or (before.port if before else None), say),
         subnet=str(net.subnet),
         image=str(root),
         machines=machines.kind,
@@ -112,8 +111,8 @@ def _up(place: Place, asked: Asked, root: Path | None, say: Say) -> Settings | N
 
 
 def down(place: Place, *, say: Say) -> None:
-    """Take the cloud away: server, machines, network, directory. Whatever is left, it finds."""
-    _want_root(place, "down")
+    """Remove the cloud: server, machines, network, directory, also what a killed one left."""
+    _check_root(place, "down")
     with _alone_on_host(say):
         _down(place, say)
 
@@ -129,7 +128,7 @@ def _down(place: Place, say: Say) -> None:
     network.down(place)
     if left := mounts.below(place.directory):
         raise CloudError(
-            f"{left[0]}: something else is mounted there. Unmount it, then run: "
+            f"{left[0]}: a foreign file system is mounted there. Unmount it, then run: "
             f"{place.command('down')}"
         )
     _remove_directory(place)
@@ -137,20 +136,23 @@ def _down(place: Place, say: Say) -> None:
 
 
 def remove_images(*, say: Say) -> None:
-    """Remove the cached root file systems. No cloud comes up meanwhile."""
+    """Remove the cached root file systems while no cloud comes up."""
     with _alone_on_host(say):
         image.remove_all(say)
 
 
 def is_one(directory: Path) -> bool:
-    """Tell whether a directory is a cloud's: ``machines`` is made first in it and removed last."""
+    """Return whether a directory is a cloud's.
+
+    ``machines`` is the first entry that ``up`` creates in it and the last that ``down`` removes.
+    """
     return directory.is_dir() and (
         (directory / "machines").is_dir() or not any(directory.iterdir())
     )
 
 
 def is_served(place: Place) -> bool:
-    """Tell whether a server lives: it holds the cloud's lock as long as it does."""
+    """Return whether a server runs: it holds the cloud's lock."""
     if not place.lock.exists():
         return False
     with place.lock.open() as handle:
@@ -162,14 +164,14 @@ def is_served(place: Place) -> bool:
 
 
 def machines_of(place: Place) -> Machines:
-    """Give the machines of a cloud that is, or was, up."""
+    """Return the machines of a cloud that is, or was, up."""
     chosen = settings.read(place)
     net = network.Network(place, IPv4Network(chosen.subnet))
     return KINDS[chosen.machines].machines(place, net, Path(chosen.image), chosen.mnt_shared)
 
 
 def serve(place: Place) -> None:
-    """Be the cloud's API until SIGTERM; the machines go on, and the next server finds them."""
+    """Serve the cloud's API until SIGTERM; machines keep running for the next server."""
     chosen = settings.read(place)
     net = network.Network(place, IPv4Network(chosen.subnet))
     server = create_server(
@@ -188,12 +190,12 @@ def serve(place: Place) -> None:
 
 @contextlib.contextmanager
 def _alone_on_host(say: Say) -> Iterator[None]:
-    """Let one cloud at a time come or go: they share the host's ports, subnets, limits, images."""
+    """Bring one cloud up or down at a time: they share ports, subnets, limits and images."""
     with _HOST_LOCK.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting: another local cloud comes up or goes away on this host")
+            say("waiting: another local cloud is coming up or going down on this host")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -214,7 +216,7 @@ def _has_machines(place: Place) -> bool:
 
 
 def _start_server(place: Place) -> None:
-    """Start the server apart from this process and wait until it answers."""
+    """Start the server in the background and wait until it answers."""
     place.endpoint.unlink(missing_ok=True)
     with place.log.open("a") as log:
         server = subprocess.Popen(
@@ -228,7 +230,7 @@ def _start_server(place: Place) -> None:
         )
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline:
-        # Until the file is there, the account's file may speak of an earlier server's port.
+        # Before the file exists, service-account.json may have an earlier server's port.
         with contextlib.suppress(CloudError):
             if place.endpoint.exists():
                 client.ask(place, "GET", "/_localcloud/status")
@@ -237,11 +239,11 @@ def _start_server(place: Place) -> None:
             break
         time.sleep(0.1)
     last = place.log.read_text(errors="replace").splitlines()[-1:]
-    raise CloudError(f"the API does not start: {' '.join(last)} (all of it: {place.log})")
+    raise CloudError(f"the API did not start ({' '.join(last)}). See {place.log}")
 
 
 def _server_mark(place: Place) -> str:
-    """The argument by which this cloud's server is known among the processes."""
+    """Return the argument that identifies this cloud's server process."""
     return f"--directory={place.directory}"
 
 
@@ -256,16 +258,16 @@ def _free_port(wanted: int | None, say: Say) -> int:
                 continue
             chosen = probe.getsockname()[1]
         if wanted and chosen != wanted:
-            say(f"port {wanted} is in use on this host: taking {chosen}")
+            say(f"port {wanted} is in use on this host: using {chosen}")
         return chosen
     raise CloudError("127.0.0.1: no port is free on this host")
 
 
-def _want_root(place: Place, verb: str) -> None:
+def _check_root(place: Place, verb: str) -> None:
     if os.geteuid() != 0:
         raise CloudError(f"the local cloud's machines need root. Run: {place.command(verb)}")
 
 
-def _want_tools() -> None:
+def _check_tools() -> None:
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         raise CloudError(f"{', '.join(missing)} is missing. Run: make env-localcloud")

@@ -1,6 +1,6 @@
-"""``make demo``: the whole way on this computer, from nothing to a trained model, told as it goes.
+"""``make demo``: from nothing to a trained model on this computer.
 
-It only says what a person would type, with the same playbooks, and watches.
+It runs and prints the commands that a user would type, and shows the run's progress.
 """
 
 import json
@@ -9,6 +9,7 @@ import queue
 import shlex
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,17 +21,17 @@ from localcloud.place import DEFAULT_NAME, PROJECT_ROOT, Place
 TPU = "demo"
 CONFIG = "train/configs/shakespeare.yml"
 RUN = "shakespeare"
-QUIET_S = 5.0  # after so long without a word, say what is being waited for
+QUIET_S = 5.0  # after this long without output, print what is being waited for
 RUN_DIRECTORY = f"/var/lib/tpufleet/runs/{RUN}"
 
 
 class DemoError(Exception):
-    """A step failed; the text says which and where to read on."""
+    """A step failed; the text says which and how to continue."""
 
 
 @dataclass(frozen=True)
-class Follower:
-    """How far the run is, as one look at the leader tells."""
+class Progress:
+    """The run's progress, from the leader's heartbeat."""
 
     step: int
     steps: int
@@ -40,13 +41,13 @@ class Follower:
 
 @dataclass
 class Waiting:
-    """What is being waited for, in words; it changes while a command speaks."""
+    """What a command is waiting for; its output changes this."""
 
     what: str
 
 
 def main() -> int:
-    """Do every step; an error ends it with one line and code 1."""
+    """Run every step; print an error on one line and return 1."""
     began = time.monotonic()
     try:
         place = Place.of(os.environ.get("TPUFLEET_LOCALCLOUD") or DEFAULT_NAME)
@@ -55,7 +56,7 @@ def main() -> int:
         stream(place.command("up"), [*as_root(), *python])
         step(2, f"the TPU {TPU!r}: two workers")
         playbook("playbooks/create.yml")
-        step(3, "the workers made ready: packages, Python, JAX")
+        step(3, "setup of the workers: packages, Python, JAX")
         playbook("setup.yml")
         step(4, f"training: {CONFIG} on both workers as one run")
         playbook("train.yml", "-e", f"config={CONFIG}")
@@ -69,41 +70,41 @@ def main() -> int:
 
 
 def step(number: int, what: str) -> None:
-    """Print a step's title."""
+    """Print the title of a step."""
     print(f"\n[{number}/4] {what}", flush=True)
 
 
 def as_root() -> list[str]:
-    """What goes before a command that needs root."""
+    """Return the prefix of a command that needs root."""
     if os.geteuid() == 0:
         return []
     return ["sudo", "--preserve-env=TPUFLEET_LOCALCLOUD_DIR", "env", f"PYTHONPATH={PROJECT_ROOT}"]
 
 
 def playbook(name: str, *arguments: str) -> None:
-    """Run a playbook, which itself shows how far it is. Raises DemoError if it fails."""
+    """Run a playbook, which shows its own progress. Raises DemoError if it fails."""
     command = ["ansible-playbook", "-i", "inventory/local", name, *arguments]
     print(f"  $ {shlex.join(command)}", flush=True)
     done = subprocess.run(command, cwd=PROJECT_ROOT, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
-        raise DemoError(f"{name} failed, for the reason above. After fixing it, run: make demo")
+        raise DemoError(f"{name} failed (see above). Fix it, then run: make demo")
 
 
 def stream(title: str, command: Sequence[str]) -> None:
-    """Print ``title``, run a command and print what it says."""
+    """Print ``title``, run a command and print its output."""
     print(f"  $ {title}", flush=True)
     now = Waiting("python to start")
-    for line in spoken(command, now):
+    for line in output_lines(command, now):
         if line.startswith("exit code"):
             raise DemoError(now.what)
         print(f"    {line}", flush=True)
         now.what = line.strip()
 
 
-def spoken(command: Sequence[str], now: Waiting) -> Iterator[str]:
-    """Give a command's lines; through its silences print what is awaited and since when.
+def output_lines(command: Sequence[str], now: Waiting) -> Iterator[str]:
+    """Yield a command's output lines; while it is silent, print what it waits for and how long.
 
-    A last line ``exit code N`` is given if it fails.
+    If it fails, the last line is ``exit code N``.
     """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "ANSIBLE_FORCE_COLOR": "0"}
     process = subprocess.Popen(
@@ -145,17 +146,17 @@ def spoken(command: Sequence[str], now: Waiting) -> Iterator[str]:
 
 
 def find_workers() -> tuple[list[str], dict[str, str]]:
-    """Ask the inventory for the ssh command to the leader, and every worker's address."""
-    told = subprocess.run(
+    """Return the ssh command to the leader and every worker's address, from the inventory."""
+    listing = subprocess.run(
         ["ansible-inventory", "-i", "inventory/local", "--list"],
         cwd=PROJECT_ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    if told.returncode:
-        raise DemoError(told.stderr.strip().splitlines()[-1])
-    hosts = json.loads(told.stdout)["_meta"]["hostvars"]
+    if listing.returncode:
+        raise DemoError(listing.stderr.strip().splitlines()[-1])
+    hosts = json.loads(listing.stdout)["_meta"]["hostvars"]
     workers = {name: v["ansible_host"] for name, v in hosts.items() if v.get("tpu_name") == TPU}
     leader = hosts[f"{TPU}-w0"]
     ssh = [
@@ -169,16 +170,16 @@ def find_workers() -> tuple[list[str], dict[str, str]]:
 
 
 def follow(place: Place, ssh: Sequence[str]) -> None:
-    """Print the run's progress until it has ended. Raises DemoError if it did not end well."""
-    look = (
+    """Print the run's progress until it ends. Raises DemoError if it did not succeed."""
+    poll = (
         f"cd {RUN_DIRECTORY} && while :; do "
         "cat heartbeat.json 2>/dev/null; echo; "
         "[ ! -e exit.json ] || break; sleep 3; done"
     )
-    now = Follower(0, 0, None, None)
+    now = Progress(0, 0, None, None)
     seen = -1
-    for line in spoken([*ssh, f"sudo sh -c {shlex.quote(look)}"], Waiting("the next step")):
-        now = looked(now, line)
+    for line in output_lines([*ssh, f"sudo sh -c {shlex.quote(poll)}"], Waiting("the next step")):
+        now = parse_heartbeat(line) or now
         if now.loss is not None and now.step != seen:
             seen = now.step
             print(
@@ -187,7 +188,7 @@ def follow(place: Place, ssh: Sequence[str]) -> None:
                 flush=True,
             )
         if line.startswith("exit code"):
-            raise DemoError(f"the leader cannot be reached: {line}")
+            raise DemoError(f"the leader is unreachable: {line}")
     exited = json.loads(remote(ssh, f"sudo cat {RUN_DIRECTORY}/exit.json"))
     if (exited["code"], exited["status"]) != ("exited", "0"):
         raise DemoError(
@@ -196,17 +197,17 @@ def follow(place: Place, ssh: Sequence[str]) -> None:
         )
 
 
-def looked(before: Follower, line: str) -> Follower:
-    """Read one line of the leader's answer."""
+def parse_heartbeat(line: str) -> Progress | None:
+    """Parse a heartbeat; return None for any other line."""
     try:
-        told = json.loads(line)
-        return Follower(told["step"], told["steps"], told["loss"], told["tokens_per_second"])
+        beat = json.loads(line)
+        return Progress(beat["step"], beat["steps"], beat["loss"], beat["tokens_per_second"])
     except (ValueError, LookupError, TypeError):
-        return before
+        return None
 
 
 def remote(ssh: Sequence[str], command: str) -> str:
-    """Run a command on the leader and give what it prints."""
+    """Run a command on the leader and return its output."""
     done = subprocess.run([*ssh, command], capture_output=True, text=True, check=False)
     if done.returncode:
         raise DemoError(f"{command} on the leader: {done.stderr.strip()}")
@@ -214,7 +215,7 @@ def remote(ssh: Sequence[str], command: str) -> str:
 
 
 def summary(place: Place, ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
-    """Print what came of it."""
+    """Print the result of the run."""
     metrics = [
         json.loads(line)
         for line in remote(ssh, f"sudo cat {RUN_DIRECTORY}/metrics.jsonl").splitlines()
@@ -229,11 +230,11 @@ workers      {", ".join(f"{name} ({address})" for name, address in sorted(worker
 steps        {metrics[-1]["step"]:,}
 loss         {metrics[0]["loss"]:.2f} → {metrics[-1]["loss"]:.2f} nats a byte
 speed        {rate:,.0f} tokens a second (median)
-this took    {took_s:.0f} s
-logs         {RUN_DIRECTORY}/log on each worker; what the playbooks said: .tpufleet/logs
+duration     {took_s:.0f} s
+logs         {RUN_DIRECTORY}/log on each worker; of the playbooks: .tpufleet/logs
 
-The model writes:
-{indented(sample)}
+Sample of the model's text:
+{textwrap.indent(sample, "  | ", lambda _line: True)}
 
 Next:
   {place.playbook("playbooks/status.yml")}
@@ -242,11 +243,6 @@ Next:
   {place.command("preempt", TPU)}  # then see what the inventory reports
   make clean  # removes everything"""
     )
-
-
-def indented(text: str) -> str:
-    """Set a passage apart."""
-    return "\n".join(f"  | {line}" for line in text.splitlines())
 
 
 if __name__ == "__main__":

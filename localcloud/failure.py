@@ -1,5 +1,5 @@
-"""The one error that the local cloud shows to people: what was seen, and what mends it."""
+"""The error that the local cloud shows to users."""
 
 
 class CloudError(Exception):
-    """Something the person at the terminal can mend."""
+    """A failure that the user can fix; the text says what happened and how to fix it."""

@@ -1,10 +1,9 @@
-"""Where a local cloud lives on this computer, and the names that its things carry."""
+"""A local cloud's directory on this computer, and the names of its host resources."""
 
 import hashlib
 import os
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +18,14 @@ _NEEDS_ROOT = ("up", "down", "clean", "bucket")
 
 @dataclass(frozen=True)
 class Place:
-    """One local cloud's directory. All that the cloud owns is found again from this path alone."""
+    """One local cloud's directory, from which everything that the cloud owns can be found."""
 
     name: str
     directory: Path
 
     @classmethod
     def of(cls, name: str) -> "Place":
-        """Find the place of the cloud ``name``; ``TPUFLEET_LOCALCLOUD_DIR`` holds all of them."""
+        """Return the place of the cloud ``name`` in ``TPUFLEET_LOCALCLOUD_DIR``."""
         if not NAME.fullmatch(name):
             raise CloudError(
                 f"--name: a cloud's name is 1 to 32 lower-case letters, digits and dashes "
@@ -35,10 +34,10 @@ class Place:
         return cls(name, clouds_directory() / name)
 
     def command(self, *words: str) -> str:
-        """Return the command line that does ``words`` to this cloud, as the reader has to type it.
+        """Return the shell command that runs the verb ``words`` on this cloud.
 
-        It names the cloud and its directory where they are not the default, and ``sudo`` where
-        the verb needs root and the reader's shell has none.
+        It includes the cloud's name and directory where they are not the default, and ``sudo``
+        if the verb needs root and the user is not root.
         """
         command = [".venv/bin/python", "-m", "localcloud"]
         if self.name != DEFAULT_NAME:
@@ -48,7 +47,7 @@ class Place:
             command = ["sudo", *(["env", *environment] if environment else []), *command]
         else:
             command = [*environment, *command]
-        return _typed(command, words)
+        return " ".join([*command, shlex.join(words)])
 
     def playbook(self, *words: str) -> str:
         """Return the command line that runs a playbook (the first word) on this cloud."""
@@ -56,7 +55,7 @@ class Place:
         if self.name != DEFAULT_NAME:
             environment.append(f"TPUFLEET_LOCALCLOUD={self.name}")
         command = [".venv/bin/ansible-playbook", "-i", "inventory/local"]
-        return _typed([*environment, *command], words)
+        return " ".join([*environment, *command, shlex.join(words)])
 
     def _environment(self) -> list[str]:
         clouds = self.directory.parent
@@ -68,7 +67,7 @@ class Place:
 
     @property
     def tag(self) -> str:
-        """Eight hex digits that mark this cloud's bridge, table, scopes and units on the host."""
+        """Eight hex digits in the names of this cloud's bridge, tables and units on the host."""
         return hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]
 
     @property
@@ -83,62 +82,62 @@ class Place:
 
     @property
     def nft_outside_table(self) -> str:
-        """The name of the table for machines' external addresses."""
+        """The name of the NAT table for machines' external addresses."""
         return f"{self.nft_table}_outside"
 
     @property
     def nft_metadata_table(self) -> str:
-        """The name of the table that leads machines to their metadata server."""
+        """The name of the NAT table for the metadata server."""
         return f"{self.nft_table}_metadata"
 
     @property
     def unit_prefix(self) -> str:
-        """What the names of this cloud's systemd units and control groups begin with."""
+        """The name prefix of this cloud's systemd units and control groups."""
         return f"tpufleet-{self.tag}"
 
     @property
     def settings(self) -> Path:
-        """``cloud.json``: what ``up`` chose (port, subnet) and ``down`` must undo."""
+        """``cloud.json``: the settings that ``up`` chose."""
         return self.directory / "cloud.json"
 
     @property
     def endpoint(self) -> Path:
-        """A text file with the API's address, there while the cloud is up."""
+        """A text file with the API's address; exists while the cloud is up."""
         return self.directory / "endpoint"
 
     @property
     def hosts(self) -> Path:
-        """The name server's table of machines, in the form of ``/etc/hosts``."""
+        """The name server's table of machines, in the format of ``/etc/hosts``."""
         return self.directory / "hosts"
 
     @property
     def machines(self) -> Path:
-        """One directory a machine."""
+        """One directory per machine."""
         return self.directory / "machines"
 
     @property
     def shared(self) -> Path:
-        """What every machine sees as ``/mnt/shared``, unless each has a directory of its own."""
+        """The machines' ``/mnt/shared``, unless each has its own."""
         return self.directory / "shared"
 
     @property
     def disks(self) -> Path:
-        """The data disks' files, one directory a zone."""
+        """The data disks' files, one directory per zone."""
         return self.directory / "disks"
 
     @property
     def bucket(self) -> Path:
-        """What the buckets hold, one directory a bucket."""
+        """The buckets' objects, one directory per bucket."""
         return self.directory / "bucket"
 
     @property
     def bucket_endpoint(self) -> Path:
-        """A text file with the address of the cloud's bucket, if it has one."""
+        """A text file with the address of the cloud's bucket; exists if it has one."""
         return self.directory / "bucket-endpoint"
 
     @property
     def bucket_log(self) -> Path:
-        """What the bucket's processes say."""
+        """The log of the bucket's processes."""
         return self.directory / "bucket.log"
 
     @property
@@ -148,19 +147,15 @@ class Place:
 
     @property
     def lock(self) -> Path:
-        """Held by the server while it lives."""
+        """The lock file that the server holds while it runs."""
         return self.directory / "state.lock"
 
 
-def _typed(command: list[str], words: Sequence[str]) -> str:
-    return " ".join([*command, shlex.join(words)])
-
-
 def clouds_directory() -> Path:
-    """Give the directory that holds every local cloud of this checkout, and their images."""
+    """Return the directory of all local clouds of this checkout and their images."""
     return Path(os.environ.get("TPUFLEET_LOCALCLOUD_DIR") or _DEFAULT_CLOUDS).resolve()
 
 
 def images_directory() -> Path:
-    """Give the cache of root file systems, shared by the clouds of this checkout."""
+    """Return the directory of cached root file systems."""
     return clouds_directory() / "images"

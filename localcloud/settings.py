@@ -1,4 +1,4 @@
-"""What ``up`` chose for a cloud, kept in its ``cloud.json`` so that a restart chooses the same."""
+"""A cloud's settings, kept in its ``cloud.json`` so that a restart uses the same."""
 
 import json
 import os
@@ -13,15 +13,15 @@ MNT_SHARED = ("shared", "local")
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices; ``subnet`` and ``image`` as text, so that the file reads as it is written."""
+    """The settings of one cloud."""
 
     name: str
     port: int
     subnet: str
     image: str
     project: str = PROJECT
-    machines: str = "nspawn"  # their kind: one of machines.kinds.KINDS
-    suite: str = ""  # the release that they are of; the host's default if empty
+    machines: str = "nspawn"  # one of machines.kinds.KINDS
+    suite: str = ""  # Debian release; empty: the host's default
     mnt_shared: str = "shared"  # one of MNT_SHARED: one directory for all machines, or one each
 
     @property
@@ -31,7 +31,7 @@ class Settings:
 
 
 def read(place: Place) -> Settings:
-    """Read the settings; raises CloudError where no cloud was ever up."""
+    """Read the settings; raise CloudError if the cloud was never up."""
     try:
         return Settings(**json.loads(place.settings.read_text()))
     except FileNotFoundError:
@@ -41,14 +41,14 @@ def read(place: Place) -> Settings:
 
 
 def write(place: Place, settings: Settings) -> None:
-    """Write the settings in one step."""
+    """Write the settings atomically."""
     partial = place.settings.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(settings), indent=2) + "\n")
     partial.rename(place.settings)
 
 
 def hand_over(place: Place) -> None:
-    """Give what a client of the cloud uses to the person behind sudo; the machines stay root's."""
+    """Make the user behind sudo the owner of the client files; root keeps the machines."""
     if not (uid := os.environ.get("SUDO_UID")):
         return
     owner = int(uid), int(os.environ["SUDO_GID"])

@@ -1,4 +1,4 @@
-"""A PyTorch DDP trainer on CPU (gloo): saves when it gets SIGTERM, and resumes from its checkpoint.
+"""A PyTorch DDP trainer on CPU (gloo) that saves on SIGTERM and resumes from its checkpoint.
 
 Usage: python ddp.py COORDINATOR NUM_PROCESSES PROCESS_ID CHECKPOINTS
 """
@@ -20,7 +20,7 @@ def main(coordinator: str, processes: int, process: int, checkpoints: Path) -> i
     """Train until all processes are asked to stop; return the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
     torch.set_num_threads(1)
-    # The coordinator's port is JAX's to use; any other free one of this attempt serves here.
+    # Not the coordinator's own port, which JAX would use.
     host, _, port = coordinator.rpartition(":")
     address = f"tcp://{host}:{int(port) + 500}"
     dist.init_process_group("gloo", address, rank=process, world_size=processes)
@@ -39,7 +39,7 @@ def main(coordinator: str, processes: int, process: int, checkpoints: Path) -> i
         optimizer.step()
         step += 1
         print(f"step {step}", flush=True)
-        # All processes leave after the same step, or a collective would wait for one that left.
+        # All processes must exit after the same step, or a collective would wait for ever.
         stop = torch.tensor(int(asked_to_stop.is_set()))
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)
         if stop.item():

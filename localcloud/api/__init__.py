@@ -1,16 +1,15 @@
 """The Cloud TPU REST API v2 on loopback, with real machines behind it.
 
-How a command line runs it::
+Usage::
 
-    server = create_server(directory, machines, port)   # takes the port, writes the key file
+    server = create_server(directory, machines, port)   # listens, writes the key file
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
-    server.recover()                                    # what a killed server left goes on
+    server.recover()                                    # resumes a killed server's work
     server.serve()                                      # returns some seconds after stop
 
-``server.endpoint`` is the address to write down for clients. Each resource has its file (nodes,
-operations, locations, admin, oauth) and gives its rows of the table of routes; ``server`` puts the
-table together, ``http_front`` is HTTP, ``lifecycle`` does what takes time, ``database`` and the
-``*_table`` files remember.
+``server.endpoint`` is the address for clients. Each resource's file (nodes, operations, locations,
+admin, oauth) has its methods and routes; ``server`` collects the routes, ``http_front`` is HTTP,
+``lifecycle`` does slow work in the background, ``database`` and the ``*_table`` files store state.
 """
 
 from localcloud.api.server import AlreadyServedError, ApiServer, create_server

@@ -1,8 +1,8 @@
-"""Which addresses are free, in the order in which machines get them.
+"""Free addresses, in the order in which machines get them.
 
-Google hands an address out again some time after its TPU is gone. A client that still trusts it
-(a firewall rule, an NFS export, a known host) then trusts somebody else. Here addresses come round
-as late as possible, so that a test meets early reuse only where it asks for it.
+Google reuses an address some time after its TPU is deleted. A client that still trusts it (a
+firewall rule, an NFS export, a known host) then trusts another machine. Here addresses are reused
+as late as possible, unless a test asks for early reuse.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,15 +12,15 @@ from localcloud.api.database import Database
 
 
 class Addresses:
-    """Remembers when each address was released; call it inside the transaction that assigns."""
+    """Records when addresses were released; call it inside the transaction that assigns them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def free(self, pool: Sequence[IPv4Address], *, latest_first: bool = False) -> list[IPv4Address]:
-        """Return the free addresses of ``pool``: those never used, then the longest released.
+        """Return the free addresses of ``pool``: unused ones first, then the least recently used.
 
-        With ``latest_first`` the one released last comes first, and those never used last.
+        ``latest_first`` reverses that: the most recently released address comes first.
         """
         rows = self._database.rows("SELECT address, external FROM workers")
         taken = {text for row in rows for text in row}
@@ -30,7 +30,7 @@ class Addresses:
         return sorted(free, key=lambda address: sign * turns.get(str(address), 0))
 
     def release(self, addresses: Collection[str]) -> None:
-        """Put addresses at the end of the round, in this order."""
+        """Record addresses as released, in this order."""
         with self._database.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO released_addresses (address) VALUES (?)",

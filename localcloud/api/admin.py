@@ -1,6 +1,6 @@
-"""What no cloud offers and a local one should: preempt at will, faults, the whole state at once.
+"""The local cloud's own methods: status, preemption, faults, health.
 
-Not part of Google's API, hence under ``/_localcloud``; a token is needed as everywhere.
+They are not part of Google's API, hence below ``/_localcloud``. A token is required as usual.
 """
 
 import time
@@ -21,7 +21,7 @@ from localcloud.api.operations import write as write_operation
 from localcloud.api.project import Project
 from localcloud.api.queued_resource_table import QueuedResourceTable
 from localcloud.api.routing import Call, Route
-from localcloud.machines.seam import MachineError, Machines
+from localcloud.machines.interface import MachineError, Machines
 
 LONGEST_WARNING_S = 86400
 _SYMPTOM = Message({"symptomType": Choice(SYMPTOMS), "workerId": str, "details": str})
@@ -40,12 +40,12 @@ class Admin:
         lifecycle: Lifecycle,
         machines: Machines,
         faults: Faults,
-        relieve_all: Callable[[], None],
+        clear_worker_faults: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
         self._database = database
         self._requests = QueuedResourceTable(database)
-        self._relieve_all = relieve_all
+        self._clear_worker_faults = clear_worker_faults
         self._changed = changed
         self._nodes = NodeTable(database)
         self._operations = OperationTable(database)
@@ -55,7 +55,7 @@ class Admin:
         self._faults = faults
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         here = "/_localcloud"
         one = "nodes/{node}"
         in_zone = f"locations/{{zone}}/{one}"
@@ -73,11 +73,11 @@ class Admin:
         )
 
     def status(self, call: Call) -> Mapping[str, Any]:
-        """Give all there is: nodes with machines, what is under way, free addresses, faults."""
+        """Return nodes with machines, queued resources, running operations, addresses, faults."""
         nodes = self._nodes.everything()
         used = sum(len(node.workers) for node in nodes)
         total = len(self._machines.addresses())
-        under_way = self._operations.under_way()
+        running = self._operations.running()
         return {
             "project": self._project.parent.partition("/")[2],
             "nodes": [self._describe(node) for node in nodes],
@@ -85,7 +85,7 @@ class Admin:
                 {"name": it.request_name, "zone": it.zone, "state": it.state}
                 for it in self._requests.everything()
             ],
-            "operations": [write_operation(it, self._project.parent) for it in under_way],
+            "operations": [write_operation(it, self._project.parent) for it in running],
             "addresses": {"total": total, "free": total - used},
             "faults": self._faults.show(),
         }
@@ -109,38 +109,38 @@ class Admin:
         }
 
     def show_faults(self, call: Call) -> Mapping[str, Any]:
-        """Give the faults in force."""
+        """Return the active faults."""
         return self._faults.show()
 
     def set_faults(self, call: Call) -> Mapping[str, Any]:
-        """Put faults in force; answers those in force now. See Faults.change for the body."""
+        """Replace active faults and return the result; for the body see Faults.change."""
         self._faults.change(call.json())
         self._changed()
         return self._faults.show()
 
     def add_faults(self, call: Call) -> Mapping[str, Any]:
-        """Put faults in force besides those that are; answers those in force now."""
+        """Add faults and return all active ones."""
         self._faults.change(call.json(), add=True)
         self._changed()
         return self._faults.show()
 
     def clear_faults(self, call: Call) -> Mapping[str, Any]:
-        """End all faults, and take the machines' troubles away; answers what is in force now."""
+        """End all faults, also those of machines; return the active ones: none."""
         self._faults.clear()
-        self._relieve_all()
+        self._clear_worker_faults()
         self._changed()
         return self._faults.show()
 
     def preempt(self, call: Call) -> Mapping[str, Any]:
-        """Take a node away as Google takes a spot TPU; answers the node, PREEMPTED.
+        """Preempt a node and return it.
 
-        Body ``{warningSeconds}``: so much later, which is announced in its status and answered
-        with the node as it is. An announced preemption may be brought forward.
+        With ``{warningSeconds}`` in the body the preemption is only announced, and the node is
+        returned as it is. A second call may bring it forward.
         """
         warning = call.json().get("warningSeconds", 0)
         if type(warning) not in (int, float) or not 0 <= warning <= LONGEST_WARNING_S:
-            said = f"warningSeconds is {warning!r}, not 0 to {LONGEST_WARNING_S}"
-            raise invalid("warningSeconds", said)
+            message = f"warningSeconds is {warning!r}, not 0 to {LONGEST_WARNING_S}"
+            raise invalid("warningSeconds", message)
         node = self._one(call)
         if warning:
             with self._database.transaction():
@@ -158,18 +158,18 @@ class Admin:
         return write(now, self._project.parent) if now else {}
 
     def set_health(self, call: Call) -> Mapping[str, Any]:
-        """Say what a READY node's health is; answers the node.
+        """Set a READY node's health and return the node.
 
         Body ``{health, healthDescription, symptoms[]{symptomType, workerId, details}}``; an empty
-        one makes it HEALTHY again.
+        body makes it HEALTHY.
         """
-        said = read(call.json(), CONDITION, "condition")
+        condition = read(call.json(), CONDITION, "condition")
         with self._database.transaction():
             node = self._one(call)
-            for symptom in said.get("symptoms", ()):
+            for symptom in condition.get("symptoms", ()):
                 chosen_workers(node, [symptom.setdefault("workerId", "0")])
                 symptom["createTime"] = timestamp()
-            self._nodes.set_condition(node.uid, said)
+            self._nodes.set_condition(node.uid, condition)
             return write(self._nodes.by_uid(node.uid), self._project.parent)
 
     def _one(self, call: Call) -> Node:
@@ -177,7 +177,7 @@ class Admin:
 
 
 def one_node(call: Call, nodes: NodeTable, project: Project) -> Node:
-    """Find the node of a name, of all zones unless one was said."""
+    """Return the node of a call without or with a zone; raise a 404 or 400."""
     node_id, zone = call.names["node"], call.names.get("zone")
     found = [node for node in nodes.named(node_id) if zone in (None, node.zone)]
     if not found:
@@ -185,7 +185,7 @@ def one_node(call: Call, nodes: NodeTable, project: Project) -> Node:
     if len(found) > 1:
         zones = ", ".join(node.zone for node in found)
         raise failed_precondition(
-            f"{node_id} is in {zones}: say which by --zone, "
-            f"or by /_localcloud/locations/ZONE/nodes/{node_id}"
+            f"{node_id} is in several zones ({zones}). Use --zone, "
+            f"or /_localcloud/locations/ZONE/nodes/{node_id}"
         )
     return found[0]

@@ -1,10 +1,6 @@
-"""The version v2alpha1 beside v2: the same methods by its paths, and those that it has more.
+"""The methods that only v2alpha1 has, which ``gcloud alpha`` calls."""
 
-``gcloud alpha`` calls it. Its messages have further fields: each request is checked, and each
-answer written, by the message types of the version whose path was called.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,23 +15,8 @@ from localcloud.api.routing import Call, Route
 ALPHA = LOCATION.replace("/v2/", "/v2alpha1/")
 
 
-def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Return the methods of v2 by the paths of v2alpha1, where there is none yet."""
-    known = tuple(routes)
-    there = {(route.verb, route.template) for route in known}
-    twins = []
-    for route in known:
-        if not route.template.startswith("/v2/"):
-            continue
-        template = route.template.replace("/v2/", "/v2alpha1/", 1)
-        if (route.verb, template) not in there:
-            once = ("requestId",) if route.name in ("nodes.create", "nodes.delete") else ()
-            twins.append(replace(route, template=template, query=(*route.query, *once)))
-    return tuple(twins)
-
-
 class Alpha:
-    """The methods that only v2alpha1 has; there are no reservations here."""
+    """Answers the methods of v2alpha1. There are no reservations here."""
 
     def __init__(self, database: Database, project: Project, changes: NodeChanges) -> None:
         self._requests = QueuedResourceTable(database)
@@ -44,7 +25,7 @@ class Alpha:
         self._changes = changes
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         one = f"{ALPHA}/queuedResources/{{request}}"
         reservations = f"{ALPHA}/reservations"
         page, info, perform = (
@@ -59,25 +40,25 @@ class Alpha:
         )
 
     def reservations(self, call: Call) -> Mapping[str, Any]:
-        """Give the reservations: none."""
+        """Return an empty list of reservations."""
         return self._project.answer("reservations", [], self._project.many(call.names), "")
 
     def maintenance_info(self, call: Call) -> Mapping[str, Any]:
-        """Name a request's nodes; none of them has a maintenance planned."""
+        """Return the nodes of a queued resource, none of which has a planned maintenance."""
         nodes = self._nodes.of_queued_resource(self._uid(call))
-        told = [{"nodeName": node.node_id, "nodeUid": str(node.uid)} for node in nodes]
-        return {"nodeUpcomingMaintenances": told} if told else {}
+        entries = [{"nodeName": node.node_id, "nodeUid": str(node.uid)} for node in nodes]
+        return {"nodeUpcomingMaintenances": entries} if entries else {}
 
     def maintain(self, call: Call) -> Mapping[str, Any]:
-        """Begin the maintenance of one node of a request: body ``{nodeNames[]}``."""
+        """Begin the maintenance of one node of a queued resource: body ``{nodeNames[]}``."""
         asked = call.json().get("nodeNames", [])
         known = [node.node_id for node in self._nodes.of_queued_resource(self._uid(call))]
         names = [str(name).rpartition("/")[2] for name in asked]
         if not names or not set(names) <= set(known):
-            there = ", ".join(known) or "no nodes"
-            raise failed_precondition(f"nodeNames is {asked!r}; the request has {there}")
+            nodes = ", ".join(known) or "no nodes"
+            raise failed_precondition(f"nodeNames is {asked!r}; the queued resource has {nodes}")
         if len(names) > 1:
-            raise ApiError(501, "nodeNames with several nodes is not taken here: one at a time")
+            raise ApiError(501, "nodeNames: only one node at a time is supported here")
         one = replace(call, names={**call.names, "node": names[0]}, query={}, content=b"")
         return self._changes.perform_maintenance(one)
 

@@ -1,8 +1,8 @@
-"""What the local cloud offers: zones, accelerator types with their machines, runtime versions.
+"""The local cloud's zones, accelerator types and runtime versions.
 
 Sizes and topologies are those of Cloud TPU's public documentation
-(https://cloud.google.com/tpu/docs/system-architecture-tpu-vm). Every type is offered in every
-zone here; at Google each zone has a few.
+(https://cloud.google.com/tpu/docs/system-architecture-tpu-vm). Every zone has all types here; at
+Google each zone has a few.
 """
 
 import math
@@ -42,7 +42,7 @@ RUNTIME_VERSIONS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One accelerator type: its name, the config that says the same, its number of machines."""
+    """One accelerator type: its name, the equivalent config, its number of workers."""
 
     name: str
     config_type: str
@@ -51,15 +51,15 @@ class Accelerator:
 
     @property
     def chips(self) -> int:
-        """Count its chips: the product of the topology's sides."""
+        """Its number of chips: the product of the topology's sides."""
         return math.prod(int(side) for side in self.topology.split("x"))
 
 
 def _workers(prefix: str, size: int) -> int:
-    """Count the VMs of a slice; ``size`` is the number in the type's name.
+    """Return the number of VMs of a slice; ``size`` is the number in the type's name.
 
-    v2 to v5p count cores, two a chip and four chips a VM; v5litepod and v6e count chips, up to
-    eight in a single VM and four a VM beyond.
+    For v2 to v5p ``size`` counts cores: two per chip, four chips per VM. For v5litepod and v6e it
+    counts chips: up to eight in a single VM, else four per VM.
     """
     if prefix in ("v5litepod", "v6e"):
         return 1 if size <= 8 else size // 4
@@ -119,7 +119,7 @@ ACCELERATORS: Mapping[str, Accelerator] = _accelerators()
 
 
 def by_config(config_type: str, topology: str) -> Accelerator | None:
-    """Find the accelerator type that an ``acceleratorConfig`` describes, None if there is none."""
+    """Return the accelerator type that an ``acceleratorConfig`` describes, or None."""
     for accelerator in ACCELERATORS.values():
         if (accelerator.config_type, accelerator.topology) == (config_type, topology):
             return accelerator

@@ -1,25 +1,24 @@
-"""The Compute API v1, as far as TPU clients use it: beside the Cloud TPU API, on the same port.
+"""The part of the Compute API v1 that TPU clients use, on the same port as the Cloud TPU API.
 
-Firewall rules, networks and disks are records here: rules filter nothing, every network is the
-machines' one, and a disk has a block device on machines with a kernel of their own alone. What is
-kept to is what a client sees of them: their checks, their operations, and who uses what.
+Firewall rules, networks and disks are only records: rules filter nothing, all networks are the
+machines' one network, and only qemu machines have block devices for disks. Validation, operations
+and "in use" checks are as at Google.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from localcloud.api.compute_catalog import MachineTypes, Places
 from localcloud.api.compute_disks import Disks
 from localcloud.api.compute_firewalls import Firewalls
 from localcloud.api.compute_frame import Frame
-from localcloud.api.compute_machine_types import MachineTypes
 from localcloud.api.compute_networks import Networks
 from localcloud.api.compute_operations import ComputeOperations
-from localcloud.api.compute_places import Places
 from localcloud.api.compute_project import ComputeProject
 from localcloud.api.database import Database
 from localcloud.api.project import Project
 from localcloud.api.routing import Route
-from localcloud.machines.seam import Machines
+from localcloud.machines.interface import Machines
 
 
 def compute_routes(
@@ -29,9 +28,9 @@ def compute_routes(
     machines: Machines,
     changed: Callable[[], None],
 ) -> tuple[Route, ...]:
-    """Give the methods of Compute with their paths.
+    """Return Compute's routes.
 
-    ``endpoint`` is the server's; ``changed`` is called after the project's metadata did.
+    ``endpoint`` is the server's; ``changed`` is called after a change of the project's metadata.
     """
     name = project.parent.partition("/")[2]
     account = f"compute@{name}.iam.gserviceaccount.com"

@@ -1,14 +1,16 @@
-"""The methods of Compute's zonal ``disks``: records; what a disk holds is the machines' part."""
+"""The methods of Compute's zonal ``disks``; the machines store the disks' content.
 
+Fields are those of the schema ``Disk`` in the discovery document of compute v1 (revision
+20261106); types and sizes those of https://cloud.google.com/compute/docs/disks.
+"""
+
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from localcloud.api.compute_disk_message import (
-    requested_disk,
-    requested_labels,
-    requested_size,
-)
-from localcloud.api.compute_errors import ComputeError, bad_value, in_use, missing
+from localcloud.api.compute_errors import ComputeError, bad_value, in_use, missing, required
+from localcloud.api.compute_firewalls import check_name
 from localcloud.api.compute_frame import (
     AGGREGATED,
     EVERYWHERE,
@@ -19,15 +21,122 @@ from localcloud.api.compute_frame import (
 )
 from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.data_disks import COLLECTION, DataDisks
+from localcloud.api.message import Labels, Message, read
 from localcloud.api.node_table import Node
-from localcloud.api.routing import Call, Route
-from localcloud.machines.seam import Machines
+from localcloud.api.routing import Call, Route, camel_case
+from localcloud.machines.interface import Machines
+
+_OUTPUT = (
+    *("creationTimestamp", "id", "kind", "labelFingerprint"),
+    *("selfLink", "status", "users", "zone"),
+)
+DISK = Message(
+    {
+        **dict.fromkeys(_OUTPUT),
+        "accessMode": str,
+        "description": str,
+        "labels": Labels(),
+        "name": str,
+        "physicalBlockSizeBytes": str,
+        "provisionedIops": str,
+        "provisionedThroughput": str,
+        "sizeGb": str,
+        "type": str,
+    }
+)
+_LABELS = Message({"labels": Labels(), "labelFingerprint": str})
+_LONG = ("sizeGb", "physicalBlockSizeBytes", "provisionedIops", "provisionedThroughput")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class DiskType:
+    """One type of disk; sizes in GB."""
+
+    name: str
+    description: str
+    default: int
+    least: int
+    most: int
+
+
+DISK_TYPES: Mapping[str, DiskType] = {
+    it.name: it
+    for it in (
+        DiskType("hyperdisk-balanced", "Hyperdisk Balanced", 100, 4, 65536),
+        DiskType("hyperdisk-ml", "Hyperdisk ML", 100, 4, 65536),
+        DiskType("pd-balanced", "Balanced Persistent Disk", 100, 10, 65536),
+        DiskType("pd-ssd", "SSD Persistent Disk", 100, 10, 65536),
+        DiskType("pd-standard", "Standard Persistent Disk", 500, 10, 65536),
+    )
+}
+
+
+def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[str, Any]:
+    """Validate a caller's Disk and return it as stored, with its type's full name.
+
+    Raises a 400 that names the field, or a 404 for an unknown type.
+    """
+    body = _canonical(value)
+    check_name(body.get("name", ""))
+    reference = body.get("type") or f"{scope}/diskTypes/pd-standard"
+    kind = DISK_TYPES.get(reference.rpartition("/")[2])
+    if kind is None or not f"/{reference}".endswith(f"/{scope}/diskTypes/{kind.name}"):
+        known = ", ".join(DISK_TYPES)
+        message = f"The resource '{reference}' was not found; {scope} has diskTypes/ {known}"
+        raise ComputeError(404, "notFound", message)
+    size = int(body.get("sizeGb", kind.default))
+    if not kind.least <= size <= kind.most:
+        why = f"Disk size for {kind.name} must be {kind.least} GB to {kind.most} GB."
+        raise bad_value("sizeGb", size, why)
+    return {
+        "physicalBlockSizeBytes": "4096",
+        **body,
+        "type": f"{parent}/{scope}/diskTypes/{kind.name}",
+        "sizeGb": str(size),
+    }
+
+
+@dataclass(frozen=True)
+class LabelsRequest:
+    """A disk's new labels, and the fingerprint of those that the caller read."""
+
+    labels: Mapping[str, str]
+    fingerprint: str
+
+
+def requested_labels(value: Mapping[str, Any]) -> LabelsRequest:
+    """Parse a request for new labels; raise a 400."""
+    fields = read(value, _LABELS, "resource")
+    return LabelsRequest(fields.get("labels", {}), fields.get("labelFingerprint", ""))
+
+
+def requested_size(value: Mapping[str, Any]) -> int:
+    """Parse a request for a new size, in GB; raise a 400."""
+    body = _canonical(value)
+    if "sizeGb" not in body:
+        raise required("sizeGb")
+    return int(body["sizeGb"])
+
+
+def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate a Disk; write 64-bit integers as strings and drop output-only fields."""
+    named = {camel_case(key): it for key, it in value.items()}
+    for key in _LONG:
+        if type(named.get(key)) is int:
+            named[key] = str(named[key])
+    body = read(named, DISK, "resource")
+    for key in _LONG:
+        if key in body and not _NUMBER.fullmatch(body[key]):
+            raise bad_value(key, body[key], "Must be a whole number")
+    return body
+
 
 FIELDS = ("type", "sizeGb", "status", "zone", "description", "labels")
 
 
 class Disks:
-    """Answers what is asked of disks."""
+    """Answers the methods of disks."""
 
     def __init__(self, frame: Frame, endpoint: str, machines: Machines) -> None:
         self._frame = frame
@@ -37,7 +146,7 @@ class Disks:
         self._endpoint = endpoint
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         every, ids = f"{PROJECT}/zones/{{zone}}/disks", ("requestId",)
         one, everywhere = f"{every}/{{disk}}", f"{AGGREGATED}/disks"
         return (
@@ -53,13 +162,13 @@ class Disks:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of a zone's disks."""
+        """Return a page of a zone's disks."""
         scope = self._frame.zone(call)
         items = [self._write(it) for it in self._table.all(COLLECTION, scope)]
         return self._frame.page("diskList", f"{scope}/disks", items, call, FIELDS)
 
     def list_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of all zones' disks, by zone; a zone that is away is named."""
+        """Return a page of all zones' disks, by zone, and name the unreachable zones."""
         scope = self._frame.project.many({"zone": "-"})
         reached = [f"zones/{zone}" for zone in scope.zones]
         found = [it for it in self._table.all(COLLECTION) if it.scope in reached]
@@ -74,11 +183,11 @@ class Disks:
         )
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give one disk."""
+        """Return one disk."""
         return self._write(self._find(call))
 
     def insert(self, call: Call) -> Mapping[str, Any]:
-        """Make a disk; answers the operation, until whose end the disk is CREATING."""
+        """Create a disk; return the operation, until whose end the disk is CREATING."""
         scope = self._frame.zone(call)
         body = requested_disk(call.json(), self._frame.project.parent, scope)
         target = f"{scope}/disks/{body['name']}"
@@ -90,7 +199,7 @@ class Disks:
             return self._begin("insert", call, made)
 
     def resize(self, call: Call) -> Mapping[str, Any]:
-        """Make a disk larger; answers the operation."""
+        """Enlarge a disk; return the operation."""
         size = requested_size(call.json())
         with self._frame.database.transaction():
             disk = self._find(call)
@@ -103,7 +212,7 @@ class Disks:
             return self._begin("resize", call, disk)
 
     def set_labels(self, call: Call) -> Mapping[str, Any]:
-        """Replace a disk's labels if the fingerprint is the present one, else raise a 412."""
+        """Replace a disk's labels; raise a 412 if the fingerprint is not the current one."""
         wanted = requested_labels(call.json())
         with self._frame.database.transaction():
             disk = self._find(call)
@@ -123,7 +232,7 @@ class Disks:
             return self._begin("setLabels", call, disk)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Remove a disk that no TPU has; answers the operation."""
+        """Remove a disk that no TPU has; return the operation."""
         with self._frame.database.transaction():
             target = f"{self._frame.zone(call)}/disks/{call.names['disk']}"
             if found := self._frame.earlier("disks.delete", call, target):
@@ -133,7 +242,7 @@ class Disks:
             if users := self._attached.users(name):
                 raise in_use(name, ", ".join(self._name(node) for node in users))
             self._table.remove(disk.uid)
-            # Before the record is gone for good: else a new disk of this name had the old content.
+            # Inside the transaction: a new disk of this name must not find the old content.
             self._machines.forget_disk(disk.scope.removeprefix("zones/"), disk.name)
             return self._begin("delete", call, disk)
 

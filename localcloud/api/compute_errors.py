@@ -1,8 +1,8 @@
-"""What the Compute API says when it refuses, in the shape that it and other older APIs of Google's have.
+"""Errors of the Compute API, in the shape of Google's older APIs.
 
-``{"error": {code, message, errors: [{domain, reason, message}]}}``, where the reason is what a
-program goes by (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-errors).
-"""  # noqa: E501  (a title is one line)
+``{"error": {code, message, errors: [{domain, reason, message}]}}``; programs use the reason
+(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-errors).
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,19 +23,19 @@ _REASONS: Mapping[int, str] = {
 
 
 class ComputeError(ApiError):
-    """A request that Compute refuses, with its reason."""
+    """An error of Compute with its reason."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(code, message)
         self.reason = reason
 
     def body(self) -> dict[str, Any]:
-        """Give the answer's JSON."""
+        """Return the answer's JSON."""
         return {"error": _error(self.code, self.reason, self.message)}
 
 
 def body_of(error: ApiError) -> dict[str, Any]:
-    """Give the JSON by which Compute answers what the front that all APIs share refuses."""
+    """Return the JSON of any error in Compute's shape."""
     if isinstance(error, ComputeError):
         return error.body()
     reason = _REASONS.get(error.code, "backendError")
@@ -49,27 +49,27 @@ def _error(code: int, reason: str, message: str) -> dict[str, Any]:
 
 
 def bad_value(field: str, value: object, why: str) -> ComputeError:
-    """Refuse the value of one field."""
-    said = f"Invalid value for field 'resource.{field}': '{value}'. {why}"
-    return ComputeError(400, "invalid", said)
+    """Return the error for an invalid value of a field."""
+    message = f"Invalid value for field 'resource.{field}': '{value}'. {why}"
+    return ComputeError(400, "invalid", message)
 
 
 def required(field: str) -> ComputeError:
-    """Refuse a request that lacks a field."""
+    """Return the error for a missing field."""
     return ComputeError(400, "required", f"Required field 'resource.{field}' not specified")
 
 
 def missing(resource: str) -> ComputeError:
-    """Say that the named resource is not there."""
+    """Return the error for a resource that does not exist."""
     return ComputeError(404, "notFound", f"The resource '{resource}' was not found")
 
 
 def taken(resource: str) -> ComputeError:
-    """Say that the name is taken."""
+    """Return the error for a name that is taken."""
     return ComputeError(409, "alreadyExists", f"The resource '{resource}' already exists")
 
 
 def in_use(resource: str, users: str) -> ComputeError:
-    """Refuse to remove what others use."""
-    said = f"The resource '{resource}' is already being used by '{users}'"
-    return ComputeError(400, "resourceInUseByAnotherResource", said)
+    """Return the error for deleting a resource that others use."""
+    message = f"The resource '{resource}' is already being used by '{users}'"
+    return ComputeError(400, "resourceInUseByAnotherResource", message)

@@ -1,27 +1,151 @@
-"""The methods of Compute's ``firewalls``. The rules are remembered; they filter no packets here."""
+"""The methods of Compute's ``firewalls``. The rules are stored, but filter no packets here.
 
+Fields are those of the schema ``Firewall`` in the discovery document of compute v1 (revision
+20261106), rules those of https://cloud.google.com/firewall/docs/firewalls.
+"""
+
+import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import Any
 
-from localcloud.api.compute_errors import bad_value, missing
-from localcloud.api.compute_firewall_message import checked, said
+from localcloud.api.compute_errors import ComputeError, bad_value, missing, required
 from localcloud.api.compute_frame import PROJECT, SELECTION, Frame
 from localcloud.api.compute_table import Resource, ResourceTable
-from localcloud.api.routing import Call, Route
+from localcloud.api.message import Choice, Message, Repeated, read
+from localcloud.api.routing import Call, Route, camel_case
+
+_RULE = Message({"IPProtocol": str, "ports": Repeated(str)})
+_OUTPUT = ("creationTimestamp", "id", "kind", "selfLink")
+FIREWALL = Message(
+    {
+        **dict.fromkeys(_OUTPUT),
+        "allowed": Repeated(_RULE),
+        "denied": Repeated(_RULE),
+        "description": str,
+        "destinationRanges": Repeated(str),
+        "direction": Choice(("INGRESS", "EGRESS")),
+        "disabled": bool,
+        "logConfig": Message({"enable": bool, "metadata": str}),
+        "name": str,
+        "network": str,
+        "priority": int,
+        "sourceRanges": Repeated(str),
+        "sourceServiceAccounts": Repeated(str),
+        "sourceTags": Repeated(str),
+        "targetServiceAccounts": Repeated(str),
+        "targetTags": Repeated(str),
+    }
+)
+NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+_PROTOCOLS = ("tcp", "udp", "icmp", "esp", "ah", "ipip", "sctp", "all")
+_WITH_PORTS = ("tcp", "udp", "sctp", "6", "17", "132")
+_INGRESS_ONLY = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
+
+
+def read_rule(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate a caller's Firewall; keep false and null fields, which may change a stored rule.
+
+    Raises a 400 that names the field.
+    """
+    read(value, FIREWALL, "resource")
+    named = {camel_case(key): item for key, item in value.items()}
+    return {key: item for key, item in named.items() if key not in _OUTPUT}
+
+
+def complete_rule(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a validated rule with its defaults, as stored; ``network`` is a full name.
+
+    Raises a 400 that names the field.
+    """
+    rule = {key: value for key, value in body.items() if value not in (None, [], "")}
+    check_name(rule.get("name", ""))
+    rule = {
+        "direction": "INGRESS",
+        "priority": 1000,
+        "disabled": False,
+        "logConfig": {"enable": False},
+        **rule,
+    }
+    if not 0 <= rule["priority"] <= 65535:
+        raise bad_value("priority", rule["priority"], "It must be 0 to 65535")
+    given = [key for key in ("allowed", "denied") if key in rule]
+    if not given:
+        raise required("allowed")
+    if len(given) > 1:
+        raise ComputeError(400, "invalid", "A rule either allows or denies, not both")
+    rule[given[0]] = [_protocol(entry, given[0], i) for i, entry in enumerate(rule[given[0]])]
+    return _with_ends(rule)
+
+
+def check_name(name: str) -> None:
+    """Raise a 400 for an invalid name of a Compute resource."""
+    if not name:
+        raise required("name")
+    if not NAME.fullmatch(name):
+        raise bad_value("name", name, f"Must be a match of regex '{NAME.pattern}'")
+
+
+def _with_ends(rule: dict[str, Any]) -> dict[str, Any]:
+    """Validate a rule's sources and destinations; the default is everywhere."""
+    inwards = rule["direction"] == "INGRESS"
+    if inwards and "destinationRanges" in rule:
+        raise bad_value("destinationRanges", rule["destinationRanges"], "The rule is for INGRESS")
+    for key in () if inwards else _INGRESS_ONLY:
+        if key in rule:
+            raise bad_value(key, rule[key], "The rule is for EGRESS")
+    for key in ("sourceRanges", "destinationRanges"):
+        for index, text in enumerate(rule.get(key, ())):
+            _check_range(f"{key}[{index}]", text)
+    for key in ("sourceTags", "targetTags"):
+        for index, text in enumerate(rule.get(key, ())):
+            if not NAME.fullmatch(text):
+                why = f"Must be a match of regex '{NAME.pattern}'"
+                raise bad_value(f"{key}[{index}]", text, why)
+    ends = _INGRESS_ONLY if inwards else ("destinationRanges",)
+    if not any(key in rule for key in ends):
+        rule[ends[0]] = ["0.0.0.0/0"]
+    return rule
+
+
+def _check_range(field: str, text: str) -> None:
+    try:
+        ip_network(text)
+    except ValueError:
+        raise bad_value(field, text, "Must be a valid CIDR range, its host bits zero") from None
+
+
+def _protocol(entry: Mapping[str, Any], field: str, index: int) -> dict[str, Any]:
+    where = f"{field}[{index}]"
+    protocol = (entry.get("IPProtocol") or "").lower()
+    number = protocol.isascii() and protocol.isdigit() and int(protocol) <= 255
+    if protocol not in _PROTOCOLS and not number:
+        raise bad_value(f"{where}.IPProtocol", protocol, f"Must be 0 to 255 or one of {_PROTOCOLS}")
+    ports = entry.get("ports") or []
+    if ports and protocol not in _WITH_PORTS:
+        raise bad_value(f"{where}.ports", ports, f"{protocol} has no ports")
+    for text in ports:
+        found = _PORTS.fullmatch(text)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if not first <= last <= 65535:
+            raise bad_value(f"{where}.ports", text, "Must be a port or a range such as 80-90")
+    return {"IPProtocol": protocol, **({"ports": list(ports)} if ports else {})}
+
 
 COLLECTION = "firewalls"
 FIELDS = ("network", "direction", "priority", "disabled", "description", "sourceRanges")
 
 
 class Firewalls:
-    """Answers what is asked of firewall rules."""
+    """Answers the methods of firewall rules."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._table = ResourceTable(frame.database)
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         every = f"{PROJECT}/global/firewalls"
         one, ids = f"{every}/{{firewall}}", ("requestId",)
         return (
@@ -34,17 +158,17 @@ class Firewalls:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of the rules."""
+        """Return a page of the rules."""
         items = [self._write(it) for it in self._table.all(COLLECTION)]
         return self._frame.page("firewallList", "global/firewalls", items, call, FIELDS)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give one rule."""
+        """Return one rule."""
         return self._write(self._find(call))
 
     def insert(self, call: Call) -> Mapping[str, Any]:
-        """Make a rule; answers the operation."""
-        rule = self._whole(said(call.json()))
+        """Create a rule; return the operation."""
+        rule = self._whole(read_rule(call.json()))
         target = f"global/firewalls/{rule['name']}"
         with self._frame.database.transaction():
             if found := self._frame.earlier("firewalls.insert", call, target):
@@ -53,15 +177,15 @@ class Firewalls:
             return self._begin("insert", call, made)
 
     def patch(self, call: Call) -> Mapping[str, Any]:
-        """Change the fields that are said, a null taking one away; answers the operation."""
+        """Change the given fields, where null removes one; return the operation."""
         return self._change("patch", call, keep=True)
 
     def update(self, call: Call) -> Mapping[str, Any]:
-        """Replace a rule; answers the operation."""
+        """Replace a rule; return the operation."""
         return self._change("update", call, keep=False)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Remove a rule; answers the operation."""
+        """Remove a rule; return the operation."""
         with self._frame.database.transaction():
             target = f"global/firewalls/{call.names['firewall']}"
             if found := self._frame.earlier("firewalls.delete", call, target):
@@ -71,7 +195,7 @@ class Firewalls:
             return self._begin("delete", call, rule)
 
     def _change(self, verb: str, call: Call, *, keep: bool) -> Mapping[str, Any]:
-        new = said(call.json())
+        new = read_rule(call.json())
         with self._frame.database.transaction():
             rule = self._find(call)
             if found := self._frame.earlier(f"firewalls.{verb}", call, rule.path):
@@ -86,7 +210,7 @@ class Firewalls:
 
     def _whole(self, body: Mapping[str, Any]) -> dict[str, Any]:
         network = self._frame.name_of(body.get("network") or "global/networks/default")
-        rule = checked({**body, "network": network})
+        rule = complete_rule({**body, "network": network})
         if self._table.get("networks", "global", network.rpartition("/")[2]) is None:
             why = "The referenced network resource cannot be found."
             raise bad_value("network", network, why)

@@ -1,4 +1,4 @@
-"""What all methods of the Compute API share: addresses of resources, lists, ids of requests."""
+"""Shared parts of the Compute methods: resource names, lists, operations, request ids."""
 
 import base64
 import hashlib
@@ -9,24 +9,23 @@ from typing import Any
 from zlib import crc32
 
 from localcloud.api.compute_errors import ComputeError
-from localcloud.api.compute_filter import meant
 from localcloud.api.compute_operation_table import ComputeOperation, ComputeOperationTable
 from localcloud.api.database import Database
 from localcloud.api.paging import requested_page
 from localcloud.api.project import Project
 from localcloud.api.routing import Call, Handler
-from localcloud.api.selection import ordered
+from localcloud.api.selection import ordered, parse_compute_filter
 
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
 AGGREGATED = f"{PROJECT}/aggregated"
-# returnPartialSuccess is on no list of the discovery document, and gcloud sends it on all.
+# gcloud sends returnPartialSuccess with all lists, although the discovery document has it on none.
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
 EVERYWHERE = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
 
 
 class FailingOperation(Exception):  # noqa: N818 - it is no error of the caller's
-    """Undoes the change of a call whose operation is to fail; carries that operation."""
+    """Rolls back a call whose operation is to fail; carries that operation."""
 
     def __init__(self, operation: tuple[Any, ...]) -> None:
         super().__init__(operation)
@@ -34,10 +33,10 @@ class FailingOperation(Exception):  # noqa: N818 - it is no error of the caller'
 
 
 class Frame:
-    """The one project's side of Compute: what its methods have in common."""
+    """Helper of the Compute methods of one project."""
 
     def __init__(self, database: Database, project: Project, endpoint: str, user: str) -> None:
-        """``endpoint`` is the server's; ``user`` whom operations are said to be asked for by."""
+        """``endpoint`` is the server's; ``user`` is shown in operations."""
         self.database = database
         self.project = project
         self.operations = ComputeOperationTable(database)
@@ -45,36 +44,36 @@ class Frame:
         self._user = user
 
     def link(self, path: str) -> str:
-        """Give the address of what stands at ``path`` below the project."""
+        """Return the URL of ``path`` below the project."""
         return self.absolute(f"{self.project.parent}/{path}" if path else self.project.parent)
 
     def absolute(self, name: str) -> str:
-        """Give the address of a resource's full name, ``projects/P/…``."""
+        """Return the URL of a resource's full name, ``projects/P/…``."""
         return f"{self._endpoint}{PATH}/{name}"
 
     def name_of(self, reference: str) -> str:
-        """Give the full name of what a caller named by address, full name or ``global/…``."""
+        """Return the full name of a resource given as URL, full name or ``global/…``."""
         name = reference.split(f"{PATH}/", 1)[-1]
         return name if name.startswith("projects/") else f"{self.project.parent}/{name}"
 
     def zone(self, call: Call) -> str:
-        """Give the scope of a call's zone; raises a 404 for one that is not, a 503 if away."""
+        """Return the scope of a call's zone; raise a 404 if unknown, a 503 if unreachable."""
         return f"zones/{self.project.one(call.names)}"
 
     def region(self, call: Call) -> str:
-        """Give the scope of a call's region; raises a 404."""
+        """Return the scope of a call's region; raise a 404 if unknown."""
         region = call.names["region"]
         if region not in self.regions():
             raise ComputeError(
                 404,
                 "notFound",
-                f"The resource '{self.project.parent}/regions/{region}' was not found; there are "
+                f"The resource '{self.project.parent}/regions/{region}' was not found; known: "
                 f"{', '.join(self.regions())}",
             )
         return f"regions/{region}"
 
     def regions(self) -> list[str]:
-        """Name the regions of the cloud's zones."""
+        """Return the regions of the cloud's zones."""
         return sorted({zone.rpartition("-")[0] for zone in self.project.zones})
 
     def page(
@@ -85,9 +84,9 @@ class Frame:
         call: Call,
         fields: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Answer a list (``compute#firewallList``) with the page that is asked for of its items.
+        """Return the requested page of a list of ``kind``, such as ``firewallList``.
 
-        ``filter`` and ``orderBy`` take ``name``, ``id`` and ``fields``.
+        ``filter`` and ``orderBy`` accept ``name``, ``id`` and ``fields``.
         """
         shown, token = self.selected(path, items, call, fields)
         return {
@@ -111,7 +110,7 @@ class Frame:
     ) -> dict[str, Any]:
         """Return a page of a list over all ``scopes`` (``zones/Z``), its items by scope.
 
-        A scope without an item has a warning instead, and so has one that is ``away``.
+        A scope without items has a warning, and so has an unreachable one (``away``).
         """
         path = f"aggregated/{collection}"
         shown, token = self.selected(path, items, call, fields)
@@ -134,7 +133,7 @@ class Frame:
         }
 
     def named(self, kind: str, path: str, name: str) -> dict[str, Any]:
-        """Return the fields that every built-in resource has, such as a zone."""
+        """Return the common fields of a fixed resource, such as a zone."""
         whole = f"{path}/{name}"
         return {
             "kind": f"compute#{kind}",
@@ -151,12 +150,12 @@ class Frame:
         call: Call,
         fields: Sequence[str] = (),
     ) -> tuple[list[Mapping[str, Any]], str]:
-        """Give the page that is asked for of a list, and the token of the next."""
+        """Return the requested page of a list and the token of the next."""
         known = ("name", "id", *fields)
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults")
         size = min(page.size, 500)
-        test = meant(wanted, known)
+        test = parse_compute_filter(wanted, known)
         kept = [item for item in items if test(item)]
         rest = ordered(kept, order, known)
         if page.after is not None:
@@ -166,16 +165,16 @@ class Frame:
         return rest[:size], token
 
     def earlier(self, method: str, call: Call, target: str) -> ComputeOperation | None:
-        """Give the operation that this very request began before; None for a new one."""
+        """Return the operation that a request with the same id began, or None."""
         return self.operations.earlier(method, call.query.get("requestId", ""), target)
 
     def begin(
         self, method: str, call: Call, scope: str, verb: str, target: str, uid: int
     ) -> dict[str, Any]:
-        """Store an operation, under way for a moment, and write it.
+        """Store an operation that runs for a moment, and return its message.
 
-        To be called last in the transaction of the change: raises FailingOperation, which undoes
-        it, where a fault has the operation end with an error.
+        Call it last in the transaction of the change: if a fault makes the operation fail, it
+        raises FailingOperation, which rolls the change back.
         """
         request_id = call.query.get("requestId", "")
         if call.ends_with:
@@ -183,7 +182,7 @@ class Frame:
         return self.write(self.operations.add(scope, method, verb, target, uid, request_id))
 
     def kept(self, handler: Handler) -> Handler:
-        """Give a method that answers with the operation, also with one that is to fail."""
+        """Wrap a method to return the operation also if it is to fail."""
 
         def answer(call: Call) -> Mapping[str, Any]:
             try:
@@ -194,7 +193,7 @@ class Frame:
         return answer
 
     def write(self, operation: ComputeOperation) -> dict[str, Any]:
-        """Write a stored operation as Compute does."""
+        """Return a stored operation as Compute's message."""
         done = time.time() >= operation.ends
         kind, _, place = operation.scope.partition("/")
         message = {
@@ -224,7 +223,7 @@ class Frame:
 
 
 def fingerprint(value: Any) -> str:
-    """Return 8 bytes of a hash of a JSON value, in base64 as Compute writes bytes."""
+    """Return 8 bytes of a JSON value's hash, in base64 like Compute's fingerprints."""
     text = json.dumps(value, sort_keys=True)
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
 

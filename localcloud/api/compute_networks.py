@@ -1,11 +1,11 @@
-"""The methods of Compute's ``networks`` and ``subnetworks``: names for what is one network here."""
+"""The methods of Compute's ``networks`` and ``subnetworks``; all are names of one network here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from localcloud.api.compute_errors import bad_value, in_use, missing
-from localcloud.api.compute_firewall_message import check_name, checked
+from localcloud.api.compute_firewalls import check_name, complete_rule
 from localcloud.api.compute_frame import AGGREGATED, EVERYWHERE, PROJECT, SELECTION, Frame
 from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.message import Message, read
@@ -27,9 +27,9 @@ _SMALLEST_MTU, _LARGEST_MTU = 1300, 8896
 
 
 class Networks:
-    """Answers what is asked of networks; each has one subnetwork a region if it makes them.
+    """Answers the methods of networks; an auto-mode network has one subnetwork per region.
 
-    ``default`` comes with its usual rules when a cloud is new
+    A new cloud has the network ``default`` with its usual rules
     (https://cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc).
     """
 
@@ -43,7 +43,7 @@ class Networks:
                 self._make_default()
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         every, ids = f"{PROJECT}/global/networks", ("requestId",)
         subnets = f"{PROJECT}/regions/{{region}}/subnetworks"
         one = f"{every}/{{network}}"
@@ -72,20 +72,20 @@ class Networks:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of the networks."""
+        """Return a page of the networks."""
         items = [self._write(it) for it in self._table.all(COLLECTION)]
         fields = ("description", "autoCreateSubnetworks")
         return self._frame.page("networkList", "global/networks", items, call, fields)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give one network."""
+        """Return one network."""
         return self._write(self._find(call))
 
     def insert(self, call: Call) -> Mapping[str, Any]:
-        """Make a network; answers the operation."""
-        said = {camel_case(key): it for key, it in call.json().items()}
-        read(said, _NETWORK, "resource")
-        body = {key: it for key, it in said.items() if _NETWORK.fields[key] and it is not None}
+        """Create a network; return the operation."""
+        fields = {camel_case(key): it for key, it in call.json().items()}
+        read(fields, _NETWORK, "resource")
+        body = {key: it for key, it in fields.items() if _NETWORK.fields[key] and it is not None}
         check_name(body.get("name", ""))
         if not _SMALLEST_MTU <= body.get("mtu", 1460) <= _LARGEST_MTU:
             why = f"Must be {_SMALLEST_MTU} to {_LARGEST_MTU}"
@@ -98,7 +98,7 @@ class Networks:
             return self._begin("insert", call, made)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Remove a network that no firewall rule and no TPU names; answers the operation."""
+        """Remove a network that no firewall rule and no TPU uses; return the operation."""
         with self._frame.database.transaction():
             target = f"global/networks/{call.names['network']}"
             if found := self._frame.earlier("networks.delete", call, target):
@@ -114,7 +114,7 @@ class Networks:
             return self._begin("delete", call, network)
 
     def subnetworks(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of a region's subnetworks."""
+        """Return a page of a region's subnetworks."""
         scope = self._frame.region(call)
         items = [self._write_subnetwork(it, scope) for it in self._with_subnetworks()]
         path = f"{scope}/subnetworks"
@@ -131,7 +131,7 @@ class Networks:
         )
 
     def subnetwork(self, call: Call) -> Mapping[str, Any]:
-        """Give one subnetwork."""
+        """Return one subnetwork."""
         scope, name = self._frame.region(call), call.names["subnetwork"]
         for network in self._with_subnetworks():
             if network.name == name:
@@ -186,7 +186,7 @@ class Networks:
         }
 
     def _make_default(self) -> None:
-        """Make the network ``default`` with the rules that it has in a new project."""
+        """Create the network ``default`` with the rules of a new project."""
         default = _with_defaults({"name": "default", "autoCreateSubnetworks": True})
         network = self._table.add(COLLECTION, "global", "default", default)
         inside = str(_spanned(self._addresses()))
@@ -212,7 +212,7 @@ class Networks:
                 "sourceRanges": [source],
                 "allowed": allowed,
             }
-            self._table.add("firewalls", "global", f"default-allow-{name}", checked(rule))
+            self._table.add("firewalls", "global", f"default-allow-{name}", complete_rule(rule))
 
 
 def _with_defaults(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,6 +226,6 @@ def _with_defaults(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spanned(addresses: Sequence[IPv4Address]) -> IPv4Network:
-    """Give the smallest network that has these addresses."""
+    """Return the smallest network that contains these addresses."""
     differing = int(min(addresses)) ^ int(max(addresses))
     return IPv4Network((int(min(addresses)), 32 - differing.bit_length()), strict=False)

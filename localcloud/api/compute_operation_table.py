@@ -1,7 +1,7 @@
-"""Compute's operations: each is under way for a moment, so that who doesn't wait is found out.
+"""Compute's operations: each runs for a moment, to reveal clients that do not wait for it.
 
-What it is about is done when it is stored; its end is a time and not a deed, so that nothing has
-to go on after a restart.
+The change itself is made when the operation is stored, so that nothing has to resume after a
+restart.
 """
 
 import json
@@ -22,7 +22,7 @@ _COLUMNS = "uid, scope, name, method, verb, target, target_uid, begins, ends, re
 
 @dataclass(frozen=True)
 class ComputeOperation:
-    """One operation, from ``begins`` to ``ends`` (s since 1970), on what is at ``target``."""
+    """One operation on ``target``, from ``begins`` to ``ends`` (seconds since 1970)."""
 
     uid: int
     scope: str
@@ -34,16 +34,16 @@ class ComputeOperation:
     begins: float
     ends: float
     request_id: str
-    error: str = ""  # JSON of ``{code, message}``, "" without one
+    error: str = ""  # JSON of ``{code, message}``, or ""
 
     @property
     def insert_time(self) -> str:
-        """When it was asked for."""
+        """When it was requested."""
         return timestamp(self.begins)
 
     @property
     def end_time(self) -> str:
-        """When it ended, or will."""
+        """When it ended or will end."""
         return timestamp(self.ends)
 
 
@@ -54,7 +54,7 @@ class ComputeOperationTable:
         self._database = database
 
     def next_end(self) -> float:
-        """Give the time at which an operation that is stored now ends, or a moment before."""
+        """Return the earliest end of an operation that is stored now."""
         return time.time() + LASTS_S
 
     def add(
@@ -67,7 +67,7 @@ class ComputeOperationTable:
         request_id: str,
         error: Mapping[str, str] | None = None,
     ) -> ComputeOperation:
-        """Store a new operation, which ends well, or with an error of ``code`` and ``message``."""
+        """Store a new operation, which succeeds or ends with ``error``."""
         now = time.time()
         name = f"operation-{int(now * 1000)}-{secrets.token_hex(6)}"
         row = (new_uid(), scope, name, method, verb, target, target_uid, now, now + LASTS_S)
@@ -82,26 +82,26 @@ class ComputeOperationTable:
         return operation
 
     def earlier(self, method: str, request_id: str, target: str) -> ComputeOperation | None:
-        """Give the operation that this request began when it came before; None for a new one.
+        """Return the operation that a request with the same id began, or None.
 
-        Raises a 400 for an id that is no UUID, or that was another request's.
+        Raises a 400 if the id is not a UUID or belongs to another request.
         """
         if not request_id:
             return None
         check_request_id(request_id)
         found = self._some("request_id = ?", request_id)
         if found and (found[0].method, found[0].target) != (method, target):
-            said = f"Request id '{request_id}' was given to {found[0].method} {found[0].target}"
-            raise ComputeError(400, "invalid", said)
+            used = f"{found[0].method} {found[0].target}"
+            raise ComputeError(400, "invalid", f"Request id '{request_id}' was used for {used}")
         return found[0] if found else None
 
     def get(self, scope: str, name: str) -> ComputeOperation | None:
-        """Give the operation of this name, or of this number; None without one."""
+        """Return the operation of this name or id, or None."""
         found = self._some("scope = ? AND (name = ? OR uid = ?)", scope, name, name)
         return found[0] if found else None
 
     def all(self, scope: str) -> Sequence[ComputeOperation]:
-        """Give the operations of a scope, oldest first."""
+        """Return the operations of a scope, oldest first."""
         return self._some("scope = ? ORDER BY begins, uid", scope)
 
     def forget(self, uid: int) -> None:

@@ -13,13 +13,13 @@ FIELDS = ("status", "operationType", "targetLink", "user", "insertTime", "progre
 
 
 class ComputeOperations:
-    """Answers what is asked of operations."""
+    """Answers the methods of operations."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         kinds: tuple[tuple[str, str, Callable[[Call], str]], ...] = (
             ("global", "global", lambda _call: "global"),
             ("zone", "zones/{zone}", self._frame.zone),
@@ -43,7 +43,6 @@ class ComputeOperations:
             return self._frame.write(self._find(call, scope(call)))
 
         def wait(call: Call) -> Mapping[str, Any]:
-            """Answer when it has ended."""
             call.json()
             operation = self._find(call, scope(call))
             time.sleep(max(0.0, operation.ends - time.time()))
@@ -52,8 +51,8 @@ class ComputeOperations:
         def delete(call: Call) -> Mapping[str, Any]:
             operation = self._find(call, scope(call))
             if time.time() < operation.ends:
-                said = f"The operation '{operation.name}' is under way: wait for its end"
-                raise ComputeError(400, "resourceNotReady", said)
+                message = f"The operation '{operation.name}' is running: wait for its end"
+                raise ComputeError(400, "resourceNotReady", message)
             self._frame.operations.forget(operation.uid)
             return {}
 

@@ -1,4 +1,4 @@
-"""The methods of Compute's ``projects``: the metadata that all machines share, by fingerprint."""
+"""The methods of Compute's ``projects``: the metadata that all machines share."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,13 +20,13 @@ _METADATA = Message(
 
 
 def project_metadata(table: ResourceTable) -> dict[str, str]:
-    """Give the metadata that all machines of the project share."""
+    """Return the metadata that all machines of the project share."""
     found = table.all(COLLECTION)
     return {item["key"]: item["value"] for item in found[0].body["items"]} if found else {}
 
 
 class ComputeProject:
-    """Answers what is asked of the project; ``changed`` is called after its metadata did."""
+    """Answers the methods of the project; ``changed`` is called after a change of its metadata."""
 
     def __init__(self, frame: Frame, account: str, changed: Callable[[], None]) -> None:
         self._frame = frame
@@ -39,7 +39,7 @@ class ComputeProject:
                 self._table.add(COLLECTION, "", name, {"items": []})
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         verb = "setCommonInstanceMetadata"
         path, ids = f"{PROJECT}/{verb}", ("requestId",)
         return (
@@ -48,7 +48,7 @@ class ComputeProject:
         )
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give the project."""
+        """Return the project."""
         project = self._project()
         return {
             "kind": "compute#project",
@@ -67,14 +67,14 @@ class ComputeProject:
         }
 
     def set_metadata(self, call: Call) -> Mapping[str, Any]:
-        """Replace the project's metadata if the fingerprint is the present one; else a 412."""
-        said = read(call.json(), _METADATA, "resource")
-        items = [{"key": it.get("key", ""), "value": it.get("value", "")} for it in _items(said)]
+        """Replace the project's metadata; raise a 412 if the fingerprint is not the current one."""
+        body = read(call.json(), _METADATA, "resource")
+        items = [{"key": it.get("key", ""), "value": it.get("value", "")} for it in _items(body)]
         with self._frame.database.transaction():
             project = self._project()
             if found := self._frame.earlier("projects.setCommonInstanceMetadata", call, ""):
                 return self._frame.write(found)
-            if said.get("fingerprint") != fingerprint(project.body["items"]):
+            if body.get("fingerprint") != fingerprint(project.body["items"]):
                 raise ComputeError(
                     412,
                     "conditionNotMet",
@@ -94,11 +94,11 @@ class ComputeProject:
         return found[0]
 
 
-def _items(said: Mapping[str, Any]) -> list[Mapping[str, str]]:
-    items = said.get("items", [])
+def _items(body: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    items = body.get("items", [])
     keys = [item.get("key", "") for item in items]
     for key in keys:
         if not key or keys.count(key) > 1:
-            why = "Keys must be given, and each once"
+            why = "Every item needs a unique key"
             raise bad_value("items", key, why)
     return items

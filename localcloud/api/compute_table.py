@@ -1,4 +1,4 @@
-"""The Compute resources that callers made: firewalls, networks, disks, the project's metadata."""
+"""Store of the Compute resources: firewalls, networks, disks, the project's metadata."""
 
 import json
 import sqlite3
@@ -19,8 +19,8 @@ _COLUMNS = "uid, collection, scope, name, create_time, ready_at, body"
 class Resource:
     """One resource; ``scope`` is ``global``, ``zones/Z`` or ``regions/R``.
 
-    ``ready_at`` is when the operation that made it ends, in seconds since 1970; ``body`` holds
-    what was asked for with its defaults, links to others as ``projects/P/…``.
+    ``ready_at`` is when the operation that created it ends, in seconds since 1970; ``body`` is the
+    request with its defaults, links to other resources as ``projects/P/…``.
     """
 
     uid: int
@@ -33,12 +33,12 @@ class Resource:
 
     @property
     def path(self) -> str:
-        """Its name below its project's."""
+        """Its name below the project."""
         return f"{self.scope}/{self.collection}/{self.name}"
 
     @property
     def ready(self) -> bool:
-        """Tell whether the operation that made it has ended."""
+        """Whether the operation that created it has ended."""
         return time.time() >= self.ready_at
 
 
@@ -51,7 +51,7 @@ class ResourceTable:
     def add(
         self, collection: str, scope: str, name: str, body: Mapping[str, Any], ready_at: float = 0.0
     ) -> Resource:
-        """Store a new resource; raises ComputeError (409) if the name is taken."""
+        """Store a new resource; raise ComputeError (409) if the name is taken."""
         uid = new_uid()
         row = (uid, collection, scope, name, timestamp(), ready_at)
         with self._database.transaction() as connection:
@@ -65,24 +65,24 @@ class ResourceTable:
         return Resource(*row, body)
 
     def get(self, collection: str, scope: str, name: str) -> Resource | None:
-        """Give the resource of this name, None without one."""
+        """Return the resource of this name, or None."""
         where = "collection = ? AND scope = ? AND name = ?"
         found = self._some(where, collection, scope, name)
         return found[0] if found else None
 
     def all(self, collection: str, scope: str | None = None) -> list[Resource]:
-        """Give the resources of a kind, of one scope or of all, by scope and name."""
+        """Return the resources of a collection, in one scope or all, sorted by scope and name."""
         where = "collection = ? AND coalesce(?, scope) = scope ORDER BY scope, name"
         return self._some(where, collection, scope)
 
     def change(self, uid: int, body: Mapping[str, Any]) -> None:
-        """Replace what was asked for."""
+        """Replace the body of a resource."""
         with self._database.transaction() as connection:
             update = "UPDATE compute_resources SET body = ? WHERE uid = ?"
             connection.execute(update, (json.dumps(body), uid))
 
     def remove(self, uid: int) -> None:
-        """Forget a resource."""
+        """Delete a resource."""
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM compute_resources WHERE uid = ?", (uid,))
 

@@ -1,4 +1,4 @@
-"""Which TPUs have which disks: where the Cloud TPU API and the Compute API meet."""
+"""The data disks attached to TPUs: the link between the Cloud TPU API and the Compute API."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,25 +8,25 @@ from localcloud.api.compute_table import ResourceTable
 from localcloud.api.database import Database
 from localcloud.api.errors import failed_precondition, invalid, not_found
 from localcloud.api.node_table import Node, NodeTable
-from localcloud.machines.seam import DataDisk
+from localcloud.machines.interface import DataDisk
 
 COLLECTION = "disks"
 _NAME = re.compile(r"(projects/[^/]+)/zones/([^/]+)/disks/([^/]+)")
 
 
 class DataDisks:
-    """Knows the disks that nodes have attached; call it inside the transaction that attaches."""
+    """Checks and resolves attached disks; call it inside the transaction that attaches."""
 
     def __init__(self, database: Database) -> None:
         self._table = ResourceTable(database)
         self._nodes = NodeTable(database)
 
     def users(self, name: str) -> list[Node]:
-        """Give the nodes that have the disk of this full name."""
+        """Return the nodes to which the disk of this full name is attached."""
         return [node for node in self._nodes.everything() if name in _sources(node.body)]
 
     def of(self, node: Node, worker: int) -> tuple[DataDisk, ...]:
-        """Return a worker's disks as its machine gets them, but for any deleted meanwhile."""
+        """Return a worker's disks as its machine gets them, without deleted ones."""
         given = []
         own = [it for it in node.body.get("dataDisks", ()) if str(worker) in _workers_of(it, node)]
         for name, mode in _sources({"dataDisks": own}).items():
@@ -45,38 +45,36 @@ class DataDisks:
         workers: int,
         owner: int | None = None,
     ) -> None:
-        """Raise a 400 or 404 for disks that a node of ``zone`` with so many workers cannot have.
+        """Raise a 400 or 404 if a node of ``zone`` with ``workers`` cannot have these disks.
 
-        ``owner`` is the number of a node that is there, which may keep what it has.
-
-        A disk is in the node's zone and ready. One that is written to is one worker's alone: a
-        TPU of several workers, or several TPUs, share it READ_ONLY
-        (https://cloud.google.com/tpu/docs/attach-durable-block-storage).
+        ``owner`` is the uid of an existing node, which may keep its disks. A disk must be READY in
+        the node's zone. A writable disk belongs to one worker; several workers or TPUs share it
+        READ_ONLY (https://cloud.google.com/tpu/docs/attach-durable-block-storage).
         """
         for index, disk in enumerate(disks):
             field, name = f"node.dataDisks[{index}]", disk.get("sourceDisk", "")
             found = _NAME.fullmatch(name)
             if found is None or found[1] != parent:
-                said = f"sourceDisk is '{name}', not {parent}/zones/{zone}/disks/NAME"
-                raise invalid(f"{field}.sourceDisk", said)
+                message = f"sourceDisk is '{name}', not {parent}/zones/{zone}/disks/NAME"
+                raise invalid(f"{field}.sourceDisk", message)
             if found[2] != zone:
                 raise invalid(f"{field}.sourceDisk", f"{name} is not in the zone {zone}")
             self._check_ready(name, zone, found[3])
             reads = disk.get("mode") == "READ_ONLY"
             asked = disk.get("workerIds", ())
             if unknown := set(asked) - set(map(str, range(workers))):
-                said = f"the TPU has {workers} workers, and none is {', '.join(sorted(unknown))}"
-                raise invalid(f"{field}.workerIds", said)
+                message = f"the TPU has {workers} workers, none is {', '.join(sorted(unknown))}"
+                raise invalid(f"{field}.workerIds", message)
             sharing = len(asked) or workers
             if sharing > 1 and not reads:
                 raise invalid(
                     f"{field}.mode",
-                    f"{name} can only be attached READ_ONLY: {sharing} workers would share it",
+                    f"{name} must be attached READ_ONLY, as {sharing} workers share it",
                 )
             self._check_free(name, owner, reads=reads)
         names = [disk.get("sourceDisk") for disk in disks]
         if len(set(names)) < len(names):
-            raise invalid("node.dataDisks", f"a disk is named twice: {', '.join(map(str, names))}")
+            raise invalid("node.dataDisks", f"a disk occurs twice: {', '.join(map(str, names))}")
 
     def _check_ready(self, name: str, zone: str, disk: str) -> None:
         found = self._table.get(COLLECTION, f"zones/{zone}", disk)
@@ -92,7 +90,7 @@ class DataDisks:
             if not reads or _sources(node.body)[name] != "READ_ONLY":
                 raise failed_precondition(
                     f"The disk resource '{name}' is already being used by '{node.node_id}': "
-                    "several can only have it READ_ONLY"
+                    "several TPUs can share it only READ_ONLY"
                 )
 
 
@@ -101,7 +99,7 @@ def _workers_of(disk: Mapping[str, Any], node: Node) -> Sequence[str]:
 
 
 def _sources(body: Mapping[str, Any]) -> dict[str, str]:
-    """Give the names of a node's disks and how each is attached."""
+    """Return the modes of a node's disks by name."""
     return {
         disk.get("sourceDisk", ""): disk.get("mode", "READ_WRITE")
         for disk in body.get("dataDisks", ())

@@ -1,6 +1,6 @@
-"""The one file that the cloud remembers in: SQLite, written in whole transactions.
+"""The cloud's state: one SQLite file, changed in transactions.
 
-A process killed at any moment leaves the last committed state (WAL, synchronous=FULL).
+A kill at any moment leaves the last committed state (WAL, synchronous=FULL).
 """
 
 import sqlite3
@@ -116,8 +116,8 @@ CREATE TABLE released_addresses (
 _API_VERSIONS = """
 ALTER TABLE operations ADD COLUMN api_version TEXT NOT NULL DEFAULT 'v2';
 """
-# A file of version n is brought up to date by the steps behind the first n.
-_STEPS = (
+# A file of version n needs the migrations after the first n.
+_MIGRATIONS = (
     _FIRST,
     _QUEUED_RESOURCES,
     _COMPUTE,
@@ -125,17 +125,17 @@ _STEPS = (
     _RELEASED_ADDRESSES,
     _API_VERSIONS,
 )
-VERSION = len(_STEPS)
+VERSION = len(_MIGRATIONS)
 
 
 class Database:
-    """A connection that threads share: one transaction at a time.
+    """A connection that threads share, one transaction at a time.
 
-    ``changed`` is called after every transaction that changed something.
+    ``changed`` is called after every transaction with changes.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file, make it or bring it up to date; raises RuntimeError for a newer one."""
+        """Open or create the file and migrate it; raise RuntimeError for a newer version."""
         self.changed: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -146,19 +146,19 @@ class Database:
         if version > VERSION:
             self._connection.close()
             raise RuntimeError(
-                f"{path} is of version {version}, this local cloud writes {VERSION}: "
-                "take the cloud down with the version that made it, then up again"
+                f"{path} has version {version}, but this local cloud supports {VERSION}. "
+                "Run down with the version that created the cloud, then up with this one"
             )
         if version < VERSION:
-            steps = " ".join(_STEPS[version:])
+            steps = " ".join(_MIGRATIONS[version:])
             script = f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={VERSION}; COMMIT;"
             self._connection.executescript(script)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Do all or nothing of what is done with the connection inside.
+        """Commit the statements inside, or roll all back after an exception.
 
-        Inside another transaction it is a part of that one, undone alone if it fails.
+        Inside another transaction it is a savepoint of that one.
         """
         with self._lock:
             begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
@@ -178,11 +178,11 @@ class Database:
                 self.changed()
 
     def rows(self, query: str, *values: object) -> list[tuple]:
-        """Read: give all rows of a query, as one committed state has them."""
+        """Return all rows of a query."""
         with self._lock:
             return self._connection.execute(query, values).fetchall()
 
     def close(self) -> None:
-        """Close the file; what was committed stays."""
+        """Close the file."""
         with self._lock:
             self._connection.close()

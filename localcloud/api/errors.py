@@ -1,4 +1,4 @@
-"""What the API says when it refuses, in the shape of Google's APIs.
+"""Errors of the API, in the shape of Google's APIs.
 
 The shape and the pairs of HTTP code and status are those of AIP-193 and google.rpc.Code
 (https://google.aip.dev/193).
@@ -23,7 +23,7 @@ HTTP_STATUS: Mapping[int, str] = {
     504: "DEADLINE_EXCEEDED",
 }
 
-# google.rpc.Code, as an operation's ``error.code`` carries it.
+# google.rpc.Code, the ``error.code`` of an operation.
 RPC_CANCELLED = 1
 RPC_INVALID_ARGUMENT = 3
 RPC_DEADLINE_EXCEEDED = 4
@@ -44,7 +44,7 @@ _TYPE = "type.googleapis.com/google.rpc."
 
 
 class ApiError(Exception):
-    """A request that is refused: HTTP code, message, status and google.rpc details."""
+    """A refused request: HTTP code, message, status and google.rpc details."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ApiError(Exception):
         return _RPC_CODES.get(self.status, RPC_INTERNAL)
 
     def body(self) -> dict[str, Any]:
-        """Give the answer's JSON: ``{"error": {code, message, status[, details]}}``."""
+        """Return the answer's JSON: ``{"error": {code, message, status[, details]}}``."""
         error: dict[str, Any] = {
             "code": self.code,
             "message": self.message,
@@ -78,24 +78,24 @@ class ApiError(Exception):
 
 
 def invalid(field: str, message: str) -> ApiError:
-    """Refuse one field of a request (400, with google.rpc.BadRequest naming the field)."""
+    """Return the error for an invalid field (400, with google.rpc.BadRequest)."""
     violation = {"field": field, "description": message}
     detail = {"@type": f"{_TYPE}BadRequest", "fieldViolations": [violation]}
     return ApiError(400, message, details=[detail])
 
 
 def failed_precondition(message: str) -> ApiError:
-    """Refuse what the resource's present state does not allow."""
+    """Return the error for a request that the resource's state does not allow."""
     return ApiError(400, message, status="FAILED_PRECONDITION")
 
 
 def not_found(resource: str) -> ApiError:
-    """Say that the named resource is not there."""
+    """Return the error for a resource that does not exist."""
     return ApiError(404, f"Resource '{resource}' was not found")
 
 
 def already_exists(resource: str) -> ApiError:
-    """Say that the name is taken."""
+    """Return the error for a name that is taken."""
     detail = {
         "@type": f"{_TYPE}ResourceInfo",
         "resourceName": resource,
@@ -104,7 +104,7 @@ def already_exists(resource: str) -> ApiError:
 
 
 def permission_denied(permission: str, resource: str) -> ApiError:
-    """Refuse a resource of somebody else's, without telling whether it exists."""
+    """Return the error for a foreign resource, without revealing whether it exists."""
     detail = {
         "@type": f"{_TYPE}ErrorInfo",
         "reason": "IAM_PERMISSION_DENIED",
@@ -127,7 +127,7 @@ def unauthenticated(reason: str, message: str) -> ApiError:
 
 
 def rate_limited(message: str) -> ApiError:
-    """Refuse a caller who asks too often: the same call may work soon."""
+    """Return the error for too many calls; a retry may succeed."""
     detail = {
         "@type": f"{_TYPE}ErrorInfo",
         "reason": "RATE_LIMIT_EXCEEDED",
@@ -138,7 +138,7 @@ def rate_limited(message: str) -> ApiError:
 
 
 def quota_exceeded(limit: str, consumer: str, message: str) -> ApiError:
-    """Refuse what is beyond a quota: it works only when something else is given back."""
+    """Return the error for an exceeded quota; a retry succeeds only after a release."""
     failure = {
         "@type": f"{_TYPE}QuotaFailure",
         "violations": [

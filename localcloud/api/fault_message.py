@@ -1,19 +1,19 @@
-"""What a fault may say: its kinds with their fields, and how far each reaches.
+"""The kinds of faults with their fields, and how a request for faults is validated.
 
-Every fault has ``zone`` (or all), ``times`` (how many calls) and ``forSeconds`` (how long), both
-without a bound if they are left out. Those that strike calls have ``method``, such as
-``nodes.create``, ``nodes.*`` or ``*``.
+Every fault has ``zone`` (default: all), ``times`` (number of calls) and ``forSeconds`` (duration),
+both unlimited by default. Faults of calls also have ``method``: ``nodes.create``, ``nodes.*`` or
+``*``.
 
 ========  ============================================================================
-errors    ``code``: the call answers it
-latency   ``delaySeconds``: the call is answered so much later
-drops     ``when``: the connection ends "before" the call is done, or "after", unanswered
-mix       ``share`` of the calls (0.3) draw one of ``codes``, or a drop if ``drops``, by ``seed``
-outcomes  ``code``, ``message``: Compute takes the call, and its operation ends with this error
-capacity  ``acceleratorType`` (``v4-*``) has no more capacity
-quota     ``chips``: the limit of a ``generation`` (``v4``), of ``tier`` "spot" or "on-demand"
+errors    the call is answered with ``code``
+latency   the call is delayed by ``delaySeconds``
+drops     the connection closes without an answer, "before" or "after" the call takes effect
+mix       a ``share`` of the calls (0.3) gets one of ``codes``, or a drop if ``drops``, by ``seed``
+outcomes  Compute accepts the call, but its operation fails with ``code`` and ``message``
+capacity  ``acceleratorType`` (``v4-*``) has no capacity
+quota     at most ``chips`` of a ``generation`` (``v4``) and ``tier`` ("spot", "on-demand")
 late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` after its TPU is READY
-reuse     a new TPU gets the addresses that were released last
+reuse     a new TPU gets the most recently released addresses
 ========  ============================================================================
 """
 
@@ -32,7 +32,7 @@ TIERS = ("spot", "on-demand")
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault as it was asked for; ``details`` are the fields of its kind."""
+    """One requested fault; ``details`` are the fields of its kind."""
 
     kind: str
     method: str
@@ -41,15 +41,15 @@ class Fault:
     for_seconds: float | None
     details: Mapping[str, Any]
 
-    def means(self, method: str) -> bool:
-        """Tell whether its pattern means a method."""
+    def matches(self, method: str) -> bool:
+        """Return whether its pattern matches a method."""
         return fnmatchcase(method, self.method)
 
     def show(self, left: int | None) -> dict[str, Any]:
-        """Give it in the words of its request, with the number of times that are left."""
-        told = {"method": self.method, "zone": self.zone, "times": left}
+        """Return it in the form of its request, with ``times`` remaining."""
+        common = {"method": self.method, "zone": self.zone, "times": left}
         return {
-            **{key: value for key, value in told.items() if value not in ("", None)},
+            **{key: value for key, value in common.items() if value not in ("", None)},
             **({"forSeconds": self.for_seconds} if self.for_seconds else {}),
             **self.details,
         }
@@ -69,9 +69,9 @@ def _generation(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a fault: what it must be, in words and as a test; its default, None without."""
+    """A field of a fault: its description, its test, and its default (None: required)."""
 
-    words: str
+    text: str
     allows: Callable[[Any], bool]
     default: Any = None
 
@@ -128,14 +128,14 @@ _OF_CALLS = ("errors", "latency", "drops", "mix", "outcomes")
 def read_faults(
     wanted: Mapping[str, Any], zones: Collection[str], methods: Collection[str]
 ) -> tuple[list[str] | None, dict[str, list[Fault]]]:
-    """Read a request for faults: the zones out of reach (None: not said), faults by kind.
+    """Parse a request for faults into unreachable zones (None: not given) and faults by kind.
 
-    Raises a 400 that says what there is.
+    Raises a 400 that names the known values.
     """
     for key in wanted:
         if key not in ("unreachable", *KINDS):
             known = ", ".join(("unreachable", *KINDS))
-            raise invalid(key, f'Unknown fault "{key}": there are {known}')
+            raise invalid(key, f'Unknown fault "{key}"; known: {known}')
     unreachable = _list(wanted, "unreachable") if "unreachable" in wanted else None
     for zone in unreachable or ():
         _known_zone(zone, zones)
@@ -155,7 +155,7 @@ def _fault(kind: str, entry: Any, zones: Collection[str], methods: Collection[st
     details = {name: _read(kind, name, it, entry) for name, it in fields.items()}
     method = entry.get("method", "*") if kind in _OF_CALLS else ""
     if kind in _OF_CALLS and not any(fnmatchcase(name, str(method)) for name in methods):
-        raise invalid(kind, f'Unknown method "{method}": there are {", ".join(sorted(methods))}')
+        raise invalid(kind, f'Unknown method "{method}"; known: {", ".join(sorted(methods))}')
     if zone := entry.get("zone", ""):
         _known_zone(zone, zones)
     times, seconds = entry.get("times"), entry.get("forSeconds")
@@ -171,13 +171,13 @@ def _read(kind: str, name: str, field: _Field, entry: Mapping[str, Any]) -> Any:
     if name not in entry and field.default is not None:
         return value
     if not field.allows(value):
-        raise invalid(kind, f"{name} is {value!r}, not {field.words}")
+        raise invalid(kind, f"{name} is {value!r}, not {field.text}")
     return value
 
 
 def _known_zone(zone: Any, zones: Collection[str]) -> None:
     if str(zone) not in zones:
-        raise invalid("zone", f'Unknown zone "{zone}": there are {", ".join(sorted(zones))}')
+        raise invalid("zone", f'Unknown zone "{zone}"; known: {", ".join(sorted(zones))}')
 
 
 def _list(wanted: Mapping[str, Any], key: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The HTTP rim: HTTP/1.1 with keep-alive on loopback, a thread a connection."""
+"""The HTTP server: HTTP/1.1 with keep-alive on loopback, one thread per connection."""
 
 import json
 import logging
@@ -11,11 +11,12 @@ from localcloud.api.errors import ApiError
 
 LARGEST_BODY = 4 * 1024 * 1024
 IDLE_SECONDS = 120
+POLL_S = 0.02  # how often a server checks whether it is to stop
 
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP request: verb, target (path and query), body, the one header that matters."""
+    """One HTTP request: verb, target (path and query), body, authorization header."""
 
     verb: str
     target: str
@@ -25,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP answer: code, JSON, further headers; or ``dropped``, the connection's end."""
+    """One HTTP answer: code, JSON, headers; ``dropped`` closes the connection instead."""
 
     code: int
     body: Mapping[str, Any]
@@ -34,27 +35,27 @@ class Answer:
 
 
 class Service(Protocol):
-    """What the rim hands requests to; it answers every one and raises nothing."""
+    """Handler of requests; it answers every request and raises nothing."""
 
     def answer(self, request: Request) -> Answer:
-        """Answer one request; called from many threads."""
+        """Answer one request; must be thread-safe."""
 
 
 class Front(ThreadingHTTPServer):
-    """Listens on 127.0.0.1, nowhere else."""
+    """Server on 127.0.0.1 only."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, port: int, log: logging.Logger) -> None:
-        """Take the port, or any free one for 0; raises OSError if it is in use."""
+        """Listen on the port, or any free one for 0; raise OSError if it is in use."""
         self.service: Service | None = None
         self.log = log
         super().__init__(("127.0.0.1", port), _Connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note a connection that broke; the cloud goes on."""
-        self.log.info("a connection from %s broke", client_address[0], exc_info=True)
+        """Log a broken connection."""
+        self.log.info("connection from %s broke", client_address[0], exc_info=True)
 
 
 class _Connection(BaseHTTPRequestHandler):
@@ -62,7 +63,7 @@ class _Connection(BaseHTTPRequestHandler):
     server_version = "localcloud"
     sys_version = ""
     timeout = IDLE_SECONDS
-    # One write an answer, so that Nagle's algorithm has nothing to wait for.
+    # One write per answer, so that Nagle's algorithm delays nothing.
     wbufsize = -1
     disable_nagle_algorithm = True
     server: Front
@@ -71,7 +72,7 @@ class _Connection(BaseHTTPRequestHandler):
         try:
             content = self._content()
         except ApiError as error:
-            # What is left of the body can't be told from a next request.
+            # The rest of the body could be taken for a next request.
             self.close_connection = True
             self._send(Answer(error.code, error.body(), {"Connection": "close"}))
             return
@@ -84,12 +85,12 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _content(self) -> bytes:
         if self.headers.get("Transfer-Encoding"):
-            raise ApiError(411, "The body's length must be given by Content-Length")
+            raise ApiError(411, "The request needs a Content-Length")
         text = self.headers.get("Content-Length", "0")
         if not (text.isascii() and text.isdigit()):
             raise ApiError(400, f"Content-Length is {text!r}, not a number")
         if int(text) > LARGEST_BODY:
-            raise ApiError(413, f"The body has {text} bytes; {LARGEST_BODY} are allowed")
+            raise ApiError(413, f"The body has {text} bytes; at most {LARGEST_BODY} are allowed")
         content = self.rfile.read(int(text))
         if len(content) < int(text):
             raise ApiError(400, "The connection ended before the body did")
@@ -110,4 +111,4 @@ class _Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing here: the service logs requests, with their method's name."""
+        """Log nothing here: the service logs requests with their method's name."""

@@ -1,4 +1,4 @@
-"""Work that takes longer than a request: in threads, one job a subject at a time."""
+"""Background jobs in threads, one at a time per node or queued resource."""
 
 import logging
 import threading
@@ -7,38 +7,38 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from localcloud.machines.seam import MachineError
+from localcloud.machines.interface import MachineError
 
 
 class StoppingError(Exception):
-    """The server is stopping: what is unfinished stays written down for the next one."""
+    """The server is stopping; the next one resumes unfinished jobs."""
 
 
 class Subject(Protocol):
-    """What a job is about, by its number."""
+    """The subject of a job, with its id."""
 
     @property
     def uid(self) -> int:
-        """The number of the node or queued resource."""
+        """The id of the node or queued resource."""
 
 
 class Jobs:
-    """Runs jobs in the background; ``hands`` bounds how many machines are worked on at once."""
+    """Runs jobs in the background, on at most ``parallel`` machines at once."""
 
-    def __init__(self, log: logging.Logger, hands: int) -> None:
+    def __init__(self, log: logging.Logger, parallel: int) -> None:
         self.changed: Callable[[], None] = lambda: None
         self._log = log
-        self._hand_count = hands
-        self._hands = threading.Semaphore(hands)
+        self._parallel = parallel
+        self._slots = threading.Semaphore(parallel)
         self._stopping = threading.Event()
         self._jobs: set[threading.Thread] = set()
         self._guard = threading.Lock()
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
     def begin(self, work: Callable[[Any], None], subject: Subject) -> None:
-        """Do the work in the background, after what is under way for the same subject.
+        """Start a job, which runs after earlier jobs of the same subject.
 
-        ``changed`` is called when it has begun and when it has ended, however it did.
+        ``changed`` is called after its start and its end.
         """
 
         def job() -> None:
@@ -46,7 +46,7 @@ class Jobs:
                 with self.alone(subject.uid):
                     work(subject)
             except StoppingError:
-                self._log.info("left for the next start: %s", subject)
+                self._log.info("stopped, resumes at the next start: %s", subject)
             except Exception:
                 self._log.exception("a job failed: %s", subject)
             finally:
@@ -62,7 +62,7 @@ class Jobs:
 
     @contextmanager
     def alone(self, uid: int) -> Iterator[None]:
-        """Wait for the jobs of a subject and keep others from it."""
+        """Wait for the jobs of a subject and exclude others."""
         with self._guard:
             lock = self._locks[uid]
         with lock:
@@ -71,17 +71,17 @@ class Jobs:
     def each[Item](
         self, items: Sequence[Item], verb: Callable[[Item], None], *, give_up: bool
     ) -> list[str]:
-        """Do one thing to each item, several at once; give what went wrong.
+        """Call ``verb`` for each item, several at once; return the errors.
 
-        With ``give_up`` no further item is begun after a failure. Raises StoppingError if
-        the server stops before all were begun.
+        With ``give_up``, start no further item after a failure. Raises StoppingError if the server
+        stops before all items were started.
         """
         waiting = list(reversed(items))
         failures: list[str] = []
 
-        def hand() -> None:
+        def work() -> None:
             while not (self._stopping.is_set() or (give_up and failures)):
-                with self._hands:
+                with self._slots:
                     try:
                         item = waiting.pop()
                     except IndexError:
@@ -97,29 +97,29 @@ class Jobs:
                         self._log.exception("%s", item)
                         failures.append(f"{item}: {type(error).__name__}: {error}")
 
-        count = min(self._hand_count, len(items))
-        hands = [threading.Thread(target=hand, daemon=True) for _ in range(count)]
-        for thread in hands:
+        count = min(self._parallel, len(items))
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
+        for thread in threads:
             thread.start()
-        for thread in hands:
+        for thread in threads:
             thread.join()
         if waiting and not failures:
             raise StoppingError
         return failures
 
     def pause(self, seconds: float) -> None:
-        """Wait in the middle of a job; raises StoppingError if the server stops."""
+        """Sleep inside a job; raise StoppingError if the server stops."""
         if self._stopping.wait(seconds):
             raise StoppingError
 
-    def stop(self, patience: float) -> bool:
-        """Begin no new work on items; wait up to ``patience`` seconds for what is under way.
+    def stop(self, grace_s: float) -> bool:
+        """Start no new items and wait up to ``grace_s`` for running jobs.
 
-        Tells whether everything under way came to its end or to a resting point.
+        Return whether all jobs have ended or stopped where the next server can resume.
         """
         self._stopping.set()
         with self._guard:
             jobs = tuple(self._jobs)
         for job in jobs:
-            job.join(patience / max(1, len(jobs)))
+            job.join(grace_s / max(1, len(jobs)))
         return not any(job.is_alive() for job in jobs)

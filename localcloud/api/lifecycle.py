@@ -1,8 +1,8 @@
-"""Makes true what the nodes' table says: machines come, go and come back.
+"""Create, start, stop and delete the machines of nodes, as recorded in the database.
 
-Whatever is to happen is written down before it is done: a worker's row before its machine is
-made, its removal after the machine is gone, an operation's end with the node's last change. So a
-process killed at any moment leaves a table from which ``recover`` goes on.
+Every step is recorded before it is made: a worker's row before its machine is created, its removal
+after the machine is deleted, an operation's end with the node's last change. So ``recover`` can
+resume after a kill at any moment.
 """
 
 import logging
@@ -17,20 +17,20 @@ from localcloud.api.node_message import stored
 from localcloud.api.node_table import GONE, RUN, Node, NodeTable, Worker
 from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.versions import Version
-from localcloud.machines.seam import MachineError, Machines, MachineSpec, SweepError
+from localcloud.machines.interface import MachineError, Machines, MachineSpec, SweepError
 
-# So long a guest may take to shut down before its power is cut
-# (https://cloud.google.com/compute/docs/shutdownscript); a preempted one has until then.
+# The time a guest has to shut down before its power is cut
+# (https://cloud.google.com/compute/docs/shutdownscript); a preempted one has until its preemption.
 SHUTDOWN_S = 90.0
 SWEEP_AGAIN_S = 10.0
-NOTICE_S = 1.0  # whoever waits for the metadata is told before the guest's services end
-_ASK_AGAIN_S = 0.2
+NOTICE_S = 1.0  # between the metadata's change and the end of the guest's services
+_POLL_S = 0.2
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 NODE_TYPE = Version.V2.type_url("Node")
 
 
 class Lifecycle:
-    """Does a node's work in the background, one job a node at a time."""
+    """Works on nodes in the background, one job per node at a time."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Lifecycle:
         lateness: Callable[[str, str], float],
         log: logging.Logger,
     ) -> None:
-        """Serve one cloud; ``lateness`` says how many seconds late a worker of a zone boots now."""
+        """``lateness`` returns the delay in seconds of a worker's boot in a zone."""
         self._database = database
         self._nodes = NodeTable(database)
         self._disks = DataDisks(database)
@@ -53,7 +53,7 @@ class Lifecycle:
         self._log = log
         self._warned: set[tuple[int, float]] = set()
         self._late: dict[str, tuple[float, Node]] = {}
-        self._unswept: Collection[str] = ()
+        self._unswept: Collection[str] = ()  # unknown machines that could not be deleted
         self._work = {
             "create": self._create,
             "delete": self._delete,
@@ -63,23 +63,22 @@ class Lifecycle:
         }
 
     def begin(self, operation: Operation) -> None:
-        """Do a stored operation on a stored node in the background.
+        """Run a stored operation on a stored node in the background.
 
         ``create`` starts the machines of a CREATING node, then it is READY; ``delete`` removes a
-        DELETING node with its machines; ``stop`` and ``start`` switch them off and on
-        (STOPPING, STARTING); ``simulateMaintenanceEvent`` boots those of ``detail.workers`` anew
-        (REPAIRING).
+        DELETING node with its machines; ``stop`` and ``start`` power them off and on (STOPPING,
+        STARTING); ``simulateMaintenanceEvent`` reboots those of ``detail.workers`` (REPAIRING).
         """
         self._jobs.begin(self._work[operation.verb], operation)
 
     def restart(self, node: Node) -> None:
-        """Boot the machines of a RESTARTING node anew in the background."""
+        """Reboot the machines of a RESTARTING node in the background."""
         self._jobs.begin(self._reboot, node)
 
     def preempt(self, node: Node) -> None:
-        """Take a running node away: PREEMPTED at once, its machines gone on return.
+        """Preempt a running node: it is PREEMPTED at once, its machines are deleted on return.
 
-        Raises ApiError (400) if it isn't READY, MachineError if a machine can't be removed.
+        Raises ApiError (400) if it isn't READY, MachineError if a machine can't be deleted.
         """
         self._mark_preempted(node)
         try:
@@ -89,14 +88,14 @@ class Lifecycle:
             self._jobs.changed()
 
     def preempt_later(self, node: Node) -> None:
-        """Take a running node away: PREEMPTED at once, its machines go in the background."""
+        """Preempt a running node: PREEMPTED at once, its machines deleted in the background."""
         self._mark_preempted(node)
         self._jobs.begin(self._finish_preemption, node)
 
-    def preempt_the_due(self) -> float | None:
-        """Preempt the nodes whose announced time has come; give the seconds to the next one.
+    def preempt_due_nodes(self) -> float | None:
+        """Preempt the nodes whose announced preemption is due; return the seconds to the next one.
 
-        With the announcement the guests' power buttons are pressed: so much time they have
+        The announcement itself begins the guests' shutdown
         (https://cloud.google.com/compute/docs/instances/preemptible#preemption-process).
         """
         waits = []
@@ -121,13 +120,13 @@ class Lifecycle:
                 self._machines.shut_down(worker.machine)
 
     def power_off(self, node: Node, worker: Worker) -> None:
-        """Let one machine die, at once; its node stays what it is. Raises MachineError."""
+        """Cut one machine's power; its node keeps its state. Raises MachineError."""
         with self._jobs.alone(node.uid):
             self._late.pop(worker.machine, None)
             self._machines.power_off(worker.machine)
 
     def boot(self, node: Node, worker: Worker) -> None:
-        """Boot one machine of a node that should run, in the background."""
+        """Boot one machine of a running node in the background."""
 
         def boot_it(node: Node) -> None:
             now = self._nodes.find(node.uid)
@@ -136,8 +135,8 @@ class Lifecycle:
 
         self._jobs.begin(boot_it, node)
 
-    def boot_the_late(self) -> float | None:
-        """Boot the machines whose time has come; give the seconds to the next one."""
+    def boot_late_machines(self) -> float | None:
+        """Boot the late machines that are due; return the seconds to the next one."""
         waits = []
         for machine, (due, node) in list(self._late.items()):
             if (wait := due - time.monotonic()) > 0:
@@ -147,17 +146,17 @@ class Lifecycle:
                 self.boot(node, worker)
         return min(waits, default=None)
 
-    def sweep_again(self) -> float | None:
-        """Try again to remove the unknown machines that the start found and could not remove."""
+    def retry_sweep(self) -> float | None:
+        """Retry to delete the unknown machines that ``recover`` could not delete."""
         known = set(self._nodes.machines())
         left = []
         for name in self._unswept:
             try:
                 if name not in known:
                     self._machines.delete(name)
-                    self._log.info("removed the unknown machine %s", name)
+                    self._log.info("deleted the unknown machine %s", name)
             except MachineError as error:
-                self._log.warning("an unknown machine is left: %s", error)
+                self._log.warning("cannot delete an unknown machine: %s", error)
                 left.append(name)
         self._unswept = left
         return SWEEP_AGAIN_S if left else None
@@ -171,32 +170,32 @@ class Lifecycle:
             )
 
     def recover(self) -> None:
-        """Take up what an earlier server left: call it once, before requests are served.
+        """Resume the work of an earlier server; call it once, before requests are served.
 
-        Machines that no node knows are removed; operations that were cut short go on; a node
-        that should run and has a dead machine is started again, since the computer's own reboot
-        is no preemption. The slow part happens in the background.
+        Deletes machines of no node, resumes interrupted operations, and boots the machines of
+        running nodes that are off (after a reboot of this computer, say). The slow part runs in
+        the background.
         """
         try:
             for name in self._machines.sweep(keep=self._nodes.machines()):
-                self._log.info("removed the unknown machine %s", name)
-        except SweepError as error:  # no reason to serve nothing: what is left is tried again
+                self._log.info("deleted the unknown machine %s", name)
+        except SweepError as error:  # serve nevertheless; retry_sweep() tries again
             self._unswept = tuple(error.left)
         except Exception:
-            self._log.exception("sweeping away unknown machines failed; the next start tries again")
-        taken_up = set()
-        for operation in self._operations.under_way():
+            self._log.exception("deleting unknown machines failed; the next start tries again")
+        resumed = set()
+        for operation in self._operations.running():
             if operation.collection == "nodes":
-                taken_up.add(operation.uid)
+                resumed.add(operation.uid)
                 self.begin(operation)
         for node in self._nodes.everything():
-            if node.uid in taken_up:
+            if node.uid in resumed:
                 continue
             if node.state == "RESTARTING" and self._is_being_reset(node):
                 self.restart(node)
             elif node.preempt_at is not None:
-                continue  # its machines go off, or are: the preemption itself is what comes next
-            elif node.wanted == RUN and not self._whole(node):
+                continue  # its machines are shutting down: the preemption comes next
+            elif node.wanted == RUN and not self._all_alive(node):
                 self._nodes.move(node.uid, ["READY", "TERMINATED"], "RESTARTING")
                 self._jobs.begin(self._revive, node)
             elif node.state == "RESTARTING":
@@ -208,14 +207,14 @@ class Lifecycle:
         reset = node.queued_resource and self._operations.of(node.queued_resource, "reset")
         return bool(reset and not reset.end_time)
 
-    def _whole(self, node: Node) -> bool:
+    def _all_alive(self, node: Node) -> bool:
         return all(self._machines.alive(worker.machine) for worker in node.workers)
 
     def _create(self, operation: Operation) -> None:
         node = self._nodes.find(operation.uid)
         failures, leftovers = [], []
         if node is not None:
-            failures = self._start_machines(node, while_in="CREATING", for_the=operation)
+            failures = self._start_machines(node, while_in="CREATING", created_by=operation)
         cancelled = self._cancelled(operation)
         if node is not None and (failures or cancelled):
             leftovers = self._delete_machines(node.workers)
@@ -225,7 +224,7 @@ class Lifecycle:
                 message = "the node was deleted while it was being created"
                 self._operations.fail(operation, RPC_ABORTED, message)
             elif leftovers:
-                # Its addresses are still in use: the node stays until a delete succeeds.
+                # Addresses are still in use, so the node stays until a delete succeeds.
                 trouble = "; ".join(failures + leftovers)
                 self._nodes.move(node.uid, ["CREATING"], "TERMINATED", wanted=GONE, trouble=trouble)
                 self._operations.fail(operation, RPC_INTERNAL, trouble)
@@ -236,19 +235,19 @@ class Lifecycle:
                 self._nodes.remove(node.uid)
                 self._operations.fail(operation, RPC_INTERNAL, "; ".join(failures))
             else:
-                self._end_well(operation, "CREATING", "READY")
+                self._succeed(operation, "CREATING", "READY")
 
     def _cancelled(self, operation: Operation) -> bool:
         now = self._operations.get(operation.zone, operation.operation_id)
         return now is not None and now.cancel_requested
 
-    def _end_well(self, operation: Operation, state: str, to: str) -> None:
+    def _succeed(self, operation: Operation, state: str, to: str) -> None:
         self._nodes.move(operation.uid, [state], to)
         message = stored(self._nodes.by_uid(operation.uid), self._parent)
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
     def _end(self, operation: Operation, state: str, to: str, failures: Sequence[str]) -> None:
-        """End an operation on a node that stays: all is well, or the node is TERMINATED."""
+        """End an operation: the node is ``to``, or TERMINATED after failures."""
         trouble = "; ".join(failures)
         with self._database.transaction():
             if failures:
@@ -257,7 +256,7 @@ class Lifecycle:
             elif (node := self._nodes.find(operation.uid)) is None or node.state != state:
                 self._operations.fail(operation, RPC_ABORTED, "the node was deleted meanwhile")
             else:
-                self._end_well(operation, state, to)
+                self._succeed(operation, state, to)
 
     def _start(self, operation: Operation) -> None:
         node = self._nodes.find(operation.uid)
@@ -290,10 +289,10 @@ class Lifecycle:
         self._nodes.move(node.uid, ["RESTARTING"], end, trouble=trouble)
 
     def _start_machines(
-        self, node: Node, while_in: str, for_the: Operation | None = None
+        self, node: Node, while_in: str, created_by: Operation | None = None
     ) -> list[str]:
         def start(worker: Worker) -> None:
-            if self._is_in(node, while_in) and not (for_the and self._cancelled(for_the)):
+            if self._is_in(node, while_in) and not (created_by and self._cancelled(created_by)):
                 late = 0.0
                 if not self._machines.alive(worker.machine):
                     late = self._lateness(f"{node.node_id}-w{worker.index}", node.zone)
@@ -312,7 +311,7 @@ class Lifecycle:
         )
 
     def _shut_down(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
-        """Let the guests shut down, each in its time, and cut the power of those that don't."""
+        """Shut the guests down; cut the power of those that take longer than SHUTDOWN_S."""
 
         def shut_down(worker: Worker) -> None:
             ends = time.monotonic() + SHUTDOWN_S
@@ -322,7 +321,7 @@ class Lifecycle:
                 and self._machines.alive(worker.machine)
                 and time.monotonic() < ends
             ):
-                self._jobs.pause(_ASK_AGAIN_S)
+                self._jobs.pause(_POLL_S)
             if self._is_in(node, while_in):
                 self._machines.power_off(worker.machine)
 

@@ -1,4 +1,4 @@
-"""The methods of ``projects.locations`` and of what each location offers."""
+"""The methods of ``projects.locations``, ``acceleratorTypes`` and ``runtimeVersions``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from localcloud.api.errors import ApiError, not_found
 from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project, Scope
 from localcloud.api.routing import Call, Handler, Route
-from localcloud.api.selection import chosen, ordered
+from localcloud.api.selection import ordered, parse_filter
 from localcloud.api.versions import Version
 
 FIELDS = {
@@ -25,13 +25,13 @@ Write = Callable[[str, str, Version], dict[str, Any]]
 
 
 class Locations:
-    """Answers what is asked of zones, accelerator types and runtime versions."""
+    """Answers the methods of zones, accelerator types and runtime versions."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths, of v2 and of v1."""
+        """Return the routes of v2 and v1."""
         identity = "generateServiceIdentity"
         return (
             *self._routes(LOCATION, "runtimeVersions"),
@@ -40,7 +40,7 @@ class Locations:
         )
 
     def _routes(self, location: str, versions: str) -> tuple[Route, ...]:
-        """Give the methods that v1 has too, where runtime versions have another name."""
+        """Return the routes that v1 has too, where runtime versions have another name."""
         page = ("pageSize", "pageToken")
         selection = (*page, "filter", "orderBy")
         locations = location.rpartition("/")[0]
@@ -67,21 +67,21 @@ class Locations:
         return tuple(routes)
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of the cloud's zones, reachable or not."""
+        """Return a page of the cloud's zones, reachable or not."""
         if call.query.get("extraLocationTypes"):
-            raise ApiError(501, "extraLocationTypes is not taken here: there are zones alone")
+            raise ApiError(501, "extraLocationTypes is not supported here: there are only zones")
         items = [self._location(zone) for zone in sorted(self._project.zones)]
         return self._page("locations", call, items, ("name", "locationId"), Scope((), ()))
 
     def service_identity(self, call: Call) -> Mapping[str, Any]:
-        """Give the account by which the cloud itself acts in the project."""
+        """Return the account with which the cloud itself acts in the project."""
         call.json()
         self._project.one(call.names)
         project = self._project.parent.partition("/")[2]
         return {"identity": {"email": f"service-{project}@cloud-tpu.iam.gserviceaccount.com"}}
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give one zone."""
+        """Return one zone."""
         return self._location(self._project.one(call.names))
 
     def _location(self, zone: str) -> dict[str, Any]:
@@ -122,11 +122,12 @@ class Locations:
         fields: Sequence[str],
         scope: Scope,
     ) -> Mapping[str, Any]:
-        """Give the page that is asked for of a list that never changes."""
+        """Return the requested page of a fixed list."""
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         key = f"{collection} {call.version} {call.names} {wanted} {order}"
         page = requested_page(key, call.query)
-        rest = ordered([it for it in items if chosen(wanted, fields)(it)], order, fields)
+        test = parse_filter(wanted, fields)
+        rest = ordered([it for it in items if test(it)], order, fields)
         if page.after is not None:
             names = [it["name"] for it in rest]
             rest = rest[names.index(page.after[0]) + 1 :] if page.after[0] in names else []

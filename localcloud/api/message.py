@@ -1,7 +1,7 @@
-"""Message types of Google's APIs: how to check what a caller sends and what a version shows.
+"""Message types of Google's APIs: validate a caller's message, and select a version's fields.
 
-JSON follows proto3's rules (https://protobuf.dev/programming-guides/json): false and empty are left
-out, 64-bit integers are strings, names may be spelt in camel case or with underscores.
+JSON follows proto3 (https://protobuf.dev/programming-guides/json): false and empty values are
+omitted, 64-bit integers are strings, names may be in camel case or with underscores.
 """
 
 import re
@@ -19,14 +19,14 @@ _INT64 = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True)
 class Message:
-    """A message: its fields' kinds by name; None stands for a field that only the cloud writes."""
+    """A message: its fields' kinds by name, None for output-only fields."""
 
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A list of one kind; with ``or_one`` a caller may send one item for a list of one."""
+    """A list of one kind; with ``or_one`` a caller may send an item without a list."""
 
     kind: Any
     or_one: bool = False
@@ -44,7 +44,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Choice:
-    """An enum, written by its names; ``unset`` is a name that stands for no value."""
+    """An enum by its names; ``unset`` is the name that means no value."""
 
     names: tuple[str, ...]
     unset: str | None = None
@@ -57,14 +57,14 @@ class Int64:
 
 @dataclass(frozen=True)
 class StoredAs:
-    """A field that is stored by another name, which is that of another version."""
+    """A field that is stored under the name that another version has for it."""
 
     name: str
     kind: Any
 
 
 def read(value: Any, kind: Any, path: str) -> Any:
-    """Check what a caller sent and return it as it is stored; raise a 400 naming the field."""
+    """Validate a caller's value and return it as stored; raise a 400 that names the field."""
     if isinstance(kind, Message):
         return _read_message(value, kind, path)
     if isinstance(kind, Repeated):
@@ -91,7 +91,7 @@ def read(value: Any, kind: Any, path: str) -> Any:
 
 
 def shown(stored: Any, kind: Any) -> Any:
-    """Return what a version shows of a stored message: the fields that its kind has."""
+    """Return the fields of a stored message that a version's kind has."""
     if isinstance(kind, Repeated):
         return [shown(item, kind.kind) for item in stored]
     if not isinstance(kind, Message):
@@ -111,16 +111,16 @@ def _read_message(value: Any, kind: Message, path: str) -> dict[str, Any]:
     for name, item in value.items():
         camel = camel_case(name)
         if camel not in kind.fields:
-            raise invalid(path, f'Unknown name "{name}" at {path}: there is no such field')
+            raise invalid(path, f'Unknown name "{name}" at {path}: no such field')
         field = kind.fields[camel]
         if field is None or item is None:
             continue
         key = camel
         if isinstance(field, StoredAs):
             key, field = field.name, field.kind
-        said = read(item, field, f"{path}.{camel}")
-        if isinstance(field, Message) or said:
-            known[key] = said
+        checked = read(item, field, f"{path}.{camel}")
+        if isinstance(field, Message) or checked:
+            known[key] = checked
     return known
 
 
@@ -149,13 +149,13 @@ def _read_labels(value: Any, path: str) -> dict[str, str]:
         if not _LABEL_KEY.fullmatch(key) or key != key.lower():
             raise invalid(
                 path,
-                f"{path} has the key {_shown(key)}: wanted are 1 to 63 lower-case letters, digits, "
-                "'_' and '-', a letter first",
+                f"{path} has the key {_shown(key)}; expected 1 to 63 lower-case letters, digits, "
+                "'_' and '-', starting with a letter",
             )
         if not _LABEL_VALUE.fullmatch(item) or item != item.lower():
             raise invalid(
                 f"{path}.{key}",
-                f"{path}.{key} is {_shown(item)}: wanted are up to 63 lower-case letters, digits, "
+                f"{path}.{key} is {_shown(item)}; expected up to 63 lower-case letters, digits, "
                 "'_' and '-'",
             )
     return labels

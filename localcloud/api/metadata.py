@@ -1,8 +1,8 @@
-"""What a worker's metadata server knows: the tree below ``computeMetadata/v1`` of a TPU VM.
+"""A worker's metadata: the tree below ``computeMetadata/v1`` of a TPU VM.
 
 Paths and values are those of Compute Engine
-(https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys); the attributes of a TPU
-VM beside the node's own metadata are the ones that JAX and libtpu read.
+(https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys). Attributes beyond the
+node's own metadata are those that JAX and libtpu read.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from localcloud.api.node_table import Node, Worker
 
 MEGASCALE_PORT = 8081
 # Machine types by the accelerator type's prefix (https://cloud.google.com/tpu/docs, "TPU machine
-# types"); v2 has no published one and is named alike. {} stands for the chips of a VM.
+# types"); v2 has no published one and follows the pattern. {} is the number of chips of a VM.
 _MACHINE_TYPES = {
     "v2": "ct2-hightpu-{}t",
     "v3": "ct3-hightpu-{}t",
@@ -29,15 +29,15 @@ _MACHINE_TYPES = {
 
 
 class Attributes(dict[str, Any]):
-    """A directory whose keys are a person's own: JSON leaves them as they are."""
+    """A directory with user-defined keys, which JSON keeps unchanged."""
 
 
 class Lines(tuple[str, ...]):
-    """A leaf of several values: a line each as text, a list in JSON."""
+    """A leaf of several values: one line each in text, a list in JSON."""
 
 
 class Token(str):
-    """A leaf that names the account whose token is given: asked for by its path alone."""
+    """A leaf with an account's email, answered with a token; only its own path shows it."""
 
 
 # A directory by names or by numbers; a leaf is text, a number, lines or a token.
@@ -46,12 +46,11 @@ Tree = Mapping[str, Any] | Sequence[Any] | str | int
 
 @dataclass(frozen=True)
 class Guest:
-    """One worker that asks, and what its answers are made from.
+    """The requesting worker, with the data for its metadata.
 
-    ``project`` and ``number`` are the project's id and number;
-    ``slices`` are the nodes of its queued resource where that is a multislice, in their order;
-    ``maintained`` the indices of the workers that a maintenance reboots now; ``shared`` the
-    project's own metadata.
+    ``project`` and ``number`` are the project's id and number; ``slices`` are the nodes of a
+    multislice queued resource in order; ``maintained`` are the indices of the workers in
+    maintenance; ``shared`` is the project's metadata.
     """
 
     project: str
@@ -64,7 +63,7 @@ class Guest:
 
 
 def tree(guest: Guest) -> dict[str, Any]:
-    """Give all that the guest may read, by the path's segments below ``computeMetadata/v1``."""
+    """Return the guest's metadata by path segments below ``computeMetadata/v1``."""
     return {
         "instance": _instance(guest),
         "project": {
@@ -124,7 +123,7 @@ def _service_accounts(node: Node) -> dict[str, Any]:
 
 
 def _attributes(guest: Guest) -> dict[str, str]:
-    """Give what a TPU VM has beside its node's metadata, which cannot replace it."""
+    """Return a TPU VM's own attributes, which the node's metadata cannot override."""
     node = guest.node
     endpoints = [f"unknown:unknown:{worker.address}" for worker in node.workers]
     return {
@@ -138,7 +137,7 @@ def _attributes(guest: Guest) -> dict[str, str]:
 
 
 def tpu_env(guest: Guest) -> str:
-    """Write the attribute ``tpu-env``: a line ``NAME: 'value'`` each, as JAX and libtpu read it."""
+    """Return the attribute ``tpu-env``: lines ``NAME: 'value'``, as JAX and libtpu parse it."""
     node = guest.node
     accelerator = _accelerator(node)
     chips, hosts = bounds(accelerator)
@@ -175,7 +174,7 @@ def _megascale(guest: Guest) -> dict[str, str]:
 
 
 def bounds(accelerator: catalog.Accelerator) -> tuple[str, str]:
-    """Give the chips of a VM and the VMs of the slice along x, y and z, such as ``2,2,1``."""
+    """Return the chips of a VM and the VMs of the slice along x, y and z, such as ``2,2,1``."""
     sides = [*map(int, accelerator.topology.split("x")), 1][:3]
     host = sides if accelerator.workers == 1 else [2, 2, 1]
     grid = [side // own for side, own in zip(sides, host, strict=True)]
@@ -191,7 +190,7 @@ def _chips(accelerator: catalog.Accelerator) -> int:
 
 
 def _number(text: str) -> int:
-    """Give a number of 63 bits that is the same for the same text."""
+    """Return a 63-bit hash of a text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
 

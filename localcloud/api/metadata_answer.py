@@ -1,6 +1,6 @@
-"""How the metadata server answers: a path and a query against the tree, as Compute Engine has it.
+"""Answer a metadata request from the tree, as Compute Engine does.
 
-https://cloud.google.com/compute/docs/metadata/querying-metadata says what the parameters mean.
+For the parameters see https://cloud.google.com/compute/docs/metadata/querying-metadata.
 """
 
 import hashlib
@@ -13,13 +13,13 @@ from localcloud.api.metadata import Attributes, Lines, Token, Tree
 
 ROOT = ("computeMetadata", "v1")
 TEXT, JSON = "application/text", "application/json"
-# Gives the token of a service account, as JSON.
+# Returns a service account's token as JSON.
 Tokens = Callable[[str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its code, body and type; ``location`` where the code sends who asked elsewhere."""
+    """An answer: code, body, content type, and the ``location`` of a redirect."""
 
     code: int
     body: str
@@ -28,12 +28,12 @@ class Reply:
 
     @property
     def etag(self) -> str:
-        """What stands for this content and no other."""
+        """A hash of the body."""
         return hashlib.sha256(self.body.encode()).hexdigest()[:16]
 
 
 def answer(tree: Tree, path: str, query: Mapping[str, str], tokens: Tokens) -> Reply:
-    """Answer a GET of ``path``: a directory's names, what is below it, or a leaf's value."""
+    """Answer a GET of ``path``: a directory's names, its whole content, or a leaf's value."""
     found = _find({ROOT[0]: {ROOT[1]: tree}}, [part for part in path.split("/") if part])
     if found is None:
         return Reply(404, f"{path} is not in this machine's metadata\n")
@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
 
 
 def _flat(directory: Any) -> list[tuple[str, str]]:
-    """Give every leaf below a directory with its path, in order; a token is none of them."""
+    """Return every leaf below a directory with its path, in order, without tokens."""
     found = []
     for name, value in _entries(directory):
         if _is_directory(value):
@@ -110,7 +110,7 @@ def _json(value: Any) -> Any:
 
 
 def _camel_case(name: str) -> str:
-    """Turn ``machine-type`` into ``machineType``; an account's address stays as it is."""
+    """Convert ``machine-type`` to ``machineType``; keep an account's email."""
     if "@" in name:
         return name
     head, *tail = name.split("-")

@@ -1,7 +1,7 @@
-"""The machines' metadata server: tells each worker, known by its address, about itself.
+"""The machines' metadata server, which knows each worker by its address.
 
-It listens on the bridge, where the machines reach it as 169.254.169.254, and waits with who waits
-for a change (``wait_for_change=true``).
+It listens on the bridge, where machines reach it as 169.254.169.254, and supports waiting for a
+change (``wait_for_change=true``).
 """
 
 import logging
@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from localcloud.api.compute_project import COLLECTION, project_metadata
 from localcloud.api.compute_table import ResourceTable
 from localcloud.api.database import Database
+from localcloud.api.http_front import POLL_S
 from localcloud.api.metadata import Guest, tree
 from localcloud.api.metadata_answer import Reply, answer
 from localcloud.api.node_table import NodeTable
@@ -25,65 +26,65 @@ FLAVOR = ("Metadata-Flavor", "Google")
 TOKEN_LIFE_S = 3600
 _RENEWED_BEFORE_S = 300
 _IDLE_S = 3600  # a waiting guest sends nothing
-_SETTLE_S = 0.02  # what changes together wakes who waits once
+_SETTLE_S = 0.02  # changes within this time wake a waiting guest only once
 
 
 class Changes:
-    """Counts changes of the state, and lets threads wait for the next one."""
+    """A counter of state changes, for which threads can wait."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._count = 0
-        self._over = False
+        self._ended = False
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of changes so far."""
         return self._count
 
-    def tell(self) -> None:
-        """Say that there was one."""
+    def add(self) -> None:
+        """Count a change."""
         with self._condition:
             self._count += 1
             self._condition.notify_all()
 
     def end(self) -> None:
-        """Let everybody go who waits, now and later."""
+        """Wake all waiting threads, now and later."""
         with self._condition:
-            self._over = True
+            self._ended = True
             self._condition.notify_all()
 
     def wait(self, seen: int, timeout_s: float | None) -> bool:
-        """Wait until there were more than ``seen``; tell whether there were, in that time."""
+        """Wait until ``count`` exceeds ``seen``; return whether it did within the timeout."""
         with self._condition:
-            self._condition.wait_for(lambda: self._over or self._count > seen, timeout_s)
-            return not self._over and self._count > seen
+            self._condition.wait_for(lambda: self._ended or self._count > seen, timeout_s)
+            return not self._ended and self._count > seen
 
 
 class Tokens:
-    """Access tokens of the nodes' service accounts: each account keeps its own for an hour.
+    """Access tokens of the nodes' service accounts, each valid for an hour.
 
-    The cloud's API accepts none of them: no node's account has a role in the cloud's project.
+    The cloud's API accepts none of them: the accounts have no role in the cloud's project.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._given: dict[str, tuple[str, float]] = {}
+        self._issued: dict[str, tuple[str, float]] = {}
         self._lock = threading.Lock()
 
     def of(self, account: str) -> Mapping[str, Any]:
-        """Give the account's token, a new one shortly before the old one ends."""
+        """Return the account's token; renew it shortly before it expires."""
         with self._lock:
-            token, ends = self._given.get(account, ("", 0.0))
+            token, ends = self._issued.get(account, ("", 0.0))
             if ends - self._now() < _RENEWED_BEFORE_S:
                 token, ends = f"node.{secrets.token_urlsafe(32)}", self._now() + TOKEN_LIFE_S
-                self._given[account] = token, ends
+                self._issued[account] = token, ends
             left = int(ends - self._now())
         return {"access_token": token, "expires_in": left, "token_type": "Bearer"}
 
 
 class Metadata:
-    """Answers the workers of one cloud."""
+    """Answers the metadata requests of one cloud's workers."""
 
     def __init__(self, database: Database, project: str) -> None:
         self.changes = Changes()
@@ -94,7 +95,7 @@ class Metadata:
         self._tokens = Tokens()
 
     def answer(self, address: str, target: str) -> Reply:
-        """Answer a GET of a path with its query, waiting first if the query says so."""
+        """Answer a GET of a path with its query, after waiting if the query requests it."""
         split = urlsplit(target)
         path, query = unquote(split.path), dict(parse_qsl(split.query, keep_blank_values=True))
         wait = query.get("wait_for_change", "").lower() == "true"
@@ -136,34 +137,36 @@ class Metadata:
 
 
 class MetadataServer(ThreadingHTTPServer):
-    """The HTTP rim: a thread a connection, on one address of this host's."""
+    """The HTTP server on one address, with one thread per connection."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], metadata: Metadata, log: logging.Logger) -> None:
-        """Take the port, or any free one for 0; raises OSError if it is in use."""
+        """Listen on the port, or any free one for 0; raise OSError if it is in use."""
         self.metadata = metadata
         self.log = log
         super().__init__(address, _Connection)
 
     def start(self) -> None:
-        """Answer from now on, in the background."""
-        threading.Thread(target=self.serve_forever, name="metadata", daemon=True).start()
+        """Start answering in the background."""
+        threading.Thread(
+            target=self.serve_forever, args=(POLL_S,), name="metadata", daemon=True
+        ).start()
         self._serving = True
 
     _serving = False
 
     def close(self) -> None:
-        """End, and let go of who waits."""
+        """Stop, and wake all waiting guests."""
         self.metadata.changes.end()
         if self._serving:
             self.shutdown()
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note a connection that broke; its machine may have died."""
-        self.log.info("a metadata connection from %s broke", client_address[0], exc_info=True)
+        """Log a broken connection; its machine may have been powered off."""
+        self.log.info("metadata connection from %s broke", client_address[0], exc_info=True)
 
 
 class _Connection(BaseHTTPRequestHandler):
@@ -176,7 +179,7 @@ class _Connection(BaseHTTPRequestHandler):
     server: MetadataServer
 
     def do_GET(self) -> None:
-        """Answer, if the guest itself asks: a page or a proxy cannot set or hide these headers."""
+        """Answer the guest itself; these headers exclude web pages and proxies."""
         name, value = FLAVOR
         if self.path != "/" and self.headers.get(name) != value:
             self._send(Reply(403, f"Missing required header: {name}: {value}\n"))
@@ -200,4 +203,4 @@ class _Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: guests ask all the time."""
+        """Log nothing: guests poll all the time."""

@@ -1,4 +1,4 @@
-"""The methods that change a node that is there: patch, start, stop, and its maintenance."""
+"""The methods that change an existing node: patch, start, stop and maintenance."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from localcloud.api.operations import write as write_operation
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route, camel_case
 from localcloud.api.versions import Version
-from localcloud.machines.seam import Machines
+from localcloud.machines.interface import Machines
 
 EXTERNAL = "networkConfig.enableExternalIps"
 DISKS = "dataDisks"
@@ -27,7 +27,7 @@ MUTABLE = {Version.V2: _MUTABLE, Version.V2ALPHA1: (*_MUTABLE, DISKS)}
 
 
 class NodeChanges:
-    """Answers what changes nodes; the lifecycle does what takes time."""
+    """Answers the methods that change nodes; the lifecycle does the slow work."""
 
     def __init__(
         self, database: Database, project: Project, lifecycle: Lifecycle, machines: Machines
@@ -41,7 +41,7 @@ class NodeChanges:
         self._machines = machines
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         node = f"{LOCATION}/nodes/{{node}}"
         alpha = node.replace("/v2/", "/v2alpha1/")
         simulate = "simulateMaintenanceEvent"
@@ -59,17 +59,17 @@ class NodeChanges:
         )
 
     def patch(self, call: Call) -> Mapping[str, Any]:
-        """Change the fields that the mask names; the operation has ended when it is answered."""
-        said = read(call.json(), NODES[call.version], "node")
+        """Change the fields in the mask; return an operation that has ended already."""
+        new = read(call.json(), NODES[call.version], "node")
         fields = _mask(call.query.get("updateMask", ""), MUTABLE[call.version])
         with self._database.transaction():
             node = find_node(call, self._nodes, self._project)
             if node.state not in ("READY", "STOPPED"):
                 raise failed_precondition(f"{node.node_id} is {node.state}, not READY or STOPPED")
             if DISKS in fields:
-                wanted, parent = said.get(DISKS, ()), self._project.parent
+                wanted, parent = new.get(DISKS, ()), self._project.parent
                 self._disks.check(wanted, parent, node.zone, len(node.workers), owner=node.uid)
-            self._nodes.change_body(node.uid, _patched(node, said, fields))
+            self._nodes.change_body(node.uid, _patched(node, new, fields))
             operation = self._add(call, node, "update")
             message = stored(self._nodes.by_uid(node.uid), self._project.parent)
             self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
@@ -77,11 +77,11 @@ class NodeChanges:
         return write_operation(ended, self._project.parent, call.version)
 
     def stop(self, call: Call) -> Mapping[str, Any]:
-        """Begin to switch a node of one worker off; answers the operation."""
+        """Begin to power off a node of one worker; return the operation."""
         return self._switch(call, "stop", ("READY",), "STOPPING", OFF)
 
     def start(self, call: Call) -> Mapping[str, Any]:
-        """Begin to switch a stopped node on; answers the operation."""
+        """Begin to power on a stopped node; return the operation."""
         return self._switch(call, "start", ("STOPPED",), "STARTING", RUN)
 
     def _switch(
@@ -92,8 +92,8 @@ class NodeChanges:
             node = find_node(call, self._nodes, self._project)
             if len(node.workers) > 1:
                 raise failed_precondition(
-                    f"{node.node_id} has {len(node.workers)} workers: only a TPU of one can "
-                    f"{verb}; delete it and create it again"
+                    f"{node.node_id} has {len(node.workers)} workers: only a TPU with one worker "
+                    f"can {verb}; delete it and create it again"
                 )
             if is_spot(node.body):
                 raise failed_precondition(
@@ -107,7 +107,7 @@ class NodeChanges:
     def simulate_maintenance(self, call: Call) -> Mapping[str, Any]:
         """Begin a maintenance of one worker: its machine reboots, its external address changes.
 
-        Body ``{workerIds[]}``: the first one counts, worker 0 without any.
+        Body ``{workerIds[]}``: only the first is used; worker 0 by default.
         """
         ids = call.json().get("workerIds", [])
         node = find_node(call, self._nodes, self._project)
@@ -146,19 +146,19 @@ class NodeChanges:
 
 
 def _mask(text: str, mutable: Sequence[str]) -> list[str]:
-    """Read a field mask; raise a 400 for an empty one or a field that cannot be changed."""
+    """Parse a field mask; raise a 400 if it is empty or a field cannot be changed."""
     fields = [".".join(map(camel_case, name.split("."))) for name in text.split(",") if name]
     known = ", ".join(mutable)
     if not fields:
         raise invalid("updateMask", f"updateMask must name the fields to change: {known}")
     for field in fields:
         if field not in mutable:
-            raise invalid("updateMask", f"{field} cannot be changed; {known} can")
+            raise invalid("updateMask", f"{field} cannot be changed; allowed: {known}")
     return fields
 
 
-def _patched(node: Node, said: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Give the node's body with the named fields as said, or away where nothing was said."""
+def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Return the node's body with the named fields of ``new``, removed if ``new`` has none."""
     body = dict(node.body)
     for field in fields:
         if field == EXTERNAL:
@@ -166,11 +166,11 @@ def _patched(node: Node, said: Mapping[str, Any], fields: Sequence[str]) -> dict
                 raise invalid("updateMask", f"{node.node_id} has networkConfigs: no {EXTERNAL}")
             network = dict(body["networkConfig"])
             network.pop("enableExternalIps", None)
-            if said.get("networkConfig", {}).get("enableExternalIps"):
+            if new.get("networkConfig", {}).get("enableExternalIps"):
                 network["enableExternalIps"] = True
             body["networkConfig"] = network
         else:
             body.pop(field, None)
-            if field in said:
-                body[field] = said[field]
+            if field in new:
+                body[field] = new[field]
     return body

@@ -1,8 +1,8 @@
-"""The Node message: what a caller may say of a node, and how the cloud writes one.
+"""The Node message: its fields by version, and how a stored node is shown.
 
 Fields and types are those of the schema ``Node`` in the discovery documents of tpu.googleapis.com,
-v1, v2 and v2alpha1 (revision 20261001). A node is stored with the fields of all versions, by the
-names that v2 has for them; each version shows the fields that it has.
+v1, v2 and v2alpha1 (revision 20261001). A node is stored with the fields of all versions, under
+v2's names; each version shows its own fields.
 """
 
 from collections.abc import Mapping
@@ -112,22 +112,22 @@ _IN_V1 = (
 
 
 def write(node: Node, parent: str, version: Version = Version.V2) -> dict[str, Any]:
-    """Write a stored node as a version of the API does; ``parent`` is its project's name."""
+    """Return a stored node as a version's message; ``parent`` is its project's name."""
     return in_version(stored(node, parent), version)
 
 
 def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
-    """Return what a version shows of a node that ``stored`` wrote."""
+    """Return a version's view of a message of ``stored``."""
     if version is Version.V1:
         return _in_v1(message)
     found = shown(message, NODES[version])
     if version is Version.V2ALPHA1:
-        found["apiVersion"] = "V2_ALPHA1"  # it has no name for the version that came after it
+        found["apiVersion"] = "V2_ALPHA1"  # v2alpha1 has no name for v2, which is newer
     return found
 
 
 def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what v1 shows of a TPU VM, whose runtime version is its "TensorFlow version"."""
+    """Return v1's view of a TPU VM, whose runtime version is its "TensorFlow version"."""
     found = {key: message[key] for key in _IN_V1 if key in message}
     scheduling = {"preemptible": bool, "reserved": bool}
     found |= {
@@ -147,7 +147,7 @@ def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored(node: Node, parent: str) -> dict[str, Any]:
-    """Write a node with the fields of all versions; ``parent`` is its project's name."""
+    """Return a node's message with the fields of all versions; ``parent`` is its project's name."""
     message = {
         "name": f"{parent}/locations/{node.zone}/nodes/{node.node_id}",
         "state": node.state,

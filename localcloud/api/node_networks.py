@@ -1,4 +1,4 @@
-"""The networks that TPUs are in: where the Cloud TPU API and the Compute API meet."""
+"""The networks of TPUs: the link between the Cloud TPU API and the Compute API."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from localcloud.api.errors import invalid, not_found
 from localcloud.api.node_table import Node, NodeTable
 
 COLLECTION = "networks"
-# A name alone, a path from ``global`` or ``regions``, or with its project, or a whole address.
+# A name, a path from ``global`` or ``regions``, one with its project, or a URL.
 _PROJECT = r"(?:https?://[^/]+/compute/[^/]+/)?projects/(?P<project>[^/]+)/"
 _NETWORK = re.compile(rf"(?:(?:{_PROJECT})?global/networks/)?(?P<name>[^/]+)")
 _SUBNETWORK = re.compile(
@@ -26,15 +26,15 @@ class NodeNetworks:
         self._nodes = NodeTable(database)
 
     def users(self, name: str) -> list[Node]:
-        """Return the nodes that are in the network of this full name."""
+        """Return the nodes in the network of this full name."""
         return [node for node in self._nodes.everything() if name in _networks(node.body)]
 
     def resolved(self, body: Mapping[str, Any], parent: str, zone: str) -> dict[str, Any]:
         """Return a node's body with the full names of its networks and subnetworks.
 
-        A network that the body does not name is ``default``, a subnetwork the one that the
-        network has in the zone's region. Raises a 404 for one that does not exist, a 400 for a
-        subnetwork of another region or network.
+        The default network is ``default``, the default subnetwork the network's one in the zone's
+        region. Raises a 404 for one that does not exist, a 400 for a subnetwork of another region
+        or network.
         """
         if "networkConfigs" not in body:
             config = self._resolve(
@@ -78,16 +78,16 @@ class NodeNetworks:
 def _name(
     pattern: re.Pattern[str], field: str, reference: str, parent: str, region: str = ""
 ) -> str:
-    """Return the name in a reference; raise a 400, or a 404 for another project's."""
+    """Return the name in a reference; raise a 400, or a 404 for another project."""
     found = pattern.fullmatch(reference)
     if found is None:
-        raise invalid(field, f"{field} is '{reference}', not a name, a path or an address")
-    said = found.groupdict()
-    if said["project"] and f"projects/{said['project']}" != parent:
+        raise invalid(field, f"{field} is '{reference}', not a name, a path or a URL")
+    parts = found.groupdict()
+    if parts["project"] and f"projects/{parts['project']}" != parent:
         raise not_found(reference)
-    if said.get("region") and said["region"] != region:
+    if parts.get("region") and parts["region"] != region:
         raise invalid(field, f"{field} is '{reference}', not in the TPU's region {region}")
-    return said["name"]
+    return parts["name"]
 
 
 def _networks(body: Mapping[str, Any]) -> set[str]:

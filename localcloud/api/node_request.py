@@ -1,4 +1,4 @@
-"""What a caller asks a node to be: checked against what the cloud offers, its gaps filled in."""
+"""Validate a request for a node against the catalog, and fill in its defaults."""
 
 import re
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from localcloud.api.message import read
 from localcloud.api.node_message import NODES
 from localcloud.api.versions import Version
 
-# The id of a queued resource may have what the API's reference allows; that of a TPU is a name like
-# those of Compute Engine (https://cloud.google.com/compute/docs/naming-resources).
+# Ids of queued resources follow the API's reference, ids of TPUs the naming rules of Compute Engine
+# (https://cloud.google.com/compute/docs/naming-resources).
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
 SMALLEST_BOOT_DISK_GB = 100
 _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -20,57 +20,57 @@ _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """A node that may be made: its accelerator, and its body as it will be stored."""
+    """A valid request for a node: its accelerator, and its body as stored."""
 
     accelerator: catalog.Accelerator
     body: Mapping[str, Any]
 
     @property
     def spot(self) -> bool:
-        """Tell whether it may be preempted at any time."""
+        """Whether it may be preempted at any time."""
         return is_spot(self.body)
 
 
 def is_spot(body: Mapping[str, Any]) -> bool:
-    """Tell whether a node's body is of a spot or preemptible TPU."""
+    """Return whether a node's body describes a spot or preemptible TPU."""
     scheduling = body.get("schedulingConfig", {})
     return bool(scheduling.get("spot") or scheduling.get("preemptible"))
 
 
 def requested(value: Any, parent: str, zone: str, version: Version) -> NodeRequest:
-    """Read and check the Node message of a request; raises a 400."""
-    said = read(value, NODES[version], "node")
-    return checked({**said, "apiVersion": version.node_value}, parent, zone)
+    """Validate the Node message of a request; raise a 400."""
+    fields = read(value, NODES[version], "node")
+    return checked({**fields, "apiVersion": version.node_value}, parent, zone)
 
 
-def checked(said: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
-    """Check a node that was read and fill its gaps; raises a 400 that names the field."""
-    accelerator = _accelerator(said, zone)
-    _check_boot_disk(said.get("bootDiskConfig", {}), f"{path}.bootDiskConfig")
-    scheduling = _scheduling(said.get("schedulingConfig", {}), f"{path}.schedulingConfig")
-    body = _with_defaults({**said, "schedulingConfig": scheduling}, accelerator, parent)
+def checked(fields: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
+    """Check a parsed node and add its defaults; raise a 400 that names the field."""
+    accelerator = _accelerator(fields, zone)
+    _check_boot_disk(fields.get("bootDiskConfig", {}), f"{path}.bootDiskConfig")
+    scheduling = _scheduling(fields.get("schedulingConfig", {}), f"{path}.schedulingConfig")
+    body = _with_defaults({**fields, "schedulingConfig": scheduling}, accelerator, parent)
     _check_runtime(body, zone)
     return NodeRequest(accelerator, body)
 
 
-def _scheduling(said: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the scheduling with what a provisioning model or a reservation implies."""
-    model, implied = said.get("provisioningModel"), {}
+def _scheduling(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return the scheduling with the fields that a provisioning model or reservation implies."""
+    model, implied = fields.get("provisioningModel"), {}
     if model == "SPOT":
         implied["spot"] = True
-    if model == "RESERVATION_BOUND" and "reservationName" not in said:
+    if model == "RESERVATION_BOUND" and "reservationName" not in fields:
         raise invalid(f"{path}.reservationName", f"{model} needs {path}.reservationName")
-    if "reservationName" in said:
+    if "reservationName" in fields:
         implied["reserved"] = True
-    return {**said, **implied}
+    return {**fields, **implied}
 
 
-def _check_boot_disk(said: Mapping[str, Any], path: str) -> None:
-    size = int(said.get("diskSizeGb", SMALLEST_BOOT_DISK_GB))
+def _check_boot_disk(fields: Mapping[str, Any], path: str) -> None:
+    size = int(fields.get("diskSizeGb", SMALLEST_BOOT_DISK_GB))
     if size < SMALLEST_BOOT_DISK_GB:
-        least = f"the image needs {SMALLEST_BOOT_DISK_GB}"
-        raise invalid(f"{path}.diskSizeGb", f"{path}.diskSizeGb is {size}; {least}")
-    if said.get("enableConfidentialCompute") and not said.get("customerEncryptionKey"):
+        minimum = f"the image needs {SMALLEST_BOOT_DISK_GB}"
+        raise invalid(f"{path}.diskSizeGb", f"{path}.diskSizeGb is {size}; {minimum}")
+    if fields.get("enableConfidentialCompute") and not fields.get("customerEncryptionKey"):
         field = f"{path}.customerEncryptionKey"
         raise invalid(field, f"enableConfidentialCompute needs {field}.kmsKeyName")
 
@@ -91,8 +91,8 @@ def _checked(field: str, text: str, pattern: re.Pattern[str]) -> str:
     return text
 
 
-def _accelerator(said: Mapping[str, Any], zone: str) -> catalog.Accelerator:
-    name, config = said.get("acceleratorType", ""), said.get("acceleratorConfig", {})
+def _accelerator(fields: Mapping[str, Any], zone: str) -> catalog.Accelerator:
+    name, config = fields.get("acceleratorType", ""), fields.get("acceleratorConfig", {})
     if not name and not config:
         raise invalid("node.acceleratorType", "acceleratorType or acceleratorConfig must be given")
     described = catalog.by_config(config.get("type", ""), config.get("topology", ""))
@@ -102,7 +102,7 @@ def _accelerator(said: Mapping[str, Any], zone: str) -> catalog.Accelerator:
         known = ", ".join(catalog.ACCELERATORS)
         raise invalid(
             "node.acceleratorType",
-            f'The accelerator "{asked}" was not found in the zone {zone}; there are {known}',
+            f'The accelerator "{asked}" was not found in the zone {zone}; known: {known}',
         )
     if config and described != found:
         raise invalid("node.acceleratorConfig", f"acceleratorConfig does not describe {name}")
@@ -115,26 +115,26 @@ def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
         known = ", ".join(catalog.RUNTIME_VERSIONS)
         raise invalid(
             "node.runtimeVersion",
-            f'The runtime version "{version}" was not found in the zone {zone}; there are {known}',
+            f'The runtime version "{version}" was not found in the zone {zone}; known: {known}',
         )
 
 
 def _with_defaults(
-    said: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str
+    fields: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str
 ) -> dict[str, Any]:
-    """Return a node's stored body, networks apart: what the caller said, and what Google adds."""
+    """Return a node's body with Google's defaults, except networks."""
     project = parent.partition("/")[2]
     account = {
         "email": f"compute@{project}.iam.gserviceaccount.com",
         "scope": ["https://www.googleapis.com/auth/cloud-platform"],
     }
     return {
-        **said,
+        **fields,
         "acceleratorType": accelerator.name,
         "acceleratorConfig": {
             "type": accelerator.config_type,
             "topology": accelerator.topology,
         },
-        "serviceAccount": {**account, **said.get("serviceAccount", {})},
-        "shieldedInstanceConfig": said.get("shieldedInstanceConfig", {}),
+        "serviceAccount": {**account, **fields.get("serviceAccount", {})},
+        "shieldedInstanceConfig": fields.get("shieldedInstanceConfig", {}),
     }

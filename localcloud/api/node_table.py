@@ -1,4 +1,4 @@
-"""The nodes that the cloud knows, their machines and addresses."""
+"""Store of the nodes, their machines and addresses."""
 
 import json
 import secrets
@@ -12,7 +12,7 @@ from localcloud.api.addresses import Addresses
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 
-# What a node's machines are meant to be: running, switched off, or no more.
+# Desired state of a node's machines: running, powered off, deleted.
 RUN = "run"
 OFF = "off"
 GONE = "gone"
@@ -29,7 +29,7 @@ class NoCapacityError(Exception):
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker of a node: its index, its machine's name, its addresses inside and outside."""
+    """One worker of a node: index, machine name, internal and external address."""
 
     index: int
     machine: str
@@ -42,10 +42,10 @@ class Worker:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as it is stored; ``body`` holds what the caller asked for, in the API's words.
+    """A stored node; ``body`` is the request in the API's fields, ``wanted`` RUN, OFF or GONE.
 
-    ``queued_resource`` is the number of the request that it belongs to; ``preempt_at`` the time
-    (seconds since 1970) at which it will be preempted; ``condition`` what was said of its health.
+    ``queued_resource`` is the uid of its queued resource; ``preempt_at`` the time of its announced
+    preemption (seconds since 1970); ``condition`` its health; ``trouble`` its last failure.
     """
 
     uid: int
@@ -63,7 +63,7 @@ class Node:
 
 
 class NodeTable:
-    """Reads and writes nodes. A row in ``workers`` means that its machine may exist."""
+    """Reads and writes nodes. Each row in ``workers`` has a machine that may exist."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -82,10 +82,10 @@ class NodeTable:
         *,
         latest_released_first: bool = False,
     ) -> Node:
-        """Store a new node in CREATING with ``count`` workers, on addresses as ``Addresses.free``.
+        """Store a new node in CREATING with ``count`` workers on the first free addresses.
 
-        Raises ApiError (409) if the zone has a node of this id, NoCapacityError if too few
-        addresses of ``pool`` are free.
+        Raises ApiError (409) if the zone has a node of this id, NoCapacityError if ``pool`` has too
+        few free addresses.
         """
         uid = new_uid()
         with self._database.transaction() as connection:
@@ -109,7 +109,7 @@ class NodeTable:
 
     @staticmethod
     def _machine_prefix(connection: sqlite3.Connection) -> str:
-        """Choose a name as Google's TPU VMs have them, which no node of this cloud has yet."""
+        """Return an unused machine name in Google's pattern, without ``-w-N``."""
         while True:
             prefix = f"t1v-n-{secrets.token_hex(4)}"
             query = "SELECT 1 FROM workers WHERE machine = ?"
@@ -117,38 +117,38 @@ class NodeTable:
                 return prefix
 
     def get(self, zone: str, node_id: str) -> Node | None:
-        """Give the node of this name, None without one."""
+        """Return the node of this name, or None."""
         return self._one("zone = ? AND node_id = ?", zone, node_id)
 
     def by_uid(self, uid: int) -> Node:
-        """Give the node with this id; raises KeyError when it is gone."""
+        """Return the node with this uid; raise KeyError if it is deleted."""
         node = self.find(uid)
         if node is None:
             raise KeyError(uid)
         return node
 
     def find(self, uid: int) -> Node | None:
-        """Give the node with this id, None when it is gone."""
+        """Return the node with this id, None when it is gone."""
         return self._one("uid = ?", uid)
 
     def at(self, address: str) -> Node | None:
-        """Give the node that has a worker at this inner address, None without one."""
+        """Return the node that has a worker at this inner address, or None."""
         return self._one("uid = (SELECT uid FROM workers WHERE address = ?)", address)
 
     def named(self, node_id: str) -> list[Node]:
-        """Give the nodes of this name in all zones."""
+        """Return the nodes of this name in all zones."""
         return self._some("node_id = ? ORDER BY zone", node_id)
 
     def of_queued_resource(self, uid: int) -> list[Node]:
-        """Give the nodes that a queued resource has, in the order of their names."""
+        """Return the nodes that a queued resource has, in the order of their names."""
         return self._some("queued_resource = ? ORDER BY length(node_id), node_id", uid)
 
     def everything(self) -> list[Node]:
-        """Give all nodes, by zone and name."""
+        """Return all nodes, sorted by zone and name."""
         return self._some("TRUE ORDER BY zone, node_id")
 
     def page(self, zones: Collection[str], after: tuple[str, str] | None, size: int) -> list[Node]:
-        """Give up to ``size`` nodes of these zones behind the key ``(zone, node_id)``."""
+        """Return up to ``size`` nodes of these zones after the key ``(zone, node_id)``."""
         marks = ", ".join("?" * len(zones))
         where = f"zone IN ({marks}) AND (zone, node_id) > (?, ?) ORDER BY zone, node_id LIMIT ?"
         return self._some(where, *zones, *(after or ("", "")), size)
@@ -162,9 +162,9 @@ class NodeTable:
         wanted: str | None = None,
         trouble: str = "",
     ) -> bool:
-        """Change the state if it is one of ``states`` now; tell whether it was.
+        """Change the state if it is one of ``states``; return whether it was.
 
-        A preemption that was announced is called off by any change.
+        Any change cancels an announced preemption.
         """
         update = (
             "UPDATE nodes SET state = ?, wanted = coalesce(?, wanted), trouble = ?, "
@@ -175,19 +175,19 @@ class NodeTable:
             return connection.execute(update, values).rowcount == 1
 
     def change_body(self, uid: int, body: Mapping[str, Any]) -> None:
-        """Replace what was asked for."""
+        """Replace a node's body."""
         self._set(uid, "body", json.dumps(body))
 
     def set_condition(self, uid: int, condition: Mapping[str, Any]) -> None:
-        """Replace what is said of a node's health: ``{health, healthDescription, symptoms}``."""
+        """Replace a node's health: ``{health, healthDescription, symptoms}``."""
         self._set(uid, "condition", json.dumps(condition))
 
     def announce_preemption(self, uid: int, moment: float) -> None:
-        """Write down when a node will be preempted, in seconds since 1970."""
+        """Record when a node will be preempted, in seconds since 1970."""
         self._set(uid, "preempt_at", moment)
 
     def move_outside(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
-        """Give a worker another external address; it keeps its own if no other is free."""
+        """Give a worker another external address, if one is free."""
         with self._database.transaction() as connection:
             if not (free := self._addresses.free(pool)):
                 return
@@ -203,21 +203,21 @@ class NodeTable:
             connection.execute(query, (value, uid))
 
     def release_workers(self, uid: int) -> None:
-        """Forget a node's machines, which are gone, and free their addresses."""
+        """Delete the records of a node's deleted machines and release their addresses."""
         with self._database.transaction() as connection:
-            # Worker 0's own address last, so that a node that reuses early has the same order.
+            # Worker 0's internal address last, so that early reuse gives the same order.
             query = "SELECT external, address FROM workers WHERE uid = ? ORDER BY worker DESC"
             self._addresses.release([it for row in connection.execute(query, (uid,)) for it in row])
             connection.execute("DELETE FROM workers WHERE uid = ?", (uid,))
 
     def remove(self, uid: int) -> None:
-        """Forget a node whose machines are gone."""
+        """Delete the record of a node whose machines are deleted."""
         with self._database.transaction() as connection:
             self.release_workers(uid)
             connection.execute("DELETE FROM nodes WHERE uid = ?", (uid,))
 
     def machines(self) -> list[str]:
-        """Name every machine that may exist."""
+        """Return the names of all machines that may exist."""
         rows = self._database.rows("SELECT machine FROM workers ORDER BY machine")
         return [machine for (machine,) in rows]
 
@@ -251,5 +251,5 @@ class NodeTable:
 
 
 def new_uid() -> int:
-    """Choose a number as Google's nodes have them: 19 digits, positive as a signed integer."""
+    """Return a random uid like Google's: 19 digits, positive as a signed integer."""
     return secrets.randbits(62) | 1 << 61

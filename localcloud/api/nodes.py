@@ -28,7 +28,7 @@ from localcloud.api.project import LOCATION, Project
 from localcloud.api.quota import Quota
 from localcloud.api.request_ids import RequestIds
 from localcloud.api.routing import Call, Route
-from localcloud.machines.seam import MachineError, Machines
+from localcloud.machines.interface import MachineError, Machines
 
 DELETABLE = (
     *("CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING", "STOPPING", "STOPPED"),
@@ -37,7 +37,7 @@ DELETABLE = (
 
 
 class Nodes:
-    """Answers what is asked of nodes; the lifecycle does what takes time."""
+    """Answers the methods of nodes; the lifecycle does the slow work."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Nodes:
         self._faults = faults
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         nodes, node = f"{LOCATION}/nodes", f"{LOCATION}/nodes/{{node}}"
         return (
             Route("nodes.list", "GET", nodes, self.list, ("pageSize", "pageToken")),
@@ -77,7 +77,7 @@ class Nodes:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of the nodes of one zone or, for ``-``, of all."""
+        """Return a page of the nodes of one zone, or of all for ``-``."""
         scope = self._project.many(call.names)
         page = requested_page(f"nodes in {call.names['zone']}", call.query)
         found = self._nodes.page(scope.zones, page.after, page.size + 1)
@@ -87,12 +87,12 @@ class Nodes:
         return self._project.answer("nodes", items, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give one node."""
+        """Return one node."""
         node = find_node(call, self._nodes, self._project)
         return write(node, self._project.parent, call.version)
 
     def create(self, call: Call) -> Mapping[str, Any]:
-        """Store a node and begin to make its machines; answers the operation."""
+        """Store a node and begin to create its machines; return the operation."""
         zone = self._project.one(call.names)
         node_id = checked_node_id("nodeId", call.query.get("nodeId", ""))
         wanted = requested(call.json(), self._project.parent, zone, call.version)
@@ -138,7 +138,7 @@ class Nodes:
         return write_operation(operation, self._project.parent, call.version)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Begin to remove a node and its machines; answers the operation."""
+        """Begin to delete a node and its machines; return the operation."""
         zone, request_id = self._project.one(call.names), call.query.get("requestId", "")
         name = f"{self._project.parent}/locations/{zone}/nodes/{call.names['node']}"
         with self._database.transaction():
@@ -155,10 +155,10 @@ class Nodes:
         return write_operation(operation, self._project.parent, call.version)
 
     def guest_attributes(self, call: Call) -> Mapping[str, Any]:
-        """Give the machines' ssh host keys, an entry a worker in the order asked for.
+        """Return the ssh host keys of the requested workers, in the requested order.
 
-        Body ``{queryPath, workerIds[]}``: a path is "", a namespace ("hostkeys/") or a key
-        ("hostkeys/ssh-ed25519"); no ids mean all workers.
+        Body ``{queryPath, workerIds[]}``: the path is "", a namespace ("hostkeys/") or a key
+        ("hostkeys/ssh-ed25519"); no ids select all workers.
         """
         node = find_node(call, self._nodes, self._project)
         body = call.json()
@@ -174,7 +174,7 @@ class Nodes:
         namespace, _, wanted = path.strip("/").partition("/")
         keys: Mapping[str, str] = {}
         if namespace in ("", "hostkeys"):
-            with suppress(MachineError):  # it has not booted yet, and so has published nothing
+            with suppress(MachineError):  # not booted yet, so it has published nothing
                 keys = self._machines.host_keys(worker.machine)
         items = [
             {"namespace": "hostkeys", "key": key, "value": value}
@@ -186,7 +186,7 @@ class Nodes:
 
 
 def find_node(call: Call, nodes: NodeTable, project: Project) -> Node:
-    """Give the node that a call names; raise a 404."""
+    """Return the node of a call; raise a 404."""
     zone, node_id = project.one(call.names), call.names["node"]
     node = nodes.get(zone, node_id)
     if node is None:
@@ -195,10 +195,10 @@ def find_node(call: Call, nodes: NodeTable, project: Project) -> Node:
 
 
 def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
-    """Give the workers with these ids, all of them for none; raise a 400."""
+    """Return the workers with these ids, or all if there are no ids; raise a 400."""
     if not isinstance(ids, list):
         raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
-    # gcloud means all by one id that is empty.
+    # gcloud selects all by one empty id.
     if ids in ([], [""]):
         return node.workers
     by_id = {str(worker.index): worker for worker in node.workers}

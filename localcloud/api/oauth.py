@@ -1,8 +1,8 @@
-"""Who may call: a service account's signed assertions in, bearer tokens out.
+"""Authentication: a service account's signed assertions in, bearer tokens out.
 
 The token endpoint takes the JWT bearer grant (RFC 7523, section 2.1; signatures RS256, RFC 7518)
-that google-auth's ``service_account`` credentials send. Google's own client libraries also send
-such a JWT itself as the bearer token, its audience the API's address
+that google-auth's ``service_account`` credentials send. Google's client libraries also send such a
+JWT itself as the bearer token, with the API's address as its audience
 (https://google.aip.dev/auth/4111).
 """
 
@@ -28,13 +28,13 @@ from localcloud.api.routing import Call, Route
 
 TOKEN_LIFE = 3600
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-# google-auth signs for this audience whatever the file's token_uri says.
+# google-auth signs for this audience, regardless of the file's token_uri.
 GOOGLE_AUDIENCE = "https://oauth2.googleapis.com/token"
 _CLOCK_SKEW = 60
 
 
 class GrantError(Exception):
-    """The token endpoint refuses; ``code`` and text are RFC 6749's error and description."""
+    """The token endpoint refuses; ``code`` and text are error and description of RFC 6749."""
 
     def __init__(self, code: str, description: str) -> None:
         super().__init__(description)
@@ -42,17 +42,17 @@ class GrantError(Exception):
 
 
 class Accounts:
-    """The cloud's service account and the tokens given to it; knows no private key."""
+    """The cloud's service account and its tokens; stores no private key."""
 
     def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
         self._database = database
         self._now = now
 
     def write_file(self, path: Path, project: str, token_uri: str) -> None:
-        """Write the service account's file (0600) where it is missing or of another cloud.
+        """Write the service account's file (0600).
 
-        A file whose key is the one that the cloud knows keeps it, so that restarts change
-        nothing for who holds a copy; otherwise a new key replaces the old one.
+        A file with the cloud's current key keeps it, so that copies stay valid over restarts; else
+        a new key replaces the old one.
         """
         email = f"fleet@{project}.iam.gserviceaccount.com"
         content = self._read_own_file(path, email) or self._new_key(email, project)
@@ -105,7 +105,7 @@ class Accounts:
         return rows[0][0] if rows else None
 
     def grant(self, assertion: str, token_uri: str) -> str:
-        """Give a token for a signed assertion; raises GrantError."""
+        """Return a token for a signed assertion; raise GrantError."""
         claims = self._verified(assertion)
         if claims.get("aud") not in (token_uri, GOOGLE_AUDIENCE):
             raise GrantError("invalid_grant", f"the assertion's audience is not {token_uri}")
@@ -119,9 +119,9 @@ class Accounts:
         return token
 
     def check(self, authorization: str | None, audiences: Collection[str] = ()) -> None:
-        """Let a request with this ``Authorization`` header pass, or raise a 401.
+        """Raise a 401 unless this ``Authorization`` header is valid.
 
-        ``audiences`` are those that a JWT sent as the token may be for, unless it names a scope.
+        A JWT sent as the token must have a scope or one of ``audiences``.
         """
         kind, _, token = (authorization or "").strip().partition(" ")
         if kind.lower() != "bearer" or not token:
@@ -133,14 +133,14 @@ class Accounts:
         query = "SELECT 1 FROM tokens WHERE hash = ? AND expires > ?"
         if self._database.rows(query, _hash(token), int(self._now())):
             return
-        if token.count(".") == 2 and self._speaks_for_itself(token, audiences):
+        if token.count(".") == 2 and self._is_signed_token(token, audiences):
             return
         raise unauthenticated(
             "ACCESS_TOKEN_EXPIRED",
-            "The request's OAuth 2 access token is expired or was not given out by this cloud",
+            "The request's OAuth 2 access token has expired or was not issued by this cloud",
         )
 
-    def _speaks_for_itself(self, token: str, audiences: Collection[str]) -> bool:
+    def _is_signed_token(self, token: str, audiences: Collection[str]) -> bool:
         try:
             claims = self._verified(token)
         except GrantError:
@@ -148,7 +148,7 @@ class Accounts:
         return bool(claims.get("scope")) or claims.get("aud") in audiences
 
     def _verified(self, jwt: str) -> Mapping[str, Any]:
-        """Give the claims of a JWT that the service account signed and that is valid now."""
+        """Return the claims of a valid JWT that the service account signed; raise GrantError."""
         try:
             head, payload, signature = jwt.encode("ascii").split(b".")
             header, claims = json.loads(_decode(head)), json.loads(_decode(payload))
@@ -174,7 +174,7 @@ class Accounts:
 
 
 def token_route(accounts: Accounts, token_uri: str) -> Route:
-    """Give the route of the token endpoint, the one that needs no token."""
+    """Return the route of the token endpoint, which needs no token."""
 
     def token(call: Call) -> Mapping[str, Any]:
         form = parse_qs(call.content.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""The long-running operations that the cloud was asked for and how each ended."""
+"""Store of the long-running operations."""
 
 import json
 import secrets
@@ -18,10 +18,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation; it is under way while ``end_time`` is empty.
+    """One operation; it is running while ``end_time`` is empty.
 
-    ``uid`` is its node's or queued resource's; ``detail`` what else it needs to go on; ``version``
-    that of the API by which it was begun.
+    ``uid`` is that of its node or queued resource; ``detail`` has what a restart needs to resume
+    it; ``version`` is the API version that began it.
     """
 
     zone: str
@@ -39,7 +39,7 @@ class Operation:
 
     @property
     def collection(self) -> str:
-        """Tell what it is about: ``nodes`` or ``queuedResources``."""
+        """The collection of its target: ``nodes`` or ``queuedResources``."""
         return self.target.split("/")[-2]
 
 
@@ -59,7 +59,7 @@ class OperationTable:
         *,
         version: Version = Version.V2,
     ) -> Operation:
-        """Store a new operation, under way."""
+        """Store a new, running operation."""
         values = (zone, f"operation-{secrets.token_hex(12)}", uid, verb, target, timestamp())
         with self._database.transaction() as connection:
             connection.execute(
@@ -70,7 +70,7 @@ class OperationTable:
         return Operation(*values, detail=detail or {}, version=version)
 
     def succeed(self, operation: Operation, response: Mapping[str, Any]) -> None:
-        """End an operation with its answer."""
+        """End an operation with its response."""
         self._end(operation, json.dumps(response), None)
 
     def fail(self, operation: Operation, code: int, message: str) -> None:
@@ -87,11 +87,11 @@ class OperationTable:
             connection.execute(update, (timestamp(), response, error, *key))
 
     def cancel(self, operation: Operation) -> None:
-        """Note that whoever asked for an operation would rather not have it."""
+        """Record that the caller wants to cancel an operation."""
         self._change("UPDATE operations SET cancel_requested = 1", operation)
 
     def forget(self, operation: Operation) -> None:
-        """Remove an operation."""
+        """Delete an operation."""
         self._change("DELETE FROM operations", operation)
 
     def _change(self, change: str, operation: Operation) -> None:
@@ -100,14 +100,14 @@ class OperationTable:
             connection.execute(f"{change} WHERE zone = ? AND operation_id = ?", key)
 
     def get(self, zone: str, operation_id: str) -> Operation | None:
-        """Give the operation of this name, None without one."""
+        """Return the operation of this name, or None."""
         found = self._some("zone = ? AND operation_id = ?", zone, operation_id)
         return found[0] if found else None
 
     def page(
         self, zones: Collection[str], after: tuple[str, str] | None, size: int
     ) -> list[Operation]:
-        """Give up to ``size`` operations of these zones behind the key ``(zone, operation_id)``."""
+        """Return up to ``size`` operations of the zones after the key ``(zone, operation_id)``."""
         marks = ", ".join("?" * len(zones))
         where = (
             f"zone IN ({marks}) AND (zone, operation_id) > (?, ?) "
@@ -116,13 +116,13 @@ class OperationTable:
         return self._some(where, *zones, *(after or ("", "")), size)
 
     def of(self, uid: int, verb: str) -> Operation | None:
-        """Give the newest operation of this verb on a node or queued resource."""
+        """Return the newest operation with this verb on a node or queued resource."""
         where = "uid = ? AND verb = ? ORDER BY create_time DESC, rowid DESC LIMIT 1"
         found = self._some(where, uid, verb)
         return found[0] if found else None
 
     def last_error(self, zone: str, target: str) -> str:
-        """Give the message of the newest operation on ``target`` that failed, "" if none did."""
+        """Return the message of the newest failed operation on ``target``, or ""."""
         where = (
             "zone = ? AND target = ? AND error IS NOT NULL ORDER BY end_time DESC, rowid DESC "
             "LIMIT 1"
@@ -130,8 +130,8 @@ class OperationTable:
         found = self._some(where, zone, target)
         return str(found[0].error["message"]) if found and found[0].error else ""
 
-    def under_way(self) -> list[Operation]:
-        """Give the operations that have not ended, oldest first."""
+    def running(self) -> list[Operation]:
+        """Return the running operations, oldest first."""
         return self._some("end_time = '' ORDER BY create_time, rowid")
 
     def _some(self, where: str, *values: object) -> list[Operation]:

@@ -10,7 +10,7 @@ from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route
-from localcloud.api.selection import chosen
+from localcloud.api.selection import parse_filter
 from localcloud.api.versions import Version
 
 _SHOWN: Mapping[str, Callable[[Mapping[str, Any], Version], dict[str, Any]]] = {
@@ -21,10 +21,10 @@ FIELDS = ("done", "name", "metadata.target", "metadata.verb", "error.code")
 
 
 def write(operation: Operation, parent: str, version: Version = Version.V2) -> dict[str, Any]:
-    """Write a stored operation as a version of the API does.
+    """Return a stored operation as a version's message.
 
-    Its messages are of the version that is asked, ``apiVersion`` is the one that began it. Unlike
-    other fields, ``done`` is there while it is false: SkyPilot reads it of pending operations.
+    ``apiVersion`` is the version that began it. Unlike other fields, ``done`` is present while it
+    is false, as SkyPilot expects.
     """
     metadata = {
         "@type": version.type_url("OperationMetadata"),
@@ -57,14 +57,14 @@ def _response(stored: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
 
 
 class Operations:
-    """Answers what is asked of operations."""
+    """Answers the methods of operations."""
 
     def __init__(self, database: Database, project: Project) -> None:
         self._operations = OperationTable(database)
         self._project = project
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         operations = f"{LOCATION}/operations"
         one = f"{operations}/{{operation}}"
         parameters = ("pageSize", "pageToken", "filter", "returnPartialSuccess")
@@ -76,11 +76,11 @@ class Operations:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of the operations of one zone or, for ``-``, of all.
+        """Return a page of the operations of one zone, or of all for ``-``.
 
-        A page has less than its size where a ``filter`` leaves some of it out.
+        A ``filter`` applies to each page, which may become smaller than its size.
         """
-        wanted = chosen(call.query.get("filter", ""), FIELDS)
+        wanted = parse_filter(call.query.get("filter", ""), FIELDS)
         scope = self._project.many(call.names)
         page = requested_page(f"operations in {call.names['zone']}", call.query)
         found = self._operations.page(scope.zones, page.after, page.size + 1)
@@ -91,13 +91,13 @@ class Operations:
         return self._project.answer("operations", kept, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give one operation."""
+        """Return one operation."""
         return write(self._find(call), self._project.parent, call.version)
 
     def cancel(self, call: Call) -> Mapping[str, Any]:
-        """Ask that an operation end without success: the creation of a node does, no other.
+        """Request the cancellation of an operation; only the creation of a node is cancelled.
 
-        One that has ended stays as it is.
+        An operation that has ended is unchanged.
         """
         call.json()
         operation = self._find(call)
@@ -106,11 +106,11 @@ class Operations:
         return {}
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Forget an operation that has ended; it is refused (400) for one under way."""
+        """Delete an operation that has ended; raise a 400 for a running one."""
         operation = self._find(call)
         if not operation.end_time:
             raise failed_precondition(
-                f"{operation.operation_id} is under way: wait for its end, or cancel it"
+                f"{operation.operation_id} is running: wait for its end, or cancel it"
             )
         self._operations.forget(operation)
         return {}

@@ -1,7 +1,7 @@
-"""Pages of a list: sizes as the caller asked, tokens that stay true while the list changes.
+"""Pages of a list, with tokens that stay valid while the list changes.
 
-A token carries the key of the last item given, not a count, so that items that come or go
-between two pages make no other item appear twice or never (https://google.aip.dev/158).
+A token has the key of the last item, not a count, so that an item that appears or disappears
+between two pages makes no other item appear twice or never (https://google.aip.dev/158).
 """
 
 import base64
@@ -18,22 +18,22 @@ LARGEST_SIZE = 1000
 
 @dataclass(frozen=True)
 class Page:
-    """Which part of a list is asked for: at most ``size`` items with keys behind ``after``."""
+    """The requested part of a list: at most ``size`` items with keys after ``after``."""
 
     collection: str
     size: int
     after: tuple[str, ...] | None
 
     def token(self, last: tuple[str, ...]) -> str:
-        """Give the token of the page that follows the item with the key ``last``."""
+        """Return the token of the page after the item with the key ``last``."""
         text = json.dumps([self.collection, *last], separators=(",", ":"))
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def requested_page(collection: str, query: Mapping[str, str], size: str = "pageSize") -> Page:
-    """Read the size, by its parameter's name, and ``pageToken``.
+    """Parse the query parameters ``size`` (by its name) and ``pageToken``.
 
-    Raises a 400 for what is neither number nor token.
+    Raises a 400 for an invalid number or token.
     """
     return Page(collection, _size(size, query.get(size, "")), _after(collection, query))
 
@@ -52,7 +52,7 @@ def _after(collection: str, query: Mapping[str, str]) -> tuple[str, ...] | None:
     token = query.get("pageToken", "")
     if not token:
         return None
-    refusal = invalid("pageToken", "pageToken was not given out for this list")
+    refusal = invalid("pageToken", "pageToken was not issued for this list")
     try:
         padded = token + "=" * (-len(token) % 4)
         fields = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))

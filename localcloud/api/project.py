@@ -1,4 +1,4 @@
-"""The cloud's one project and its zones, against which every request's address is checked."""
+"""The cloud's project and its zones, against which every request's path is checked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ LOCATION = "/v2/projects/{project}/locations/{zone}"
 
 @dataclass(frozen=True)
 class Scope:
-    """The zones that a list covers: those that answer, those that don't."""
+    """The zones of a list: reachable and unreachable ones."""
 
     zones: tuple[str, ...]
     unreachable: tuple[str, ...]
 
 
 class Project:
-    """The one project of this cloud, its zones and which of them can be reached."""
+    """The project of this cloud and its zones."""
 
     def __init__(self, project_id: str, zones: Sequence[str], faults: Faults) -> None:
         self.parent = f"projects/{project_id}"
@@ -28,31 +28,31 @@ class Project:
         self._faults = faults
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
-        """Refuse a project that isn't the cloud's (403)."""
+        """Raise a 403 for a project that isn't the cloud's."""
         if names.get("project", self._id) != self._id:
             resource = f"projects/{names['project']}"
             service = "" if method.startswith("compute.") else "tpu."
             raise permission_denied(f"{service}{method}", resource)
 
     def known_zone(self, zone: str) -> str:
-        """Give a zone's resource name; raise a 404 that names the zones there are."""
+        """Return a zone's resource name; raise a 404 that lists the known zones."""
         if zone not in self.zones:
             known = ", ".join(self.zones)
             raise ApiError(
-                404, f"Location {zone} is not found or access is unauthorized; there are {known}"
+                404, f"Location {zone} is not found or access is unauthorized; known: {known}"
             )
         return f"{self.parent}/locations/{zone}"
 
     def one(self, names: Mapping[str, str]) -> str:
-        """Give the one zone a call is for; raise a 404 if there is none, a 503 if it is away."""
+        """Return the zone of a call; raise a 404 if it is unknown, a 503 if it is unreachable."""
         zone = names["zone"]
         self.known_zone(zone)
         if zone in self._faults.unreachable():
-            raise ApiError(503, f"The location {zone} cannot be reached now")
+            raise ApiError(503, f"The location {zone} is unreachable")
         return zone
 
     def many(self, names: Mapping[str, str]) -> Scope:
-        """Give the zones a list is for: the one named, or all for ``-``; raise a 404."""
+        """Return the zones of a list: the named one, or all for ``-``; raise a 404."""
         zone = names["zone"]
         if zone != "-":
             self.known_zone(zone)
@@ -66,7 +66,7 @@ class Project:
     def answer(
         self, key: str, items: Sequence[Any], scope: Scope, next_token: str
     ) -> dict[str, Any]:
-        """Write one page of a list, its empty parts left out."""
+        """Return one page of a list, without empty fields."""
         answer: dict[str, Any] = {}
         if items:
             answer[key] = list(items)

@@ -1,7 +1,7 @@
-"""The queue: gives each queued resource its nodes when it can, and follows what becomes of them.
+"""The queue: creates the nodes of queued resources when possible, and tracks their state.
 
-It looks at everything again whenever something changes, and does the one next thing that each
-request needs. So a server that was killed has nothing to remember but the tables.
+After every change it takes the next step of each queued resource. All state is in the database, so
+that a killed server loses nothing.
 """
 
 import time
@@ -30,18 +30,18 @@ from localcloud.api.queued_resource_table import (
     QueuedResourceTable,
 )
 from localcloud.api.versions import Version
-from localcloud.machines.seam import Machines
+from localcloud.machines.interface import Machines
 
 TYPE = Version.V2.type_url("QueuedResource")
-# Capacity also comes back without a change in the tables: when a fault runs out.
-PATIENCE_S = 1.0
+# Capacity can also return without a change in the database: when a fault expires.
+RETRY_S = 1.0
 
 
 class Queue:
-    """Does what queued resources need next; one thread calls ``look``.
+    """Takes the next steps of queued resources; one thread calls ``reconcile``.
 
-    ``shortage`` says why a zone has no capacity for an accelerator type now, "" if it has;
-    ``reuses_addresses`` tells whether a new node of a zone gets the addresses released last.
+    ``shortage`` returns why a zone has no capacity for an accelerator type, "" if it has;
+    ``reuses_addresses`` whether a new node of a zone gets the most recently released addresses.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Queue:
         self._reuses_addresses = reuses_addresses
         self._steps: Mapping[str, Callable[[QueuedResource], bool]] = {
             "CREATING": self._enqueue,
-            "ACCEPTED": self._await_start,
+            "ACCEPTED": self._wait_for_start,
             "WAITING_FOR_RESOURCES": self._allocate,
             "PROVISIONING": self._follow_creation,
             "ACTIVE": self._follow_nodes,
@@ -74,8 +74,8 @@ class Queue:
             "DELETING": self._delete,
         }
 
-    def look(self) -> float | None:
-        """Do all that can be done now; give the seconds after which to look again."""
+    def reconcile(self) -> float | None:
+        """Take all possible steps; return the seconds until the next one is due."""
         waits = []
         for request in self._requests.everything():
             now: QueuedResource | None = request
@@ -93,17 +93,17 @@ class Queue:
             return [max(0.0, request.valid_from - time.time())]
         if request.state == "WAITING_FOR_RESOURCES":
             until = request.valid_until
-            return [min(PATIENCE_S, max(0.0, until - time.time()) if until else PATIENCE_S)]
+            return [min(RETRY_S, max(0.0, until - time.time()) if until else RETRY_S)]
         return []
 
     def _enqueue(self, request: QueuedResource) -> bool:
         early = request.valid_from is not None and request.valid_from > time.time()
         with self._database.transaction():
             self._requests.move(request, "ACCEPTED" if early else "WAITING_FOR_RESOURCES")
-            self._end_well(request, "create")
+            self._succeed(request, "create")
         return True
 
-    def _await_start(self, request: QueuedResource) -> bool:
+    def _wait_for_start(self, request: QueuedResource) -> bool:
         if self._expired(request):
             return True
         if request.valid_from is not None and request.valid_from > time.time():
@@ -114,7 +114,7 @@ class Queue:
         if request.valid_until is None or request.valid_until > time.time():
             return False
         until = timestamp(request.valid_until)
-        message = f"no capacity came before {until}, until when the request was valid"
+        message = f"no capacity was available before the request expired at {until}"
         return self._fail(request, RPC_DEADLINE_EXCEEDED, message)
 
     def _fail(self, request: QueuedResource, code: int, message: str) -> bool:
@@ -180,7 +180,7 @@ class Queue:
         if any(node.state == "PREEMPTED" for node in nodes):
             return self._requests.move(request, "SUSPENDING")
         if lost:
-            message = f"not all nodes could be made: {self._reason(request.zone, min(lost))}"
+            message = f"not all nodes could be created: {self._reason(request.zone, min(lost))}"
             error = {"code": RPC_INTERNAL, "message": message}
             return self._requests.move(request, "PROVISIONING", error=error)
         if all(node.state == "READY" for node in nodes):
@@ -196,7 +196,7 @@ class Queue:
         nodes = self._nodes.of_queued_resource(request.uid)
         states = {node.state for node in nodes}
         if "RESTARTING" not in states:
-            self._end_well(request, "reset")
+            self._succeed(request, "reset")
         if "PREEMPTED" in states or _ended(nodes):
             return self._requests.move(request, "SUSPENDING", SERVICE)
         if states <= {"DELETING"}:
@@ -204,15 +204,15 @@ class Queue:
         return False
 
     def _suspend(self, request: QueuedResource) -> bool:
-        """Wait until no node lives; where one was preempted, the other slices go with it."""
+        """Wait until no node is left; preempt the other slices if one was preempted."""
         nodes = self._nodes.of_queued_resource(request.uid)
         if request.initiator == SERVICE:
             for node in nodes:
-                with suppress(ApiError):  # it is not READY: what is under way ends first
+                with suppress(ApiError):  # not READY: its running operation ends first
                     if node.state in ("READY", "RESTARTING"):
                         self._lifecycle.preempt_later(node)
         over = not any(node.workers or node.state == "DELETING" for node in nodes)
-        self._end_badly(request, "reset", "the nodes are gone")
+        self._fail_operation(request, "reset", "the nodes were deleted")
         return over and self._requests.move(request, "SUSPENDED", request.initiator)
 
     def _delete(self, request: QueuedResource) -> bool:
@@ -220,8 +220,8 @@ class Queue:
         nodes = self._nodes.of_queued_resource(request.uid)
         if operation is None:
             return False
-        self._end_badly(request, "create", "the request was deleted")
-        self._end_badly(request, "reset", "the request was deleted")
+        self._fail_operation(request, "create", "the request was deleted")
+        self._fail_operation(request, "reset", "the request was deleted")
         for node in nodes:
             if trouble := self._stuck(node, operation.create_time):
                 with self._database.transaction():
@@ -236,13 +236,13 @@ class Queue:
         return True
 
     def _stuck(self, node: Node, since: str) -> str:
-        """Say why a node's deletion, tried since then, failed; "" if it was not, or did not."""
+        """Return why the node's deletion after ``since`` failed, or "" if it did not."""
         tried = self._operations.of(node.uid, "delete")
         error = tried.error if tried and tried.create_time > since else None
         return str(error["message"]) if error else ""
 
     def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
-        """Delete the nodes that can be, each once."""
+        """Begin to delete each deletable node, once."""
         for node in nodes:
             name = f"{self._parent}/locations/{node.zone}/nodes/{node.node_id}"
             with self._database.transaction():
@@ -253,23 +253,23 @@ class Queue:
                 operation = self._operations.add(node.zone, node.uid, "delete", name)
             self._lifecycle.begin(operation)
 
-    def _end_well(self, request: QueuedResource, verb: str) -> None:
+    def _succeed(self, request: QueuedResource, verb: str) -> None:
         operation = self._operations.of(request.uid, verb)
         now = self._requests.find(request.uid)
         if operation and now and not operation.end_time:
             message = stored(now, self._parent)
             self._operations.succeed(operation, {"@type": TYPE, **message})
 
-    def _end_badly(self, request: QueuedResource, verb: str, message: str) -> None:
+    def _fail_operation(self, request: QueuedResource, verb: str, message: str) -> None:
         operation = self._operations.of(request.uid, verb)
         if operation and not operation.end_time:
             self._operations.fail(operation, RPC_INTERNAL, message)
 
 
 def _ends(nodes: Sequence[Node]) -> list[float]:
-    """Return when the nodes of a bounded run end, in seconds since 1970."""
-    said = [node.body["schedulingConfig"].get("terminationTimestamp") for node in nodes]
-    return [moment_of(text) for text in said if text]
+    """Return when nodes with a limited run duration end, in seconds since 1970."""
+    times = [node.body["schedulingConfig"].get("terminationTimestamp") for node in nodes]
+    return [moment_of(text) for text in times if text]
 
 
 def _ended(nodes: Sequence[Node]) -> bool:

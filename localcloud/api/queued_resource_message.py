@@ -1,8 +1,8 @@
-"""The QueuedResource message: what a caller may ask for, and how the cloud writes one.
+"""The QueuedResource message: its fields by version, validation, and how it is shown.
 
 Fields and types are those of the schema ``QueuedResource`` in the discovery documents of
 tpu.googleapis.com v2 and v2alpha1 (revision 20261001). A request is stored with the fields of both,
-by the names of v2; each version shows those that it has.
+under v2's names; each version shows its own fields.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +40,7 @@ _COMMON = {
 
 
 def _tpu(spec: Mapping[str, Any]) -> Message:
-    # SkyPilot sends one nodeSpec without a list around it, as Google takes it.
+    # SkyPilot sends one nodeSpec without a list, which Google accepts.
     return Message({"nodeSpec": Repeated(Message({**_SPEC, **spec}), or_one=True)})
 
 
@@ -73,10 +73,10 @@ QUEUED_RESOURCES: Mapping[Version, Message] = {
     ),
 }
 TIERS = ("spot", "guaranteed", "bestEffort")
-# How long Flex-start capacity is given at most
+# The longest duration of Flex-start capacity
 # (https://cloud.google.com/tpu/docs/queued-resources).
 LONGEST_FLEX_START_S = 7 * 86400
-# The field of QueuedResourceState that says more of a state; WAITING_FOR_RESOURCES has none.
+# The field of QueuedResourceState for each state's data; WAITING_FOR_RESOURCES has none.
 _DATA = {
     "ACCEPTED": "acceptedData",
     "ACTIVE": "activeData",
@@ -91,7 +91,7 @@ _DATA = {
 
 @dataclass(frozen=True)
 class WantedNode:
-    """One node that a queued resource is to make."""
+    """One node that a queued resource requests."""
 
     node_id: str
     request: NodeRequest
@@ -99,58 +99,60 @@ class WantedNode:
 
 
 def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[str, Any]:
-    """Check what a caller asked for and return it as it is stored; raise a 400 or 404."""
-    said = read(value, QUEUED_RESOURCES[version], "queuedResource")
-    tiers = [tier for tier in TIERS if tier in said]
+    """Validate a caller's request and return it as stored; raise a 400 or 404."""
+    fields = read(value, QUEUED_RESOURCES[version], "queuedResource")
+    tiers = [tier for tier in TIERS if tier in fields]
     if len(tiers) > 1:
         raise invalid(f"queuedResource.{tiers[0]}", f"{' and '.join(tiers)} exclude each other")
-    if (duration := said.get("guaranteed", {}).get("minDuration")) is not None:
+    if (duration := fields.get("guaranteed", {}).get("minDuration")) is not None:
         _time("queuedResource.guaranteed.minDuration", duration, seconds_of)
-    _check_model(said)
-    run_end(said, 0.0)
-    if not said.get("tpu", {}).get("nodeSpec"):
+    _check_model(fields)
+    run_end(fields, 0.0)
+    if not fields.get("tpu", {}).get("nodeSpec"):
         raise invalid("queuedResource.tpu.nodeSpec", "tpu.nodeSpec must have an entry")
-    said["apiVersion"] = version.node_value
-    ids = [node.node_id for node in wanted_nodes(said, parent, zone, "x")]
+    fields["apiVersion"] = version.node_value
+    ids = [node.node_id for node in wanted_nodes(fields, parent, zone, "x")]
     if len(set(ids)) < len(ids):
-        raise invalid("queuedResource.tpu.nodeSpec", f"two nodes have one name: {', '.join(ids)}")
-    return said
+        raise invalid(
+            "queuedResource.tpu.nodeSpec", f"two nodes have the same name: {', '.join(ids)}"
+        )
+    return fields
 
 
-def _check_model(said: Mapping[str, Any]) -> None:
-    """Check what a provisioning model needs; raise a 400 that names the field."""
-    model = said.get("provisioningModel")
-    if model == "RESERVATION_BOUND" and "reservationName" not in said:
+def _check_model(fields: Mapping[str, Any]) -> None:
+    """Check the fields that a provisioning model requires; raise a 400 that names the field."""
+    model = fields.get("provisioningModel")
+    if model == "RESERVATION_BOUND" and "reservationName" not in fields:
         raise invalid("queuedResource.reservationName", f"{model} needs reservationName")
     if model != "FLEX_START":
         return
     field = "queuedResource.runDuration.maxRunDuration"
-    duration = said.get("runDuration", {}).get("maxRunDuration")
+    duration = fields.get("runDuration", {}).get("maxRunDuration")
     if duration is None:
         raise invalid(field, f"{model} needs {field}")
     if not 0 < _time(field, duration, seconds_of) <= LONGEST_FLEX_START_S:
-        raise invalid(field, f"{field} is {duration}; {model} gives up to {LONGEST_FLEX_START_S}s")
+        raise invalid(field, f"{field} is {duration}; {model} allows up to {LONGEST_FLEX_START_S}s")
 
 
 def run_end(body: Mapping[str, Any], created: float) -> float | None:
-    """Return when the nodes of a request end that were created at this time, None for never.
+    """Return when nodes of a request created at ``created`` end, or None for never.
 
-    Times are seconds since 1970. Raises a 400 for a ``runDuration`` that is none.
+    Times are seconds since 1970. Raises a 400 for an invalid ``runDuration``.
     """
-    said, path = body.get("runDuration", {}), "queuedResource.runDuration"
-    if len(said) > 1:
-        raise invalid(path, f"only one of {', '.join(sorted(said))} can be said")
-    if "terminationTime" in said:
-        return _time(f"{path}.terminationTime", said["terminationTime"], moment_of)
-    if "maxRunDuration" in said:
-        return created + _time(f"{path}.maxRunDuration", said["maxRunDuration"], seconds_of)
+    fields, path = body.get("runDuration", {}), "queuedResource.runDuration"
+    if len(fields) > 1:
+        raise invalid(path, f"only one of {', '.join(sorted(fields))} is allowed")
+    if "terminationTime" in fields:
+        return _time(f"{path}.terminationTime", fields["terminationTime"], moment_of)
+    if "maxRunDuration" in fields:
+        return created + _time(f"{path}.maxRunDuration", fields["maxRunDuration"], seconds_of)
     return None
 
 
 def wanted_nodes(
     body: Mapping[str, Any], parent: str, zone: str, request_name: str
 ) -> list[WantedNode]:
-    """Give the nodes that a request's body asks for; raise a 400 naming the field."""
+    """Return the nodes that a request's body requests; raise a 400 that names the field."""
     found: list[WantedNode] = []
     for index, spec in enumerate(body["tpu"]["nodeSpec"]):
         path = f"queuedResource.tpu.nodeSpec[{index}]"
@@ -181,7 +183,7 @@ def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator
 
 
 def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the node that is asked for with its request's tier in its scheduling."""
+    """Return the requested node with its request's tier in its scheduling."""
     scheduling = dict(node.get("schedulingConfig", {}))
     if "spot" in body or body.get("provisioningModel") == "SPOT":
         scheduling["spot"] = True
@@ -194,11 +196,11 @@ def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, An
 
 
 def validity(body: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
-    """Read from when and until when nodes may be made, in seconds since 1970; raise a 400."""
+    """Return from when and until when nodes may be created (seconds since 1970); raise a 400."""
     policy = body.get("queueingPolicy", {})
     if len(policy) > 1:
         names = ", ".join(sorted(policy))
-        raise invalid("queuedResource.queueingPolicy", f"only one of {names} can be said")
+        raise invalid("queuedResource.queueingPolicy", f"only one of {names} is allowed")
     bounds: dict[str, float] = {}
     for name, text in policy.items():
         path = f"queuedResource.queueingPolicy.{name}"
@@ -221,17 +223,17 @@ def _time(path: str, text: str, reader: Callable[[str], float]) -> float:
 
 
 def write(request: QueuedResource, parent: str, version: Version) -> dict[str, Any]:
-    """Write a stored request as a version does; ``parent`` is its project's name."""
+    """Return a stored request as a version's message; ``parent`` is its project's name."""
     return in_version(stored(request, parent), version)
 
 
 def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
-    """Return what a version shows of a request that ``stored`` wrote."""
+    """Return a version's view of a message of ``stored``."""
     return shown(message, QUEUED_RESOURCES[version])
 
 
 def stored(request: QueuedResource, parent: str) -> dict[str, Any]:
-    """Write a request with the fields of all versions; ``parent`` is its project's name."""
+    """Return a request's message with the fields of all versions; ``parent`` is the project."""
     state: dict[str, Any] = {"state": request.state, "stateInitiator": request.initiator}
     if (data := _DATA.get(request.state)) is not None:
         state[data] = {}

@@ -1,4 +1,4 @@
-"""The queued resources that were asked for, and what became of each."""
+"""Store of the queued resources."""
 
 import json
 import sqlite3
@@ -20,10 +20,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class QueuedResource:
-    """A request for nodes. ``body`` is the caller's, in the API's words.
+    """A request for nodes; ``body`` is the caller's, in the API's fields.
 
-    Its nodes may be made from ``valid_from`` and not after ``valid_until`` (seconds since 1970;
-    None: no bound). ``error`` is the google.rpc.Status for which it FAILED, or is about to.
+    Its nodes may be created from ``valid_from`` to ``valid_until`` (seconds since 1970; None: no
+    bound). ``error`` is the google.rpc.Status with which it FAILED, or is about to.
     """
 
     uid: int
@@ -53,7 +53,7 @@ class QueuedResourceTable:
         valid: tuple[float | None, float | None],
         body: Mapping[str, Any],
     ) -> QueuedResource:
-        """Store a new request in CREATING; raises ApiError (409) if the zone has its name."""
+        """Store a new request in CREATING; raise ApiError (409) if the zone has its name."""
         uid = new_uid()
         row = (uid, zone, request_name, "CREATING", USER, create_time, *valid, json.dumps(body))
         with self._database.transaction() as connection:
@@ -71,21 +71,21 @@ class QueuedResourceTable:
         return found
 
     def get(self, zone: str, request_name: str) -> QueuedResource | None:
-        """Give the request of this name, None without one."""
+        """Return the request of this name, or None."""
         return self._one("zone = ? AND request_name = ?", zone, request_name)
 
     def find(self, uid: int) -> QueuedResource | None:
-        """Give the request with this number, None when it is gone."""
+        """Return the request with this uid, or None."""
         return self._one("uid = ?", uid)
 
     def everything(self) -> list[QueuedResource]:
-        """Give all requests, oldest first."""
+        """Return all requests, oldest first."""
         return self._some("TRUE ORDER BY create_time, rowid")
 
     def page(
         self, zones: Collection[str], after: tuple[str, str] | None, size: int
     ) -> list[QueuedResource]:
-        """Give up to ``size`` requests of these zones behind the key ``(zone, name)``."""
+        """Return up to ``size`` requests of these zones after the key ``(zone, name)``."""
         marks = ", ".join("?" * len(zones))
         where = (
             f"zone IN ({marks}) AND (zone, request_name) > (?, ?) "
@@ -100,18 +100,18 @@ class QueuedResourceTable:
         initiator: str = SERVICE,
         error: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Change the state if it is still what ``request`` has; tell whether it was."""
+        """Change the state if it is still that of ``request``; return whether it was."""
         update = (
             "UPDATE queued_resources SET state = ?, initiator = ?, error = ? "
             "WHERE uid = ? AND state = ?"
         )
-        told = None if error is None else json.dumps(error)
-        values = (to, initiator, told, request.uid, request.state)
+        text = None if error is None else json.dumps(error)
+        values = (to, initiator, text, request.uid, request.state)
         with self._database.transaction() as connection:
             return connection.execute(update, values).rowcount == 1
 
     def remove(self, uid: int) -> None:
-        """Forget a request whose nodes are gone."""
+        """Delete a request whose nodes are deleted."""
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM queued_resources WHERE uid = ?", (uid,))
 

@@ -22,14 +22,14 @@ from localcloud.api.quota import Quota
 from localcloud.api.request_ids import RequestIds
 from localcloud.api.routing import Call, Route
 
-# A delete without force works in these states, and wherever no node is left.
+# A delete without force is allowed in these states, and if there are no nodes.
 DEAD = ("ACCEPTED", "FAILED", "SUSPENDED")
 
 
 class QueuedResources:
-    """Answers what is asked of queued resources; the queue makes their nodes.
+    """Answers the methods of queued resources; the queue creates their nodes.
 
-    ``changed`` is called when there is something for the queue to look at.
+    ``changed`` is called after a change that the queue must process.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class QueuedResources:
         self._changed = changed
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         all_of_them = f"{LOCATION}/queuedResources"
         one = f"{all_of_them}/{{request}}"
         named = ("queuedResourceId", "requestId")
@@ -67,7 +67,7 @@ class QueuedResources:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Give a page of the requests of one zone or, for ``-``, of all."""
+        """Return a page of the requests of one zone, or of all for ``-``."""
         scope = self._project.many(call.names)
         page = requested_page(f"queuedResources in {call.names['zone']}", call.query)
         found = self._requests.page(scope.zones, page.after, page.size + 1)
@@ -77,11 +77,11 @@ class QueuedResources:
         return self._project.answer("queuedResources", items, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Give one request."""
+        """Return one request."""
         return write(self._find(call), self._project.parent, call.version)
 
     def create(self, call: Call) -> Mapping[str, Any]:
-        """Put a request in the queue; answers the operation, which ends when it is there."""
+        """Add a request to the queue; return the operation, which ends when it is queued."""
         zone, parent = self._project.one(call.names), self._project.parent
         request_name = checked_request_name(
             "queuedResourceId", call.query.get("queuedResourceId", "")
@@ -113,7 +113,7 @@ class QueuedResources:
         return write_operation(operation, parent, call.version)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Begin to remove a request, with ``force`` its living nodes too; answers the operation."""
+        """Begin to delete a request, and its nodes with ``force``; return the operation."""
         force = _flag(call, "force")
         zone = self._project.one(call.names)
         name, request_id = self._name(zone, call.names["request"]), call.query.get("requestId", "")
@@ -139,7 +139,7 @@ class QueuedResources:
         return write_operation(operation, self._project.parent, call.version)
 
     def reset(self, call: Call) -> Mapping[str, Any]:
-        """Begin to boot the machines of an ACTIVE request anew; answers the operation."""
+        """Begin to reboot the machines of an ACTIVE request; return the operation."""
         call.json()
         with self._database.transaction():
             request = self._find(call)

@@ -1,8 +1,7 @@
-"""Quota: how many chips a project may hold at once, and what holds them.
+"""Quota: the chips in use, checked against the limits set by faults of the kind ``quota``.
 
-A queued resource holds its chips until it is deleted, whatever became of it; a node of no queued
-resource until its machines are gone. Limits are faults of the kind ``quota``; without one there
-is no limit.
+A queued resource uses its chips until it is deleted, in any state; a node without a queued resource
+until its machines are deleted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,8 @@ from localcloud.api.queued_resource_table import QueuedResourceTable
 
 
 @dataclass(frozen=True)
-class _Holding:
-    """Chips that somebody holds or wants."""
+class _Usage:
+    """Chips in use or requested."""
 
     zone: str
     generation: str
@@ -38,7 +37,7 @@ class _Holding:
 
 
 class Quota:
-    """Counts chips against the limits in force."""
+    """Checks requests against the active limits."""
 
     def __init__(self, database: Database, parent: str, faults: Faults) -> None:
         self._nodes = NodeTable(database)
@@ -47,15 +46,15 @@ class Quota:
         self._faults = faults
 
     def check(self, zone: str, wanted: Sequence[NodeRequest]) -> None:
-        """Let nodes be asked for, or raise a 429 that names the quota and its limit."""
+        """Raise a 429 that names the quota and its limit if a request exceeds it."""
         limits = self._faults.quotas()
         if not limits:
             return
-        asked = [_holding(zone, it.accelerator.name, it.spot) for it in wanted]
-        held = list(self._held())
+        asked = [_usage(zone, it.accelerator.name, it.spot) for it in wanted]
+        used = list(self._in_use())
         for limit in limits:
             mine = sum(it.chips for it in asked if it.counts_for(limit))
-            theirs = sum(it.chips for it in held if it.counts_for(limit))
+            theirs = sum(it.chips for it in used if it.counts_for(limit))
             if mine and mine + theirs > limit.details["chips"]:
                 name = _name(limit)
                 place = f"zone {limit.zone}" if limit.zone else "project"
@@ -63,27 +62,27 @@ class Quota:
                     name,
                     self._parent,
                     f"Quota limit '{name}' has been exceeded. Limit: {limit.details['chips']} in "
-                    f"{place}: {mine} chips are asked for, {theirs} are held.",
+                    f"{place}: {mine} chips are requested, {theirs} are in use.",
                 )
 
-    def _held(self) -> Iterator[_Holding]:
+    def _in_use(self) -> Iterator[_Usage]:
         for node in self._nodes.everything():
             if node.queued_resource is None and node.workers:
-                yield _holding(node.zone, node.body["acceleratorType"], is_spot(node.body))
+                yield _usage(node.zone, node.body["acceleratorType"], is_spot(node.body))
         for request in self._requests.everything():
             parts = (request.body, self._parent, request.zone, request.request_name)
             for node in wanted_nodes(*parts):
                 name = node.request.accelerator.name
-                yield _holding(request.zone, name, node.request.spot)
+                yield _usage(request.zone, name, node.request.spot)
 
 
-def _holding(zone: str, name: str, spot: bool) -> _Holding:
+def _usage(zone: str, name: str, spot: bool) -> _Usage:
     generation = name.partition("-")[0]
-    return _Holding(zone, generation, spot, catalog.ACCELERATORS[name].chips)
+    return _Usage(zone, generation, spot, catalog.ACCELERATORS[name].chips)
 
 
 def _name(limit: Fault) -> str:
-    """Give a quota's name in Google's manner."""
+    """Return a quota's name in Google's style."""
     generation = limit.details["generation"].upper()
     tier = "Preemptible" if limit.details["tier"] == "spot" else ""
     scope = "PerProjectPerZone" if limit.zone else "PerProject"

@@ -1,4 +1,4 @@
-"""Requests that may be said twice: the same id twice is one request (https://google.aip.dev/155)."""
+"""Idempotent requests: two requests with one id are one request (https://google.aip.dev/155)."""
 
 import uuid
 
@@ -8,16 +8,16 @@ from localcloud.api.operation_table import Operation, OperationTable
 
 
 class RequestIds:
-    """Remembers which operation each request id began."""
+    """Records which operation each request id began."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._operations = OperationTable(database)
 
     def earlier(self, method: str, zone: str, request_id: str, target: str) -> Operation | None:
-        """Give the operation that this request began when it came before; None for a new one.
+        """Return the operation that a request with the same id began, or None.
 
-        Raises a 400 for an id that is no UUID, or that was another request's.
+        Raises a 400 if the id is not a UUID or belongs to another request.
         """
         if not request_id:
             return None
@@ -28,12 +28,12 @@ class RequestIds:
         )
         operation = self._operations.get(zone, rows[0][0]) if rows else None
         if operation is not None and operation.target != target:
-            said = f"requestId '{request_id}' was given to the request for {operation.target}"
-            raise invalid("requestId", said)
+            message = f"requestId '{request_id}' was used for {operation.target}"
+            raise invalid("requestId", message)
         return operation
 
     def remember(self, method: str, request_id: str, operation: Operation) -> None:
-        """Note what a request began; nothing without an id."""
+        """Record the operation of a request, if it has an id."""
         if request_id:
             with self._database.transaction() as connection:
                 connection.execute(
@@ -43,7 +43,7 @@ class RequestIds:
 
 
 def check_request_id(request_id: str) -> None:
-    """Raise a 400 for an id that is no UUID, or the one of zeroes."""
+    """Raise a 400 if the id is not a UUID, or is all zeroes."""
     try:
         known = uuid.UUID(request_id).int != 0
     except ValueError:

@@ -1,16 +1,16 @@
-"""The table of routes: which path and verb is which method of the API."""
+"""Routes: which verb and path is which method of the API, in which versions."""
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from localcloud.api.errors import ApiError, invalid
 from localcloud.api.versions import Version
 
-# Every Google API knows these system parameters (https://cloud.google.com/apis/docs/system-parameters).
+# Accepted by every Google API (https://cloud.google.com/apis/docs/system-parameters).
 SYSTEM_PARAMETERS = frozenset(
     {
         "$.xgafv",
@@ -30,18 +30,18 @@ SYSTEM_PARAMETERS = frozenset(
 
 @dataclass(frozen=True)
 class Call:
-    """One request on its way to its method: the path's names, the query, the body."""
+    """One request to a method: the path's names, the query, the body."""
 
     names: Mapping[str, str]
     query: Mapping[str, str]
     content: bytes
-    #: By a fault: the error, by code and message, that the call's operation ends with.
+    #: The error (code and message) with which an injected fault ends the call's operation.
     ends_with: Mapping[str, str] | None = None
-    #: The version of the Cloud TPU API whose path was called.
+    #: The version of the Cloud TPU API in the path.
     version: Version = Version.V2
 
     def json(self) -> dict[str, Any]:
-        """Read the body as a JSON object; an empty body is an empty one. Raises a 400."""
+        """Parse the body as a JSON object; an empty body is an empty object. Raises a 400."""
         if not self.content.strip():
             return {}
         try:
@@ -49,7 +49,7 @@ class Call:
         except ValueError as error:
             raise invalid("", f"The request's body is not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise invalid("", "The request's body is JSON, but no object")
+            raise invalid("", "The request's body is JSON, but not an object")
         return value
 
 
@@ -60,8 +60,8 @@ Handler = Callable[[Call], Mapping[str, Any]]
 class Route:
     """One method: its name (``nodes.list``), verb, path template and query parameters.
 
-    A template's ``{name}`` stands for one segment of the path, up to ``/`` or ``:``. One that
-    ``begins`` an operation of Compute's can be told what that ends with.
+    ``{name}`` in the template matches one segment of the path, up to ``/`` or ``:``. A fault can
+    end the Compute operation of a method that ``begins`` one.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Route:
 
     @property
     def version(self) -> Version:
-        """The version of the Cloud TPU API that it belongs to; v2 for one of another API."""
+        """The version of the Cloud TPU API in its path; v2 for other APIs."""
         first = self.template.split("/")[1]
         return Version(first) if first in Version else Version.V2
 
@@ -95,7 +95,7 @@ class Router:
         self._routes = tuple(routes)
 
     def find(self, verb: str, target: str) -> tuple[Route, Mapping[str, str]] | None:
-        """Give the route for a request target and the names in its path, None without one."""
+        """Return the route for a request target and the names in its path, or None."""
         path = urlsplit(target).path
         for route in self._routes:
             if route.verb == verb and (match := route.pattern.fullmatch(path)):
@@ -104,7 +104,7 @@ class Router:
 
 
 def query_of(route: Route, target: str) -> dict[str, str]:
-    """Read the query of a request target; raise a 400 for a parameter the method doesn't have."""
+    """Parse the query of a request target; raise a 400 for an unknown parameter."""
     query = {}
     for name, value in parse_qsl(urlsplit(target).query, keep_blank_values=True):
         if name in SYSTEM_PARAMETERS:
@@ -117,11 +117,41 @@ def query_of(route: Route, target: str) -> dict[str, str]:
 
 
 def camel_case(name: str) -> str:
-    """Turn ``page_size`` into ``pageSize``: JSON of protocol buffers may be spelt either way."""
+    """Convert ``page_size`` to ``pageSize``: JSON of protocol buffers may use either."""
     head, *tail = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in tail)
 
 
 def no_such_method(verb: str, target: str) -> ApiError:
-    """Say that no method has this path and verb."""
+    """Return the 404 for a path and verb that no method has."""
     return ApiError(404, f"The API has no method for {verb} {urlsplit(target).path}")
+
+
+def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
+    """Return the v2alpha1 routes of v2's methods that are not among ``routes``."""
+    known = tuple(routes)
+    existing = {(route.verb, route.template) for route in known}
+    twins = []
+    for route in known:
+        if not route.template.startswith("/v2/"):
+            continue
+        template = route.template.replace("/v2/", "/v2alpha1/", 1)
+        if (route.verb, template) not in existing:
+            more = ("requestId",) if route.name in ("nodes.create", "nodes.delete") else ()
+            twins.append(replace(route, template=template, query=(*route.query, *more)))
+    return tuple(twins)
+
+
+_V1_METHODS = ("nodes.list", "nodes.get", "operations.list", "operations.get")
+
+
+def v1_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
+    """Return the v1 routes that list and get TPUs and operations (``gcloud compute tpus list``).
+
+    v1's other methods are for TPU Nodes, which Google no longer offers.
+    """
+    return tuple(
+        replace(route, template=route.template.replace("/v2/", "/v1/", 1))
+        for route in routes
+        if route.name in _V1_METHODS and route.template.startswith("/v2/")
+    )

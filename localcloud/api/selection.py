@@ -1,8 +1,9 @@
-"""Which items of a list, in which order: the plain part of Google's ``filter`` and ``orderBy``.
+"""Google's list parameters: ``filter`` and ``orderBy``.
 
-Taken are comparisons joined by AND (``type=v4-8 AND name:us-central1``): ``=`` and ``!=`` with
-``*`` for any text, ``:`` for "has it inside"; a list's fields match if one entry does. Whatever
-else https://google.aip.dev/160 has is refused, never passed over.
+Supported are comparisons joined by AND (``type=v4-8 AND name:us-central1``): ``=`` and ``!=`` with
+``*`` for any text, ``:`` for "contains"; a list's field matches if one entry does. Anything else of
+https://google.aip.dev/160 is refused, never ignored. Compute also has the older ``name eq REGEX``
+(https://cloud.google.com/compute/docs/reference/rest/v1/firewalls/list).
 """
 
 import re
@@ -29,14 +30,14 @@ class _Term:
         found = [_text(value) for value in _values(item, self.path)] or [""]
         if self.operator == ":":
             return any(self.value.strip("*").lower() in text.lower() for text in found)
-        # A bracket is a bracket: only the star stands for other text.
+        # Escape brackets and question marks: only the star is a wildcard.
         pattern = re.sub(r"([\[?])", r"[\1]", self.value)
         matches = any(fnmatchcase(text, pattern) for text in found)
         return matches == (self.operator == "=")
 
 
-def chosen(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
-    """Read a ``filter``; give the test for one item. Raises a 400 that names the fields."""
+def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
+    """Parse a ``filter`` into a test for one item; raise a 400 that names the known fields."""
     terms = []
     for part in re.split(r"\s+AND\s+", text.strip()) if text.strip() else ():
         found = _TERM.fullmatch(part)
@@ -48,7 +49,7 @@ def chosen(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
 
 
 def ordered(items: Sequence[Item], text: str, fields: Sequence[str]) -> list[Item]:
-    """Sort by an ``orderBy`` such as ``type desc, name``; raises a 400 that names the fields."""
+    """Sort by an ``orderBy`` such as ``type desc, name``; raise a 400 that lists known fields."""
     result = list(items)
     for part in reversed(text.split(",") if text.strip() else []):
         found = _ORDER.fullmatch(part)
@@ -62,7 +63,7 @@ def ordered(items: Sequence[Item], text: str, fields: Sequence[str]) -> list[Ite
 def _path(parameter: str, name: str, fields: Sequence[str]) -> tuple[str, ...]:
     camel = ".".join(camel_case(word) for word in name.split("."))
     if camel not in fields:
-        raise invalid(parameter, f"{parameter} has '{name}'; there are {', '.join(fields)}")
+        raise invalid(parameter, f"{parameter}: unknown field '{name}'; known: {', '.join(fields)}")
     return tuple(camel.split("."))
 
 
@@ -78,3 +79,31 @@ def _values(item: Any, path: tuple[str, ...]) -> Iterator[Any]:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_COMPUTE_TERM = re.compile(r"\(?\s*(\w+)\s+(eq|ne)\s+(\"[^\"]*\"|'[^']*'|\S+?)\s*\)?")
+
+
+def parse_compute_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
+    """Parse Compute's ``filter``, which also has ``eq`` and ``ne`` with a regular expression.
+
+    The expression matches the whole value, as gcloud writes it: ``name eq ".*\\bx\\b.*"``.
+    Raises a 400 that names the known fields.
+    """
+    found = _COMPUTE_TERM.fullmatch(text.strip())
+    if found is None:
+        return parse_filter(_without_brackets(text), fields)
+    name, positive, value = found[1], found[2] == "eq", found[3].strip("\"'")
+    if name not in fields:
+        raise invalid("filter", f"filter: unknown field '{name}'; known: {', '.join(fields)}")
+    try:
+        pattern = re.compile(value)
+    except re.error as error:
+        message = f"filter '{value}' is not a regular expression: {error}"
+        raise invalid("filter", message) from None
+    return lambda item: bool(pattern.fullmatch(str(item.get(name, "")))) == positive
+
+
+def _without_brackets(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text

@@ -1,4 +1,4 @@
-"""The whole API server, put together: what the command line makes, runs and stops."""
+"""The API server, assembled from its parts: create, run and stop it."""
 
 import fcntl
 import logging
@@ -13,16 +13,15 @@ from urllib.parse import urlsplit
 
 from localcloud.api import catalog
 from localcloud.api.admin import Admin
-from localcloud.api.alpha import Alpha, alpha_twins
+from localcloud.api.alpha import Alpha
 from localcloud.api.compute import compute_routes
 from localcloud.api.compute_errors import body_of
 from localcloud.api.compute_frame import PATH as COMPUTE_PATH
 from localcloud.api.database import Database
 from localcloud.api.errors import ApiError
 from localcloud.api.faults import DROP_AFTER, DROP_BEFORE, Faults
-from localcloud.api.http_front import Answer, Front, Request
+from localcloud.api.http_front import POLL_S, Answer, Front, Request
 from localcloud.api.jobs import Jobs
-from localcloud.api.legacy import v1_twins
 from localcloud.api.lifecycle import Lifecycle
 from localcloud.api.locations import Locations
 from localcloud.api.metadata_server import Metadata, MetadataServer
@@ -31,18 +30,26 @@ from localcloud.api.nodes import Nodes
 from localcloud.api.oauth import Accounts, GrantError, token_route
 from localcloud.api.operations import Operations
 from localcloud.api.project import Project
-from localcloud.api.pulse import Pulse
 from localcloud.api.queue import Queue
 from localcloud.api.queued_resources import QueuedResources
 from localcloud.api.quota import Quota
-from localcloud.api.routing import Call, Route, Router, no_such_method, query_of
+from localcloud.api.reconcile_loop import ReconcileLoop
+from localcloud.api.routing import (
+    Call,
+    Route,
+    Router,
+    alpha_twins,
+    no_such_method,
+    query_of,
+    v1_twins,
+)
 from localcloud.api.worker_faults import WorkerFaults
-from localcloud.machines.seam import Machines
+from localcloud.machines.interface import Machines
 
 PROJECT = "local-fleet"
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
-# What Google's clients put into a JWT that they sign for one API.
+# The audience of a JWT that Google's clients sign for one API.
 TPU_AUDIENCE = "https://tpu.googleapis.com/"
 COMPUTE_AUDIENCE = "https://compute.googleapis.com/"
 
@@ -52,9 +59,9 @@ class AlreadyServedError(Exception):
 
 
 class ApiServer:
-    """One local cloud's API. Made by ``create_server``; then ``recover``, ``serve``.
+    """One local cloud's API. Create it by ``create_server``, then call ``recover`` and ``serve``.
 
-    ``stop`` may be called from anywhere, a signal handler too.
+    ``stop`` may be called from any thread or signal handler.
     """
 
     def __init__(
@@ -63,7 +70,7 @@ class ApiServer:
         database: Database,
         lifecycle: Lifecycle,
         jobs: Jobs,
-        pulse: Pulse,
+        loop: ReconcileLoop,
         service: "_ApiService",
         metadata: MetadataServer | None,
         lock: int,
@@ -74,7 +81,7 @@ class ApiServer:
         self._database = database
         self._lifecycle = lifecycle
         self._jobs = jobs
-        self._pulse = pulse
+        self._loop = loop
         self._lock = lock
         self._log = log
         self.routes = service.routes
@@ -83,44 +90,44 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; connections wait in the queue until it is served."""
+        """The listening port; connections queue until ``serve``."""
         return self._front.server_port
 
     @property
     def metadata_port(self) -> int | None:
-        """The port of the machines' metadata server, None without one."""
+        """The port of the metadata server, or None."""
         return self._metadata.server_port if self._metadata else None
 
     def recover(self) -> None:
-        """Take up what an earlier server left; call once, before ``serve``."""
+        """Resume the work of an earlier server; call once, before ``serve``."""
         if self._metadata:
             self._metadata.start()
         self._lifecycle.recover()
-        self._pulse.start()
+        self._loop.start()
 
-    def serve(self, patience: float = 8.0) -> None:
-        """Serve until ``stop``; then let work under way end (``patience`` s) and close.
+    def serve(self, grace_s: float = 8.0) -> None:
+        """Serve until ``stop``; then wait ``grace_s`` for jobs and close.
 
-        What has not ended by then is written down, and goes on at the next start.
+        Unfinished jobs are recorded and resume at the next start.
         """
         self._log.info("serving %s", self.endpoint)
         try:
-            self._front.serve_forever(poll_interval=0.1)
+            self._front.serve_forever(POLL_S)
         finally:
-            self.close(patience)
+            self.close(grace_s)
 
     def stop(self) -> None:
-        """Make ``serve`` return; returns at once itself."""
+        """Make ``serve`` return; does not wait for it."""
         threading.Thread(target=self._front.shutdown, daemon=True).start()
 
-    def close(self, patience: float = 8.0) -> None:
-        """Close a server that isn't served (any more): port, work under way, state, log."""
+    def close(self, grace_s: float = 8.0) -> None:
+        """Close a server that is not serving: port, jobs, state, log."""
         self._front.server_close()
-        self._pulse.stop()
-        ended = self._jobs.stop(patience)
+        self._loop.stop()
+        ended = self._jobs.stop(grace_s)
         if self._metadata:
             self._metadata.close()
-        self._log.info("stopped%s", "" if ended else "; work under way goes on at the next start")
+        self._log.info("stopped%s", "" if ended else "; unfinished jobs resume at the next start")
         self._database.close()
         os.close(self._lock)
         for handler in tuple(self._log.handlers):
@@ -129,7 +136,7 @@ class ApiServer:
 
 
 class _ApiService:
-    """Answers one request: who calls, what is asked, a fault that is due, the method."""
+    """Answers one request: authenticate, route, apply faults, call the method."""
 
     def __init__(
         self,
@@ -149,7 +156,7 @@ class _ApiService:
         self._log = log
 
     def answer(self, request: Request) -> Answer:
-        """Answer, and log verb, path, code and method; never the query or a header."""
+        """Answer and log verb, path, code and method, but neither query nor headers."""
         found = self._router.find(request.verb, request.target)
         name = found[0].name if found else "-"
         answer = self._guarded(request, found)
@@ -167,7 +174,7 @@ class _ApiService:
             return Answer(error.code, _refusal(request, error), headers)
         except Exception:
             self._log.exception("%s %s failed", request.verb, urlsplit(request.target).path)
-            error = ApiError(500, "Internal error; the cloud's server.log says what it is")
+            error = ApiError(500, "Internal error; see the cloud's server.log")
             return Answer(500, _refusal(request, error))
 
     def _answered(self, request: Request, found: tuple[Route, Mapping[str, str]] | None) -> Answer:
@@ -178,21 +185,21 @@ class _ApiService:
             raise no_such_method(request.verb, request.target)
         route, names = found
         self._project.check_project(route.name, names)
-        stroke = self._faults.strike(route.name, names.get("zone", ""))
-        if stroke.delay:
-            time.sleep(stroke.delay)
-        if stroke.error is not None:
-            raise stroke.error
-        if stroke.drop == DROP_BEFORE:
+        effect = self._faults.effect(route.name, names.get("zone", ""))
+        if effect.delay:
+            time.sleep(effect.delay)
+        if effect.error is not None:
+            raise effect.error
+        if effect.drop == DROP_BEFORE:
             return Answer(0, {}, dropped=True)
         query = query_of(route, request.target)
         fails = self._faults.outcome(route.name, names.get("zone", "")) if route.begins else None
         body = route.handler(Call(names, query, request.content, fails, route.version))
-        return Answer(200, body, dropped=stroke.drop == DROP_AFTER)
+        return Answer(200, body, dropped=effect.drop == DROP_AFTER)
 
 
 def _refusal(request: Request, error: ApiError) -> dict[str, Any]:
-    """Write an error in the shape of the API that was asked."""
+    """Return an error in the shape of the called API."""
     return body_of(error) if _is_for_compute(request) else error.body()
 
 
@@ -207,17 +214,16 @@ def create_server(
     *,
     project: str = PROJECT,
     zones: Sequence[str] = catalog.ZONES,
-    hands: int = 4,
+    parallel: int = 4,
     metadata_at: tuple[str, int] | None = None,
 ) -> ApiServer:
-    """Make a server on 127.0.0.1:``port`` (0: any free one) whose state is in ``state_dir``.
+    """Create a server on 127.0.0.1:``port`` (0: any free one) with its state in ``state_dir``.
 
-    Makes or opens ``state.sqlite`` and ``server.log`` there and writes ``service-account.json``
-    (0600) for this endpoint. ``hands`` bounds the machines worked on at once; ``metadata_at`` is
-    the address and port (0: any free one) of the machines' metadata server. The ports are taken
-    on return, but nothing is answered before ``serve``. Raises OSError if the port is in
-    use, AlreadyServedError if a process serves this directory, RuntimeError for a state of
-    another version.
+    Creates or opens ``state.sqlite`` and ``server.log`` there and writes ``service-account.json``
+    (0600) for this endpoint. At most ``parallel`` machines are worked on at once; ``metadata_at``
+    is the address and port (0: any free one) of the metadata server. Both ports listen on return,
+    but are not answered before ``serve``. Raises OSError if a port is in use, AlreadyServedError
+    if a process serves this directory, RuntimeError for the state of a newer version.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
     with _undone_on_error() as undo:
@@ -233,25 +239,30 @@ def create_server(
         metadata = None
         if metadata_at:
             known = Metadata(database, project)
-            database.changed = known.changes.tell
+            database.changed = known.changes.add
             metadata = MetadataServer(metadata_at, known, log)
             undo.append(metadata.server_close)
     parent = f"projects/{project}"
-    jobs = Jobs(log, hands)
+    jobs = Jobs(log, parallel)
     faults = Faults(zones)
     lifecycle = Lifecycle(database, machines, parent, jobs, faults.lateness, log)
     quota = Quota(database, parent, faults)
     queue = Queue(database, machines, parent, lifecycle, faults.shortage, faults.reuses_addresses)
-    looks = (lifecycle.preempt_the_due, lifecycle.boot_the_late, lifecycle.sweep_again, queue.look)
-    pulse = Pulse(looks, log)
-    jobs.changed = pulse.wake
+    steps = (
+        lifecycle.preempt_due_nodes,
+        lifecycle.boot_late_machines,
+        lifecycle.retry_sweep,
+        queue.reconcile,
+    )
+    loop = ReconcileLoop(steps, log)
+    jobs.changed = loop.wake
     served = Project(project, sorted(zones), faults)
     worker_faults = WorkerFaults(database, served, lifecycle, machines)
     changes = NodeChanges(database, served, lifecycle, machines)
     tpu_routes = (
         *Nodes(database, served, lifecycle, machines, quota, faults).routes(),
         *changes.routes(),
-        *QueuedResources(database, served, lifecycle, quota, pulse.wake).routes(),
+        *QueuedResources(database, served, lifecycle, quota, loop.wake).routes(),
         *Operations(database, served).routes(),
         *Locations(served).routes(),
     )
@@ -261,15 +272,15 @@ def create_server(
         *alpha_twins(tpu_routes),
         *v1_twins(tpu_routes),
         *Alpha(database, served, changes).routes(),
-        *compute_routes(database, served, endpoint, machines, pulse.wake),
+        *compute_routes(database, served, endpoint, machines, loop.wake),
         *worker_faults.routes(),
         *Admin(
-            database, served, lifecycle, machines, faults, worker_faults.relieve_all, pulse.wake
+            database, served, lifecycle, machines, faults, worker_faults.clear_all, loop.wake
         ).routes(),
     )
     faults.methods = frozenset(route.name for route in routes)
     service = _ApiService(routes, accounts, served, faults, f"{endpoint}/", log)
-    return ApiServer(front, database, lifecycle, jobs, pulse, service, metadata, lock, log)
+    return ApiServer(front, database, lifecycle, jobs, loop, service, metadata, lock, log)
 
 
 @contextmanager
@@ -284,7 +295,7 @@ def _undone_on_error() -> Iterator[list]:
 
 
 def _lock(state_dir: Path) -> int:
-    """Hold the directory for this process: the kernel lets go of it however the process ends."""
+    """Lock the directory; the kernel releases it when the process ends in any way."""
     descriptor = os.open(state_dir / "state.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,7 +306,7 @@ def _lock(state_dir: Path) -> int:
 
 
 def _open_log(state_dir: Path) -> logging.Logger:
-    """Open the server's log, a logger of its own for each server of a process."""
+    """Open the server's log; each server of a process has its own logger."""
     log = logging.Logger(f"localcloud.{state_dir.name}", logging.INFO)
     handler = logging.FileHandler(state_dir / LOG_FILE)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Version(StrEnum):
-    """One version, by the first segment of its paths."""
+    """A version, by the first segment of its paths."""
 
     V1 = "v1"
     V2 = "v2"

@@ -1,7 +1,7 @@
-"""Faults of one worker: its machine hangs, loses its network, has a full disk, dies.
+"""Faults of single workers: hang, lost network, full disk, power off.
 
-The API goes on showing the node as it was, READY: so does Google's, where it is the worker that
-cannot be reached. What a machine suffers is asked of the machine, so that it outlives the server.
+The API still shows the node as READY, like Google's for an unreachable worker. Faults are read from
+the machines, so that they outlive the server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from localcloud.api.node_table import RUN, Node, NodeTable, Worker
 from localcloud.api.nodes import chosen_workers
 from localcloud.api.project import Project
 from localcloud.api.routing import Call, Route
-from localcloud.machines.seam import TROUBLES, MachineError, Machines, Trouble
+from localcloud.machines.interface import MACHINE_FAULTS, MachineError, MachineFault, Machines
 
 
 class WorkerFaults:
-    """Answers what makes single workers fail, and mends them."""
+    """Answers the methods that inject and clear faults of workers."""
 
     def __init__(
         self, database: Database, project: Project, lifecycle: Lifecycle, machines: Machines
@@ -31,11 +31,11 @@ class WorkerFaults:
         self._machines = machines
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the methods with their paths."""
+        """Return the routes."""
         here = "/_localcloud"
         verbs = {
-            "afflict": self.afflict,
-            "relieve": self.relieve,
+            "inject": self.inject,
+            "clear": self.clear,
             "powerOff": self.power_off,
             "powerOn": self.power_on,
         }
@@ -44,7 +44,7 @@ class WorkerFaults:
             "InZone": f"{here}/locations/{{zone}}/nodes/{{node}}",
         }
         return (
-            Route("localcloud.troubles", "GET", f"{here}/troubles", self.show),
+            Route("localcloud.workerFaults", "GET", f"{here}/workerFaults", self.show),
             *(
                 Route(f"localcloud.{verb}{suffix}", "POST", f"{node}:{verb}", handler)
                 for verb, handler in verbs.items()
@@ -53,53 +53,53 @@ class WorkerFaults:
         )
 
     def show(self, call: Call) -> Mapping[str, Any]:
-        """Give the workers in trouble: ``{workers[]{worker, zone, troubles[]}}``."""
+        """Return the workers with faults: ``{workers[]{worker, zone, faults[]}}``."""
         found = []
         for node in self._nodes.everything():
             for worker in node.workers:
-                if troubles := list(self._machines.troubles(worker.machine)):
+                if faults := list(self._machines.faults(worker.machine)):
                     name = f"{node.node_id}-w{worker.index}"
-                    found.append({"worker": name, "zone": node.zone, "troubles": troubles})
+                    found.append({"worker": name, "zone": node.zone, "faults": faults})
         return {"workers": found}
 
-    def relieve_all(self) -> None:
-        """Take every trouble from every machine."""
+    def clear_all(self) -> None:
+        """Clear all faults of all machines."""
         for node in self._nodes.everything():
             for worker in node.workers:
-                for trouble in self._machines.troubles(worker.machine):
-                    with suppress(MachineError):  # it went off meanwhile: so did its trouble
-                        self._machines.relieve(worker.machine, trouble)
+                for fault in self._machines.faults(worker.machine):
+                    with suppress(MachineError):  # powered off meanwhile, which ends its faults
+                        self._machines.clear(worker.machine, fault)
 
-    def afflict(self, call: Call) -> Mapping[str, Any]:
-        """Put workers into a trouble: ``{workerIds[], trouble}``, all of them without ids."""
+    def inject(self, call: Call) -> Mapping[str, Any]:
+        """Inject a fault: ``{workerIds[], fault}``; without ids, into all workers."""
         body = call.json()
-        trouble = _trouble(body.get("trouble"))
-        return self._each(call, lambda _, worker: self._machines.afflict(worker.machine, trouble))
+        fault = _fault(body.get("fault"))
+        return self._each(call, lambda _, worker: self._machines.inject(worker.machine, fault))
 
-    def relieve(self, call: Call) -> Mapping[str, Any]:
-        """Take a trouble from workers, or all where none is said: ``{workerIds[], trouble}``."""
-        said = call.json().get("trouble")
-        troubles: Sequence[Trouble] = TROUBLES if said is None else [_trouble(said)]
+    def clear(self, call: Call) -> Mapping[str, Any]:
+        """Clear a fault, or all if ``fault`` is omitted: ``{workerIds[], fault}``."""
+        name = call.json().get("fault")
+        faults: Sequence[MachineFault] = MACHINE_FAULTS if name is None else [_fault(name)]
 
-        def relieve(_: Node, worker: Worker) -> None:
-            for trouble in troubles:
-                self._machines.relieve(worker.machine, trouble)
+        def clear(_: Node, worker: Worker) -> None:
+            for fault in faults:
+                self._machines.clear(worker.machine, fault)
 
-        return self._each(call, relieve)
+        return self._each(call, clear)
 
     def power_off(self, call: Call) -> Mapping[str, Any]:
-        """Let workers' machines die at once: ``{workerIds[]}``."""
+        """Cut the power of workers' machines: ``{workerIds[]}``."""
         return self._each(call, self._lifecycle.power_off)
 
     def power_on(self, call: Call) -> Mapping[str, Any]:
-        """Begin to boot workers' machines that are off: ``{workerIds[]}``."""
+        """Begin to boot workers' machines: ``{workerIds[]}``."""
         return self._each(call, self._lifecycle.boot)
 
     def _each(self, call: Call, verb: Any) -> Mapping[str, Any]:
-        """Do it to each worker that the body names; answers their names."""
+        """Call ``verb`` for each worker in the body; return their names."""
         node = one_node(call, self._nodes, self._project)
         if node.wanted != RUN or not node.workers:
-            raise failed_precondition(f"{node.node_id} is {node.state}: it has no machines to fail")
+            raise failed_precondition(f"{node.node_id} is {node.state}: it has no machines")
         workers = chosen_workers(node, call.json().get("workerIds", []))
         for worker in workers:
             try:
@@ -109,7 +109,7 @@ class WorkerFaults:
         return {"workers": [f"{node.node_id}-w{worker.index}" for worker in workers]}
 
 
-def _trouble(said: Any) -> Trouble:
-    if said not in TROUBLES:
-        raise invalid("trouble", f"trouble is {said!r}, not one of {', '.join(TROUBLES)}")
-    return said
+def _fault(name: Any) -> MachineFault:
+    if name not in MACHINE_FAULTS:
+        raise invalid("fault", f"fault is {name!r}, not one of {', '.join(MACHINE_FAULTS)}")
+    return name

@@ -1,1 +1,1 @@
-"""The machines behind the API: images, network, and the kinds of machine."""
+"""The machines behind the API: images, network and the kinds of machine."""

@@ -1,11 +1,11 @@
-"""Wait until a machine that boots answers ssh, or say why it does not."""
+"""Wait until a booting machine answers ssh."""
 
 import socket
 import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
 
-from localcloud.machines.seam import MachineError
+from localcloud.machines.interface import MachineError
 
 
 def until_ssh(
@@ -13,29 +13,30 @@ def until_ssh(
     address: IPv4Address,
     *,
     deadline_s: float,
-    patience_s: float,
+    greeting_s: float,
     alive: Callable[[str], bool],
-    last_words: Callable[[str], str],
+    console_tail: Callable[[str], str],
 ) -> None:
-    """Return when the machine's sshd answers; raise MachineError if it dies or is too late.
+    """Wait for the machine's sshd; raise MachineError if the machine dies or is too late.
 
-    ``patience_s`` is how long one greeting may take.
+    ``greeting_s`` is how long one connection waits for the greeting.
     """
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
-        if answers_ssh(address, patience_s):
+        if answers_ssh(address, greeting_s):
             return
         if not alive(name):
-            raise MachineError(f"{name}: it does not boot; {last_words(name)}")
+            raise MachineError(f"{name}: boot failed; {console_tail(name)}")
         time.sleep(0.1)
-    raise MachineError(f"{name}: no ssh on {address} after {deadline_s:.0f} s; {last_words(name)}")
+    tail = console_tail(name)
+    raise MachineError(f"{name}: no ssh on {address} after {deadline_s:.0f} s; {tail}")
 
 
-def answers_ssh(address: IPv4Address, patience_s: float) -> bool:
-    """Tell whether an sshd greets on port 22 (RFC 4253, section 4.2) within ``patience_s``."""
+def answers_ssh(address: IPv4Address, greeting_s: float) -> bool:
+    """Return whether an sshd greets on port 22 (RFC 4253, section 4.2) within ``greeting_s``."""
     try:
         with socket.create_connection((str(address), 22), timeout=1.0) as connection:
-            connection.settimeout(patience_s)
+            connection.settimeout(greeting_s)
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False

@@ -1,6 +1,6 @@
-"""One control group a machine, so that a machine can be ended whole on a host without systemd.
+"""One control group per machine, to kill a machine whole on a host without systemd.
 
-Where systemd runs the host it makes the groups (as transient units) and this file is not used.
+On a host with systemd, transient units have this role.
 """
 
 import contextlib
@@ -11,19 +11,19 @@ from localcloud.failure import CloudError
 
 
 def hierarchy() -> Path:
-    """Find where the unified hierarchy (cgroup2) is mounted on this host."""
+    """Return where the unified hierarchy (cgroup2) is mounted on this host."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):
             return Path(fields.split()[4])
     raise CloudError(
-        "this host has no cgroup2 hierarchy, which the machines need: "
+        "this host has no cgroup2 hierarchy, which machines need. Mount it: "
         "mount -t cgroup2 none /sys/fs/cgroup"
     )
 
 
 def _legacy_systemd() -> Path | None:
-    """Find the v1 ``name=systemd`` hierarchy, which a hybrid host has beside the unified one."""
+    """Return the v1 ``name=systemd`` hierarchy that a hybrid host also has."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup ") and "name=systemd" in kind:
@@ -33,13 +33,13 @@ def _legacy_systemd() -> Path | None:
 
 
 def hierarchies() -> list[Path]:
-    """Every hierarchy in which a machine gets a group of its own, the unified one first."""
+    """Return every hierarchy in which a machine gets a group, the unified one first."""
     legacy = _legacy_systemd()
     return [hierarchy(), *([legacy] if legacy else [])]
 
 
 def make(prefix: str, machine: str) -> list[Path]:
-    """Make the machine's groups below the cloud's and name them."""
+    """Create the machine's groups below the cloud's and return them."""
     groups = [top / prefix / machine for top in hierarchies()]
     for group in groups:
         group.mkdir(parents=True, exist_ok=True)
@@ -47,18 +47,18 @@ def make(prefix: str, machine: str) -> list[Path]:
 
 
 def remove(prefix: str, machine: str) -> None:
-    """Kill all that lives in the machine's group, at once, and take the group away."""
+    """Kill all processes of the machine's group and remove the group."""
     unified = hierarchy() / prefix / machine
     with contextlib.suppress(FileNotFoundError):
         (unified / "cgroup.kill").write_text("1")  # cgroup-v2.rst, "cgroup.kill", Linux 5.14
     for top in hierarchies():
         _remove_tree(top / prefix / machine)
         with contextlib.suppress(OSError):
-            (top / prefix).rmdir()  # the cloud's own group goes with its last machine
+            (top / prefix).rmdir()  # succeeds after the cloud's last machine
 
 
 def populated(prefix: str, machine: str) -> bool:
-    """Tell whether anything lives in the machine's group (cgroup-v2.rst, "cgroup.events")."""
+    """Return whether the machine's group has a process (cgroup-v2.rst, "cgroup.events")."""
     try:
         events = (hierarchy() / prefix / machine / "cgroup.events").read_text()
     except OSError:
@@ -67,13 +67,13 @@ def populated(prefix: str, machine: str) -> bool:
 
 
 def machines(prefix: str) -> list[str]:
-    """Name the machines that have a group."""
+    """Return the names of the machines that have a group."""
     top = hierarchy() / prefix
     return sorted(group.name for group in top.iterdir() if group.is_dir()) if top.is_dir() else []
 
 
 def _remove_tree(group: Path) -> None:
-    """Remove a group and those below it; a group is busy for a moment after its last process."""
+    """Remove a group with its children, which stay busy for a moment after the last process."""
     deadline = time.monotonic() + 5.0
     while group.is_dir():
         below = sorted((p for p in group.rglob("*") if p.is_dir()), reverse=True)

@@ -1,8 +1,7 @@
-"""The root file system that every machine starts from: made once by mmdebstrap, then cached.
+"""The machines' root file system: built once by mmdebstrap, then cached.
 
-It has what a TPU VM has before anybody sets it up: systemd, sshd, sudo, Python, and the tools that
-scripts for TPU VMs call. What training needs is the roles' work. It comes from the package sources
-that this host itself is configured with.
+It has what a TPU VM has before setup: systemd, sshd, sudo, Python, and the tools that scripts for
+TPU VMs call. Packages come from the sources that this host is configured with.
 """
 
 import contextlib
@@ -32,12 +31,12 @@ PACKAGES = (
     "libpam-systemd",
     "openssh-server",
     "python3",
-    "python3-apt",  # as in the images of Google's TPU VMs: Ansible installs packages by it
+    "python3-apt",  # as in Google's images of TPU VMs; Ansible's apt module needs it
     "sudo",
     "systemd",
     "systemd-sysv",
     "udev",
-    # Only other people's scripts call these.
+    # For users' scripts.
     "git",
     "lsof",
     "patch",
@@ -48,19 +47,19 @@ PACKAGES = (
 )
 DEBIAN_SUITE = "trixie"
 SUITES = ("bullseye", "bookworm", "trixie")
-RECIPE = 2  # raise it when build() makes something else of the same packages
+RECIPE = 2  # raise it when _finish() changes
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _OURS = re.compile(
     r"[a-z]+-[0-9a-f]{12}(\.[0-9a-f]{8}\.ext4|\.accelerator|\.qemu)?(\.partial-\d+)?"
 )
-# What follows ends with this process, however that ends (SIGKILL too), with all that it started,
-# and its mounts are seen by nobody else (prctl(2), pid_namespaces(7)).
+# Prefix of a command that dies with this process (also by SIGKILL), with all its children, and
+# whose mounts are private to it (prctl(2), pid_namespaces(7)).
 LEASH = (
     *("setpriv", "--pdeathsig", "KILL", "--"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
 )
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
-# What a machine here must not do, or need not: its clock, disks and updates are the host's.
+# Units that a machine does not need: clock, disks and updates are the host's.
 _MASKED = (
     "apt-daily-upgrade.timer",
     "apt-daily.timer",
@@ -74,7 +73,7 @@ _MASKED = (
 
 @dataclass(frozen=True)
 class Source:
-    """One configured package source, as ``apt-get indextargets`` tells it."""
+    """One configured package source, from ``apt-get indextargets``."""
 
     uri: str
     release: str
@@ -82,20 +81,20 @@ class Source:
 
 
 def configured_sources() -> list[Source]:
-    """Ask apt for this host's package sources, however they were written down."""
-    told = _output(
+    """Return this host's package sources, according to apt."""
+    lines = _output(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)",
          "Created-By: Packages"]
     )  # fmt: skip
-    return [Source(*line.split("|")) for line in told.splitlines() if line.count("|") == 2]
+    return [Source(*line.split("|")) for line in lines.splitlines() if line.count("|") == 2]
 
 
 def base_lines(
     sources: Iterable[Source], os_release: dict[str, str], suite: str = ""
 ) -> tuple[str, list[str]]:
-    """Choose the suite and the ``deb`` lines of the image from the host's own sources.
+    """Return the image's suite and ``deb`` lines, derived from the host's package sources.
 
-    A Debian host gives Debian 13, or another ``suite`` of SUITES, from its own mirror; an Ubuntu
+    A Debian host gives Debian 13, or another ``suite`` of SUITES, from the host's mirror; an Ubuntu
     host gives its own release.
     """
     sources = list(sources)
@@ -103,8 +102,8 @@ def base_lines(
     own = [s for s in sources if s.release == codename and s.component == "main"]
     if os_release.get("ID") not in ("debian", "ubuntu") or not own:
         raise CloudError(
-            "the local cloud needs a Debian or Ubuntu host with a package source for its own "
-            f"release ({codename or 'unknown'}), and none is configured. Add its deb line to "
+            "the local cloud needs a Debian or Ubuntu host, and no package source is configured "
+            f"for this host's release ({codename or 'unknown'}). Add its deb line to "
             "/etc/apt/sources.list, then run: apt-get update"
         )
     if os_release["ID"] == "debian":
@@ -112,7 +111,7 @@ def base_lines(
         return suite, [f"deb {own[0].uri} {suite} main"]
     if suite not in ("", codename):
         raise CloudError(
-            f"--suite: only a Debian host makes machines of {suite}, and this one is {codename}. "
+            f"--suite: only a Debian host can create machines of {suite} (this is {codename}). "
             f"Run the same command without --suite {suite}"
         )
     related = [s for s in sources if s.release.startswith(codename)]
@@ -125,34 +124,33 @@ def base_lines(
 
 
 def sources(suite: str = "") -> tuple[str, list[str], list[str]]:
-    """Give the suite, the ``deb`` lines and apt's options for what is made on this host."""
+    """Return the suite, the ``deb`` lines and apt's options for a tree built on this host."""
     suite, lines = base_lines(configured_sources(), os_release(), suite)
     return suite, lines, acquire_options(_output(["apt-config", "dump", "Acquire"]))
 
 
 def acquire_options(dump: str) -> list[str]:
-    """Keep what ``apt-config dump`` says of proxies and validity checks, for the machines."""
+    """Return the proxy and validity settings of ``apt-config dump``."""
     kept = re.compile(r"Acquire::(https?::|Check-)[^\"]*\"[^\"]+\";")
     return [line for line in dump.splitlines() if kept.fullmatch(line)]
 
 
 def certificates(pem: str) -> list[str]:
-    """Split a bundle of certificates."""
+    """Split a PEM bundle into its certificates."""
     return _CERTIFICATE.findall(pem)
 
 
 def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
-    """Give the certificates that the host trusts and the image does not (a company's own, say)."""
+    """Return the certificates that only the host trusts, such as a company's own."""
     known = {ssl.PEM_cert_to_DER_cert(pem) for pem in certificates(image_pem)}
     return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in known]
 
 
 def ensure(say: Callable[[str], None], also: tuple[str, ...] = (), suite: str = "") -> Path:
-    """Give the image's directory, making it first if it is not there; ``say`` gets the progress.
+    """Return the image's directory; build the image first if it is missing.
 
-    ``also`` names packages that this one has beyond PACKAGES: its own kernel, say; ``suite`` is
-    the release that it is of, by default as ``base_lines`` chooses.
-    Raises CloudError if it cannot be made; a half-made image is never left under its name.
+    ``also`` lists packages beyond PACKAGES, such as a kernel; ``suite`` is as in ``base_lines``.
+    Raises CloudError if the build fails, which leaves no partial image under its name.
     """
     packages = PACKAGES + also
     suite, lines, options = sources(suite)
@@ -181,7 +179,7 @@ def ensure(say: Callable[[str], None], also: tuple[str, ...] = (), suite: str = 
 
 @contextlib.contextmanager
 def alone(say: Callable[[str], None]) -> Iterator[None]:
-    """Let one at a time make or remove what is in the cache; who finds it made waits for nobody."""
+    """Hold the lock for building and removing cached images."""
     while True:
         images_directory().mkdir(parents=True, exist_ok=True)
         handle = os.open(images_directory(), os.O_RDONLY)
@@ -189,10 +187,10 @@ def alone(say: Callable[[str], None]) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say("waiting: another local cloud makes a root file system for machines")
+                say("waiting: another local cloud is building the machines' root file system")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is(images_directory(), handle):
-                continue  # it was removed meanwhile: the lock is nobody's any more
+                continue  # the directory was replaced meanwhile, so this lock guards nothing
             yield
             return
         finally:
@@ -212,7 +210,7 @@ def _build(
     say: Callable[[str], None],
     packages: tuple[str, ...] = PACKAGES,
 ) -> None:
-    say(f"making the machines' root file system ({suite}), once")
+    say(f"building the machines' root file system ({suite}), once")
     command = [
         *bootstrap("minbase", packages, suite, options),
         str(partial_of(image)),
@@ -224,9 +222,9 @@ def _build(
 def bootstrap(
     variant: str, packages: Iterable[str], suite: str, options: Iterable[str] = ()
 ) -> list[str]:
-    """Give mmdebstrap's command up to the tree's path, which the package sources follow.
+    """Return mmdebstrap's command without its last arguments: the tree's path and the sources.
 
-    Leashed, so that what a killed build leaves is nothing but a directory.
+    With LEASH, so that a killed build leaves only a directory.
     """
     return [
         *LEASH,
@@ -237,7 +235,7 @@ def bootstrap(
 
 
 def partial_of(tree: Path) -> Path:
-    """Name what a tree is while this process makes it."""
+    """Return the path at which this process builds a tree."""
     return tree.with_name(f"{tree.name}.partial-{os.getpid()}")
 
 
@@ -247,13 +245,13 @@ def make_tree(
     say: Callable[[str], None],
     finish: Callable[[Path], None] = lambda root: None,
 ) -> None:
-    """Make a tree by a command that makes ``partial_of`` it, whole or not at all.
+    """Build a tree atomically by a command that creates ``partial_of(tree)``.
 
-    Only for who is ``alone``. Raises CloudError.
+    Call it inside ``alone``. Raises CloudError.
     """
     if not shutil.which("mmdebstrap"):
         raise CloudError("mmdebstrap is missing. Run: make env-localcloud")
-    for killed in tree.parent.glob("*.partial-*"):  # nobody else builds: see alone()
+    for killed in tree.parent.glob("*.partial-*"):  # left by a killed build: see alone()
         _remove(killed)
     partial = partial_of(tree)
     tail: list[str] = []
@@ -266,14 +264,14 @@ def make_tree(
         partial.rename(tree)
     except subprocess.CalledProcessError as error:
         raise CloudError(
-            f"making {tree} failed; the last words of mmdebstrap were:\n" + "\n".join(tail)
+            f"{tree}: mmdebstrap failed. The end of its output:\n" + "\n".join(tail)
         ) from error
     finally:
         _remove(partial)
 
 
 def remove_all(say: Callable[[str], None]) -> None:
-    """Remove the cached images, whole and half-made, and nothing else that lies beside them."""
+    """Remove the cached images, whole and partial, and no other files beside them."""
     if not images_directory().exists():
         return
     with alone(say):
@@ -285,7 +283,7 @@ def remove_all(say: Callable[[str], None]) -> None:
 
 
 def _remove(image: Path) -> None:
-    """Remove an image; mmdebstrap has /proc and more mounted in it while it works."""
+    """Remove an image, in which mmdebstrap may have left /proc and other mounts."""
     if image.is_file():
         image.unlink()
         return
@@ -295,7 +293,7 @@ def _remove(image: Path) -> None:
 
 
 def _finish(root: Path, host_pem: str) -> None:
-    """Give the image what is the same for every machine; keys and names are a machine's own."""
+    """Configure what all machines share; each machine gets its own keys and names later."""
     for key in root.glob("etc/ssh/ssh_host_*"):
         key.unlink()
     (root / "etc/machine-id").write_text("")
@@ -327,9 +325,9 @@ def _finish(root: Path, host_pem: str) -> None:
 
 
 def inside(root: Path, *command: str) -> None:
-    """Run a command in a tree; raises CloudError with its last words.
+    """Run a command in a tree; raise CloudError with the end of its output if it fails.
 
-    Nothing of this host's environment goes with it: a TMPDIR of here is no directory there.
+    Its environment is empty, as for example the host's TMPDIR may not exist in the tree.
     """
     done = subprocess.run(
         ["chroot", str(root), *command],
@@ -340,12 +338,12 @@ def inside(root: Path, *command: str) -> None:
         check=False,
     )
     if done.returncode:
-        said = "\n".join(done.stdout.splitlines()[-8:])
-        raise CloudError(f"{' '.join(command)} failed in {root}; its last words were:\n{said}")
+        tail = "\n".join(done.stdout.splitlines()[-8:])
+        raise CloudError(f"{root}: {' '.join(command)} failed. The end of its output:\n{tail}")
 
 
 def _lines(command: list[str]) -> Iterator[str]:
-    """Run a command and give what it says, line by line; raise CalledProcessError if it fails."""
+    """Run a command and yield its output lines; raise CalledProcessError if it fails."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -364,7 +362,7 @@ def _output(command: list[str]) -> str:
 
 
 def os_release() -> dict[str, str]:
-    """Read this host's ``/etc/os-release``."""
+    """Parse this host's ``/etc/os-release``."""
     pairs = (
         line.partition("=") for line in Path("/etc/os-release").read_text().splitlines() if line
     )

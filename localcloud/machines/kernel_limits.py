@@ -1,15 +1,15 @@
-"""Kernel limits that many machines on one host need raised, and put back after the last one."""
+"""Kernel limits that many machines on one host need; restored after the last cloud."""
 
 import contextlib
 from pathlib import Path
 
-# Every booted systemd holds a few inotify instances; Linux allows a user 128 of them.
+# Every booted systemd uses a few inotify instances; Linux allows 128 per user.
 _LIMITS = {Path("/proc/sys/fs/inotify/max_user_instances"): 2048}
 _BEFORE = Path("/run/tpufleet-kernel-limits-before")
 
 
 def raise_for_many_machines() -> None:
-    """Raise what is lower than 32 machines need, remembering what was."""
+    """Raise the limits that are too low for 32 machines; record their old values."""
     lower = {p: int(p.read_text()) for p, want in _LIMITS.items() if int(p.read_text()) < want}
     if lower and not _BEFORE.exists():
         _BEFORE.write_text("".join(f"{path} {value}\n" for path, value in lower.items()))
@@ -19,7 +19,7 @@ def raise_for_many_machines() -> None:
 
 
 def restore_after_the_last_cloud() -> None:
-    """Put the limits back if no cloud's bridge is left on this host."""
+    """Restore the limits if no cloud's bridge is left on this host."""
     if _BEFORE.exists() and not list(Path("/sys/class/net").glob("tpf*")):
         for line in _BEFORE.read_text().splitlines():
             path, _, value = line.partition(" ")

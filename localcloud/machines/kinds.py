@@ -1,4 +1,4 @@
-"""The kinds of machine that a cloud may have: how each is made ready, and found again."""
+"""The kinds of machine: their tools, image and implementation."""
 
 import shutil
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from localcloud.failure import CloudError
 from localcloud.machines import image, nspawn, qemu, qemu_image, qemu_program
+from localcloud.machines.interface import Machines
 from localcloud.machines.network import Network
 from localcloud.machines.nspawn import NspawnMachines
 from localcloud.machines.qemu import QemuMachines
 from localcloud.machines.qemu_image import QemuImage
-from localcloud.machines.seam import Machines
 from localcloud.place import Place
 
 Say = Callable[[str], None]
@@ -19,9 +19,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind: the tools it needs with the command that installs them, and how it is made.
+    """One kind of machine: its tools, the command that installs them, its image and machines.
 
-    ``mnt_shared`` lists what ``/mnt/shared`` can be on such machines, the default first.
+    ``mnt_shared`` lists the possible values of ``/mnt/shared``, the default first.
     """
 
     tools: tuple[str, ...]
@@ -58,10 +58,10 @@ KINDS = {
 DEFAULT = "nspawn"
 
 
-def want_tools(kind: str) -> None:
+def check_tools(kind: str) -> None:
     """Raise CloudError if a tool of this kind is missing."""
     if missing := [tool for tool in KINDS[kind].tools if not shutil.which(tool)]:
         tools = ", ".join(missing)
         raise CloudError(
-            f"{tools} is missing, for machines of kind {kind}. Run: {KINDS[kind].install}"
+            f"{tools} is missing, needed for machines of kind {kind}. Run: {KINDS[kind].install}"
         )

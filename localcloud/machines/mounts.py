@@ -1,11 +1,11 @@
-"""Mount a machine's root (an overlay of the cached image) and take such mounts away again."""
+"""Mount and unmount a machine's disk and its root, an overlay of the cached image."""
 
 import re
 import subprocess
 import time
 from pathlib import Path
 
-from localcloud.machines.seam import MachineError
+from localcloud.machines.interface import MachineError
 from localcloud.place import Place
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -18,15 +18,15 @@ def below(directory: Path) -> list[Path]:
         point = Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]))
         if point.is_relative_to(directory):
             points.append(point)
-    points.reverse()  # of two at one depth the later may need the earlier
+    points.reverse()  # of two at one depth, a later mount may depend on an earlier one
     return sorted(points, key=lambda point: len(point.parts), reverse=True)
 
 
 def disk(point: Path, gib: int) -> Path:
-    """Mount at ``point`` a file system of its own size, in the sparse file beside it.
+    """Mount at ``point`` a file system of ``gib`` GiB, kept in a sparse file beside it.
 
-    So what fills a machine's disk fills not this host's. What it writes is cached once, by its
-    own file system, not by the host's as well (losetup(8), --direct-io). Raises MachineError.
+    A full disk of a machine then does not fill the host's. Writes are cached once, by the file
+    system inside, not also by the host's (losetup(8), --direct-io). Raises MachineError.
     """
     point.mkdir(parents=True, exist_ok=True)
     if point in below(point):
@@ -41,20 +41,20 @@ def disk(point: Path, gib: int) -> Path:
              str(partial))  # fmt: skip
         partial.rename(file)
     _run(point.parent, "mount", "-o", "loop,noatime,discard", str(file), str(point))
-    # Where the host's file system knows no such access, the disk works as it is.
+    # The disk also works where the host's file system has no direct I/O.
     device = _source(point)
     subprocess.run(["losetup", "--direct-io=on", device], capture_output=True, check=False)
     return point
 
 
 def _source(point: Path) -> str:
-    """Name the device that is mounted at ``point``."""
-    asked = ["findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", str(point)]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    """Return the device that is mounted at ``point``."""
+    command = ["findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", str(point)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
-    """Mount ``machine/root``: writes go to the machine's directory or disk, ``lower`` stays."""
+    """Mount ``machine/root`` over ``lower``; writes go to ``disk`` or the machine's directory."""
     upper, work = ((disk or machine) / part for part in ("upper", "work"))
     root = machine / "root"
     for directory in (upper, work, root):
@@ -72,16 +72,16 @@ def _run(machine: Path, *command: str) -> None:
         here = Place(machine.parents[1].name, machine.parents[1])
         there = Place(here.name, Path("/var/tmp/tpufleet", here.name))  # noqa: S108  (root's own)
         raise MachineError(
-            f"{machine.name}: cannot mount its file system ({done.stderr.strip()}). The cloud's "
-            "directory must be on an ordinary disk: "
+            f"{machine.name}: cannot mount its file system ({done.stderr.strip()}). Move the "
+            "cloud to an ordinary disk: "
             f"{here.command('down', '--yes')} && {there.command('up')}"
         )
 
 
 def unmount_below(directory: Path) -> None:
-    """Unmount everything in ``directory``; a mount is busy for a moment after its last process.
+    """Unmount everything in ``directory``, lazily after 5 s; ``below`` lists what could not be.
 
-    What cannot be unmounted within some seconds, or lazily then, stays: ask ``below``.
+    A mount stays busy for a moment after its last process.
     """
     deadline = time.monotonic() + 5.0
     late = False

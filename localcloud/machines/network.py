@@ -1,8 +1,7 @@
-"""The machines' network: a bridge, the way out through NAT, and a name server; all of it this
-cloud's own, found again by the cloud's tag and taken away whole.
+"""The machines' network: a bridge, NAT and a name server, named by the cloud's tag.
 
-Addresses come from 198.18.0.0/15, which RFC 2544 sets aside for tests inside one site, so that
-no company network or VPN of the host is hidden by them.
+Addresses come from 198.18.0.0/15, which RFC 2544 reserves for tests inside one site, so that they
+do not collide with a company network or VPN of the host.
 """
 
 import contextlib
@@ -30,29 +29,33 @@ _FORWARDING_BEFORE = Path("/run/tpufleet-ip-forward-before")
 
 @dataclass(frozen=True)
 class Network:
-    """One cloud's network as it stands on the host."""
+    """One cloud's network on the host."""
 
     place: Place
     subnet: IPv4Network
 
     @property
     def gateway(self) -> IPv4Address:
-        """The host's own address on the bridge, where the name server listens."""
+        """The host's address on the bridge, where the name server listens."""
         return self.subnet[1]
 
     def machine_addresses(self) -> list[IPv4Address]:
-        """The addresses for machines, lowest first."""
+        """Return the addresses for machines, lowest first."""
         return list(self.subnet.hosts())[FIRST_MACHINE - 1 :]
 
 
 def up(
-    place: Place, wanted: IPv4Network | None, say: Callable[[str], None], *, needed: bool = False
+    place: Place,
+    wanted: IPv4Network | None,
+    say: Callable[[str], None],
+    *,
+    is_required: bool = False,
 ) -> Network:
-    """Make the bridge, the NAT table and the name server; what stands already is kept.
+    """Create the bridge, the NAT table and the name server, or keep existing ones.
 
-    Without a wanted subnet, or where it overlaps an address or route of this host, the first is
-    taken that does not; but a wanted one that is ``needed`` is refused then by a CloudError.
-    To be called, as ``down`` is, by one process of the host at a time.
+    If ``wanted`` is None or overlaps an address or route of this host, use the first free subnet;
+    raise CloudError if ``wanted`` ``is_required``. Call this and ``down`` from one process of the
+    host at a time.
     """
     subnet = _present(place)
     if wanted and subnet and wanted != subnet:
@@ -67,13 +70,13 @@ def up(
                 f"{place.command('up', '--subnet', str(spare))}"
             )
         if wanted and subnet != wanted:
-            if needed:
+            if is_required:
                 raise CloudError(
-                    f"this cloud's machines have addresses in {wanted}, which this host now uses "
-                    f"for something else (ip route). Free it, or remove the machines: "
+                    f"the machines' subnet {wanted} is now in use on this host (ip route). "
+                    f"Free it, or remove the machines: "
                     f"{place.command('down', '--yes')} && {place.command('up')}"
                 )
-            say(f"subnet {wanted} is in use on this host: taking {subnet}")
+            say(f"subnet {wanted} is in use on this host: using {subnet}")
         _run("ip", "link", "add", place.bridge, "type", "bridge")
         _run("ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", place.bridge)
     _run("ip", "link", "set", place.bridge, "up")
@@ -87,11 +90,11 @@ def up(
 
 
 def down(place: Place) -> None:
-    """Take away what ``up`` made, whether or not it was made whole."""
+    """Remove what ``up`` created, also if it was interrupted."""
     processes.end(_hosts_option(place), grace_s=2)
     for table in (place.nft_table, place.nft_outside_table, place.nft_metadata_table):
         subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
-    # The kernel takes a dead machine's link away by itself, but some seconds later.
+    # The kernel removes a dead machine's link itself, but only some seconds later.
     ports = [port.name for port in Path(f"/sys/class/net/{place.bridge}/brif").glob("*")]
     for link in [*ports, place.bridge]:
         subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)
@@ -102,7 +105,7 @@ def down(place: Place) -> None:
 
 
 def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
-    """Let the machines find each other by name."""
+    """Publish the machines' names to the name server."""
     lines = [f"{address} {name}\n" for name, address in sorted(names.items())]
     partial = place.hosts.with_suffix(".partial")
     partial.write_text("".join(lines))
@@ -110,16 +113,16 @@ def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
     partial.rename(place.hosts)
     for pid in processes.with_argument(_hosts_option(place)):
         with contextlib.suppress(ProcessLookupError):
-            _hang_up(pid)
+            os.kill(pid, signal.SIGHUP)  # read the hosts again (dnsmasq(8), "NOTES")
 
 
 def publish_outside(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> None:
-    """Let this host reach machines by their external addresses, which map to their own."""
+    """Make machines reachable from this host by their external addresses."""
     _run("nft", "-f", "-", stdin=outside_rules(place, addresses))
 
 
 def outside_rules(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> str:
-    """Write the table that turns external addresses into machines' own, as Google's NAT does."""
+    """Return the nftables table that translates external addresses to machines' own."""
     table = f"table ip {place.nft_outside_table}"
     pairs = ", ".join(f"{external} : {own}" for external, own in sorted(addresses.items()))
     rule = f"dnat to ip daddr map {{ {pairs} }}" if pairs else ""
@@ -136,12 +139,12 @@ delete {table}
 
 
 def publish_metadata(network: Network, port: int) -> None:
-    """Lead the machines' requests for the metadata server to this port of the gateway."""
+    """Redirect the machines' metadata requests to this port of the gateway."""
     _run("nft", "-f", "-", stdin=metadata_rules(network, port))
 
 
 def metadata_rules(network: Network, port: int) -> str:
-    """Write the table that makes the gateway the metadata server of this cloud's machines alone."""
+    """Return the nftables table that makes the gateway this cloud's metadata server."""
     table = f"table ip {network.place.nft_metadata_table}"
     return f"""
 {table}
@@ -156,9 +159,9 @@ delete {table}
 
 
 def nat_rules(place: Place, subnet: IPv4Network) -> str:
-    """Write the cloud's own nftables table: out through NAT, nothing in from elsewhere.
+    """Return the cloud's nftables table: outbound through NAT, no inbound connections.
 
-    Nothing reaches the host's own links either, on which a cloud's VM has its metadata server.
+    Link-local addresses are dropped: on a cloud's VM, the host's metadata server has one.
     """
     return f"""
 table ip {place.nft_table}
@@ -181,7 +184,7 @@ table ip {place.nft_table} {{
 def free_subnet(
     taken: Iterable[IPv4Network], wanted: IPv4Network | None = None, within: IPv4Network = RANGE
 ) -> IPv4Network | None:
-    """Choose a subnet that overlaps nothing of ``taken``: the wanted one, else the first free."""
+    """Return a subnet that overlaps none of ``taken``: the wanted one, else the first free."""
     busy = list(taken)
     for subnet in [*([wanted] if wanted else []), *within.subnets(new_prefix=PREFIX)]:
         if not any(subnet.overlaps(other) for other in busy):
@@ -190,7 +193,7 @@ def free_subnet(
 
 
 def _routes() -> list[IPv4Network]:
-    """Read where this host's addresses and routes lead, but for the default route."""
+    """Return the destinations of this host's addresses and routes, without the default route."""
     taken = []
     for route in json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all")):
         if (destination := route["dst"]) != "default":
@@ -199,11 +202,11 @@ def _routes() -> list[IPv4Network]:
 
 
 def _present(place: Place) -> IPv4Network | None:
-    """Read the subnet of the bridge that stands from before; a half-made bridge is removed."""
+    """Return the subnet of an existing bridge; remove a bridge without an address."""
     if place.bridge not in _links():
         return None
-    told = json.loads(_run("ip", "-json", "-4", "address", "show", "dev", place.bridge))
-    for address in (a for link in told for a in link.get("addr_info", [])):
+    links = json.loads(_run("ip", "-json", "-4", "address", "show", "dev", place.bridge))
+    for address in (a for link in links for a in link.get("addr_info", [])):
         return IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False)
     _run("ip", "link", "delete", place.bridge)
     return None
@@ -229,24 +232,18 @@ def _start_name_server(network: Network) -> None:
         "--local-ttl=1",
         "--cache-size=1000",
         "--log-facility=-",
-        "--user=root",  # it reads the cloud's directory, which only root can
+        "--user=root",  # only root can read the cloud's directory
     ]
     with log_file.open("a") as log:
         done = subprocess.run(command, stdout=log, stderr=log, check=False)
     if done.returncode:
         raise CloudError(
-            f"the machines' name server does not start on {network.gateway}: "
-            f"see the end of {log_file}"
+            f"the machines' name server did not start on {network.gateway}. See {log_file}"
         )
 
 
-def _hang_up(pid: int) -> None:
-    """Ask dnsmasq to read its hosts again (dnsmasq(8), "NOTES")."""
-    os.kill(pid, signal.SIGHUP)
-
-
 def _hosts_option(place: Place) -> str:
-    """The argument by which this cloud's name server is known."""
+    """Return the argument that identifies this cloud's name server process."""
     return f"--addn-hosts={place.hosts}"
 
 

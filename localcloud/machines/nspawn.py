@@ -1,4 +1,4 @@
-"""Machines by systemd-nspawn: a booted systemd, an sshd and an address, on the host's kernel."""
+"""systemd-nspawn machines: a booted systemd with sshd and an address, on the host's kernel."""
 
 import json
 import shutil
@@ -11,26 +11,32 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from localcloud.machines import boot_wait, control_groups, mounts, network, processes
-from localcloud.machines import nspawn_troubles as of_nspawn
+from localcloud.machines import (
+    boot_wait,
+    control_groups,
+    machine_faults,
+    mounts,
+    network,
+    processes,
+)
 from localcloud.machines.guest import agent
-from localcloud.machines.roster import Roster
-from localcloud.machines.seam import TROUBLES, MachineError, MachineSpec, SweepError, Trouble
+from localcloud.machines.interface import MACHINE_FAULTS, MachineError, MachineFault, MachineSpec
+from localcloud.machines.roster import Roster, delete_all
 from localcloud.place import Place
 
 TOOLS = ("bridge", "mkfs.ext4", "mount", "nsenter", "systemd-nspawn", "umount")
 BOOT_DEADLINE_S = 90.0
 GREETING_S = 2.0
-POWER_OFF_GRACE_S = 0.0  # a cloud does not wait for a guest either when its node is deleted
+POWER_OFF_GRACE_S = 0.0  # like a cloud, which deletes a node without waiting for its guest
 _SYSTEMD_HOST = Path("/run/systemd/system")
-LINKS = "host0 eth0"  # what nspawn and what a kernel of its own call the machine's one network link
-OPEN_FILES = "1024:1048576"  # soft and hard; nspawn takes the nearest that the host allows
+LINKS = "host0 eth0"  # the network link's name in an nspawn machine, and in one with its own kernel
+OPEN_FILES = "1024:1048576"  # soft and hard limit; nspawn uses the nearest that the host allows
 DISK_GIB = 100  # a TPU VM's boot disk; sparse here
-HOST_KEYS = "host-keys"  # beside the machine's disk, which a machine that is off has not mounted
+HOST_KEYS = "host-keys"  # beside the machine's disk, which is not mounted while the machine is off
 _DISK, _BALLAST = "disk", "ballast"
-_KEY_TYPES = ("ed25519", "ecdsa")  # as RSA's primes are most of what making a machine costs
-# nspawn ends with 133 when the machine asks for a reboot and somebody else keeps the unit
-# (systemd-nspawn(1), "--keep-unit"); a host with systemd has RestartForceExitStatus= for it.
+_KEY_TYPES = ("ed25519", "ecdsa")  # no RSA: its key would be most of the cost of a machine
+# With --keep-unit, nspawn exits with 133 when the machine asks for a reboot (systemd-nspawn(1));
+# on a host with systemd, RestartForceExitStatus= handles it.
 _BOOT_LOOP = """
 while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
 while :; do "$@"; code=$?; [ "$code" = 133 ] || exit "$code"; done
@@ -39,10 +45,10 @@ while :; do "$@"; code=$?; [ "$code" = 133 ] || exit "$code"; done
 
 @dataclass
 class NspawnMachines:
-    """The machines of one cloud. Nothing is kept in memory that a restart would lose.
+    """The nspawn machines of one cloud. All state is on disk, so that a restart loses nothing.
 
-    ``shared`` is the host's directory that all of them have as ``/mnt/shared``; without it each
-    has a directory of its own disk there.
+    ``shared`` is the host's directory mounted as ``/mnt/shared``; None leaves each machine a
+    directory on its own disk.
     """
 
     place: Place
@@ -55,16 +61,16 @@ class NspawnMachines:
         self.roster = Roster(self.place)
 
     def start(self, spec: MachineSpec) -> None:
-        """Make and boot the machine; return when its sshd answers. Raises MachineError."""
+        """Create and boot the machine; return when its sshd answers. Raises MachineError."""
         if not self.alive(spec.name):
             directory = self._directory(spec.name)
             if directory.exists():
                 self.power_off(spec.name)
             directory.mkdir(parents=True, exist_ok=True)
             disk = mounts.disk(directory / _DISK, DISK_GIB)
-            of_nspawn.free(disk / _BALLAST)
+            machine_faults.free(disk / _BALLAST)
             root = mounts.overlay(self.image, directory, disk)
-            if not self.roster.knows(spec.name):  # later its files are the guest's to write
+            if not self.roster.knows(spec.name):  # later, its files belong to the guest
                 furnish(root, spec, self.network)
                 shutil.rmtree(directory / HOST_KEYS, ignore_errors=True)
                 (directory / HOST_KEYS).mkdir()
@@ -77,13 +83,13 @@ class NspawnMachines:
             spec.name,
             spec.address,
             deadline_s=BOOT_DEADLINE_S,
-            patience_s=GREETING_S,
+            greeting_s=GREETING_S,
             alive=self.alive,
-            last_words=self.roster.last_words,
+            console_tail=self.roster.console_tail,
         )
 
     def power_off(self, name: str) -> None:
-        """End whatever runs of the machine, at once, and unmount it; its files stay."""
+        """Kill the machine's processes and unmount its disk; its files stay."""
         if _SYSTEMD_HOST.is_dir():
             for verb in (["kill", "--signal=KILL"], ["stop"]):
                 subprocess.run(["systemctl", *verb, self._unit(name)], capture_output=True,
@@ -91,56 +97,56 @@ class NspawnMachines:
         else:
             control_groups.remove(self.place.unit_prefix, name)
         processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
-        # The kernel takes its time over a dead machine's network; the next boot wants the name.
+        # The kernel removes a dead machine's link late, and the next boot needs the name.
         subprocess.run(["ip", "link", "delete", "dev", f"vb-{name}"], capture_output=True,
                        check=False)  # fmt: skip
         mounts.unmount_below(self._directory(name))
-        # A killed nspawn leaves these; systemd 257 refuses to start over them.
+        # A killed nspawn leaves these, and systemd 257 refuses to start over them.
         for part in ("propagate", "unix-export"):
             left = Path("/run/systemd/nspawn") / part / name
             mounts.unmount_below(left)
             shutil.rmtree(left, ignore_errors=True)
 
     def shut_down(self, name: str) -> None:
-        """Press the power button: nspawn tells the guest's systemd to halt (systemd-nspawn(1))."""
-        processes.tell(self._root_option(name), signal.SIGTERM)
+        """Shut the guest down: nspawn tells its systemd to halt on TERM (systemd-nspawn(1))."""
+        processes.send(self._root_option(name), signal.SIGTERM)
 
-    def afflict(self, name: str, trouble: Trouble) -> None:
-        """Put the machine into a trouble; raises MachineError if it is off."""
+    def inject(self, name: str, fault: MachineFault) -> None:
+        """Inject a fault; raise MachineError if the machine is off."""
         if not self.alive(name):
-            raise MachineError(f"{name} is off: nothing troubles it")
+            raise MachineError(f"{name} is off: no fault can be injected")
         disk = self._directory(name) / _DISK
-        if trouble == "hang":
-            of_nspawn.hang(self._group(name), on=True)
-        elif trouble == "cut":
-            of_nspawn.cut(self._link(name), on=True)
+        if fault == "hang":
+            machine_faults.hang(self._group(name), on=True)
+        elif fault == "cut":
+            machine_faults.cut(self._link(name), on=True)
         else:
-            of_nspawn.fill(disk, disk / _BALLAST)
+            machine_faults.fill(disk, disk / _BALLAST)
 
-    def relieve(self, name: str, trouble: Trouble) -> None:
-        """Take a trouble away, if the machine has it."""
-        if trouble not in self.troubles(name):
+    def clear(self, name: str, fault: MachineFault) -> None:
+        """End a fault, if the machine has it."""
+        if fault not in self.faults(name):
             return
-        if trouble == "hang":
-            of_nspawn.hang(self._group(name), on=False)
-        elif trouble == "cut":
-            of_nspawn.cut(self._link(name), on=False)
+        if fault == "hang":
+            machine_faults.hang(self._group(name), on=False)
+        elif fault == "cut":
+            machine_faults.cut(self._link(name), on=False)
         else:
-            of_nspawn.free(self._directory(name) / _DISK / _BALLAST)
+            machine_faults.free(self._directory(name) / _DISK / _BALLAST)
 
-    def troubles(self, name: str) -> Collection[Trouble]:
-        """Look at the machine's group, link and disk; one that is off has none."""
+    def faults(self, name: str) -> Collection[MachineFault]:
+        """Return the faults of the machine's group, link and disk; none if it is off."""
         if not self.alive(name):
             return ()
-        has: dict[Trouble, bool] = {
-            "hang": of_nspawn.hangs(self._group(name)),
-            "cut": of_nspawn.is_cut(self._link(name)),
+        has: dict[MachineFault, bool] = {
+            "hang": machine_faults.hangs(self._group(name)),
+            "cut": machine_faults.is_cut(self._link(name)),
             "full-disk": (self._directory(name) / _DISK / _BALLAST).exists(),
         }
-        return tuple(trouble for trouble in TROUBLES if has[trouble])
+        return tuple(fault for fault in MACHINE_FAULTS if has[fault])
 
     def _group(self, name: str) -> Path:
-        """The control group of the unified hierarchy that all of the machine is in."""
+        """Return the machine's control group in the unified hierarchy."""
         inside = (
             Path("system.slice", self._unit(name))
             if _SYSTEMD_HOST.is_dir()
@@ -149,62 +155,47 @@ class NspawnMachines:
         return control_groups.hierarchy() / inside
 
     def _link(self, name: str) -> str:
-        """Name this host's end of the machine's link; raises MachineError without one."""
+        """Return the host's end of the machine's link; raise MachineError if there is none."""
         for pid in processes.with_argument(self._root_option(name)):
-            if link := of_nspawn.link_of(pid):
+            if link := machine_faults.link_of(pid):
                 return link
-        raise MachineError(f"{name}: it has no link to the bridge now")
+        raise MachineError(f"{name}: it has no link to the bridge")
 
     def delete(self, name: str) -> None:
-        """End the machine and remove its file system."""
+        """Power the machine off and remove its file system."""
         self.power_off(name)
-        directory = self._directory(name)
-        if left := mounts.below(directory):
-            raise MachineError(f"{name}: {left[0]} cannot be unmounted, so nothing was removed")
-        shutil.rmtree(directory, ignore_errors=True)
-        if directory.exists():
-            shutil.rmtree(directory)
-        self.roster.publish()
+        self.roster.remove(name)
 
     def forget_disk(self, zone: str, name: str) -> None:
-        """Do nothing: a machine that shares this computer's kernel has no disks of its own."""
+        """Do nothing: a machine on the host's kernel has no data disks."""
 
     def alive(self, name: str) -> bool:
-        """Tell whether the machine's nspawn runs."""
-        # Asked of the group first: to look through the 800 processes of 32 machines is slow.
+        """Return whether the machine's nspawn runs."""
+        # The group first: searching the 800 processes of 32 machines is slow.
         return control_groups.populated(self.place.unit_prefix, name) or bool(
             processes.with_argument(self._root_option(name))
         )
 
     def host_keys(self, name: str) -> Mapping[str, str]:
-        """Read the public host keys that the machine's sshd presents."""
+        """Return the public host keys of the machine's sshd."""
         return public_host_keys(name, self._directory(name) / HOST_KEYS)
 
     def addresses(self) -> list[IPv4Address]:
-        """The addresses that machines may have."""
+        """Return the addresses that machines may have."""
         return self.network.machine_addresses()
 
     def sweep(self, keep: Collection[str]) -> list[str]:
-        """Remove every machine of this cloud that is not in ``keep``, whole or in pieces."""
-        there = self.roster.names()
+        """Delete every machine of this cloud that is not in ``keep``, whole or partial."""
+        found = self.roster.names()
         if not _SYSTEMD_HOST.is_dir():
-            there |= set(control_groups.machines(self.place.unit_prefix))
-        strays = sorted(there - set(keep))
-        left = {}
-        for name in strays:
-            try:
-                self.delete(name)
-            except (MachineError, OSError) as error:
-                left[name] = f"{name}: {error}"
-        if left:
-            raise SweepError(left)
-        return strays
+            found |= set(control_groups.machines(self.place.unit_prefix))
+        return delete_all(found - set(keep), self.delete)
 
     def _directory(self, name: str) -> Path:
         return self.roster.directory(name)
 
     def _root_option(self, name: str) -> str:
-        """The argument by which this machine's nspawn is known."""
+        """Return the argument that identifies this machine's nspawn process."""
         return f"--directory={self._directory(name) / 'root'}"
 
     def _unit(self, name: str) -> str:
@@ -224,7 +215,7 @@ class NspawnMachines:
             "--resolv-conf=off",
             "--timezone=off",
             "--link-journal=no",
-            # As on a TPU VM, where scripts say ulimit -n 100000; the host's own may be lower.
+            # As on a TPU VM, where scripts call ulimit -n 100000; the host's limit may be lower.
             f"--rlimit=RLIMIT_NOFILE={OPEN_FILES}",
             "--console=pipe",
         ]
@@ -234,7 +225,7 @@ class NspawnMachines:
                 "systemd-run",
                 "--quiet",
                 "--collect",
-                "--service-type=exec",  # return when it runs under its own command line
+                "--service-type=exec",  # return after execve, when its command line is visible
                 f"--unit={self._unit(name)}",
                 "--property=Delegate=yes",
                 "--property=KillMode=mixed",
@@ -261,22 +252,24 @@ class NspawnMachines:
                     "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
                 },
             )
-        threading.Thread(target=process.wait, daemon=True).start()  # no zombie is left to count
+        threading.Thread(
+            target=process.wait, daemon=True
+        ).start()  # reaps it: a zombie would still count as alive
 
 
 def public_host_keys(name: str, directory: Path) -> dict[str, str]:
-    """Read a machine's public host keys, by their type. Raises MachineError if it has none."""
+    """Return a machine's public host keys by type. Raises MachineError if it has none."""
     keys = {}
     for file in sorted(directory.glob("ssh_host_*_key.pub")):
         kind, key, *_ = file.read_text().split()
         keys[kind] = key
     if not keys:
-        raise MachineError(f"{name}: it has no ssh host keys yet")
+        raise MachineError(f"{name}: no ssh host keys yet")
     return keys
 
 
 def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
-    """Give the machine what is its own: name, address, host keys, and the users of its metadata."""
+    """Configure a machine's name, address and host keys, and the users of its metadata."""
     etc = root / "etc"
     (etc / "hostname").write_text(f"{spec.name}\n")
     (etc / "hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
@@ -285,10 +278,10 @@ def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
     if not (etc / "machine-id").read_text().strip():
         (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
     (etc / "systemd/network").mkdir(parents=True, exist_ok=True)
-    # nspawn's own 80-container-host0.network would ask for DHCP; the first name in order wins.
+    # nspawn's 80-container-host0.network would use DHCP; the first name in order wins.
     (etc / "systemd/network/10-host0.network").write_text(
         f"[Match]\nName={LINKS}\n\n[Link]\n"
-        f"MTUBytes={_way_out_mtu()}\n\n[Network]\n"
+        f"MTUBytes={_default_route_mtu()}\n\n[Network]\n"
         f"Address={spec.address}/{net.subnet.prefixlen}\nGateway={net.gateway}\n"
         "LinkLocalAddressing=no\nIPv6AcceptRA=no\n"
     )
@@ -305,7 +298,7 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
     subprocess.run(
         ["chroot", str(root), "useradd", "--create-home", "--shell", "/bin/bash",
          "--groups", "google-sudoers", user],
-        check=False,  # a second start finds the user there
+        check=False,  # the user may exist already
         capture_output=True,
     )  # fmt: skip
     home = root / "home" / user
@@ -318,12 +311,12 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
                    check=True)  # fmt: skip
 
 
-def _way_out_mtu() -> int:
-    """Read the MTU of the host's default route: a bigger packet would be lost on the way out."""
-    told = subprocess.run(
+def _default_route_mtu() -> int:
+    """Return the MTU of the host's default route; bigger packets would be lost."""
+    done = subprocess.run(
         ["ip", "-json", "-4", "route", "show", "default"], capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    for route in json.loads(told.stdout or "[]"):
+    for route in json.loads(done.stdout or "[]"):
         return int(Path(f"/sys/class/net/{route['dev']}/mtu").read_text())
     return 1500

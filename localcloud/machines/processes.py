@@ -1,7 +1,7 @@
-"""Find and end processes by an argument that only they carry.
+"""Find and end processes by an argument that is unique to them.
 
-A pid in a file may by now belong to somebody else; a command line that names this cloud's own
-directory cannot. So nothing is remembered, and what a killed server left is found all the same.
+A pid in a file may by now belong to another process; a command line with this cloud's directory
+cannot. No state is stored, so processes of a killed server are found too.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def with_argument(argument: str) -> list[int]:
-    """List the living processes that have ``argument``, whole, on their command line."""
+    """Return the pids of processes that have exactly ``argument`` on their command line."""
     wanted = argument.encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -25,23 +25,23 @@ def with_argument(argument: str) -> list[int]:
     return found
 
 
-def tell(argument: str, how: signal.Signals) -> None:
-    """Send a signal to the processes with ``argument``, each held by a pidfd as in ``end``."""
+def send(argument: str, number: signal.Signals) -> None:
+    """Send a signal to the processes with ``argument``, by pidfd as in ``end``."""
     for pid in with_argument(argument):
         with contextlib.suppress(ProcessLookupError):
             fd = os.pidfd_open(pid)
             try:
                 if pid in with_argument(argument):
-                    signal.pidfd_send_signal(fd, how)
+                    signal.pidfd_send_signal(fd, number)
             finally:
                 os.close(fd)
 
 
 def end(argument: str, *, grace_s: float = 0.0) -> list[int]:
-    """TERM the processes with ``argument``, wait up to ``grace_s`` seconds, then KILL; give pids.
+    """TERM the processes with ``argument``, wait up to ``grace_s`` seconds, then KILL; return pids.
 
-    With no grace they are killed at once. Returns when they are gone. Each is held by a pidfd
-    while it is signalled, so that a pid which changes hands is never hit (pidfd_open(2)).
+    With no grace they are killed at once. Returns when they are gone. Signals go through a pidfd,
+    so that a reused pid is never signalled (pidfd_open(2)).
     """
     fds: dict[int, int] = {}
     for pid in with_argument(argument):
@@ -49,14 +49,14 @@ def end(argument: str, *, grace_s: float = 0.0) -> list[int]:
             fds[pid] = os.pidfd_open(pid)
     still_ours = set(with_argument(argument))
     try:
-        for how, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
-            if patience_s <= 0:
+        for number, timeout_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
+            if timeout_s <= 0:
                 continue
             for pid, fd in fds.items():
                 if pid in still_ours:
                     with contextlib.suppress(ProcessLookupError):
-                        signal.pidfd_send_signal(fd, how)
-            deadline = time.monotonic() + patience_s
+                        signal.pidfd_send_signal(fd, number)
+            deadline = time.monotonic() + timeout_s
             waiting = [fd for pid, fd in fds.items() if pid in still_ours]
             while waiting and (left_s := deadline - time.monotonic()) > 0:
                 ended, _, _ = select.select(waiting, [], [], left_s)

@@ -1,7 +1,7 @@
-"""What every qemu machine starts from: the cached root file system with a kernel, as a disk.
+"""The qemu machines' image: the cached root file system with a kernel, as a disk.
 
-The disk is made by ``mke2fs -d`` from the directory that mmdebstrap made, so nothing is mounted
-for it; a machine's own files come to it on a second drive, unpacked before its first init.
+``mke2fs -d`` makes the disk from mmdebstrap's directory, without a mount. A machine's own files are
+on a second drive, which is unpacked before its first init.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from pathlib import Path
 from localcloud.failure import CloudError
 from localcloud.machines import image
 
-DISK_GIB = 10  # sparse: it takes what is written to it
+DISK_GIB = 10  # sparse
 ROOT_UUID = "6f0c9c1e-7c55-4f0e-9a53-64042c10cd00"
 SEED_SERIAL = "seed"
 FIRST_INIT = Path("/usr/local/lib/tpufleet-first-init")
-# An initrd, and what an image of a TPU VM has: under emulation apt takes minutes to bring it.
+# Packages beyond image.PACKAGES, included because apt takes minutes under emulation.
 _ALSO = ("initramfs-tools", "e2fsprogs", "python3-apt")
 _KERNELS = {"debian": "linux-image-cloud-amd64", "ubuntu": "linux-image-virtual"}
 _FIRST_INIT = f"""#!/bin/sh
@@ -34,7 +34,7 @@ if [ ! -e /var/lib/tpufleet-seeded ]; then
 fi
 exec /sbin/init "$@"
 """
-# As Google's guest environment names a TPU VM's persistent disks.
+# Names of persistent disks as in Google's guest environment.
 _DISK_RULES = """\
 KERNEL=="sd*", ENV{DEVTYPE}=="disk", ENV{ID_SERIAL_SHORT}=="?*", \
 SYMLINK+="disk/by-id/google-$env{ID_SERIAL_SHORT}"
@@ -45,24 +45,24 @@ SYMLINK+="disk/by-id/google-$env{ID_SERIAL_SHORT}-part%n"
 
 @dataclass(frozen=True)
 class QemuImage:
-    """The files of one image: the directory it was made from, its disk, its kernel."""
+    """The files of one image: its directory, disk and kernel."""
 
     root: Path
 
     @property
     def disk(self) -> Path:
-        """The raw disk, an ext4 file system without a partition table, named by what it adds."""
+        """The raw disk: an ext4 file system without a partition table, named by its recipe."""
         recipe = hashlib.sha256(repr((DISK_GIB, ROOT_UUID, _FIRST_INIT, _DISK_RULES)).encode())
         return self.root.with_name(f"{self.root.name}.{recipe.hexdigest()[:8]}.ext4")
 
     @property
     def accelerator(self) -> Path:
-        """Where the host's answer is remembered to whether KVM runs this kernel."""
+        """The file that records whether KVM runs this kernel on this host."""
         return self.root.with_name(f"{self.root.name}.accelerator")
 
     @property
     def qemu(self) -> Path:
-        """A Debian tree with a newer qemu than the host's own, where that one is not sound."""
+        """A Debian tree with a newer qemu; exists if the host's is unsound."""
         return self.root.with_name(f"{self.root.name}.qemu")
 
     @property
@@ -72,25 +72,25 @@ class QemuImage:
 
     @property
     def initrd(self) -> Path:
-        """The first file system of that kernel."""
+        """The initial RAM file system of that kernel."""
         return self._newest("initrd.img-*")
 
     def _newest(self, pattern: str) -> Path:
         found = sorted((self.root / "boot").glob(pattern))
         if not found:
             raise CloudError(
-                f"{self.root} has no boot/{pattern}. Remove this image, and up makes it again: "
+                f"{self.root} has no boot/{pattern}. Remove this image, then run up again: "
                 f"sudo rm -r {shlex.quote(str(self.root))}"
             )
         return found[-1]
 
 
 def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
-    """Give the image, making first what is missing of it. Raises CloudError."""
+    """Return the image; build its missing parts first. Raises CloudError."""
     if os.uname().machine != "x86_64":
         raise CloudError(
-            "--machines: only x86_64 hosts have machines of kind qemu, and this one is "
-            f"{os.uname().machine}. Run the same command without --machines qemu"
+            "--machines: machines of kind qemu need an x86_64 host "
+            f"({os.uname().machine}). Run the same command without --machines qemu"
         )
     distribution = image.os_release().get("ID", "")
     kernel = _KERNELS.get(distribution, _KERNELS["debian"])
@@ -98,7 +98,7 @@ def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
     if not made.disk.exists():
         with image.alone(say):
             if not made.disk.exists():
-                say("making the disk of the machines with a kernel of their own, once")
+                say("building the disk of the qemu machines, once")
                 _make_disk(made)
     return made
 
@@ -115,5 +115,5 @@ def _make_disk(made: QemuImage) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         partial.unlink(missing_ok=True)
-        raise CloudError(f"making the machines' disk failed: {done.stderr.strip()}")
+        raise CloudError(f"{made.disk}: mke2fs failed: {done.stderr.strip()}")
     partial.rename(made.disk)

@@ -1,70 +1,79 @@
-"""Which qemu runs the machines: the host's own, or a newer one kept beside the images.
+"""Which qemu runs the machines: the host's or a newer one beside the images; with KVM or without.
 
-Emulation by the qemu of Debian 12 (7.2) corrupts a guest's flags now and then, so that its kernel
-dies at random (docs/decisions/0004).
+Emulation by the qemu of Debian 12 (7.2) sometimes corrupts a guest's flags, so that its kernel
+crashes at random (docs/decisions/0004).
 """
 
+import contextlib
+import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from localcloud.failure import CloudError
 from localcloud.machines import image
-from localcloud.machines.qemu_accelerator import KVM, choose
 from localcloud.machines.qemu_image import QemuImage
 
 PROGRAM = "qemu-system-x86_64"
-SOUND = (10, 0)  # the oldest whose emulation was seen to be without that fault
+KVM, TCG = "kvm", "tcg"
+PROBE_DEADLINE_S = 15.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_DEVICE = Path("/dev/kvm")
+# Without a root file system, a kernel that runs panics, and exits at once because of panic=-1.
+_PROOF = "Unable to mount root fs"
+SOUND = (10, 0)  # the oldest version observed without that fault
 _PACKAGE = "qemu-system-x86"
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 _VERSION = re.compile(r"emulator version (\d+)\.(\d+)")
 
 
 def ensure(made: QemuImage, say: Callable[[str], None]) -> None:
-    """Make the newer qemu where the host's own is not sound for what it must do. Raises CloudError.
+    """Install a newer qemu beside the image if the host's has to emulate and is unsound.
 
-    Only a Debian host has package sources for one; elsewhere the host's own has to do.
+    Only a Debian host has package sources for it; elsewhere the host's qemu is used.
+    Raises CloudError.
     """
     if choose(made) == KVM:
         return
-    say("KVM does not run a machine on this host: they are emulated, a boot takes a minute")
-    if is_sound(host_s_version()):
+    say("KVM is not usable on this host: machines are emulated, and a boot takes a minute")
+    if is_sound(host_version()):
         return
     suite, lines, options = image.sources()
     if suite != image.DEBIAN_SUITE:
-        say("the host's qemu is an old one: an emulated kernel may fail, and then boots anew")
+        say("the host's qemu is old: an emulated kernel may fail, and then reboots")
     elif not made.qemu.is_dir():
         with image.alone(say):
             if not made.qemu.is_dir():
-                say("fetching a newer qemu than the host's own, once")
+                say("installing a newer qemu than the host's, once")
                 bootstrap = image.bootstrap("apt", [_PACKAGE], suite, options)
                 partial = str(image.partial_of(made.qemu))
                 image.make_tree(made.qemu, [*bootstrap, partial, *lines], say)
 
 
 def command(made: QemuImage) -> list[str]:
-    """Give the command that runs a machine, with its accelerator and processor."""
+    """Return qemu's command with its accelerator and processor."""
     if choose(made) == KVM:
         return [PROGRAM, "-accel", "kvm", "-cpu", "host"]
     emulated = ["-accel", "tcg,thread=multi", "-cpu"]
     if made.qemu.is_dir():
         return [*of_tree(made.qemu), *emulated, "max"]
-    # Of an old qemu, the flags of newer processors come out wrong far more often than this one's;
-    # without AVX, jaxlib does not run there.
-    return [PROGRAM, *emulated, "max" if is_sound(host_s_version()) else "Nehalem"]
+    # An old qemu corrupts flags far more often on newer processors than on this one. It has no
+    # AVX, so jaxlib does not run there.
+    return [PROGRAM, *emulated, "max" if is_sound(host_version()) else "Nehalem"]
 
 
 def of_tree(tree: Path) -> list[str]:
-    """Run the qemu of a whole Debian tree, by its own loader with its own libraries."""
+    """Return the command that runs a Debian tree's qemu with the tree's loader and libraries."""
     libraries = tree / "usr/lib/x86_64-linux-gnu"
     firmware = [word for part in _FIRMWARE for word in ("-L", str(tree / part))]
     return [str(tree / "lib64/ld-linux-x86-64.so.2"), "--library-path", str(libraries),
             str(tree / "usr/bin" / PROGRAM), *firmware]  # fmt: skip
 
 
-def host_s_version() -> str:
-    """Ask the host's qemu for its version, as it says it."""
+def host_version() -> str:
+    """Return the output of ``--version`` of the host's qemu."""
     try:
         done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -72,7 +81,41 @@ def host_s_version() -> str:
     return done.stdout
 
 
-def is_sound(told: str) -> bool:
-    """Tell whether the emulation of a qemu is to be trusted, by what its ``--version`` prints."""
-    found = _VERSION.search(told)
+def is_sound(version_output: str) -> bool:
+    """Return whether a qemu's emulation can be trusted, from the output of its ``--version``."""
+    found = _VERSION.search(version_output)
     return found is not None and (int(found[1]), int(found[2])) >= SOUND
+
+
+def choose(made: QemuImage) -> str:
+    """Return ``kvm`` if it boots the image's kernel, else ``tcg``; tested once per host boot.
+
+    ``/dev/kvm`` may exist without being able to run a kernel.
+    """
+    boot = _BOOT_ID.read_text().strip()
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        accelerator, when = made.accelerator.read_text().split()
+        if when == boot:
+            return accelerator
+    accelerator = KVM if _kvm_boots(made.kernel) else TCG
+    partial = made.accelerator.with_name(f"{made.accelerator.name}.partial-{os.getpid()}")
+    partial.write_text(f"{accelerator} {boot}\n")
+    partial.rename(made.accelerator)
+    return accelerator
+
+
+def _kvm_boots(kernel: Path) -> bool:
+    if not _DEVICE.exists():
+        return False
+    with tempfile.TemporaryDirectory(prefix="tpufleet-kvm-") as directory:
+        console = Path(directory) / "console"
+        command = ["qemu-system-x86_64", "-accel", "kvm", "-cpu", "host", "-m", "256",
+                   "-nodefaults", "-display", "none", "-no-reboot", "-serial", f"file:{console}",
+                   "-kernel", str(kernel), "-append", "console=ttyS0 panic=-1"]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, check=False,
+                                  timeout=PROBE_DEADLINE_S)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return False
+        output = console.read_text(errors="replace") if console.exists() else ""
+        return done.returncode == 0 and _PROOF in output

@@ -9,7 +9,7 @@ import pytest
 from bench.goodput import (
     cost,
     counted_seconds,
-    first_word,
+    first_line_at,
     launch_seconds,
     machines_seconds,
 )
@@ -29,7 +29,7 @@ def test_what_machines_take_is_read_out_of_the_watch_s_log_and_a_launch_is_not_o
 
 
 def test_a_fault_was_noticed_when_the_watch_first_wrote_of_it():
-    assert first_word(LOG) == 1795273779
+    assert first_line_at(LOG) == 1795273779
 
 
 def test_steps_without_a_break_count_whole():
@@ -50,7 +50,7 @@ def test_steps_that_are_told_of_at_once_count_what_they_took_together():
 
 
 def test_a_fault_costs_from_the_old_attempt_s_last_step_to_the_first_that_is_new():
-    last = first_word(LOG) - 6.0
+    last = first_line_at(LOG) - 6.0
     before = {step: last - 10 + step for step in range(1, 8)}
     redone = {step: last + 1000 + step for step in (8, 9, 10)}
     new = {11: last + 1013.0, 12: last + 1014.0}
@@ -64,7 +64,7 @@ def test_a_fault_costs_from_the_old_attempt_s_last_step_to_the_first_that_is_new
 
 
 def test_a_fault_that_cost_no_step_twice_begins_with_the_new_one():
-    last = first_word(LOG)
+    last = first_line_at(LOG)
 
     loss = cost(
         "TERM to all trainers", 2, last, {1: last - 1, 2: last, 3: last + 900}, LOG, again=0

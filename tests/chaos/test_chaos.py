@@ -91,12 +91,12 @@ def disturbed(fleet, config):
 
 @pytest.mark.parametrize("fault", STRIKES, ids=[fault.name for fault in STRIKES])
 def test_the_run_goes_on_by_the_watch_alone_after(disturbed: Disturbed, fault: Fault):
-    attempt, log = disturbed.attempt(), len(disturbed.said())
+    attempt, log = disturbed.attempt(), len(disturbed.watch_log())
     # A checkpoint must be there from which it can go on.
     enough = disturbed.losses.best + CHECKPOINT_EVERY + 5
     disturbed.watch_until(lambda: disturbed.losses.best >= enough, BACK_WITHIN_S)
 
-    fault.strike(disturbed)
+    fault.inject(disturbed)
     before = disturbed.losses.best
     disturbed.watch_until(
         lambda: (
@@ -108,7 +108,7 @@ def test_the_run_goes_on_by_the_watch_alone_after(disturbed: Disturbed, fault: F
     client.ask(disturbed.fleet.place, "POST", "/_localcloud/faults:clear")
 
     assert disturbed.record()["wanted"] == "running"
-    assert re.search(fault.told, disturbed.said(log)), disturbed.said(log)
+    assert re.search(fault.log_pattern, disturbed.watch_log(log)), disturbed.watch_log(log)
     assert disturbed.losses.differing == []
 
 
@@ -140,5 +140,5 @@ def test_what_was_disturbed_has_the_undisturbed_losses_step_for_step(disturbed, 
     )
     # Lines that a machine took with it before they could be read from outside are none of the run.
     lost = reached - len(disturbed.losses.by_step)
-    gone = sum(fault.machines_go for fault in STRIKES)
+    gone = sum(fault.loses_machines for fault in STRIKES)
     assert lost <= gone * CHECKPOINT_EVERY

@@ -33,7 +33,7 @@ def test_five_stand_for_all():
 
 
 def test_a_fault_that_is_none_is_told_with_those_that_are():
-    with pytest.raises(ValueError, match=r"no fault 'flood'.*a full disk"):
+    with pytest.raises(ValueError, match=r"unknown fault 'flood'.*a full disk"):
         chosen("flood", 1)
 
 
@@ -57,7 +57,7 @@ def test_losses_are_collected_over_machines_and_a_step_with_two_losses_is_named(
 
     assert losses.by_step == {1: 4.0, 2: 3.0, 3: 2.5}
     assert losses.differing == [1]
-    assert losses.done_twice == 2
+    assert losses.repeated == 2
 
 
 def test_losses_that_a_trainer_took_back_and_wrote_again_are_read_anew(tmp_path):
@@ -78,7 +78,7 @@ def test_losses_that_a_trainer_took_back_and_wrote_again_are_read_anew(tmp_path)
             time.sleep(0.05)
 
     assert losses.differing == []
-    assert losses.done_twice == 1
+    assert losses.repeated == 1
 
 
 def test_a_tree_of_processes_is_killed_even_where_sessions_differ():

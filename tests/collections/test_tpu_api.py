@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Po
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
-from harness.scripted_api import TOKEN, ZONE, Asked, Drop, Say, ScriptedApi, error, node
+from harness.scripted_api import TOKEN, ZONE, Drop, Request, Say, ScriptedApi, error, node
 
 BUSY = error(503, "busy", "UNAVAILABLE")
 
@@ -68,7 +68,7 @@ def test_a_partial_list_is_marked_where_it_is_allowed(client, scripted):
     assert (len(listing.entries), listing.unreachable) == (1, ("us-east1-d",))
 
 
-def _only_one_zone(request: Asked) -> Say:
+def _only_one_zone(request: Request) -> Say:
     return Say({"nodes": [node()]}) if f"/{ZONE}/" in request.path else BUSY
 
 
@@ -136,7 +136,7 @@ def test_answers_of_another_shape_are_refused(client, scripted, body):
 
 
 def test_no_error_shows_the_token(client, scripted):
-    def leaking(request: Asked) -> Say:
+    def leaking(request: Request) -> Say:
         return error(400, f"you sent {request.authorization}\nand access_token={TOKEN}")
 
     scripted.answerer = leaking

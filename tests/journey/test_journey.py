@@ -56,8 +56,8 @@ def test_create_makes_the_fleet_and_changes_nothing_the_second_time(fleet):
 def test_a_worker_that_is_not_set_up_is_named_and_nothing_starts(fleet, config):
     played = fleet.play("train.yml", "-e", f"config={config}")
     assert played.code != 0
-    assert "demo-w0" in played.said
-    assert "setup.yml" in played.said
+    assert "demo-w0" in played.output
+    assert "setup.yml" in played.output
 
 
 def test_setup_makes_the_workers_ready_and_changes_nothing_the_second_time(fleet):
@@ -69,7 +69,7 @@ def test_setup_makes_the_workers_ready_and_changes_nothing_the_second_time(fleet
 def test_a_renewed_setup_changes_only_the_stamp(fleet):
     renewed = fleet.must_play("setup.yml", "-e", "renew=true")
     # Each worker's stamp is removed and written again.
-    assert set(re.findall(r"changed=(\d+)", renewed.said)) == {"2"}, renewed.said[-4000:]
+    assert set(re.findall(r"changed=(\d+)", renewed.output)) == {"2"}, renewed.output[-4000:]
     assert fleet.must_play("setup.yml").changed() == 0
 
 
@@ -119,7 +119,7 @@ def test_a_foreign_trainer_gets_its_words_and_a_secret_that_is_in_no_output(flee
     launch = ("-e", f"@{told}", "-e", f"code={code}", *words, "-e", "run=theirs")
     played = fleet.must_play("train.yml", "-vvv", *launch, "-e", "wait=done")
 
-    assert secret not in played.said
+    assert secret not in played.output
     for worker in (0, 1):
         log = fleet.read(worker, "/var/lib/tpufleet/runs/theirs/log")
         assert f"I am {worker} of 2, yes, {len(secret)}" in log
@@ -142,15 +142,15 @@ def test_a_run_that_runs_is_left_alone(fleet, config):
 def test_another_run_on_busy_workers_is_refused_and_named(fleet, config):
     refused = fleet.play("train.yml", "-e", f"config={config}", "-e", "run=second")
     assert refused.code != 0
-    assert "first" in refused.said
-    assert "kill.yml" in refused.said
+    assert "first" in refused.output
+    assert "kill.yml" in refused.output
     fleet.must_play("playbooks/kill.yml", "-e", "run=first")
 
 
 def test_check_mode_says_that_a_run_that_was_killed_would_be_started(fleet, config):
     tried = fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=first", "--check")
 
-    assert "would change  Start the run" in tried.said
+    assert "would change  Start the run" in tried.output
     assert fleet.must_play("playbooks/kill.yml").changed() == 0  # as nothing was
 
 
@@ -167,14 +167,14 @@ def test_a_bad_config_is_one_clear_line(fleet, tmp_path, text, reason):
     bad.write_text(text)
     played = fleet.play("train.yml", "-e", f"config={bad}")
     assert played.code != 0
-    assert reason in played.said
-    assert "Traceback" not in played.said
+    assert reason in played.output
+    assert "Traceback" not in played.output
 
 
 def test_a_missing_config_is_named(fleet):
     played = fleet.play("train.yml", "-e", "config=nowhere.yml")
     assert played.code != 0
-    assert "nowhere.yml" in played.said
+    assert "nowhere.yml" in played.output
 
 
 def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_path):
@@ -182,7 +182,7 @@ def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, conf
     cloud.machines_of(fleet.place).power_off(machine.name)
     played = fleet.play("train.yml", "-e", f"config={config}", "-e", "run=alone")
     assert played.code != 0
-    assert "demo-w1" in played.said
+    assert "demo-w1" in played.output
     rows = fleet.status("alone", tmp_path)
     assert [row for row in rows.values() if row["state"] == "training"] == []
     # A start of the server boots what should run and does not.
@@ -196,7 +196,7 @@ def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, conf
 
 def test_logs_of_every_worker_come_to_the_controller(fleet, tmp_path):
     played = fleet.must_play("playbooks/logs.yml", "-e", "run=whole", "-e", f"logs_dir={tmp_path}")
-    assert "demo-w0" in played.said
+    assert "demo-w0" in played.output
     assert sorted(file.name for file in Path(tmp_path).glob("*.log")) == [
         "demo-w0.log",
         "demo-w1.log",
@@ -213,7 +213,7 @@ def test_a_tunnel_leads_from_loopback_to_a_worker_s_port_until_it_is_closed(flee
         assert way.recv(8) == b"SSH-2.0-"
     again = fleet.must_play(*words)
     assert again.changed() == 0
-    assert "WARNING" not in again.said
+    assert "WARNING" not in again.output
     assert fleet.must_play(*words, "-e", "close=true").changed() == 1
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(here, timeout=10)
@@ -229,7 +229,7 @@ def test_a_preempted_tpu_is_seen_and_never_addressed(fleet):
 def test_delete_asks_and_without_a_terminal_deletes_nothing(fleet):
     refused = fleet.play("playbooks/delete.yml")
     assert refused.code != 0
-    assert "yes=true" in refused.said
+    assert "yes=true" in refused.output
     assert client.ask(fleet.place, "GET", NODE)["state"] == "PREEMPTED"
 
 

@@ -62,7 +62,7 @@ def fleet(tmp_path_factory):
 
 @pytest.fixture
 def from_outside() -> Iterator[str]:
-    """Give this computer an address outside of the fleet for a while."""
+    """Return this computer an address outside of the fleet for a while."""
     link = ["dev", "lo"]
     subprocess.run(["ip", "address", "add", f"{OUTSIDE}/32", *link], check=True)
     try:
@@ -208,7 +208,7 @@ def launched(fleet, tmp_path_factory):
         with pytest.MonkeyPatch.context() as verbose:
             verbose.setenv("ANSIBLE_VERBOSITY", "3")  # of the playbooks that restart starts, too
             played = fleet.must_play(playbook, *common, *words)
-        said[playbook] = said.get(playbook, "") + played.said
+        said[playbook] = said.get(playbook, "") + played.output
 
     def learn_token(name: str) -> None:
         for worker in workers(fleet):

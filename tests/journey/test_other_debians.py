@@ -63,5 +63,5 @@ def test_the_rules_of_the_firewall_are_in_force(fleet):
 def test_a_python_that_is_too_old_is_one_line_with_what_mends_it(fleet):
     no = fleet.play("setup.yml", "--tags", "python", "-e", "python_mirror=http://127.0.0.1:9/")
     assert no.code
-    assert "system's Python is too old" in " ".join(no.said.split())
-    assert "set python_mirror" in no.said
+    assert "system's Python is too old" in " ".join(no.output.split())
+    assert "set python_mirror" in no.output

@@ -95,7 +95,7 @@ def killed_at(controller, task):
 
 
 def lost_at(controller, task, fleet, trouble):
-    """Begin setup, and let a trouble come over the second worker; give what setup then says."""
+    """Begin setup, and let a trouble come over the second worker; return what setup then says."""
     with begun(controller) as play:
         assert reached(play, task), task
         afflict(fleet, trouble)
@@ -153,7 +153,7 @@ def test_a_renewed_setup_has_nothing_left_to_do(fleet):
     before = stamps(fleet)
     again = fleet.must_play("setup.yml", "-e", "renew=true")
     # Each worker's stamp is removed and written again.
-    assert set(re.findall(r"changed=(\d+)", again.said)) == {"2"}, again.said[-4000:]
+    assert set(re.findall(r"changed=(\d+)", again.output)) == {"2"}, again.output[-4000:]
     assert stamps(fleet) == before
 
 

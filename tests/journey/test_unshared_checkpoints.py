@@ -67,8 +67,8 @@ def began(fleet: Fleet, run: str) -> list[str]:
 def test_a_run_of_several_workers_is_refused_before_any_trainer_starts(fleet, code):
     played = train(fleet, code, "apart")
 
-    assert played.code == 2, played.said[-3000:]
-    said = " ".join(played.said.split())
+    assert played.code == 2, played.output[-3000:]
+    said = " ".join(played.output.split())
     assert (
         "/mnt/shared/checkpoints/apart is not the same directory on demo-w1 as on demo-w0" in said
     )
@@ -82,7 +82,7 @@ def test_a_run_of_several_workers_is_refused_before_any_trainer_starts(fleet, co
 def test_the_doctor_names_the_directory_that_is_not_shared(fleet):
     played = fleet.play("playbooks/doctor.yml", "-e", "tpu=demo")
 
-    said = " ".join(played.said.split())
+    said = " ".join(played.output.split())
     assert "demo-w1: checkpoints: /mnt/shared/checkpoints is on this worker's own disk" in said
 
 
@@ -94,7 +94,7 @@ def test_a_run_whose_checkpoints_may_be_lost_starts(fleet, code):
 def test_a_run_of_one_worker_starts(fleet, code):
     played = train(fleet, code, "alone", tpu="solo")
 
-    assert played.code == 0, played.said[-3000:]
+    assert played.code == 0, played.output[-3000:]
     place = "/mnt/shared/checkpoints/alone/tpufleet-done.json"
     marker = json.loads(fleet.on("solo-w0", "cat", place))
     assert (marker["run"], marker["attempt"]) == ("alone", 1)

@@ -102,7 +102,7 @@ def test_what_was_killed_stays_killed(fleet, config):
     fleet.must_play(*launch)
     fleet.must_play("playbooks/kill.yml", "-e", "run=killed")
     fleet.must_play("playbooks/watch.yml")
-    assert "killed: stopped" in fleet.must_play("playbooks/watch.yml").said
+    assert "killed: stopped" in fleet.must_play("playbooks/watch.yml").output
     assert "run killed" not in history(fleet)
 
 

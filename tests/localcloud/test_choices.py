@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localcloud import choices
-from localcloud.choices import Asked, Choices
+from localcloud.choices import Choices, Options
 from localcloud.failure import CloudError
 from localcloud.machines import kinds
 from localcloud.place import Place
@@ -24,16 +24,16 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_cloud_shares_mnt_shared_unless_it_is_told_otherwise():
-    assert choices.choose(PLACE, None, Asked(), in_use=False) == Choices("nspawn", "", "shared")
-    asked = Asked(mnt_shared="local")
+    assert choices.choose(PLACE, None, Options(), in_use=False) == Choices("nspawn", "", "shared")
+    asked = Options(mnt_shared="local")
     assert choices.choose(PLACE, None, asked, in_use=False) == Choices("nspawn", "", "local")
 
 
 def test_qemu_machines_have_a_mnt_shared_of_their_own():
-    asked = Asked(machines="qemu")
+    asked = Options(machines="qemu")
     assert choices.choose(PLACE, None, asked, in_use=False).mnt_shared == "local"
     with pytest.raises(CloudError, match=r"--machines qemu$"):
-        choices.choose(PLACE, None, Asked(machines="qemu", mnt_shared="shared"), in_use=False)
+        choices.choose(PLACE, None, Options(machines="qemu", mnt_shared="shared"), in_use=False)
 
 
 def test_only_machines_that_share_are_given_the_host_s_directory(tmp_path: Path):
@@ -46,20 +46,20 @@ def test_only_machines_that_share_are_given_the_host_s_directory(tmp_path: Path)
 def test_a_cloud_comes_up_again_as_it_was():
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")
     for in_use in (True, False):
-        kept = choices.choose(PLACE, before, Asked(), in_use=in_use)
+        kept = choices.choose(PLACE, before, Options(), in_use=in_use)
         assert kept == Choices("nspawn", "bookworm", "local")
 
 
 @pytest.mark.parametrize(
     ("asked", "options"),
     [
-        (Asked(machines="qemu"), "--suite bookworm --machines qemu"),
-        (Asked(suite="bullseye"), "--suite bullseye --mnt-shared local"),
-        (Asked(mnt_shared="shared"), "--suite bookworm"),
+        (Options(machines="qemu"), "--suite bookworm --machines qemu"),
+        (Options(suite="bullseye"), "--suite bullseye --mnt-shared local"),
+        (Options(mnt_shared="shared"), "--suite bookworm"),
     ],
 )
 def test_machines_in_use_stay_what_they_are_and_the_way_to_others_keeps_the_rest(
-    asked: Asked, options: str
+    asked: Options, options: str
 ):
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")
     with pytest.raises(CloudError) as refused:
@@ -69,16 +69,16 @@ def test_machines_in_use_stay_what_they_are_and_the_way_to_others_keeps_the_rest
 
 
 def test_a_cloud_with_machines_stays_in_the_subnet_of_their_addresses():
-    def chosen(asked: Asked, *, has_machines: bool) -> IPv4Network | None:
+    def chosen(asked: Options, *, has_machines: bool) -> IPv4Network | None:
         return choices.choose_subnet(PLACE, BEFORE, asked, has_machines=has_machines)
 
-    assert chosen(Asked(subnet=OTHER), has_machines=False) == OTHER
-    assert chosen(Asked(), has_machines=True) == IPv4Network("198.18.4.0/22")
+    assert chosen(Options(subnet=OTHER), has_machines=False) == OTHER
+    assert chosen(Options(), has_machines=True) == IPv4Network("198.18.4.0/22")
     with pytest.raises(CloudError, match=r"up --subnet 198\.18\.8\.0/22$"):
-        chosen(Asked(subnet=OTHER), has_machines=True)
+        chosen(Options(subnet=OTHER), has_machines=True)
 
 
 def test_a_cloud_that_is_up_keeps_its_port():
-    choices.keep_address(PLACE, BEFORE, Asked(port=8470))
-    with pytest.raises(CloudError, match=r"already has --port 8470 \(9000 was asked for\)"):
-        choices.keep_address(PLACE, BEFORE, Asked(port=9000))
+    choices.keep_address(PLACE, BEFORE, Options(port=8470))
+    with pytest.raises(CloudError, match=r"already has --port 8470 \(9000 was requested\)"):
+        choices.keep_address(PLACE, BEFORE, Options(port=9000))

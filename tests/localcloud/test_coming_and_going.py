@@ -57,7 +57,7 @@ def test_a_second_cloud_waits_for_the_first_and_says_so(place: Place):
     assert entered.wait(30)
     with cloud._alone_on_host(say):
         first.join(30)
-    assert said == [("waiting: another local cloud comes up or goes away on this host", True)]
+    assert said == [("waiting: another local cloud is coming up or going down on this host", True)]
 
 
 def test_a_root_file_system_in_the_making_keeps_no_other_cloud_waiting(
@@ -70,7 +70,7 @@ def test_a_root_file_system_in_the_making_keeps_no_other_cloud_waiting(
             return place.directory
 
     monkeypatch.setattr(cloud, "_image", make)
-    for unneeded in ("_want_root", "_want_tools"):
+    for unneeded in ("_check_root", "_check_tools"):
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
     monkeypatch.setattr(cloud, "_up", lambda *_: chosen)
@@ -93,7 +93,7 @@ def test_a_root_file_system_that_went_away_before_its_use_is_made_again(
         raise CloudError("far enough")
 
     monkeypatch.setattr(cloud, "_image", make)
-    for unneeded in ("_want_root", "_want_tools"):
+    for unneeded in ("_check_root", "_check_tools"):
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     monkeypatch.setattr(cloud.kernel_limits, "raise_for_many_machines", come_up)
     with pytest.raises(CloudError, match="far enough"):
@@ -122,7 +122,7 @@ def test_two_that_want_the_same_root_file_system_make_it_once(
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(image.ensure, (say, say))
     assert builds == [first] == [second]
-    assert said == ["waiting: another local cloud makes a root file system for machines"]
+    assert said == ["waiting: another local cloud is building the machines' root file system"]
 
 
 def test_who_waited_for_a_cache_that_was_removed_holds_the_new_one(place: Place):
@@ -151,7 +151,7 @@ def test_clean_removes_clouds_and_images_and_nothing_that_lies_beside_them(
         (clouds / ours).mkdir(parents=True)
     for theirs in ("images/holiday", "papers/2026"):
         (clouds / theirs).mkdir(parents=True)
-    with pytest.raises(CloudError, match="no local cloud's, and stays: images, papers"):
+    with pytest.raises(CloudError, match=r"it holds other files \(images, papers\)"):
         cli.clean(place, YES)
     assert taken_down == ["cut", "one"]
     assert [entry.name for entry in (clouds / "images").iterdir()] == ["holiday"]

@@ -6,7 +6,7 @@ from localcloud import demo
 
 
 def said(command: str) -> list[str]:
-    return list(demo.spoken([sys.executable, "-c", command], demo.Waiting("python")))
+    return list(demo.output_lines([sys.executable, "-c", command], demo.Waiting("python")))
 
 
 def test_a_command_s_lines_come_as_it_says_them():
@@ -19,22 +19,20 @@ def test_a_command_that_fails_says_its_exit_code_last():
 
 def test_a_silence_is_broken_by_what_is_awaited(capsys, monkeypatch):
     monkeypatch.setattr(demo, "QUIET_S", 0.05)
-    assert said("import time; time.sleep(0.5); print('late')") == ["late"]
+    assert said("import time; time.sleep(0.2); print('late')") == ["late"]
     assert "python" in capsys.readouterr().out
 
 
 def test_a_heartbeat_is_progress():
-    before = demo.Follower(0, 0, None, None)
     line = '{"step": 7, "steps": 9, "loss": 2.5, "tokens_per_second": 100.0, "state": "running"}'
-    assert demo.looked(before, line) == demo.Follower(7, 9, 2.5, 100.0)
+    assert demo.parse_heartbeat(line) == demo.Progress(7, 9, 2.5, 100.0)
 
 
 @pytest.mark.parametrize(
     "line", ["", "cat: heartbeat.json: no such file", "{", "[]", '{"step": 1}']
 )
 def test_what_is_no_heartbeat_changes_nothing(line):
-    before = demo.Follower(3, 9, 2.0, 50.0)
-    assert demo.looked(before, line) == before
+    assert demo.parse_heartbeat(line) is None
 
 
 def test_a_playbook_speaks_for_itself_and_its_failure_ends_the_demo(tmp_path, monkeypatch, capfd):

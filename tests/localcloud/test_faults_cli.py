@@ -83,7 +83,7 @@ def test_clear_ends_all_faults(local_api, typed):
     typed("fault", "error", "*", "503")
     typed("fault", "unreachable", ZONE)
 
-    assert typed("fault", "clear")[1] == "no faults in force\n"
+    assert typed("fault", "clear")[1] == "no active faults\n"
     assert not any(local_api.get("/_localcloud/faults").values())
 
 
@@ -112,12 +112,12 @@ def test_a_health_is_given_with_a_symptom_and_taken_back(local_api, typed):
 def test_a_worker_is_put_into_trouble_and_out_of_it(local_api, typed, word, back, trouble):
     local_api.ready("one")
 
-    assert typed("fault", "worker", "one-w1", word) == (0, f"one-w1: {word} is done\n", "")
+    assert typed("fault", "worker", "one-w1", word) == (0, f"one-w1: {word} succeeded\n", "")
     shown = typed("fault", "show")[1]
     typed("fault", "worker", "one-w1", back)
 
     assert shown == f"workers      one-w1 in {ZONE}: {trouble}\n"
-    assert typed("fault", "show")[1] == "no faults in force\n"
+    assert typed("fault", "show")[1] == "no active faults\n"
 
 
 def test_a_worker_dies_and_boots_again(local_api, typed):
@@ -157,7 +157,7 @@ def test_a_preemption_is_announced_or_at_once(local_api, typed):
     _, gone, _ = typed("preempt", "one")
 
     assert (announced, state) == ("one will be preempted in 3600 s\n", "READY")
-    assert gone == "one is preempted: its machines are gone\n"
+    assert gone == "one is preempted: its machines are deleted\n"
     assert local_api.node("one")["state"] == "PREEMPTED"
 
 
@@ -173,7 +173,7 @@ def test_a_name_in_two_zones_wants_the_zone_said(local_api, typed, words):
     said = typed(*words, "--zone", "us-east1-c")
 
     assert unsaid[0] == 1
-    assert "us-central2-b, us-east1-c: say which by --zone" in unsaid[2]
+    assert "several zones (us-central2-b, us-east1-c)" in unsaid[2]
     assert said[0] == 0, said
 
 
@@ -182,7 +182,7 @@ def test_a_name_in_two_zones_wants_the_zone_said(local_api, typed, words):
     [
         (["fault", "error", "nodes.lst", "503"], 'Unknown method "nodes.lst"'),
         (["fault", "maintenance", "none"], "there is no TPU none"),
-        (["fault", "worker", "pod", "hang"], "a worker is named TPU-wNUMBER"),
+        (["fault", "worker", "pod", "hang"], "not a worker's name"),
         (["fault", "health", "none", "TIMEOUT"], "nodes/none' was not found"),
     ],
 )

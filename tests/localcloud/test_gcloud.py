@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from bench.gcloud_ssh import environment
 from localcloud import cloud
 from localcloud.place import Place
+from tests.localcloud.api.local_api import LocalApi
 
 GCLOUD = shutil.which("gcloud")
 pytestmark = pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
@@ -22,7 +23,7 @@ Gcloud = Callable[..., str]
 
 
 def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
-    """Give a gcloud that knows one cloud alone, its service account activated."""
+    """Return a gcloud that knows one cloud alone, its service account activated."""
     variables = environment(home, endpoint)
 
     def gcloud(*arguments: str) -> str:
@@ -42,9 +43,28 @@ def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
     return gcloud
 
 
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory) -> Iterator[LocalApi]:
+    api = LocalApi(tmp_path_factory.mktemp("cloud"))
+    yield api
+    api.halt()
+
+
+@pytest.fixture(scope="module")
+def gcloud(shared_api, tmp_path_factory) -> Gcloud:
+    """Return a gcloud that is authenticated once for all tests: each of its calls takes seconds."""
+    home = tmp_path_factory.mktemp("home")
+    return gcloud_for(home, shared_api.endpoint, shared_api.credentials_file)
+
+
 @pytest.fixture
-def gcloud(local_api, tmp_path) -> Gcloud:
-    return gcloud_for(tmp_path, local_api.endpoint, local_api.credentials_file)
+def local_api(shared_api) -> Iterator[LocalApi]:
+    """Return the shared API; delete the test's queued resources and TPUs at the end."""
+    yield shared_api
+    for kind, force in (("queuedResources", {"force": "true"}), ("nodes", {})):
+        for resource in shared_api.get(f"locations/-/{kind}").get(kind, []):
+            answer = shared_api.call("DELETE", f"/v2/{resource['name']}", **force)
+            shared_api.ended(answer.json())
 
 
 @pytest.mark.parametrize("track", [(), ("alpha",)])
@@ -82,7 +102,9 @@ def test_it_queues_for_tpus_and_gives_them_back(gcloud, local_api):
 def test_it_makes_and_deletes_what_belongs_to_compute(gcloud):
     gcloud("compute", "disks", "create", "data", ZONE, "--size=10GB", "--type=pd-balanced")
     gcloud("compute", "disks", "resize", "data", ZONE, "--size=20GB")
-    disks = gcloud("compute", "disks", "list", "--format=value(name,sizeGb,type)")
+    disks = gcloud(
+        "compute", "disks", "list", "--filter=name=data", "--format=value(name,sizeGb,type)"
+    )
     gcloud("compute", "disks", "delete", "data", ZONE)
     rules = ("compute", "firewall-rules")
     gcloud(*rules, "create", "mine", "--allow=tcp:22", "--source-ranges=203.0.113.0/24")
@@ -139,22 +161,22 @@ def test_it_queues_by_the_tiers_of_the_alpha(gcloud, local_api, tier, shown):
 
 def test_it_attaches_and_detaches_a_disk_by_the_alpha(gcloud, local_api):
     local_api.ready("one", acceleratorType="v4-8")
-    gcloud("compute", "disks", "create", "data", ZONE, "--size=10GB")
+    gcloud("compute", "disks", "create", "attached", ZONE, "--size=10GB")
     tpu = ("alpha", *TPUS, "tpu-vm")
 
-    gcloud(*tpu, "attach-disk", "one", ZONE, "--disk=data", "--mode=read-only")
+    gcloud(*tpu, "attach-disk", "one", ZONE, "--disk=attached", "--mode=read-only")
     attached = local_api.node("one")["dataDisks"]
-    gcloud(*tpu, "detach-disk", "one", ZONE, "--disk=data")
+    gcloud(*tpu, "detach-disk", "one", ZONE, "--disk=attached")
 
-    source = "projects/local-fleet/zones/us-central2-b/disks/data"
+    source = "projects/local-fleet/zones/us-central2-b/disks/attached"
     assert attached == [{"sourceDisk": source, "mode": "READ_ONLY"}]
     assert "dataDisks" not in local_api.node("one")
 
 
 def test_it_labels_disks_and_lists_subnetworks_and_machine_types(gcloud):
-    gcloud("compute", "disks", "create", "data", ZONE, "--size=10GB", "--labels=team=a")
-    gcloud("compute", "disks", "add-labels", "data", ZONE, "--labels=cost=1")
-    labels = gcloud("compute", "disks", "describe", "data", ZONE, "--format=json(labels)")
+    gcloud("compute", "disks", "create", "labelled", ZONE, "--size=10GB", "--labels=team=a")
+    gcloud("compute", "disks", "add-labels", "labelled", ZONE, "--labels=cost=1")
+    labels = gcloud("compute", "disks", "describe", "labelled", ZONE, "--format=json(labels)")
     subnets = gcloud("compute", "networks", "subnets", "list", "--format=value(name,region)")
     types = gcloud(
         "compute", "machine-types", "list", "--zones=us-central2-b", "--format=value(name)"

@@ -78,8 +78,8 @@ def ready(place: Place) -> dict | None:
     return node if node["state"] == "READY" else None
 
 
-def fault(place: Place, verb: str, worker: int, trouble: str | None = None) -> None:
-    body = {"workerIds": [str(worker)], **({"trouble": trouble} if trouble else {})}
+def fault(place: Place, verb: str, worker: int, fault: str | None = None) -> None:
+    body = {"workerIds": [str(worker)], **({"fault": fault} if fault else {})}
     client.ask(place, "POST", f"/_localcloud/nodes/pod:{verb}", body)
 
 
@@ -121,10 +121,10 @@ def test_a_key_that_is_patched_in_opens_a_running_machine_and_one_that_left_does
 
 
 def test_a_worker_that_hangs_answers_nothing_until_it_resumes_where_it_was(place, workers, key):
-    fault(place, "afflict", 1, "hang")
+    fault(place, "inject", 1, "hang")
     hung = answers_ssh(workers[1], 1.0)
     state = client.ask(place, "GET", f"{NODES}/pod")["state"]
-    fault(place, "relieve", 1, "hang")
+    fault(place, "clear", 1, "hang")
 
     assert not hung
     assert state == "READY"
@@ -133,7 +133,7 @@ def test_a_worker_that_hangs_answers_nothing_until_it_resumes_where_it_was(place
 
 def test_a_worker_that_is_cut_off_reaches_nobody_and_loses_no_process(place, workers, key):
     ssh(key, workers[1], "nohup sleep 600 > /dev/null 2>&1 & echo $! > ~/pid")
-    fault(place, "afflict", 1, "cut")
+    fault(place, "inject", 1, "cut")
     reached = answers_ssh(workers[1], 1.0)
     neighbour = ssh(key, workers[0], f"timeout 2 bash -c '</dev/tcp/{workers[1]}/22'").returncode
     client.ask(place, "POST", "/_localcloud/faults:clear")
@@ -145,10 +145,10 @@ def test_a_worker_that_is_cut_off_reaches_nobody_and_loses_no_process(place, wor
 
 def test_a_full_disk_is_that_worker_s_alone_and_is_freed_with_all_files_kept(place, workers, key):
     ssh(key, workers[1], "echo kept > ~/before; sync")
-    fault(place, "afflict", 1, "full-disk")
+    fault(place, "inject", 1, "full-disk")
     full = ssh(key, workers[1], "dd if=/dev/zero of=big bs=1M count=8")
     beside = ssh(key, workers[0], "dd if=/dev/zero of=big bs=1M count=8")
-    fault(place, "relieve", 1, "full-disk")
+    fault(place, "clear", 1, "full-disk")
 
     assert "No space left on device" in full.stderr
     assert beside.returncode == 0

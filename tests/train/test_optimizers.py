@@ -94,7 +94,7 @@ def spread(compiled: Compiled) -> dict[str, list[float]]:
         [sys.executable, "-c", MESH],
         cwd=PROJECT,
         env=clean_environment()
-        | compiled.kept
+        | compiled.environment
         | QUICKLY_COMPILED
         | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
         capture_output=True,

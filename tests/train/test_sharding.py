@@ -23,7 +23,7 @@ def seen(
     done = subprocess.run(
         [*command, str(tmp_path_factory.mktemp("spread"))],
         cwd=PROJECT,
-        env=clean_environment() | compiled.kept | ENVIRONMENT,
+        env=clean_environment() | compiled.environment | ENVIRONMENT,
         check=False,
         capture_output=True,
         text=True,

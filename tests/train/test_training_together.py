@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.trainer_processes import AS_ANYBODY_S, Attempt, loss_log
+from harness.trainer_processes import FULLY_OPTIMIZED, Attempt, loss_log
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75
 CALL = 5
@@ -69,7 +69,7 @@ def story(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFacto
     draw = random.Random(os.environ.get("TPUFLEET_MOMENTS_SEED", "0"))  # noqa: S311
 
     def start(steps: int, where: Path = directory) -> Attempt:
-        return launch(where, [*WORDS, f"steps={steps}"], environment=AS_ANYBODY_S)
+        return launch(where, [*WORDS, f"steps={steps}"], environment=FULLY_OPTIMIZED)
 
     def disturb(moment: int) -> Disturbance:
         before = saved(directory)

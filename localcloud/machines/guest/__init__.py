@@ -1,1 +1,1 @@
-"""The guest's part: what runs inside every machine, as Google's guest environment does there."""
+"""Programs that run inside every machine, like Google's guest environment."""

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Keep this machine's accounts and ssh keys as its metadata say, as Google's guest agent does.
+"""Keep this machine's accounts and ssh keys as in its metadata, like Google's guest agent.
 
-Runs in every machine, with nothing but Python's own library. Keys are lines ``user:public key`` of
-``ssh-keys``, the node's and the project's. What a person put into ``authorized_keys`` stays.
+Runs in every machine, standard library only. Keys are lines ``user:public key`` of ``ssh-keys``, of
+the node and the project. Lines that users added to ``authorized_keys`` stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 
 
 def login_keys(text: str) -> dict[str, list[str]]:
-    """Read the lines ``user:key``; what is no such line, or no name of a user, is left out."""
+    """Parse the lines ``user:key``; skip malformed lines and invalid user names."""
     users: dict[str, list[str]] = {}
     for line in text.splitlines():
         user, colon, key = line.strip().partition(":")
@@ -39,7 +39,7 @@ def login_keys(text: str) -> dict[str, list[str]]:
 
 
 def wanted_keys(metadata: Mapping) -> dict[str, list[str]]:
-    """Give each user's keys from all that the metadata server tells."""
+    """Return each user's keys from the whole metadata."""
     own = metadata["instance"]["attributes"]
     texts = [own.get("ssh-keys", "")]
     if own.get("block-project-ssh-keys", "").lower() != "true":
@@ -48,7 +48,7 @@ def wanted_keys(metadata: Mapping) -> dict[str, list[str]]:
 
 
 def merged(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
-    """Give the lines of an ``authorized_keys``: others' as they are, then each key under a mark."""
+    """Return the lines of an ``authorized_keys``: unmarked lines, then each key under a mark."""
     kept, ours = [], False
     for line in lines:
         if not ours and line != MARK:
@@ -58,7 +58,7 @@ def merged(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
 
 
 def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[str]:
-    """Make the accounts, write the keys, take away those that are wanted no more; tell whose."""
+    """Create accounts, write keys, remove obsolete keys; return the users that changed."""
     changed = []
     for user in sorted({*users, *_marked(home)}):
         if not (home / user).is_dir():
@@ -83,7 +83,7 @@ def _add(user: str) -> None:
 
 
 def _write(directory: Path, user: str, keys: list[str]) -> bool:
-    """Write ``authorized_keys`` in one step, where it changes; the directory is the user's own."""
+    """Write ``authorized_keys`` atomically, if it changes; the user owns the directory."""
     file = directory / "authorized_keys"
     before = file.read_text().splitlines() if file.exists() else []
     after = merged(before, keys)
@@ -96,7 +96,7 @@ def _write(directory: Path, user: str, keys: list[str]) -> bool:
     partial = directory / ".authorized_keys.partial"
     with contextlib.suppress(FileNotFoundError):
         partial.unlink()
-    # A link that the user put there is not followed.
+    # Do not follow a link that the user may have created.
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as out:
         out.write("".join(f"{line}\n" for line in after))
@@ -106,9 +106,9 @@ def _write(directory: Path, user: str, keys: list[str]) -> bool:
 
 
 def next_metadata(last_etag: str, server: str = SERVER) -> tuple[dict, str]:
-    """Wait until the metadata are not those of ``last_etag``; give them and their ETag.
+    """Wait until the metadata differ from ``last_etag``; return them with their ETag.
 
-    Raises OSError or HTTPException if the server does not answer as it should.
+    Raises OSError or HTTPException for a missing or unexpected answer.
     """
     query = {"recursive": "true", "wait_for_change": "true", "timeout_sec": WAIT_S}
     target = f"/computeMetadata/v1/?{urlencode({**query, 'last_etag': last_etag})}"
@@ -118,20 +118,20 @@ def next_metadata(last_etag: str, server: str = SERVER) -> tuple[dict, str]:
         answer = connection.getresponse()
         content = answer.read()
         if answer.status != 200:
-            raise http.client.HTTPException(f"the metadata server answers {answer.status}")
+            raise http.client.HTTPException(f"the metadata server answered {answer.status}")
         return json.loads(content), answer.headers["ETag"]
     finally:
         connection.close()
 
 
 def main() -> None:
-    """Follow the metadata until the machine goes off."""
+    """Follow the metadata until the machine is powered off."""
     etag = "0"
     while True:
         try:
             metadata, etag = next_metadata(etag)
             for user in apply(wanted_keys(metadata)):
-                print(f"keys of {user} are as the metadata say", flush=True)  # noqa: T201
+                print(f"updated the keys of {user}", flush=True)  # noqa: T201
         except (OSError, http.client.HTTPException, subprocess.CalledProcessError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
             time.sleep(AFTER_AN_ERROR_S)

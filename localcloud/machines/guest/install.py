@@ -1,11 +1,11 @@
-"""Put the guest's part into a root file system."""
+"""Install the guest programs into a root file system."""
 
 import hashlib
 from pathlib import Path
 
 _HERE = Path(__file__).parent
 _WANTED_BY = Path("etc/systemd/system/multi-user.target.wants")
-# Where each file goes and its mode; the units have the names of Google's own.
+# Each file's destination and mode; the units have the names of Google's.
 FILES = {
     "agent.py": ("usr/libexec/tpufleet-guest/agent.py", 0o755),
     "metadata-script": ("usr/libexec/tpufleet-guest/metadata-script", 0o755),
@@ -22,12 +22,12 @@ FILES = {
 
 
 def digest() -> str:
-    """Give what changes with any of the files."""
+    """Return a hash of all files."""
     return hashlib.sha256(b"".join((_HERE / name).read_bytes() for name in FILES)).hexdigest()
 
 
 def install(root: Path) -> None:
-    """Copy the files to their places below ``root`` and let every boot start the units."""
+    """Copy the files below ``root`` and enable the units."""
     (root / _WANTED_BY).mkdir(parents=True, exist_ok=True)
     for name, (place, mode) in FILES.items():
         target = root / place

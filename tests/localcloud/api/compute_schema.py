@@ -55,7 +55,7 @@ def document() -> Mapping[str, Any]:
 
 @cache
 def methods() -> tuple[Method, ...]:
-    """Give all methods; the names are the document's, such as ``compute.disks.get``."""
+    """Return all methods; the names are the document's, such as ``compute.disks.get``."""
     return tuple(_methods(document()["resources"]))
 
 

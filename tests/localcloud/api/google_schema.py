@@ -66,7 +66,7 @@ def document(version: str) -> Mapping[str, Any]:
 
 @cache
 def methods(version: str) -> tuple[Method, ...]:
-    """Give all methods of a version."""
+    """Return all methods of a version."""
     return tuple(_methods(document(version), version))
 
 

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from localcloud.api import create_server
-from localcloud.machines.seam import TROUBLES, MachineSpec, Trouble
+from localcloud.machines.interface import MACHINE_FAULTS, MachineFault, MachineSpec
 
 
 class MachinesOnDisk:
@@ -35,14 +35,14 @@ class MachinesOnDisk:
     def shut_down(self, name: str) -> None:
         self.power_off(name)
 
-    def afflict(self, name: str, trouble: Trouble) -> None:
-        (self._directory / name / trouble).touch()
+    def inject(self, name: str, fault: MachineFault) -> None:
+        (self._directory / name / fault).touch()
 
-    def relieve(self, name: str, trouble: Trouble) -> None:
-        (self._directory / name / trouble).unlink(missing_ok=True)
+    def clear(self, name: str, fault: MachineFault) -> None:
+        (self._directory / name / fault).unlink(missing_ok=True)
 
-    def troubles(self, name: str) -> Collection[Trouble]:
-        return [it for it in TROUBLES if (self._directory / name / it).exists()]
+    def faults(self, name: str) -> Collection[MachineFault]:
+        return [it for it in MACHINE_FAULTS if (self._directory / name / it).exists()]
 
     def delete(self, name: str) -> None:
         home = self._directory / name

@@ -6,10 +6,13 @@ The client holds every answer to a method of Google's against Google's discovery
 import threading
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import requests
+from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
@@ -21,6 +24,12 @@ PROJECT = "local-fleet"
 ZONE = "us-central2-b"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 NODE = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
+
+
+@cache
+def private_key() -> rsa.RSAPrivateKey:
+    """Return one key for all local clouds of the tests: generating one takes most of a start."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 class LoopbackCredentials(service_account.Credentials):
@@ -48,9 +57,11 @@ class LocalApi:
 
     def boot(self) -> None:
         """Start the server on the state there is, as after its end."""
-        self.server = create_server(
-            self.state, self.machines, self.port, metadata_at=self.metadata_at
-        )
+        key = private_key()
+        with mock.patch.object(rsa, "generate_private_key", lambda **_: key):
+            self.server = create_server(
+                self.state, self.machines, self.port, metadata_at=self.metadata_at
+            )
         self.port = self.server.port
         self.server.recover()
         self._thread = threading.Thread(target=self.server.serve, daemon=True)
@@ -100,7 +111,7 @@ class LocalApi:
         return answer.json()
 
     def create(self, node_id: str, zone: str = ZONE, **fields: Any) -> dict[str, Any]:
-        """Ask for a node; give the operation as it was answered."""
+        """Ask for a node; return the operation as it was answered."""
         path = f"locations/{zone}/nodes"
         answer = self.call("POST", path, {**NODE, **fields}, nodeId=node_id)
         assert answer.status_code == 200, answer.text
@@ -121,7 +132,7 @@ class LocalApi:
         return wait_for(look)
 
     def ready(self, node_id: str, zone: str = ZONE, **fields: Any) -> dict[str, Any]:
-        """Create a node and wait until it is READY; give it."""
+        """Create a node and wait until it is READY; return it."""
         operation = self.ended(self.create(node_id, zone, **fields))
         assert "error" not in operation, operation
         return self.node(node_id, zone)

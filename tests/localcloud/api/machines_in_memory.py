@@ -4,7 +4,7 @@ import threading
 from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
-from localcloud.machines.seam import MachineError, MachineSpec, SweepError, Trouble
+from localcloud.machines.interface import MachineError, MachineFault, MachineSpec, SweepError
 
 KEY_TYPE = "ssh-ed25519"
 
@@ -25,7 +25,7 @@ class MachinesInMemory:
         self.shut_downs: list[str] = []
         self.forgotten: list[tuple[str, str]] = []
         self.deaf: set[str] = set()
-        self.suffered: dict[str, set[Trouble]] = {}
+        self.suffered: dict[str, set[MachineFault]] = {}
         self.hold: threading.Event | None = None
         self.reached_hold = threading.Event()
         self.refuse: dict[str, int] = {}
@@ -66,15 +66,15 @@ class MachinesInMemory:
             if name not in self.deaf:
                 self.running.discard(name)
 
-    def afflict(self, name: str, trouble: Trouble) -> None:
+    def inject(self, name: str, fault: MachineFault) -> None:
         if name not in self.running:
             raise MachineError(f"{name} is off")
-        self.suffered.setdefault(name, set()).add(trouble)
+        self.suffered.setdefault(name, set()).add(fault)
 
-    def relieve(self, name: str, trouble: Trouble) -> None:
-        self.suffered.get(name, set()).discard(trouble)
+    def clear(self, name: str, fault: MachineFault) -> None:
+        self.suffered.get(name, set()).discard(fault)
 
-    def troubles(self, name: str) -> Collection[Trouble]:
+    def faults(self, name: str) -> Collection[MachineFault]:
         return sorted(self.suffered.get(name, ()))
 
     def delete(self, name: str) -> None:

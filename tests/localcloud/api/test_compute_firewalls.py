@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localcloud.api.compute_firewall_message import FIREWALL, checked, said
+from localcloud.api.compute_firewalls import FIREWALL, complete_rule, read_rule
 from localcloud.api.errors import ApiError
 from tests.localcloud.api.compute_caller import Compute
 
@@ -113,11 +113,13 @@ ENTRIES = st.lists(st.fixed_dictionaries({"IPProtocol": JSON, "ports": JSON}), m
 def test_whatever_is_said_a_rule_is_whole_or_refused_with_a_reason(body, entries):
     for allowed in (entries, body.get("allowed")):
         try:
-            rule = checked({**said({"name": "a", **body, "allowed": allowed}), "network": NETWORK})
+            rule = complete_rule(
+                {**read_rule({"name": "a", **body, "allowed": allowed}), "network": NETWORK}
+            )
         except ApiError as error:
             assert error.code == 400
         else:
-            assert checked(rule) == rule
+            assert complete_rule(rule) == rule
 
 
 def test_a_network_that_a_rule_names_cannot_be_deleted(compute):

@@ -18,7 +18,7 @@ OTHER = "us-central1-a"
 
 
 def pages(api, path, key, **query):
-    """Follow a list's pages; give the items of each."""
+    """Follow a list's pages; return the items of each."""
     token = ""
     for _ in range(200):
         answer = api.get(path, **query, **({"pageToken": token} if token else {}))
@@ -34,8 +34,9 @@ def stored(zones_and_names):
     with tempfile.TemporaryDirectory() as directory:
         database = Database(Path(directory) / "state.sqlite")
         table = NodeTable(database)
-        for zone, name in zones_and_names:
-            table.add(name, zone, name, "2026-01-01T00:00:00Z", {}, 0, [])
+        with database.transaction():
+            for zone, name in zones_and_names:
+                table.add(name, zone, name, "2026-01-01T00:00:00Z", {}, 0, [])
         yield table
         database.close()
 

@@ -68,9 +68,11 @@ class Waiter(threading.Thread):
     def __init__(self, cloud: Cloud, machine: str, path: str, query: str = "") -> None:
         super().__init__(daemon=True)
         self.told: Told | None = None
-        self._ask = (cloud, machine, f"{path}?wait_for_change=true{query}")
+        plain = query.removeprefix("&")
+        etag = cloud.ask(machine, f"{path}?{plain}").headers["ETag"]
+        waits = f"wait_for_change=true&last_etag={etag}{query}"
+        self._ask = (cloud, machine, f"{path}?{waits}")
         self.start()
-        time.sleep(0.1)  # it is most likely waiting by now; if not, it is told at once
 
     def run(self) -> None:
         cloud, machine, path = self._ask
@@ -314,6 +316,7 @@ def test_the_project_s_metadata_and_number_are_those_of_the_compute_api(cloud, w
 
 def test_a_server_that_ends_lets_go_of_who_waits(cloud, workers):
     waiter = Waiter(cloud, workers[0], f"{V1}/instance/preempted")
+    time.sleep(0.1)  # its request has most likely arrived by then
 
     cloud.halt()
 

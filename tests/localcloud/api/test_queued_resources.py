@@ -146,7 +146,7 @@ def test_a_request_that_gets_no_capacity_in_time_fails(full, policy):
     told = reaches(full, "FAILED")
 
     assert told["queueingPolicy"] == {policy: value}
-    assert "no capacity came before" in told["state"]["failedData"]["error"]["message"]
+    assert "no capacity was available before" in told["state"]["failedData"]["error"]["message"]
     full.ended(full.delete("other"))
     assert full.get("locations/-/nodes") == {}
     assert state_of(full) == "FAILED"

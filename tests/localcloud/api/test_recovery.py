@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from localcloud.api import database
-from localcloud.machines.seam import MachineSpec
+from localcloud.machines.interface import MachineSpec
 from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -169,7 +169,7 @@ def test_a_state_of_another_version_is_refused_in_words(local_api):
     connection.execute("PRAGMA user_version=99")
     connection.close()
 
-    with pytest.raises(RuntimeError, match="is of version 99"):
+    with pytest.raises(RuntimeError, match="has version 99"):
         local_api.boot()
 
 

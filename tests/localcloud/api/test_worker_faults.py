@@ -5,7 +5,7 @@ import time
 import pytest
 
 from localcloud.api import lifecycle
-from localcloud.machines.seam import MachineSpec
+from localcloud.machines.interface import MachineSpec
 from tests.localcloud.api.local_api import ZONE, wait_for
 
 
@@ -23,43 +23,43 @@ def becomes(api, expected):
     wait_for(lambda: alive(api) == expected or None)
 
 
-@pytest.mark.parametrize("trouble", ["hang", "cut", "full-disk"])
-def test_a_worker_in_trouble_is_told_while_its_node_stays_as_it_was(local_api, trouble):
+@pytest.mark.parametrize("fault", ["hang", "cut", "full-disk"])
+def test_a_worker_in_trouble_is_told_while_its_node_stays_as_it_was(local_api, fault):
     before = local_api.ready("pod")
 
-    answer = post(local_api, "nodes/pod:afflict", workerIds=["1"], trouble=trouble)
+    answer = post(local_api, "nodes/pod:inject", workerIds=["1"], fault=fault)
 
     assert answer.json() == {"workers": ["pod-w1"]}
-    told = {"worker": "pod-w1", "zone": ZONE, "troubles": [trouble]}
-    assert local_api.get("/_localcloud/troubles") == {"workers": [told]}
+    told = {"worker": "pod-w1", "zone": ZONE, "faults": [fault]}
+    assert local_api.get("/_localcloud/workerFaults") == {"workers": [told]}
     assert local_api.node("pod") == before
-    post(local_api, "nodes/pod:relieve", workerIds=["1"], trouble=trouble)
-    assert local_api.get("/_localcloud/troubles") == {"workers": []}
+    post(local_api, "nodes/pod:clear", workerIds=["1"], fault=fault)
+    assert local_api.get("/_localcloud/workerFaults") == {"workers": []}
 
 
 def test_clear_ends_the_faults_and_the_troubles_of_every_machine(local_api):
     local_api.ready("pod")
-    post(local_api, "nodes/pod:afflict", trouble="hang")
-    post(local_api, f"locations/{ZONE}/nodes/pod:afflict", workerIds=["0"], trouble="cut")
+    post(local_api, "nodes/pod:inject", fault="hang")
+    post(local_api, f"locations/{ZONE}/nodes/pod:inject", workerIds=["0"], fault="cut")
     post(local_api, "faults", unreachable=[ZONE], late=[{"worker": "pod-*", "delaySeconds": 5}])
 
     post(local_api, "faults:clear")
 
-    assert local_api.get("/_localcloud/troubles") == {"workers": []}
+    assert local_api.get("/_localcloud/workerFaults") == {"workers": []}
     assert not any(local_api.get("/_localcloud/faults").values())
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"trouble": "fire"}, "not one of hang, cut, full-disk"),
-        ({"trouble": "hang", "workerIds": ["7"]}, "has no worker '7'; it has 0, 1"),
+        ({"fault": "fire"}, "not one of hang, cut, full-disk"),
+        ({"fault": "hang", "workerIds": ["7"]}, "has no worker '7'; it has 0, 1"),
     ],
 )
 def test_what_no_worker_can_suffer_is_refused(local_api, body, said):
     local_api.ready("pod")
 
-    answer = post(local_api, "nodes/pod:afflict", **body)
+    answer = post(local_api, "nodes/pod:inject", **body)
 
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
@@ -72,7 +72,7 @@ def test_a_worker_that_dies_leaves_its_node_ready_and_boots_again_when_told(loca
 
     assert alive(local_api) == [True, False]
     assert local_api.node("pod") == before
-    dead = post(local_api, "nodes/pod:afflict", workerIds=["1"], trouble="hang")
+    dead = post(local_api, "nodes/pod:inject", workerIds=["1"], fault="hang")
     assert dead.status_code == 400
     post(local_api, "nodes/pod:powerOn", workerIds=["1"])
     becomes(local_api, [True, True])
@@ -103,11 +103,11 @@ def test_a_late_worker_boots_after_its_node_is_ready_and_only_once_late(local_ap
 
 
 def test_a_node_that_is_deleted_before_its_late_worker_boots_leaves_nothing(local_api):
-    post(local_api, "faults", late=[{"worker": "pod-w0", "delaySeconds": 0.3}])
+    post(local_api, "faults", late=[{"worker": "pod-w0", "delaySeconds": 0.1}])
     local_api.ready("pod")
 
     local_api.ended(local_api.delete("pod"))
-    time.sleep(0.5)
+    time.sleep(0.2)
 
     assert local_api.machines.specs == {}
 

@@ -11,7 +11,7 @@ from localcloud.machines.guest import agent, install
 
 
 def told(node: str = "", project: str = "", **attributes: str) -> dict:
-    """Give metadata as the server tells them."""
+    """Return metadata as the server tells them."""
     return {
         "instance": {"attributes": {"ssh-keys": node, **attributes}},
         "project": {"attributes": {"ssh-keys": project}},

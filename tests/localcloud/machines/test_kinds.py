@@ -19,5 +19,8 @@ def test_a_missing_tool_is_named_with_the_command_that_installs_it(
 ):
     monkeypatch.setattr("shutil.which", lambda name: None if name == tool else f"/bin/{name}")
     with pytest.raises(CloudError) as refused:
-        kinds.want_tools(kind)
-    assert str(refused.value) == f"{tool} is missing, for machines of kind {kind}. Run: {command}"
+        kinds.check_tools(kind)
+    assert (
+        str(refused.value)
+        == f"{tool} is missing, needed for machines of kind {kind}. Run: {command}"
+    )

@@ -29,7 +29,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QemuImage:
 
 
 def host_has(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setattr(qemu_program, "host_s_version", lambda: told)
+    monkeypatch.setattr(qemu_program, "host_version", lambda: told)
 
 
 @pytest.mark.parametrize(

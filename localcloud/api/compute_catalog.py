@@ -1,0 +1,179 @@
+"""Compute's fixed resources: ``zones``, ``regions``, ``diskTypes`` and ``machineTypes``.
+
+Every zone has all machine types of TPU VMs here; at Google each zone has a few.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud.api.compute_disks import DISK_TYPES, DiskType
+from localcloud.api.compute_errors import missing
+from localcloud.api.compute_frame import AGGREGATED, EVERYWHERE, PROJECT, SELECTION, Frame
+from localcloud.api.routing import Call, Route
+
+
+class Places:
+    """Answers the methods of zones, regions and types of disks."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes."""
+        zones, regions = f"{PROJECT}/zones", f"{PROJECT}/regions"
+        types = f"{zones}/{{zone}}/diskTypes"
+        return (
+            Route("compute.zones.list", "GET", zones, self.zones, SELECTION),
+            Route("compute.zones.get", "GET", f"{zones}/{{zone}}", self.zone),
+            Route("compute.regions.list", "GET", regions, self.regions, SELECTION),
+            Route("compute.regions.get", "GET", f"{regions}/{{region}}", self.region),
+            Route("compute.diskTypes.list", "GET", types, self.disk_types, SELECTION),
+            Route("compute.diskTypes.get", "GET", f"{types}/{{diskType}}", self.disk_type),
+        )
+
+    def zones(self, call: Call) -> Mapping[str, Any]:
+        """Return a page of the zones."""
+        items = [self._write_zone(zone) for zone in sorted(self._frame.project.zones)]
+        return self._frame.page("zoneList", "zones", items, call, ("status", "region"))
+
+    def zone(self, call: Call) -> Mapping[str, Any]:
+        """Return one zone."""
+        return self._write_zone(self._frame.project.one(call.names))
+
+    def regions(self, call: Call) -> Mapping[str, Any]:
+        """Return a page of the regions."""
+        items = [self._write_region(region) for region in self._frame.regions()]
+        return self._frame.page("regionList", "regions", items, call, ("status",))
+
+    def region(self, call: Call) -> Mapping[str, Any]:
+        """Return one region."""
+        return self._write_region(self._frame.region(call).rpartition("/")[2])
+
+    def disk_types(self, call: Call) -> Mapping[str, Any]:
+        """Return a page of a zone's types of disks."""
+        scope = self._frame.zone(call)
+        items = [self._write_type(it, scope) for it in DISK_TYPES.values()]
+        return self._frame.page("diskTypeList", f"{scope}/diskTypes", items, call)
+
+    def disk_type(self, call: Call) -> Mapping[str, Any]:
+        """Return one type of disk."""
+        scope, name = self._frame.zone(call), call.names["diskType"]
+        if name not in DISK_TYPES:
+            raise missing(f"{self._frame.project.parent}/{scope}/diskTypes/{name}")
+        return self._write_type(DISK_TYPES[name], scope)
+
+    def _write_zone(self, zone: str) -> dict[str, Any]:
+        region = self._frame.link(f"regions/{zone.rpartition('-')[0]}")
+        return {**self._frame.named("zone", "zones", zone), "status": "UP", "region": region}
+
+    def _write_region(self, region: str) -> dict[str, Any]:
+        zones = [zone for zone in self._frame.project.zones if zone.rpartition("-")[0] == region]
+        links = [self._frame.link(f"zones/{zone}") for zone in zones]
+        return {**self._frame.named("region", "regions", region), "status": "UP", "zones": links}
+
+    def _write_type(self, kind: DiskType, scope: str) -> dict[str, Any]:
+        return {
+            **self._frame.named("diskType", f"{scope}/diskTypes", kind.name),
+            "description": kind.description,
+            "zone": self._frame.link(scope),
+            "defaultDiskSizeGb": str(kind.default),
+            "validDiskSize": f"{kind.least}GB-{kind.most}GB",
+        }
+
+
+_TYPE_FIELDS = ("zone", "guestCpus", "memoryMb", "isSharedCpu", "architecture")
+_MOST_DISKS, _MOST_DISK_GB = 128, 263168
+
+
+@dataclass(frozen=True)
+class MachineType:
+    """One machine type: CPUs, memory (GB) and TPU chips."""
+
+    name: str
+    cpus: int
+    memory_gb: int
+    chips: int
+
+    @property
+    def accelerator(self) -> str:
+        """The type of its TPU chips, such as ``ct6e``."""
+        return self.name.partition("-")[0]
+
+
+MACHINE_TYPES: Mapping[str, MachineType] = {
+    it.name: it
+    for it in (
+        MachineType("ct5lp-hightpu-1t", 24, 48, 1),
+        MachineType("ct5lp-hightpu-4t", 112, 192, 4),
+        MachineType("ct5lp-hightpu-8t", 224, 384, 8),
+        MachineType("ct5p-hightpu-4t", 208, 448, 4),
+        MachineType("ct6e-standard-1t", 44, 176, 1),
+        MachineType("ct6e-standard-4t", 180, 720, 4),
+        MachineType("ct6e-standard-8t", 360, 1440, 8),
+        MachineType("tpu7x-standard-4t", 224, 960, 4),
+    )
+}
+
+
+class MachineTypes:
+    """Answers the methods of machine types."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes."""
+        name, every = "compute.machineTypes", f"{PROJECT}/zones/{{zone}}/machineTypes"
+        everywhere = f"{AGGREGATED}/machineTypes"
+        return (
+            Route(f"{name}.list", "GET", every, self.list, SELECTION),
+            Route(f"{name}.get", "GET", f"{every}/{{machineType}}", self.get),
+            Route(f"{name}.aggregatedList", "GET", everywhere, self.list_everywhere, EVERYWHERE),
+        )
+
+    def list(self, call: Call) -> Mapping[str, Any]:
+        """Return a page of a zone's machine types."""
+        scope = self._frame.zone(call)
+        items = [self._write(it, scope) for it in MACHINE_TYPES.values()]
+        return self._frame.page(
+            "machineTypeList", f"{scope}/machineTypes", items, call, _TYPE_FIELDS
+        )
+
+    def list_everywhere(self, call: Call) -> Mapping[str, Any]:
+        """Return a page of all zones' machine types, by zone, and name the unreachable zones."""
+        scope = self._frame.project.many({"zone": "-"})
+        reached = [f"zones/{zone}" for zone in scope.zones]
+        return self._frame.aggregated(
+            "machineTypeAggregatedList",
+            "machineTypes",
+            [self._write(it, zone) for zone in reached for it in MACHINE_TYPES.values()],
+            call,
+            _TYPE_FIELDS,
+            scopes=reached,
+            away=[f"zones/{zone}" for zone in scope.unreachable],
+        )
+
+    def get(self, call: Call) -> Mapping[str, Any]:
+        """Return one machine type."""
+        scope, name = self._frame.zone(call), call.names["machineType"]
+        if name not in MACHINE_TYPES:
+            raise missing(f"{self._frame.project.parent}/{scope}/machineTypes/{name}")
+        return self._write(MACHINE_TYPES[name], scope)
+
+    def _write(self, kind: MachineType, scope: str) -> dict[str, Any]:
+        text = f"{kind.cpus} vCPUs, {kind.memory_gb} GB RAM, {kind.chips} TPU chips"
+        chips = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.chips}
+        return {
+            **self._frame.named("machineType", f"{scope}/machineTypes", kind.name),
+            "description": text,
+            "zone": scope.rpartition("/")[2],  # a bare name, unlike in other resources
+            "guestCpus": kind.cpus,
+            "memoryMb": kind.memory_gb * 1024,
+            "imageSpaceGb": 0,
+            "maximumPersistentDisks": _MOST_DISKS,
+            "maximumPersistentDisksSizeGb": str(_MOST_DISK_GB),
+            "isSharedCpu": False,
+            "architecture": "X86_64",
+            "accelerators": [chips],
+        }
