@@ -36,7 +36,7 @@ CASES = (
     Case("350m", ("batch=16", "compute.remat=none"), 0.50),
     Case("1.5b", ("batch=16", "compute.remat=dots", "compute.scan_layers=false"), 0.55),
 )
-SHARED = ("compute.accumulate=1", "compute.loss_parts=8")
+SHARED = ("compute.accumulate=1", "compute.loss_chunks=8")
 TINY = ("model.layers=2", "model.width=64", "model.heads=4", "model.context=64", "batch=2")
 TINY_STEPS, STEPS = 2, 20
 FASTER_THAN_TORCH = 1.1

@@ -142,7 +142,7 @@ def train_here(cfg: Config, directory: Path) -> int:
     place = Contract("alone", directory, directory / "checkpoints")
     check_writable(place)
     corpus = Corpus(prepare(cfg.data), cfg)
-    return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).go()
+    return Run(cfg, place, corpus, Heartbeat(directory, cfg.steps)).train()
 
 
 def clean_environment() -> dict[str, str]:

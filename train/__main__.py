@@ -12,63 +12,61 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from train import contract
-from train.config import Config, ConfigError, check_share, load
+from train.config import Config, ConfigError, check_batch_divisible, load
 from train.corpus import prepare, read_meta
+from train.corpus_cache import prepared
 from train.data import Corpus
-from train.kept_corpus import prepared
 from train.texts import CorpusError
 
-# Verbs import JAX as late as they can: a mistake in the config must cost a second, and touch no
-# device.
+# Verbs import JAX late, so that a mistake in the config costs a second and touches no device.
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a verb works on: the words of the command line, the config, the run's place."""
+    """Input of a verb."""
 
-    words: argparse.Namespace
+    args: argparse.Namespace
     cfg: Config
-    place: contract.Contract
+    contract: contract.Contract
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do one verb and return the exit code of the run contract."""
+    """Run one verb and return an exit code of the run contract."""
     parser = _parser()
-    words, more = parser.parse_known_args(arguments)
-    if unknown := [word for word in more if word.startswith("-") or words.verb == "plot"]:
+    args, more = parser.parse_known_args(arguments)
+    if unknown := [word for word in more if word.startswith("-") or args.verb == "plot"]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
     logging.getLogger("train").setLevel(logging.INFO)
-    # Where JAX keeps what it compiled, it leaves out what took less than a second: a relaunch
-    # would compile all of that again.
+    # By default JAX does not cache programs that compile in less than a second, so a relaunch
+    # would compile all of them again.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     try:
-        if words.verb == "plot":
-            return _plot(words)
-        cfg = load(words.config, [*words.overrides, *more])
-        place = contract.from_environment(os.environ, words.config, cfg)
-        return words.do(Job(words, cfg, place))
+        if args.verb == "plot":
+            return _plot(args)
+        cfg = load(args.config, [*args.overrides, *more])
+        return args.do(Job(args, cfg, contract.from_environment(os.environ, args.config, cfg)))
     except ConfigError as err:
-        print(f"train: {err}{_again(words)}", file=sys.stderr)
+        print(f"train: {err}{_how_to_fix(args)}", file=sys.stderr)
         return contract.BAD_CONFIG
     except CorpusError as err:
         print(f"train: {err}", file=sys.stderr)
         return contract.CRASHED
 
 
-def _again(words: argparse.Namespace) -> str:
-    """Say what to type once it is mended, to who typed it: in a fleet that was the controller."""
-    if "TPUFLEET_RUN" in os.environ or words.verb == "plot":
+def _how_to_fix(args: argparse.Namespace) -> str:
+    """Return the command to run after fixing the config; on a fleet, the controller shows it."""
+    if "TPUFLEET_RUN" in os.environ or args.verb == "plot":
         return ""
-    return f"; mended there or by key=value: python -m train {words.verb} {words.config} key=value"
+    return f"; fix it there or by key=value: python -m train {args.verb} {args.config} key=value"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m train",
-        description="Train a GPT in JAX, and do things with what was trained.",
-        epilog="Every key of a config, with its default: docs/trainer.md. "
-        "A run by hand lives in runs/<config's name>; in a fleet, where TPUFLEET_RUN_DIR says.",
+        description="Train a GPT in JAX, and evaluate, sample or export it.",
+        epilog="docs/trainer.md lists every key of a config with its default. "
+        "The run directory is TPUFLEET_RUN_DIR, by default runs/<config's name>.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
@@ -85,62 +83,68 @@ def _parser() -> argparse.ArgumentParser:
                 "overrides",
                 metavar="key=value",
                 nargs="*",
-                help="a key of the config, dotted, and its value: model.layers=4",
+                help="override of a key, for example model.layers=4",
             )
         return added
 
     verb(
         "run",
         _run,
-        "train until the config's last step, from the last checkpoint if there is one",
-        "Ends with 0 when done, 75 when interrupted by SIGTERM and saved, 3 when the loss is no "
-        "number, 2 when the config can't be run.",
+        "train until the config's last step, from the newest checkpoint if there is one",
+        "Exit codes: 0 done, 75 interrupted by SIGTERM and saved, 3 the loss is not a number, "
+        "2 invalid config.",
     )
     evaluating = verb(
         "eval",
         _eval,
         "compute the loss, perplexity and bits per byte on the held-out text",
-        "evaluate.batches=N says how many batches of windows are tried.",
+        "evaluate.batches=N sets the number of batches.",
     )
-    sampling = verb("sample", _sample, "write a passage", "sample.prompt=TEXT says how it begins.")
+    sampling = verb("sample", _sample, "generate text", "sample.prompt=TEXT sets its beginning.")
     benching = verb(
         "bench",
         _bench,
-        "measure tokens a second, MFU and memory of a config on this machine",
-        "Trains on random tokens: no corpus is needed and no checkpoint is touched.",
+        "measure tokens per second, MFU and memory of a config on this machine",
+        "Trains on random tokens; needs no corpus and reads or writes no checkpoint.",
     )
-    benching.add_argument("--steps", type=_count, default=20, help="steps to measure (20)")
+    benching.add_argument("--steps", type=_count, default=20, help="steps to measure (default: 20)")
     verb(
         "prepare",
         _prepare,
-        "make the corpus ready; run does so by itself",
-        "Fetches and tokenizes it, once a machine.",
+        "download and tokenize the corpus; run also does this",
+        "Does nothing if it is prepared on this machine already.",
     )
-    plotting = verb("plot", None, "draw the loss of one run or several into one picture")
+    plotting = verb("plot", None, "plot the loss of one or several runs")
     plotting.add_argument(
         "runs", metavar="RUN", nargs="+", type=Path, help="a run directory with a metrics.jsonl"
     )
     plotting.add_argument(
-        "--to", type=Path, default=Path("loss.svg"), help="the picture, .svg or .png (loss.svg)"
+        "--to",
+        type=Path,
+        default=Path("loss.svg"),
+        help="output file, .svg or .png (default: loss.svg)",
     )
     exporting = verb(
         "export",
         _export,
         "write the parameters to a safetensors file, adapters merged",
-        "By GPT-2's names Hugging Face's transformers loads it; a config's init_from takes either.",
+        "Hugging Face's transformers loads GPT-2's names; a config's init_from accepts both.",
     )
     exporting.add_argument(
-        "--to", type=Path, metavar="DIR", help="where to (export/ in the run's directory)"
+        "--to",
+        type=Path,
+        metavar="DIR",
+        help="output directory (default: export/ in the run directory)",
     )
     exporting.add_argument(
         "--names",
         choices=["gpt2", "plain"],
         default="gpt2",
-        help="GPT-2's names, or those of train/model.py, which any model has (gpt2)",
+        help="names of GPT-2, or those of train/model.py, for any model (default: gpt2)",
     )
     for reading in (evaluating, sampling, exporting):
         reading.add_argument(
-            "--step", type=_count, help="take the checkpoint of this step, not the last"
+            "--step", type=_count, help="use the checkpoint of this step instead of the newest"
         )
     return parser
 
@@ -156,47 +160,47 @@ def _prepare(job: Job) -> int:
     meta = read_meta(directory)
     print(
         f"{directory}: {meta.train} tokens to train on, {meta.heldout} held out, "
-        f"{meta.vocabulary} different ones ({meta.tokenizer})"
+        f"vocabulary {meta.vocabulary} ({meta.tokenizer})"
     )
     return contract.DONE
 
 
 def _run(job: Job) -> int:
-    cfg, place = job.cfg, job.place
-    check_share(cfg, place.num_processes, "processes")
-    with importing():
-        contract.check_writable(place)
-    heartbeat = contract.Heartbeat(place.run_dir, cfg.steps)
+    cfg = job.cfg
+    check_batch_divisible(cfg, job.contract.num_processes, "processes")
+    with without_garbage_collection():
+        contract.check_writable(job.contract)
+    heartbeat = contract.Heartbeat(job.contract.run_dir, cfg.steps)
     heartbeat.write("starting")
     try:
-        corpus = Corpus(prepared(cfg.data, place), cfg)
-        with importing():
-            from train import compiled, optimizer, weights
+        corpus = Corpus(prepared(cfg.data, job.contract), cfg)
+        with without_garbage_collection():
+            from train import compile_cache, optimizer, weights
 
             optimizer.check(cfg)
             weights.check(cfg)
             from train.loop import Run
             from train.mesh import join
-        join(place)
-        compiled.carry(place)
-        return Run(cfg, place, corpus, heartbeat).go()
+        join(job.contract)
+        compile_cache.sync(job.contract)
+        return Run(cfg, job.contract, corpus, heartbeat).train()
     except (ConfigError, CorpusError):
         heartbeat.write("failed")
         raise
     except Exception:
         traceback.print_exc()
         heartbeat.write("failed")
-        # With a peer gone, an ordinary exit would wait for it in a barrier.
+        # If a peer is gone, a normal exit would wait for it in a barrier.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(contract.CRASHED)
 
 
 @contextmanager
-def importing() -> Iterator[None]:
-    """Look for no garbage meanwhile, nor ever in what this leaves behind: modules stay.
+def without_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection during imports, and exempt the imported objects from it.
 
-    A run's imports take a tenth less of a processor so, in each process of a restart.
+    This saves a tenth of the processor time of the imports, in each process of a restart.
     """
     gc.disable()
     try:
@@ -208,14 +212,14 @@ def importing() -> Iterator[None]:
 
 def _eval(job: Job) -> int:
     corpus = Corpus(prepare(job.cfg.data), job.cfg)
-    from train.evaluation import evaluation
+    from train.evaluation import evaluate_heldout
     from train.loop import restored_params
 
-    params = restored_params(job.cfg, job.place, corpus, job.words.step)
-    found = evaluation(params, job.cfg, corpus)
+    params = restored_params(job.cfg, job.contract, corpus, job.args.step)
+    result = evaluate_heldout(params, job.cfg, corpus)
     print(
-        f"held-out loss {found.loss:.4f}, perplexity {found.perplexity:.2f}, "
-        f"{found.bits_per_byte:.4f} bits per byte, over {found.windows} windows "
+        f"held-out loss {result.loss:.4f}, perplexity {result.perplexity:.2f}, "
+        f"{result.bits_per_byte:.4f} bits per byte, over {result.sequences} sequences "
         f"of {job.cfg.model.context} tokens"
     )
     return contract.DONE
@@ -224,25 +228,25 @@ def _eval(job: Job) -> int:
 def _sample(job: Job) -> int:
     corpus = Corpus(prepare(job.cfg.data), job.cfg)
     from train.loop import restored_params
-    from train.sample import passage
+    from train.sample import generate
 
-    params = restored_params(job.cfg, job.place, corpus, job.words.step)
-    print(passage(params, job.cfg, corpus.tokenizer))
+    params = restored_params(job.cfg, job.contract, corpus, job.args.step)
+    print(generate(params, job.cfg, corpus.tokenizer))
     return contract.DONE
 
 
 def _bench(job: Job) -> int:
     from train.bench import measure
 
-    print(measure(job.cfg, job.words.steps))
+    print(measure(job.cfg, job.args.steps))
     return contract.DONE
 
 
-def _plot(words: argparse.Namespace) -> int:
+def _plot(args: argparse.Namespace) -> int:
     from train.plot import draw
 
-    draw(words.runs, words.to)
-    print(words.to)
+    draw(args.runs, args.to)
+    print(args.to)
     return contract.DONE
 
 
@@ -251,11 +255,11 @@ def _export(job: Job) -> int:
     from train import weights
     from train.loop import restored_params
 
-    weights.check_names(job.cfg, job.words.names)
-    params = restored_params(job.cfg, job.place, corpus, job.words.step)
-    directory = job.words.to or job.place.run_dir / "export"
+    weights.check_names(job.cfg, job.args.names)
+    params = restored_params(job.cfg, job.contract, corpus, job.args.step)
+    directory = job.args.to or job.contract.run_dir / "export"
     definition = corpus.tokenizer.definition
-    print(weights.write(directory, params, job.cfg, job.words.names, definition))
+    print(weights.export(directory, params, job.cfg, job.args.names, definition))
     return contract.DONE
 
 

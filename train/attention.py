@@ -1,9 +1,9 @@
-"""Causal attention, in a form for each device.
+"""Causal attention, with one implementation per kind of device.
 
-Names end in their dimensions, as model.py's do. All forms take queries (b, q, h, e) and keys and
-values (b, k, g, e), with as many positions k as q, and give (b, q, h, e): each position attends to
-itself and those before it, with scores scaled by 1/sqrt(e) (Vaswani et al. 2017,
-arXiv:1706.03762, section 3.2.1). Softmax and its sums are float32 whatever goes in.
+Names end in their dimensions, as in model.py. Each implementation maps queries (b, q, h, e) and
+keys and values (b, k, g, e), with k = q positions, to (b, q, h, e). A position attends to itself
+and to earlier ones; scores are scaled by 1/sqrt(e) (Vaswani et al. 2017, arXiv:1706.03762, section
+3.2.1). The softmax is computed in float32 for every input type.
 """
 
 import jax
@@ -12,77 +12,77 @@ import jax.numpy as jnp
 from train.config import Config, ConfigError
 
 BLOCK = 64
-"""Queries that are worked on together: at 128 positions, 32 and 64 are alike, 16 and 128 slow."""
+"""Queries per block. Measured at 128 positions: 32 and 64 are equally fast, 16 and 128 slower."""
 
 LANES = 128
 """A TPU's vector lanes."""
 
-MOST_BLOCKS = 8
-"""Each block is compiled by itself; at eight, 7/16 of the scores are never computed."""
+MAX_BLOCKS = 8
+"""Each block is compiled separately; with eight, 7/16 of the scores are never computed."""
 
 
 def causal(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, kind: str) -> jax.Array:
-    """Attend with the form named ``kind``; ``auto`` takes the device's.
+    """Attend with the implementation named ``kind``; ``auto`` selects the device's.
 
-    Keys and values may have fewer heads: each of those g serves h / g heads in a row (grouped
-    queries: Ainslie et al. 2023, arXiv:2305.13245). Where the batch is shared by devices, each
-    attends in its own part of it.
+    Keys and values may have fewer heads: each of the g heads serves h / g consecutive query heads
+    (grouped-query attention: Ainslie et al. 2023, arXiv:2305.13245). Where the batch is sharded,
+    each device attends in its own shard.
     """
     if kind == "auto":
-        kind = _for_device(q_bqhe)
-    form = {"plain": plain, "blocks": blocks, "cudnn": cudnn, "splash": splash}[kind]
-    how = jax.typeof(q_bqhe).sharding
-    if kind in ("cudnn", "splash") and not how.mesh.empty:  # kernels that know of no sharding
-        form = jax.shard_map(form, in_specs=(how.spec,) * 3, out_specs=how.spec, check_vma=False)
-    return form(q_bqhe, k_bkge, v_bkge)
+        kind = _fastest(q_bqhe)
+    attend = {"plain": plain, "blocks": blocks, "cudnn": cudnn, "splash": splash}[kind]
+    sharding = jax.typeof(q_bqhe).sharding
+    if kind in ("cudnn", "splash") and not sharding.mesh.empty:  # these kernels ignore sharding
+        spec = sharding.spec
+        attend = jax.shard_map(attend, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)
+    return attend(q_bqhe, k_bkge, v_bkge)
 
 
-def _for_device(q_bqhe: jax.Array) -> str:
-    """Name the form for this device."""
+def _fastest(q_bqhe: jax.Array) -> str:
     if jax.default_backend() == "gpu":
         half = q_bqhe.dtype.itemsize == 2
-        return "cudnn" if half and cudnn_takes(q_bqhe.shape[3]) else "plain"
+        return "cudnn" if half and cudnn_supports(q_bqhe.shape[3]) else "plain"
     return {"cpu": "blocks", "tpu": "splash"}.get(jax.default_backend(), "plain")
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError for cuDNN's kernel where the device, the dtype or the heads don't fit."""
+    """Raise ConfigError if cuDNN is configured but does not support device, dtype or heads."""
     if cfg.compute.attention != "cudnn":
         return
-    fits = cfg.compute.dtype == "bfloat16" and cudnn_takes(cfg.model.head_width)
+    fits = cfg.compute.dtype == "bfloat16" and cudnn_supports(cfg.model.head_width)
     if jax.default_backend() != "gpu" or not fits:
         raise ConfigError(
             "compute.attention: cudnn needs a GPU, compute.dtype bfloat16, and heads (model.width "
-            f"/ model.heads) up to 128 wide, in eights, not {jax.default_backend()}, "
-            f"{cfg.compute.dtype} and {cfg.model.head_width}; auto takes what fits"
+            f"/ model.heads) up to 128 wide, a multiple of 8, not {jax.default_backend()}, "
+            f"{cfg.compute.dtype} and {cfg.model.head_width}; auto selects what fits"
         )
 
 
-def cudnn_takes(head_width: int) -> bool:
-    """Whether cuDNN's kernel has heads of this width."""
+def cudnn_supports(head_width: int) -> bool:
+    """Return whether cuDNN's kernel supports heads of this width."""
     return head_width % 8 == 0 and head_width <= 128
 
 
 def cudnn(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:
-    """Let cuDNN's fused kernel do it, on an NVIDIA GPU (Dao 2023, arXiv:2307.08691)."""
+    """Attend with cuDNN's fused kernel, on an NVIDIA GPU (Dao 2023, arXiv:2307.08691)."""
     return jax.nn.dot_product_attention(
         q_bqhe, k_bkge, v_bkge, is_causal=True, implementation="cudnn"
     )
 
 
 def splash(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:
-    """Let JAX's splash kernel do it, on a TPU; elsewhere it is interpreted, slowly, for tests.
+    """Attend with JAX's splash kernel, on a TPU; on other devices it is interpreted, for tests.
 
-    The kernel wants positions and widths in multiples of its lanes. Zeros fill them up: behind
-    the last query nothing sees them, and in a head's width they add nothing to any product.
+    The kernel needs positions and head widths in multiples of its lanes, so both are padded with
+    zeros. No query attends to padded positions, and padded widths add zero to each product.
     """
-    # Imported here: it takes seconds, and only a TPU's start needs it.
+    # Imported here because it takes seconds and only TPUs need it.
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     t, h, e = q_bqhe.shape[1:]
-    filler = ((0, 0), (0, 0), (0, -t % LANES), (0, -e % LANES))
+    padding = ((0, 0), (0, 0), (0, -t % LANES), (0, -e % LANES))
     q_bhqe, k_bgke, v_bgke = (
-        jnp.pad(a.swapaxes(1, 2), filler) for a in (q_bqhe * e**-0.5, k_bkge, v_bkge)
+        jnp.pad(a.swapaxes(1, 2), padding) for a in (q_bqhe * e**-0.5, k_bkge, v_bkge)
     )
     length = q_bhqe.shape[2]
     size = next(n for n in (1024, 512, 256, 128) if length % n == 0)
@@ -102,43 +102,43 @@ def splash(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array
 
 
 def plain(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:
-    """Compute all scores at once and mask those of later positions."""
+    """Attend with all scores at once, later positions masked."""
     q_bhqe, k_bhke, v_bhke = _by_head(q_bqhe, k_bkge, v_bkge)
     return _attend(q_bhqe, k_bhke, v_bhke, 0).swapaxes(1, 2)
 
 
 def blocks(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:
-    """Go through the queries by blocks, and never look at keys behind a block's end."""
+    """Attend block by block of queries, without the keys after the end of a block."""
     q_bhqe, k_bhke, v_bhke = _by_head(q_bqhe, k_bkge, v_bkge)
     t = q_bhqe.shape[2]
-    size = max(BLOCK, -(-t // MOST_BLOCKS))
-    done = [
+    size = max(BLOCK, -(-t // MAX_BLOCKS))
+    outputs = [
         _attend(q_bhqe[:, :, i : i + size], k_bhke[:, :, : i + size], v_bhke[:, :, : i + size], i)
         for i in range(0, t, size)
     ]
-    return jnp.concatenate(done, axis=2).swapaxes(1, 2)
+    return jnp.concatenate(outputs, axis=2).swapaxes(1, 2)
 
 
 def _by_head(*arrays: jax.Array) -> list[jax.Array]:
-    """Put heads before positions, and give each head of queries its keys and values."""
+    """Move heads before positions, and repeat keys and values for each query head."""
     h = arrays[0].shape[2]
-    whole = (a if a.shape[2] == h else jnp.repeat(a, h // a.shape[2], axis=2) for a in arrays)
-    return [a.swapaxes(1, 2) for a in whole]
+    repeated = (a if a.shape[2] == h else jnp.repeat(a, h // a.shape[2], axis=2) for a in arrays)
+    return [a.swapaxes(1, 2) for a in repeated]
 
 
 def _attend(q_bhqe: jax.Array, k_bhke: jax.Array, v_bhke: jax.Array, first: int) -> jax.Array:
-    """Attend from the positions ``first`` and up to the keys from position 0 on."""
+    """Attend from queries at positions ``first`` and later to keys at position 0 and later."""
     dtype, scale = q_bhqe.dtype, q_bhqe.shape[3] ** -0.5
     scores_bhqk = jnp.einsum(
         "bhqe,bhke->bhqk", q_bhqe * scale, k_bhke, preferred_element_type=jnp.float32
     )
     q, k = scores_bhqk.shape[2:]
-    seen_qk = first + jnp.arange(q)[:, None] >= jnp.arange(k)
-    scores_bhqk = jnp.where(seen_qk, scores_bhqk, -jnp.inf)
-    greatest_bhq1 = jax.lax.stop_gradient(jnp.max(scores_bhqk, axis=-1, keepdims=True))
-    weights_bhqk = jnp.exp(scores_bhqk - greatest_bhq1)
+    visible_qk = first + jnp.arange(q)[:, None] >= jnp.arange(k)
+    scores_bhqk = jnp.where(visible_qk, scores_bhqk, -jnp.inf)
+    max_bhq1 = jax.lax.stop_gradient(jnp.max(scores_bhqk, axis=-1, keepdims=True))
+    weights_bhqk = jnp.exp(scores_bhqk - max_bhq1)
     sums_bhq1 = jnp.sum(weights_bhqk, axis=-1, keepdims=True)
-    # Divided at last, where there are e numbers a query and not k.
+    # Divide last: there are e numbers per query instead of k.
     y_bhqe = jnp.einsum(
         "bhqk,bhke->bhqe", weights_bhqk.astype(dtype), v_bhke, preferred_element_type=jnp.float32
     )

@@ -1,9 +1,9 @@
-"""The run's state in a directory that all processes see, local, shared or gs://, by Orbax.
+"""Checkpoints, saved with Orbax to a directory that all processes share, local or gs://.
 
-A checkpoint of step s is the state after s updates: ``<s>/``, Orbax's files and, written when all
-of those are there, ``manifest.json``. That says what the checkpoint is of (the model's shape, the
-corpus's fingerprint) and how long each file is, so that a start sees damage before it loads: of a
-file that is cut short, Orbax would tell one process and leave the others waiting for it.
+A checkpoint of step s is the state after s updates: ``<s>/`` with Orbax's files and, written last,
+``manifest.json``. The manifest identifies the run (model shape, corpus fingerprint) and lists the
+length of each file, so that damage is found before loading: for a truncated file, Orbax would
+raise in one process and leave the others waiting.
 """
 
 import json
@@ -21,29 +21,29 @@ from orbax.checkpoint import v1 as ocp
 
 from train import mesh
 from train.config import CheckpointConfig, Config, ConfigError, ModelConfig
-from train.contract import files_at
+from train.contract import open_filesystem
 from train.corpus import Meta
 from train.step import State
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
-SUMMED_BYTES = 1 << 20
-"""Files up to this size are checked by their sum, too: those that say what the others mean."""
+CHECKSUM_BYTES = 1 << 20
+"""Files up to this size, which describe the others, are also checked by CRC-32."""
 
-AT_ONCE = 64
-"""How many of those are asked for at once, and held."""
+BATCH_FILES = 64
+"""How many of those are read at once, and held in memory."""
 
 DAMAGED = f"{MANIFEST} is damaged"
 UNFINISHED = "its save was cut short"
-NONE, NOT_SOUND = -1, -2
+NONE, ALL_DAMAGED = -1, -2
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint is of, and its files: the length in bytes and CRC-32 of each by its name.
+    """Identity of a checkpoint (``of``), and length in bytes and CRC-32 of each file by name.
 
-    A file that is too long to be summed has None for its CRC-32.
+    Files above CHECKSUM_BYTES have None as CRC-32.
     """
 
     of: dict[str, Any]
@@ -67,54 +67,55 @@ def _is_object(value: object) -> bool:
 
 
 def _size_and_crc(name: str, entry: object) -> tuple[int, int | None]:
-    """Read what a manifest says of a file. Raises ValueError."""
+    """Validate a file's entry of the manifest. Raises ValueError."""
     inside = not name.startswith("/") and ".." not in name.split("/")
     match entry:
         case [int(size), int() | None as crc] if inside and size >= 0:
             return size, crc
-    raise ValueError(f"what it says of {name!a} makes no sense")
+    raise ValueError(f"invalid entry for {name!a}")
 
 
 class Checkpoints:
-    """The checkpoints of one run. Every method is called by all processes alike."""
+    """The checkpoints of one run. All processes must call each method."""
 
     def __init__(
         self,
         directory: Path | str,
         cfg: CheckpointConfig,
         identity: dict[str, Any],
-        tidy: bool = True,
+        clean_up: bool = True,
     ) -> None:
-        """Find the last sound one, the same in all processes.
+        """Find the newest intact checkpoint, the same one in all processes.
 
-        With ``tidy``, what is damaged is set aside and what a killed save left is removed: for the
-        run itself, not for a reader that may find one under way. Raises ConfigError where no sound
-        one is left of those that were there, and where the processes see different ones.
+        With ``clean_up``, damaged checkpoints are set aside and remains of killed saves removed. A
+        reader must not do that, because a save may be in progress. Raises ConfigError if all
+        checkpoints are damaged, or if the processes see different ones.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
-        self._fs, self._root = files_at(directory)
+        self._fs, self._root = open_filesystem(directory)
         self._bucket = "://" in self.directory
-        step = mesh.from_first(self._newest_sound(tidy) if jax.process_index() == 0 else NONE)
-        if step == NOT_SOUND:
+        step = mesh.from_process_0(
+            self._newest_intact(clean_up) if jax.process_index() == 0 else NONE
+        )
+        if step == ALL_DAMAGED:
             raise ConfigError(
-                f"{self.directory}: none of the checkpoints there is sound; put a copy of a sound "
-                "one there, or move them all away to begin at step 0"
+                f"{self.directory}: all checkpoints are damaged; restore a copy of an intact "
+                "one, or move them all away to start at step 0"
             )
-        mesh.check_alike(
-            repr((step, self._seen(step))),
-            "find another last checkpoint than process 0; all must see one directory as "
+        mesh.check_equal(
+            repr((step, self._manifest_if_any(step))),
+            "find another last checkpoint than process 0; all must share the directory "
             + self.directory,
         )
         self.latest: int | None = None if step == NONE else step
-        """The last step that was saved, or is being saved."""
+        """The newest step that is saved or being saved."""
         self._saving: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, "checkpoint")
 
     def save(self, step: int, state: State, wait: bool = False) -> None:
-        """Save, in the background unless ``wait``; a step that is there already is left alone.
+        """Save, in the background unless ``wait``; skip a step that is saved already.
 
-        The state may be donated as soon as this returns. What went wrong with the save before is
-        raised here.
+        The state may be donated as soon as this returns. Raises the error of the previous save.
         """
         if step != self.latest:
             self.wait()
@@ -126,47 +127,47 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for what is still being saved."""
+        """Wait until the save in progress, if any, is complete."""
         if self._saving:
             self._saving.result()
 
-    def choose(self, step: int) -> None:
-        """Take another step than the newest; raises ConfigError with those that are there."""
+    def select(self, step: int) -> None:
+        """Use this step instead of the newest; raises ConfigError if it is missing or damaged."""
         if self._fault(step):
-            there = ", ".join(map(str, sorted(_steps(self._names()))))
-            raise ConfigError(f"{self.directory}: no sound checkpoint of step {step}; has {there}")
+            steps = ", ".join(map(str, sorted(_steps(self._names()))))
+            raise ConfigError(f"{self.directory}: no intact checkpoint of step {step}; has {steps}")
         self.latest = step
 
     def restore(self, step: int, abstract: State) -> State:
-        """Load a step into the shapes and shardings of ``abstract``, whatever they were.
+        """Load a step into the shapes and shardings of ``abstract``.
 
-        Raises ConfigError, naming the first thing that differs, for a checkpoint of another model
-        or corpus.
+        The shardings may differ from those at the save. Raises ConfigError with the first
+        difference for a checkpoint of another model or corpus.
         """
         try:
             found = Manifest.parse(self._manifest(step)).of
         except ValueError:
             raise ConfigError(f"{self.directory}/{step}: {DAMAGED}; choose another step") from None
-        # An option that a later release added is at its default in what was saved before.
+        # Options added by later releases had their default value when this was saved.
         found["model"] = asdict(ModelConfig()) | found.get("model", {})
         if difference := _difference(found, self._identity):
             raise ConfigError(
                 f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
-                "take another directory or run name, or remove it"
+                "use another directory or run name, or remove it"
             )
         with _orbax():
             return ocp.load(f"{self.directory}/{step}", abstract)
 
     def close(self) -> None:
-        """Wait for what is still being saved."""
+        """Wait until the save in progress is complete, and stop the background thread."""
         self.wait()
         self._background.shutdown()
 
-    def _newest_sound(self, tidy: bool) -> int:
-        """Go from the newest back to the first sound one: its step, NONE or NOT_SOUND."""
+    def _newest_intact(self, clean_up: bool) -> int:
+        """Return the newest intact step, NONE or ALL_DAMAGED."""
         names = self._names()
         damaged, unfinished = any(name.endswith(".damaged") for name in names), 0
-        if tidy:
+        if clean_up:
             for name in names:
                 if ".orbax-checkpoint-tmp" in name:
                     self._fs.rm(f"{self._root}/{name}", recursive=True)
@@ -177,16 +178,16 @@ class Checkpoints:
             damaged |= fault != UNFINISHED
             unfinished += fault == UNFINISHED
             log.warning("%s/%d: %s: NOT USED", self.directory, step, fault)
-            if tidy:
+            if clean_up:
                 self._set_aside(step, "unfinished" if fault == UNFINISHED else "damaged")
-        # A kill during the first save leaves one unfinished at most: then step 0 is no loss.
-        return NOT_SOUND if damaged or unfinished > 1 else NONE
+        # A kill during the first save leaves one unfinished checkpoint; restarting loses nothing.
+        return ALL_DAMAGED if damaged or unfinished > 1 else NONE
 
-    def _seen(self, step: int) -> str:
-        """Give the manifest of the step that process 0 has found sound, as this process sees it.
+    def _manifest_if_any(self, step: int) -> str:
+        """Return this process's view of the manifest of process 0's newest intact step.
 
-        That tells whether all see one directory. For all of them to check its files would be as
-        many times the storage's work as there are processes.
+        Comparing it shows whether all processes share the directory. Checking the files, too, would
+        multiply the load on the storage by the number of processes.
         """
         try:
             return "" if step == NONE else self._manifest(step)
@@ -194,57 +195,57 @@ class Checkpoints:
             return UNFINISHED
 
     def _fault(self, step: int) -> str:
-        """Say what is wrong with a checkpoint, by its manifest; empty if nothing is."""
+        """Compare a checkpoint with its manifest; return what is wrong, or an empty string."""
         try:
-            wanted = Manifest.parse(self._manifest(step)).files
+            expected = Manifest.parse(self._manifest(step)).files
         except FileNotFoundError:
             return UNFINISHED
         except ValueError:
             return DAMAGED
         found = self._files(step)
-        for name, (size, _) in wanted.items():
+        for name, (size, _) in expected.items():
             if name not in found:
                 return f"{name} is missing"
             if found[name] != size:
                 return f"{name} has {found[name]} bytes instead of {size}"
-        summed = {name: crc for name, (_, crc) in wanted.items() if crc is not None}
-        there = self._crcs(step, summed)
-        wrong = [name for name in summed if there[name] != summed[name]]
-        return f"{wrong[0]} is not what was written" if wrong else ""
+        crcs = {name: crc for name, (_, crc) in expected.items() if crc is not None}
+        actual = self._crcs(step, crcs)
+        wrong = [name for name in crcs if actual[name] != crcs[name]]
+        return f"{wrong[0]} has another CRC-32 than when it was written" if wrong else ""
 
-    def _set_aside(self, step: int, how: str) -> None:
-        path, aside = f"{self._root}/{step}", f"{self._root}/{step}.{how}"
+    def _set_aside(self, step: int, reason: str) -> None:
+        path, aside = f"{self._root}/{step}", f"{self._root}/{step}.{reason}"
         if self._fs.exists(aside):
             self._fs.rm(aside, recursive=True)
-        if self._bucket:  # which knows no renaming of a whole prefix
+        if self._bucket:  # a bucket cannot rename a prefix
             self._fs.copy(path, aside, recursive=True)
             self._fs.rm(path, recursive=True)
         else:
             self._fs.mv(path, aside, recursive=True)
-        log.warning("%s/%d: set aside as %d.%s", self.directory, step, step, how)
+        log.warning("%s/%d: set aside as %d.%s", self.directory, step, step, reason)
 
     def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
-        """Wait for all files of all processes; then the first one adds the manifest and tidies."""
+        """Wait for the files of all processes; then process 0 writes the manifest and prunes."""
         response.result()
         if jax.process_index() == 0:
             found = self._files(step)
-            crcs = self._crcs(step, [name for name in found if found[name] <= SUMMED_BYTES])
+            crcs = self._crcs(step, [name for name in found if found[name] <= CHECKSUM_BYTES])
             files = {name: (size, crcs.get(name)) for name, size in found.items()}
             manifest = json.dumps({"of": self._identity, "files": files}, indent=1)
-            whole = f"{self._root}/{step}/{MANIFEST}"
-            partial = whole if self._bucket else f"{self._root}/{step}/.{MANIFEST}"
+            final = f"{self._root}/{step}/{MANIFEST}"
+            partial = final if self._bucket else f"{self._root}/{step}/.{MANIFEST}"
             self._fs.pipe_file(partial, manifest.encode())
-            if partial != whole:  # in a bucket nobody sees half of an object
-                self._fs.mv(partial, whole)
+            if partial != final:  # objects of a bucket appear only when complete
+                self._fs.mv(partial, final)
             self._prune(step)
 
     def _prune(self, newest: int) -> None:
-        """Keep the newest, and the last ``keep`` of those that were due by their step."""
+        """Keep the newest checkpoint and the last ``keep`` permanent ones."""
         steps = [step for step in _steps(self._names()) if step <= newest]
         kept = [step for step in sorted(steps) if step % self._cfg.every == 0]
         kept = kept if self._cfg.keep is None else kept[-self._cfg.keep :]
         for step in set(steps) - {newest, *kept}:
-            # First, so that one that is half removed is none.
+            # Remove the manifest first: a half-removed checkpoint must not look complete.
             if self._fs.exists(f"{self._root}/{step}/{MANIFEST}"):
                 self._fs.rm(f"{self._root}/{step}/{MANIFEST}")
             self._fs.rm(f"{self._root}/{step}", recursive=True)
@@ -253,23 +254,23 @@ class Checkpoints:
         return self._fs.cat_file(f"{self._root}/{step}/{MANIFEST}").decode(errors="replace")
 
     def _crcs(self, step: int, names: Iterable[str]) -> dict[str, int]:
-        """Give the CRC-32 of each file; a bucket gives many of them at once."""
+        """Compute the CRC-32 of each file, reading many at once."""
         found = {}
-        for some in batched(names, AT_ONCE):
-            paths = [f"{self._root}/{step}/{name}" for name in some]
+        for batch in batched(names, BATCH_FILES):
+            paths = [f"{self._root}/{step}/{name}" for name in batch]
             contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # whole files
-            found |= dict(zip(some, map(zlib.crc32, contents), strict=True))
+            found |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
         return found
 
     def _files(self, step: int) -> dict[str, int]:
-        """List a checkpoint's files and their lengths in bytes, without the manifest."""
+        """Return a checkpoint's files and their lengths in bytes, without the manifest."""
         root = f"{self._root}/{step}/"
         found = self._fs.find(root, detail=True).items()
         sizes = {path.removeprefix(root): info["size"] for path, info in found}
         return {name: size for name, size in sorted(sizes.items()) if MANIFEST not in name}
 
     def _names(self) -> list[str]:
-        """List what lies in the directory; nothing, where gs:// has nothing below the prefix."""
+        """List the directory; a prefix without objects is empty."""
         try:
             paths = self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
@@ -278,11 +279,11 @@ class Checkpoints:
 
 
 def _orbax() -> ocp.Context:
-    """Orbax, without the file in which each process notes its arrays' shapes and kinds of keys.
+    """Return an Orbax context without array metadata files.
 
-    For that file processes wait for process 0, and look for its directory every quarter of a second
-    (orbax/checkpoint/_src/metadata/array_metadata_store.py): half the time of a small save. A state
-    has no random keys, and the shapes stand in the arrays themselves.
+    To write them, processes poll for process 0's directory every quarter of a second
+    (orbax/checkpoint/_src/metadata/array_metadata_store.py), half the time of a small save. They
+    are not needed: the state has no random keys, and the arrays store their shapes.
     """
     context = ocp.Context()
     context.array.saving.array_metadata_store = None
@@ -290,10 +291,10 @@ def _orbax() -> ocp.Context:
 
 
 def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
-    """Say what a checkpoint belongs to: two that differ here must not be mixed.
+    """Return what a run must share with a checkpoint to resume from it.
 
-    Dropout may: it is a matter of training, and shapes nothing. What is learned, and by which
-    optimizer, shapes the state.
+    Trained parameters and optimizer determine the structure of the state. Dropout does not, so it
+    may change.
     """
     return {
         "model": {k: v for k, v in asdict(cfg.model).items() if k != "dropout"},
@@ -307,10 +308,10 @@ def _steps(names: list[str]) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
 
 
-def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """Name the first key whose values differ, with both; empty if there is none."""
-    for key in wanted:
-        there, here = found.get(key), wanted[key]
+def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Return the first key whose values differ, with both values; empty if there is none."""
+    for key in expected:
+        there, here = found.get(key), expected[key]
         if isinstance(here, dict) and isinstance(there, dict):
             if inner := _difference(there, here):
                 return f"{key}.{inner}"
@@ -320,6 +321,6 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value as it stands in a message: twelve digits of a digest are enough."""
+    """Format a value for a message; digests are cut to twelve digits."""
     text = str(value)
     return text[:12] if len(text) == 64 else text

@@ -1,7 +1,7 @@
-"""What a run is: frozen dataclasses read from YAML, with ``dotted.key=value`` on top.
+"""Configuration of a run: frozen dataclasses read from YAML, with ``dotted.key=value`` overrides.
 
-Everything that is wrong here is said in one line that names the key and what it may be, before
-JAX is imported. How YAML becomes dataclasses stands in strict.py.
+Every error is one line that names the key and the allowed values. It is raised before JAX is
+imported. strict.py turns YAML into dataclasses.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from train.strict import Bound, ConfigError, overlay, read, section
 
 type Count = Annotated[int, Bound(least=1)]
 type Steps = Annotated[int, Bound(least=1, most=2**31 - 1)]
-"""Counted on the device in an int32."""
+"""The device counts steps in an int32."""
 type Positive = Annotated[float, Bound(least=0, above=True)]
 type NotNegative = Annotated[float, Bound(least=0)]
 type Fraction = Annotated[float, Bound(least=0, most=1)]
@@ -21,121 +21,121 @@ type Fraction = Annotated[float, Bound(least=0, most=1)]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What the model is. A checkpoint must agree with all of it but ``dropout``."""
+    """Architecture. A checkpoint must match all of it except ``dropout``."""
 
     layers: Count = 2
     heads: Count = 4
     kv_heads: Count | None = None
-    """Heads of keys and values, each shared by a group of heads; null is one each."""
+    """Key and value heads, each shared by a group of query heads; null means one per query head."""
     width: Count = 128
     feedforward: Annotated[int | None, Bound(least=0)] = None
-    """Width of the feed-forward layer; null is four times ``width``, 0 leaves it out."""
+    """Width of the feed-forward layer; null means four times ``width``, 0 omits the layer."""
     context: Count = 64
-    """Tokens that the model sees at once."""
+    """Context length in tokens."""
     vocabulary: Count = 128
     norm: Literal["layer", "rms"] = "layer"
     activation: Literal["gelu", "relu", "swiglu"] = "gelu"
     positions: Literal["learned", "rotary"] = "learned"
     tied: bool = False
-    """Whether the output layer is the token embedding's transpose."""
+    """Whether the output layer is the transposed token embedding."""
     attention_bias: bool = True
-    """Whether queries, keys and values have biases, and the attention's output."""
+    """Whether the query, key, value and output projections of attention have biases."""
     feedforward_bias: bool = True
     head_bias: bool = False
     attention_output: bool = True
-    """Whether the heads' outputs are mixed by a matrix before they are added."""
+    """Whether attention has an output projection."""
     double_residual: bool = False
-    """Whether a layer's input is added once more to its output."""
+    """Whether each layer adds its input to its output a second time."""
     dropout: Annotated[float, Bound(least=0, most=0.99)] = 0.0
-    """Share of the embedding, and of what each layer adds, that a training step leaves out."""
+    """Dropout rate of the embedding and of each residual branch during training."""
 
     @property
     def feedforward_width(self) -> int:
-        """Width of the feed-forward layer, with the default filled in."""
+        """Width of the feed-forward layer, with the default resolved."""
         return 4 * self.width if self.feedforward is None else self.feedforward
 
     @property
     def padded_vocabulary(self) -> int:
-        """Rows of the token embedding: a big vocabulary is filled up to a multiple of 128.
+        """Rows of the token embedding: above 1,024 tokens, padded to a multiple of 128.
 
-        Matrix units work on tiles of that width; what is filled up is never a token.
+        Matrix units work on tiles of that width. The padding is never a token.
         """
         return self.vocabulary if self.vocabulary <= 1024 else -(-self.vocabulary // 128) * 128
 
     @property
     def head_width(self) -> int:
-        """Width of one head."""
+        """Width of one head (e)."""
         return self.width // self.heads
 
     @property
     def groups(self) -> int:
-        """Heads of keys and values, with the default filled in."""
+        """Key and value heads, with the default resolved."""
         return self.kv_heads or self.heads
 
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """How the model is computed: nothing here changes what it learns, up to rounding."""
+    """How the model is computed. No option changes what it learns, up to rounding."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of activations and matrix products; parameters, norms, loss and optimizer stay float32."""
+    """Type of activations and matmuls; parameters, norms, loss and optimizer stay float32."""
     fsdp: Count | None = 1
-    """Devices that share one copy of parameters and optimizer state; null is all of them."""
+    """Devices that share one copy of parameters and optimizer state; null means all devices."""
     attention: Literal["auto", "plain", "blocks", "cudnn", "splash"] = "auto"
-    """``auto`` takes what is fastest on the device (attention.py says which)."""
+    """Implementation; ``auto`` selects the fastest one for the device (see attention.py)."""
     remat: Literal["none", "dots", "all"] = "none"
-    """What a layer computes again for its gradient: nothing, all but matrix products, or all."""
+    """What the backward pass recomputes: nothing, everything but matmul outputs, or all."""
     scan_layers: bool = False
-    """One compiled layer for all: quick to compile, a little slower to run."""
-    loss_parts: Count = 1
-    """Parts of a window that the scores of all tokens are made for, one after the other: a big
-    vocabulary's scores take more memory than all the rest."""
+    """Scan over the layers: compiles one layer instead of all, and runs a little slower."""
+    loss_chunks: Count = 1
+    """Compute logits and loss in this many chunks of the sequence, one after the other: with a
+    large vocabulary the logits need more memory than everything else."""
     accumulate: Count = 1
-    """Parts that a batch is worked through in, one after the other, to save memory."""
+    """Microbatches per step (gradient accumulation), to save memory."""
     steps_per_call: Count = 1
-    """Steps that the device takes by itself, for models so small that calls take longer."""
+    """Steps per dispatched call, for models so small that the dispatch takes longer than a step."""
 
 
 @dataclass(frozen=True)
 class DatasetConfig:
-    """A dataset of the Hugging Face hub, or a directory in a layout that ``datasets`` reads."""
+    """A dataset of the Hugging Face hub, or a directory that the package ``datasets`` can read."""
 
     id: str | None = None
-    """``owner/name`` on the hub, or a directory; it takes the place of ``data.corpus``."""
+    """``owner/name`` on the hub, or a directory; replaces ``data.corpus``."""
     name: str | None = None
-    """Which of the dataset's configurations, where it has several."""
+    """The dataset's configuration, if it has several."""
     split: str = "train"
     text_key: str = "text"
     """The column that holds the text."""
     cache_dir: str | None = None
-    """Where what is fetched is kept, a directory or gs://; null is a place beside the corpora."""
+    """Download cache: a directory or gs://; null means a directory beside the corpora."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the text comes from: a corpus known by name, files of one's own, or a dataset."""
+    """Source of the text: a packaged corpus, text files, or a dataset."""
 
     corpus: str = "shakespeare"
     text: str | None = None
-    """A path or a glob pattern of text files; it takes the place of ``corpus``."""
+    """A path or a glob pattern of text files; replaces ``corpus``."""
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     tokenizer: str = "ascii"
     """``ascii`` (128 tokens, accents dropped), ``bytes`` (256, UTF-8), ``bpe`` (trained on the
     text), or the path of a tokenizer.json."""
     vocabulary: Annotated[int, Bound(least=257)] = 8192
-    """Tokens of a ``bpe``."""
+    """Vocabulary size of ``bpe``."""
     heldout: Annotated[float, Bound(least=0, most=0.9)] = 0.1
-    """Share of the text, at its end, that is never trained on."""
+    """Fraction of the tokens, at the end, that is never trained on."""
     directory: str | None = None
-    """Where prepared corpora are kept; by default a place that this user can write to."""
+    """Where prepared corpora are stored; by default a directory that this user can write to."""
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW or Muon, a linear warm-up and a cosine down to ``final`` times the learning rate."""
+    """AdamW or Muon, with linear warm-up and cosine decay to ``final`` times the learning rate."""
 
     name: Literal["adamw", "muon"] = "adamw"
-    """``muon`` is for the layers' matrices; all else goes to AdamW with the same rate."""
+    """``muon`` updates the layers' matrices; AdamW updates the rest with the same rate."""
     learning_rate: Positive = 3e-3
     warmup: Annotated[int, Bound(least=0, most=2**31 - 1)] = 50
     """Steps over which the learning rate rises from 0."""
@@ -144,98 +144,98 @@ class OptimizerConfig:
     beta2: Fraction = 0.98
     weight_decay: NotNegative = 0.1
     clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0
-    """Greatest global norm of a gradient; null lets any pass."""
+    """Maximum global gradient norm; null disables clipping."""
     frozen: tuple[str, ...] = ()
-    """Parameters that stay as they are, by name or pattern: ``["tokens_vd", "*norm*"]``."""
+    """Parameters that are not trained, by name or pattern: ``["tokens_vd", "*norm*"]``."""
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters (lora.py): with a ``rank`` they alone are trained, and nothing else."""
+    """Low-rank adapters (lora.py). With a ``rank`` above 0, only the adapters are trained."""
 
     rank: Annotated[int, Bound(least=0)] = 0
     alpha: Positive = 16.0
-    """What the adapters' product is scaled by, over ``rank``."""
+    """The product of an adapter's matrices is scaled by ``alpha / rank``."""
     targets: tuple[str, ...] = ("l_qkv_dp",)
     """The layers' matrices that get an adapter, by name or pattern."""
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When the state is saved, and what is kept of it; the newest save always is."""
+    """When checkpoints are saved and how many are kept; the newest is always kept."""
 
     every: Count = 100
-    """Steps between two saves that are kept."""
+    """Steps between permanent checkpoints."""
     keep: Count | None = 3
-    """How many of those, the last ones; null keeps all."""
+    """Number of permanent checkpoints to keep; null keeps all."""
     minutes: NotNegative = 15
-    """Minutes after which the state is saved in between, until the next save; 0 is never."""
+    """Minutes after which a temporary checkpoint is saved, until the next save; 0 disables them."""
     wait: bool = False
-    """Whether the training stands still until a save is whole: then a kill costs no more than the
-    steps since the last one, at the price of the seconds that each save takes."""
+    """Whether training waits until a checkpoint is complete. A kill then loses only the steps since
+    the last save, but each save blocks training for seconds."""
     directory: str | None = None
-    """A directory that all processes see, or gs://bucket/prefix; used where the fleet doesn't say
-    TPUFLEET_CHECKPOINTS."""
+    """A directory that all processes share, or gs://bucket/prefix; TPUFLEET_CHECKPOINTS overrides
+    it."""
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """How the held-out text is tried: the mean loss of windows spread evenly over it."""
+    """Evaluation: the mean loss of sequences spaced evenly over the held-out text."""
 
     every: Annotated[int, Bound(least=0)] = 0
-    """Steps between two evaluations; 0 makes none."""
+    """Steps between evaluations; 0 disables them."""
     batches: Count = 4
-    """Windows, counted in batches of ``batch``."""
+    """Batches of ``batch`` sequences per evaluation."""
 
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """The passage that the model writes at the end of a run, and on the way."""
+    """Text that the model generates at the end of a run, and during it."""
 
     prompt: str = "\n"
     length: Annotated[int, Bound(least=0)] = 400
-    """Tokens to write; 0 writes none."""
+    """Tokens to generate; 0 generates none."""
     every: Annotated[int, Bound(least=0)] = 0
-    """Steps between two passages into the log; 0 writes only the one at the end."""
+    """Steps between samples in the log; 0 generates only the one at the end."""
     temperature: NotNegative = 0.8
-    """0 always takes the likeliest token."""
+    """0 always selects the most likely token."""
 
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Where a run's figures go beside metrics.jsonl. None of it can stop a run."""
+    """Where metrics go in addition to metrics.jsonl. No failure here stops a run."""
 
     plot: Literal["none", "svg", "png"] = "none"
-    """A picture of the loss in the run directory when the run ends."""
+    """Format of a plot of the loss, written to the run directory when the run ends."""
     tensorboard: str | None = None
-    """A directory of event files; a relative one is in the run directory."""
+    """Directory for event files; a relative path is relative to the run directory."""
     wandb: str | None = None
-    """A project of Weights & Biases; without a key it is recorded offline."""
+    """A Weights & Biases project; without an API key the run is recorded offline."""
 
 
 @dataclass(frozen=True)
 class ProfileConfig:
-    """A trace of some steps by jax.profiler, in ``profiles/`` of the run directory."""
+    """A jax.profiler trace of some steps, in ``profiles/`` of the run directory."""
 
     at: Annotated[int, Bound(least=0)] = 0
-    """The step behind which it begins; 0 makes none, but ``touch profile`` there does."""
+    """The trace starts after this step; 0 disables it. ``touch profile`` there starts one, too."""
     steps: Count = 5
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run. The batch, the initial parameters and the sample follow from ``seed``."""
+    """A whole run. ``seed`` determines batches, initial parameters, dropout and samples."""
 
     steps: Steps = 1000
     batch: Count = 16
-    """Windows in a step, over all processes together."""
+    """Sequences per step, over all processes."""
     seed: Annotated[int, Bound(least=0, most=2**63 - 1)] = 0
     log_every: Count = 10
-    """Steps between two lines of the log, and between two readings of memory."""
+    """Steps between log lines, and between measurements of memory."""
     hang_after: NotNegative = 1800
-    """Seconds without a finished step after which the run is given up; 0 waits for ever."""
+    """Seconds without a finished step after which the process exits; 0 never does."""
     init_from: str | None = None
-    """A safetensors file (GPT-2's names or ours) whose parameters the run begins with."""
+    """A safetensors file (GPT-2's names or ours) with the initial parameters."""
     model: ModelConfig = field(default_factory=ModelConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -249,21 +249,21 @@ class Config:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one step learns from, over all processes."""
+        """Tokens per step, over all processes."""
         return self.batch * self.model.context
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a config file and lay ``dotted.key=value`` words (values in YAML) over it.
+    """Read a config file and apply ``dotted.key=value`` overrides (values in YAML).
 
-    Raises ConfigError for a file that is missing or is no YAML mapping, for a key that is unknown
-    and for a value that is not allowed.
+    Raises ConfigError for a file that is missing or not a YAML mapping, an unknown key, or a value
+    that is not allowed.
     """
     return build(overlay(read(Path(path)), overrides), source=str(path))
 
 
 def build(tree: Mapping[str, Any], source: str = "config") -> Config:
-    """Make a Config of nested mappings; raises ConfigError as ``load`` does."""
+    """Build a Config from nested mappings; raises ConfigError as ``load`` does."""
     cfg = section(Config, tree, source, prefix="")
     for key, value, of, divisor in _multiples(cfg):
         if value % divisor:
@@ -274,18 +274,17 @@ def build(tree: Mapping[str, Any], source: str = "config") -> Config:
         _check_path(f"{source}: {key}", path)
     if cfg.model.positions == "rotary" and cfg.model.head_width % 2:
         raise ConfigError(
-            f"{source}: model.positions: rotary turns pairs: it needs heads of an even width, "
-            f"not {cfg.model.head_width} (model.width / model.heads)"
+            f"{source}: model.positions: rotary needs an even model.width / model.heads, "
+            f"not {cfg.model.head_width}"
         )
     if cfg.data.text is not None and cfg.data.dataset.id is not None:
-        raise ConfigError(f"{source}: data: text and dataset.id are two sources; take one of them")
+        raise ConfigError(f"{source}: data: text and dataset.id are both set; set only one")
     if not cfg.sample.prompt:
-        raise ConfigError(f"{source}: sample.prompt: must not be empty; a line end will do")
+        raise ConfigError(f'{source}: sample.prompt: must not be empty; for example "\\n"')
     return cfg
 
 
 def _paths(cfg: Config) -> list[tuple[str, str | None]]:
-    """Say which values are paths, or may be: key and value."""
     data = cfg.data
     return [
         ("init_from", cfg.init_from),
@@ -308,29 +307,29 @@ def _check_path(where: str, path: str | None) -> None:
         Path(path).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"{where}: must be a path, and ~ the home of a user known here, not {path!r}"
+            f"{where}: must be a path, with ~ for the home of an existing user, not {path!r}"
         ) from None
 
 
 def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:
-    """Say which value must be a multiple of which other: key, value, the other's key and value."""
+    """List (key, value, key of the divisor, divisor): each value must be a multiple."""
     call = ("compute.steps_per_call", cfg.compute.steps_per_call)
     return [
         ("model.width", cfg.model.width, "model.heads", cfg.model.heads),
         ("model.heads", cfg.model.heads, "model.kv_heads", cfg.model.groups),
         ("batch", cfg.batch, "compute.accumulate", cfg.compute.accumulate),
-        ("model.context", cfg.model.context, "compute.loss_parts", cfg.compute.loss_parts),
+        ("model.context", cfg.model.context, "compute.loss_chunks", cfg.compute.loss_chunks),
         ("checkpoint.every", cfg.checkpoint.every, *call),
         ("evaluate.every", cfg.evaluate.every, *call),
         ("sample.every", cfg.sample.every, *call),
     ]
 
 
-def check_share(cfg: Config, parts: int, what: str) -> None:
-    """Raise ConfigError unless ``parts`` processes or devices can share the batch evenly."""
-    if cfg.batch % (cfg.compute.accumulate * parts):
+def check_batch_divisible(cfg: Config, count: int, what: str) -> None:
+    """Raise ConfigError unless the batch divides evenly over ``count`` processes or devices."""
+    if cfg.batch % (cfg.compute.accumulate * count):
         times = f"compute.accumulate ({cfg.compute.accumulate}) times "
         raise ConfigError(
             f"batch: must be a multiple of {times if cfg.compute.accumulate > 1 else ''}"
-            f"the number of {what} ({parts}), not {cfg.batch}"
+            f"the number of {what} ({count}), not {cfg.batch}"
         )

@@ -1,11 +1,11 @@
-"""What the trainer and whoever starts it agree on: environment, exit codes, heartbeat.
+"""The run contract between trainer and fleet: environment, exit codes, heartbeat.
 
-The environment of each process (any of it may be missing, for a run by hand)::
+Environment of each process (all optional, for runs started by hand)::
 
-    TPUFLEET_RUN           the run's name              TPUFLEET_COORDINATOR    host:port
-    TPUFLEET_RUN_DIR       its directory, one a worker  TPUFLEET_NUM_PROCESSES  how many
-    TPUFLEET_CHECKPOINTS   one place for all: a         TPUFLEET_PROCESS_ID     0 to n - 1
-                           directory or gs://
+    TPUFLEET_RUN           the run's name               TPUFLEET_COORDINATOR    host:port
+    TPUFLEET_RUN_DIR       its directory on the worker  TPUFLEET_NUM_PROCESSES  n
+    TPUFLEET_CHECKPOINTS   directory or gs:// that      TPUFLEET_PROCESS_ID     0 to n - 1
+                           all processes share
 """
 
 import json
@@ -27,18 +27,19 @@ CRASHED = 1
 BAD_CONFIG = 2
 NOT_A_NUMBER = 3
 HUNG = 70
-"""BSD's EX_SOFTWARE: no step finished for ``hang_after`` seconds; to the fleet, a crash."""
+"""BSD's EX_SOFTWARE: no step finished for ``hang_after`` seconds; a crash to the fleet."""
 INTERRUPTED = 75
-"""BSD's EX_TEMPFAIL: interrupted and saved, to be started again."""
+"""BSD's EX_TEMPFAIL: interrupted and saved; the fleet may restart it."""
 
 HEARTBEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Contract:
-    """One process's place in a run. ``coordinator`` is empty for a run of one process by hand.
+    """What the fleet tells one process about its run.
 
-    ``checkpoints`` is a text where it is on gs://, and a Path otherwise.
+    ``coordinator`` is empty for a single process started by hand. ``checkpoints`` is a str for
+    gs:// and a Path otherwise.
     """
 
     run: str
@@ -50,13 +51,13 @@ class Contract:
 
 
 def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) -> Contract:
-    """Read this process's place; without a fleet, the run is ``runs/<config's stem>`` here.
+    """Read the contract; without a fleet, the run directory is ``runs/<config's stem>``.
 
-    Raises ConfigError where the three that make a group of processes don't fit together.
+    Raises ConfigError for invalid or contradictory variables.
     """
     run = environ.get("TPUFLEET_RUN") or Path(config_path).stem
     run_dir = Path(environ.get("TPUFLEET_RUN_DIR") or Path("runs") / run).absolute()
-    # The fleet's word comes before the config's: it has tried that this path can be written to.
+    # The environment overrides the config, because the fleet has checked that path.
     checkpoints = environ.get("TPUFLEET_CHECKPOINTS") or cfg.checkpoint.directory
     coordinator = environ.get("TPUFLEET_COORDINATOR", "")
     num_processes = _number(environ, "TPUFLEET_NUM_PROCESSES", 1)
@@ -80,7 +81,7 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
     return Contract(
         run,
         run_dir,
-        _place(checkpoints) if checkpoints else run_dir / "checkpoints",
+        _location(checkpoints) if checkpoints else run_dir / "checkpoints",
         coordinator,
         num_processes,
         process_id,
@@ -88,62 +89,62 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
 
 
 def check_writable(contract: Contract) -> None:
-    """Make the run's directories and try each; raises ConfigError that names the one that fails.
+    """Create the run's directories and check them; raises ConfigError for one that fails.
 
-    To be done before the processes join: one that leaves later makes all the others wait.
+    Call it before the processes join: one that exits later makes the others wait.
     """
-    for place in (contract.run_dir, contract.checkpoints):
-        try_to_write(place)
+    for location in (contract.run_dir, contract.checkpoints):
+        check_path_writable(location)
 
 
-def try_to_write(place: Path | str, key: str = "") -> None:
-    """Make a directory (or gs://bucket/prefix) and write there; raises ConfigError if that fails.
+def check_path_writable(location: Path | str, key: str = "") -> None:
+    """Create a directory (or gs://bucket/prefix) and write to it; raises ConfigError on failure.
 
-    The line begins with the config's ``key``, if any, and names the place.
+    The error begins with the config's ``key``, if any, and the location.
     """
     try:
-        if isinstance(place, Path):
-            place.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=place):
+        if isinstance(location, Path):
+            location.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=location):
                 pass
         else:
-            _try_bucket(place)
+            _check_bucket_writable(location)
     except OSError as err:
         why = err.strerror or " ".join(str(err).split())
-        raise ConfigError(f"{key and key + ': '}{place}: cannot be written: {why}") from err
+        raise ConfigError(f"{key and key + ': '}{location}: cannot be written: {why}") from err
 
 
-def _place(checkpoints: str) -> Path | str:
+def _location(checkpoints: str) -> Path | str:
     if "://" in checkpoints:
         return checkpoints.rstrip("/")
     return Path(checkpoints).expanduser().absolute()
 
 
-def files_at(place: Path | str) -> tuple[Any, str]:
-    """Open a directory or gs://bucket/prefix: fsspec's file system, and the path within it."""
-    # By default gcsfs first asks another API for the bucket's kind, once a file, and for long
-    # where that API or credentials are missing; the plain kind of access serves all buckets.
+def open_filesystem(location: Path | str) -> tuple[Any, str]:
+    """Return fsspec's file system for a directory or gs://bucket/prefix, and the path in it."""
+    # By default gcsfs asks another API for the bucket's type once per file, which is slow where
+    # that API or credentials are missing. The standard access works for all buckets.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    # What goes wrong for good is raised; what it tried before that is no news.
+    # Final failures raise; retries before that need no log lines.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    import fsspec  # takes a while
+    import fsspec  # slow to import
 
-    return fsspec.core.url_to_fs(str(place), use_listings_cache=False)
+    return fsspec.core.url_to_fs(str(location), use_listings_cache=False)
 
 
-def _try_bucket(prefix: str) -> None:
-    """Write an object and remove it; whatever goes wrong is an OSError."""
+def _check_bucket_writable(prefix: str) -> None:
+    """Write an object and remove it. Raises OSError for any failure."""
     try:
-        bucket, root = files_at(prefix)
+        bucket, root = open_filesystem(prefix)
         probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
         bucket.pipe_file(probe, b"")
         bucket.rm_file(probe)
     except Exception as err:  # each of gcsfs's, google-auth's and aiohttp's own kinds
-        raise OSError(0, in_one_line(err)) from err
+        raise OSError(0, one_line(err)) from err
 
 
-def in_one_line(err: Exception) -> str:
-    """Say what went wrong, its kind first; libraries' own words can be a page."""
+def one_line(err: Exception) -> str:
+    """Format an error on one line, its type first and the message shortened."""
     return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
 
 
@@ -155,10 +156,10 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 class Heartbeat:
-    """``heartbeat.json``: how far this process is, replaced at most once a second.
+    """``heartbeat.json``: this process's progress, replaced at most once a second.
 
     ``state`` is one of starting, running, done, interrupted, nan, hung, failed. ``time`` is the
-    unix time of the last progress, in seconds: while a step hangs, it grows old.
+    Unix time of the last progress in seconds.
     """
 
     def __init__(self, run_dir: Path, steps: int) -> None:
@@ -170,7 +171,7 @@ class Heartbeat:
         self._written = -HEARTBEAT_SECONDS
 
     def progress(self, step: int, loss: float, tokens_per_second: float | None) -> None:
-        """Note a finished step; written only if the last writing is a second old."""
+        """Record a finished step; write it if the last write is at least a second old."""
         self.step, self.loss, self.tokens_per_second = (
             step,
             finite_or_none(loss),
@@ -180,7 +181,7 @@ class Heartbeat:
             self.write("running")
 
     def write(self, state: str) -> None:
-        """Write now, whole or not at all."""
+        """Write now, atomically."""
         beat = {
             "step": self.step,
             "steps": self.steps,
@@ -194,12 +195,12 @@ class Heartbeat:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """Give a number as JSON can hold it: what is infinite or not a number becomes None."""
+    """Return a number for JSON: None for infinity and NaN."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content so that no reader ever sees half of it."""
+    """Replace a file, so that no reader sees a partial one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text, encoding="utf-8")

@@ -1,10 +1,10 @@
-"""From text to tokens on disk: ``prepare`` makes a directory of binary files, once a machine.
+"""Prepared corpora: text as files of tokens, prepared once per machine.
 
-A prepared corpus is a directory named by its content, so that it never goes stale::
+A prepared corpus is a directory named by a digest of its content, so it never goes stale::
 
     train.bin  heldout.bin   little-endian unsigned integers, as small as the vocabulary allows
     tokenizer.json           the byte-pair encoding, if there is one
-    meta.json                what Meta says, its counts in tokens
+    meta.json                the fields of Meta, counts in tokens
 """
 
 import hashlib
@@ -19,22 +19,22 @@ import numpy as np
 
 from train import tokens
 from train.config import ConfigError, DataConfig
-from train.contract import try_to_write
+from train.contract import check_path_writable
 from train.texts import CorpusError, Source, source
 from train.tokens import Tokenizer
 
 FORMAT = "2"
-"""Part of the name of a prepared corpus: a change of what stands in it needs another one."""
+"""Part of the digest in the directory name; change it with the format of the files."""
 
 _SHARED_DATA = Path("/var/lib/tpufleet/data")
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a prepared corpus is.
+    """Description of a prepared corpus; counts are in tokens.
 
-    ``fingerprint`` is the SHA-256 of its tokens and its tokenizer, hexadecimal;
-    ``heldout_bytes`` the length of the held-out text in UTF-8.
+    ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer, ``heldout_bytes`` the length
+    of the held-out text in UTF-8.
     """
 
     name: str
@@ -47,33 +47,33 @@ class Meta:
 
 
 def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False) -> Path:
-    """Return the directory of the prepared corpus, making it where it isn't there yet.
+    """Return the directory of the prepared corpus, and prepare it if necessary.
 
-    ``fetch`` may have it from elsewhere, and tells whether it did. Several processes may do so at
-    once: each works in a directory of its own, and the first that is done gives it its name. Raises
-    ConfigError for a corpus, path, dataset or tokenizer that doesn't exist and a directory that
-    can't be written, CorpusError where text could not be had.
+    ``fetch`` may create the directory from another source, and returns whether it did. Several
+    processes may prepare concurrently: each writes its own directory, and the first one to finish
+    renames it. Raises ConfigError for a missing corpus, path, dataset or tokenizer and for a
+    directory that cannot be written, CorpusError if the text cannot be loaded.
     """
-    root = Path(cfg.directory).expanduser() if cfg.directory else default_directory()
-    given = None
+    root = Path(cfg.directory).expanduser() if cfg.directory else default_data_directory()
+    from_file = None
     if cfg.tokenizer not in ("ascii", "bytes", "bpe"):
-        given = tokens.read_file(Path(cfg.tokenizer).expanduser())
+        from_file = tokens.read_file(Path(cfg.tokenizer).expanduser())
     text = source(cfg, root)
-    how = given.definition if given else f"{cfg.tokenizer} {cfg.vocabulary}".encode()
+    tokenizer = from_file.definition if from_file else f"{cfg.tokenizer} {cfg.vocabulary}".encode()
     if cfg.tokenizer in ("ascii", "bytes"):
-        how = cfg.tokenizer.encode()
-    parts = (FORMAT.encode(), text.digest.encode(), repr(cfg.heldout).encode(), how)
-    directory = root / f"{text.name}-{_digest(*parts)[:16]}"
-    if os.path.exists(directory / "meta.json"):  # noqa: PTH110 - Path's raises where it may not look
+        tokenizer = cfg.tokenizer.encode()
+    digest = _digest(FORMAT.encode(), text.digest.encode(), repr(cfg.heldout).encode(), tokenizer)
+    directory = root / f"{text.name}-{digest[:16]}"
+    if os.path.exists(directory / "meta.json"):  # noqa: PTH110 - Path.exists raises PermissionError
         return directory
-    try_to_write(root, "data.directory")
+    check_path_writable(root, "data.directory")
     if fetch(directory):
         return directory
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{text.name}-", dir=root) as made:
-            _write(Path(made) / "corpus", text, cfg, given)
+        with tempfile.TemporaryDirectory(prefix=f".{text.name}-", dir=root) as temporary:
+            _write(Path(temporary) / "corpus", text, cfg, from_file)
             try:
-                (Path(made) / "corpus").rename(directory)
+                (Path(temporary) / "corpus").rename(directory)
             except OSError:
                 if not (directory / "meta.json").exists():  # else another process was first
                     raise
@@ -82,51 +82,51 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     return directory
 
 
-def default_directory() -> Path:
-    """Where prepared corpora live: a worker's data directory, else the user's cache."""
+def default_data_directory() -> Path:
+    """Return the default ``data.directory``: a worker's data directory, else the user's cache."""
     if os.access(_SHARED_DATA, os.W_OK | os.X_OK):
         return _SHARED_DATA
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:
-        raise ConfigError("data.directory: must be given where this user has no home") from None
+        raise ConfigError("data.directory: must be set, because this user has no home") from None
     return Path(cache) / "tpufleet" / "data"
 
 
 def read_meta(directory: Path) -> Meta:
-    """Read a prepared corpus's ``meta.json`` and try its files.
+    """Read a prepared corpus's ``meta.json`` and check its files.
 
-    Raises CorpusError where one is damaged, ConfigError where this user may not read it.
+    Raises CorpusError if one is damaged, ConfigError if this user may not read it.
     """
-    remedy = "remove the directory, and it is prepared again"
+    fix = "remove the directory to prepare it again"
     try:
         meta = Meta(**json.loads((directory / "meta.json").read_text()))
-        sizes = {part: _size(directory / f"{part}.bin") for part in ("train", "heldout")}
+        sizes = {split: _size(directory / f"{split}.bin") for split in ("train", "heldout")}
         width = read_tokenizer(directory, meta).dtype().itemsize
     except PermissionError as err:
         raise ConfigError(
-            f"data.directory: {err.filename}: cannot be read: {err.strerror}; take another "
-            "directory, or have its owner let this user in"
+            f"data.directory: {err.filename}: cannot be read: {err.strerror}; set another "
+            "directory, or have its owner allow this user to read it"
         ) from err
     except (OSError, ValueError, TypeError) as err:
-        raise CorpusError(f"{directory}: is no prepared corpus ({err}); {remedy}") from err
-    for part, count in (("train", meta.train), ("heldout", meta.heldout)):
-        if sizes[part] != count * width:
+        raise CorpusError(f"{directory}: is not a prepared corpus ({err}); {fix}") from err
+    for split, count in (("train", meta.train), ("heldout", meta.heldout)):
+        if sizes[split] != count * width:
             raise CorpusError(
-                f"{directory}/{part}.bin: {sizes[part]} bytes where meta.json says "
-                f"{count} tokens of {width}; {remedy}"
+                f"{directory}/{split}.bin: {sizes[split]} bytes, but meta.json lists "
+                f"{count} tokens of {width} bytes; {fix}"
             )
     return meta
 
 
 def _size(path: Path) -> int:
-    """The length of a file that can be read, in bytes."""
+    """Return the length in bytes of a file, and check that it can be read."""
     with path.open("rb") as file:
         return os.fstat(file.fileno()).st_size
 
 
 def read_tokenizer(directory: Path, meta: Meta) -> Tokenizer:
-    """Give the tokenizer that a corpus was prepared with."""
+    """Return the tokenizer that a corpus was prepared with."""
     if meta.tokenizer == "ascii":
         return tokens.ascii_characters()
     if meta.tokenizer == "bytes":
@@ -141,22 +141,22 @@ def _digest(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
-def _write(directory: Path, text: Source, cfg: DataConfig, given: Tokenizer | None) -> None:
+def _write(directory: Path, text: Source, cfg: DataConfig, from_file: Tokenizer | None) -> None:
     directory.mkdir()
-    tokenizer = given or _tokenizer(text, cfg)
+    tokenizer = from_file or _tokenizer(text, cfg)
     if tokenizer.definition:
         (directory / "tokenizer.json").write_bytes(tokenizer.definition)
     count = _write_tokens(directory / "train.bin", text, tokenizer)
     width = tokenizer.dtype().itemsize
-    heldout = _cut(directory, count, int(count * cfg.heldout), width)
-    ends = np.fromfile(directory / "heldout.bin", tokenizer.dtype)
+    heldout = _split_heldout(directory, count, int(count * cfg.heldout), width)
+    heldout_tokens = np.fromfile(directory / "heldout.bin", tokenizer.dtype)
     meta = Meta(
         text.name,
-        cfg.tokenizer if given is None else "given",
+        cfg.tokenizer if from_file is None else "given",
         tokenizer.vocabulary,
         count - heldout,
         heldout,
-        tokenizer.bytes_in(ends),
+        tokenizer.bytes_in(heldout_tokens),
         fingerprint(directory, tokenizer),
     )
     (directory / "meta.json").write_text(json.dumps(asdict(meta), indent=1) + "\n")
@@ -164,31 +164,31 @@ def _write(directory: Path, text: Source, cfg: DataConfig, given: Tokenizer | No
 
 def _tokenizer(text: Source, cfg: DataConfig) -> Tokenizer:
     if cfg.tokenizer == "bpe":
-        pieces = (piece for one in text.read() for piece in one)
-        return tokens.from_definition(tokens.train_bpe(pieces, cfg.vocabulary))
+        chunks = (chunk for document in text.read() for chunk in document)
+        return tokens.from_definition(tokens.train_bpe(chunks, cfg.vocabulary))
     return tokens.ascii_characters() if cfg.tokenizer == "ascii" else tokens.utf8_bytes()
 
 
 def _write_tokens(path: Path, text: Source, tokenizer: Tokenizer) -> int:
-    """Write all tokens of all texts, a piece at a time, and give how many they are."""
+    """Write the tokens of all documents, chunk by chunk, and return their number."""
     count = 0
     with path.open("wb") as file:
-        for piece in _encoded(text, tokenizer):
-            file.write(piece.astype(tokenizer.dtype).tobytes())
-            count += len(piece)
+        for chunk in _encoded(text, tokenizer):
+            file.write(chunk.astype(tokenizer.dtype).tobytes())
+            count += len(chunk)
     return count
 
 
 def _encoded(text: Source, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    for i, one in enumerate(text.read()):
+    for i, document in enumerate(text.read()):
         if i:
-            yield tokenizer.between
-        for piece in one:
-            yield tokenizer.encode(piece)
+            yield tokenizer.separator
+        for chunk in document:
+            yield tokenizer.encode(chunk)
 
 
-def _cut(directory: Path, count: int, heldout: int, width: int) -> int:
-    """Move the last tokens into a file of their own."""
+def _split_heldout(directory: Path, count: int, heldout: int, width: int) -> int:
+    """Move the last ``heldout`` tokens to heldout.bin."""
     with (directory / "train.bin").open("r+b") as file:
         file.seek((count - heldout) * width)
         (directory / "heldout.bin").write_bytes(file.read())
@@ -197,10 +197,10 @@ def _cut(directory: Path, count: int, heldout: int, width: int) -> int:
 
 
 def fingerprint(directory: Path, tokenizer: Tokenizer) -> str:
-    """Give the SHA-256 of a prepared corpus's tokens and its tokenizer, in hexadecimal."""
+    """Return the hexadecimal SHA-256 of a prepared corpus's tokens and tokenizer."""
     digest = hashlib.sha256(tokenizer.definition)
-    for part in ("train", "heldout"):
-        path = directory / f"{part}.bin"
+    for split in ("train", "heldout"):
+        path = directory / f"{split}.bin"
         digest.update(path.stat().st_size.to_bytes(8, "big"))
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())

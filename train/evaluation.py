@@ -1,4 +1,4 @@
-"""A checkpoint's loss on the held-out text."""
+"""Loss of a checkpoint on the held-out text."""
 
 import math
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ from train.step import evaluate
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What a model makes of text that it was never trained on.
+class Evaluation:
+    """Result of an evaluation on ``sequences`` held-out sequences.
 
-    ``loss`` is in nats a token, ``perplexity`` its exponential; ``bits_per_byte`` is comparable
-    between tokenizers (of the text's UTF-8 bytes).
+    ``loss`` is in nats per token, ``perplexity`` its exponential. ``bits_per_byte`` counts UTF-8
+    bytes of the text, so it is comparable between tokenizers.
     """
 
-    windows: int
+    sequences: int
     loss: float
     perplexity: float
     bits_per_byte: float
 
 
-def evaluation(params: Params, cfg: Config, corpus: Corpus) -> Figures:
-    """Try ``evaluate.batches`` batches of windows, spread evenly over the held-out text.
+def evaluate_heldout(params: Params, cfg: Config, corpus: Corpus) -> Evaluation:
+    """Evaluate on ``evaluate.batches`` batches, spaced evenly over the held-out text.
 
-    Raises ConfigError where less than one window is held out.
+    Raises ConfigError if less than one sequence is held out.
     """
     meta, count = corpus.meta, cfg.evaluate.batches * cfg.batch
-    if meta.heldout < corpus.window:
+    if meta.heldout < corpus.sequence_length:
         raise ConfigError(
-            f"data.heldout: {meta.name} has {meta.heldout} tokens held out, fewer than one window "
-            f"of {corpus.window} to evaluate; hold out more"
+            f"data.heldout: {meta.name} has {meta.heldout} tokens held out, fewer than one "
+            f"sequence of {corpus.sequence_length}; hold out more"
         )
-    windows = corpus.heldout_rows(count).reshape(cfg.evaluate.batches, 1, cfg.batch, -1)
-    loss = float(evaluate(params, windows, cfg))
+    batches = corpus.heldout_rows(count).reshape(cfg.evaluate.batches, 1, cfg.batch, -1)
+    loss = float(evaluate(params, batches, cfg))
     bits = loss / math.log(2) * meta.heldout / meta.heldout_bytes
-    return Figures(count, loss, math.exp(min(loss, 700)), bits)
+    return Evaluation(count, loss, math.exp(min(loss, 700)), bits)

@@ -1,4 +1,4 @@
-"""Processes and devices: joining the others, and one mesh over all devices of all processes."""
+"""Process group and device mesh of a run, and what its processes agree on."""
 
 import copy
 import hashlib
@@ -17,34 +17,35 @@ from jax._src import compiler, distributed
 from jax.experimental import mesh_utils, multihost_utils
 
 from train import attention
-from train.config import Config, ConfigError, check_share
+from train.config import Config, ConfigError, check_batch_divisible
 from train.contract import Contract
-from train.sharding import BATCH
+from train.sharding import BATCH_AXES
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_SECONDS = 10
-LISTENING_SECONDS = 60
-"""How long to look out for process 0 before JAX does it by itself, for five minutes."""
+LISTENER_TIMEOUT_SECONDS = 60
+"""How long to poll process 0's port before handing over to JAX, which waits five minutes."""
 SHUTDOWN_TIMEOUT_SECONDS = 60
-"""Room for the last writes of process 0, and no more: a dead peer must not hold up a restart."""
+"""Covers the last writes of process 0; a dead peer must not delay a restart for longer."""
 
 
 def join(contract: Contract) -> None:
-    """Connect to the run's other processes; a single one becomes a run of one.
+    """Connect the run's processes.
 
-    That one connects too is for its SIGTERM notifier, which lets ``interrupted`` work: nothing
-    may install a Python handler of that signal afterwards, or it falls silent. On a TPU slice
-    libtpu numbers the processes, so that ``jax.process_index()`` need not be the contract's.
+    A single process also connects, because the SIGTERM notifier that ``interrupted`` needs belongs
+    to the coordination client. A Python handler for SIGTERM installed later would disable it. On a
+    TPU slice libtpu numbers the processes, so ``jax.process_index()`` may differ from the
+    contract's process id.
     """
     coordinator = contract.coordinator or f"127.0.0.1:{free_port()}"
     host = coordinator.rpartition(":")[0].strip("[]")
-    _keep_from_proxies(host)
+    _bypass_proxies(host)
     if contract.num_processes > 1:
-        _warn_of_loopback_name(host)
+        _warn_about_loopback_hostname(host)
     if contract.process_id:
-        listens(host, int(coordinator.rpartition(":")[2]), LISTENING_SECONDS)
-    # The fleet turns it off for trainers that do not ask for it.
+        wait_for_listener(host, int(coordinator.rpartition(":")[2]), LISTENER_TIMEOUT_SECONDS)
+    # The fleet disables it by environment for trainers that do not enable it themselves.
     jax.config.update("jax_enable_preemption_service", True)
     jax.distributed.initialize(
         coordinator,
@@ -52,21 +53,21 @@ def join(contract: Contract) -> None:
         contract.process_id,
         heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
         shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_SECONDS,
-        # The service has no authentication: it listens where the fleet said, not everywhere.
+        # The service has no authentication, so do not listen on all interfaces.
         coordinator_bind_address=coordinator if _is_address(host) else None,
     )
     if jax.default_backend() == "cpu":
-        _let_all_keep_what_they_compile()
+        _write_compile_cache_on_every_process()
 
 
-def listens(host: str, port: int, seconds: float) -> bool:
-    """Wait until somebody listens there; tell whether that came true in time.
+def wait_for_listener(host: str, port: int, seconds: float) -> bool:
+    """Wait until the port accepts connections; return False after ``seconds``.
 
-    gRPC, by which JAX's processes meet, waits a second after a try that found nobody
-    (its doc/connection-backoff.md), and process 0 is hardly ever the first.
+    After a refused connection, JAX's gRPC waits at least a second before it retries
+    (doc/connection-backoff.md of gRPC), and process 0 is rarely the first to start.
     """
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         try:
             socket.create_connection((host, port), timeout=1).close()
             return True
@@ -75,12 +76,12 @@ def listens(host: str, port: int, seconds: float) -> bool:
     return False
 
 
-def _let_all_keep_what_they_compile() -> None:
-    """Have every process write to the compile cache, where JAX lets process 0 alone.
+def _write_compile_cache_on_every_process() -> None:
+    """Let every process write to the compilation cache; by default JAX lets only process 0 write.
 
-    On CPU the key of a program holds the process's own topology: what process 0 wrote is found by
-    no other, which would compile anew at each start. JAX 0.12 has no option for it
-    (jax/_src/compiler.py, _cache_write); test_other_processes tells when this stops working.
+    On CPU the cache key contains the process's own topology, so the other processes would compile
+    at every start. JAX 0.12 has no option for it (jax/_src/compiler.py, _cache_write).
+    test_other_processes fails if this stops working.
     """
     state = copy.copy(distributed.global_state)
     state.process_id = 0
@@ -88,35 +89,35 @@ def _let_all_keep_what_they_compile() -> None:
 
 
 def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
-    """Make the mesh of all devices (or of those given), the one in use from here on.
+    """Create the mesh (data, fsdp) of all devices, or of those given, and make it the current mesh.
 
-    Its axes are those of sharding.py: ``fsdp`` is the inner one, of neighbours. Raises ConfigError
-    where the devices can't share the batch or the parameters evenly, or lack what the config asks.
+    Raises ConfigError if batch or parameters do not divide evenly over the devices, or if a device
+    does not support the configured attention.
     """
     devices = jax.devices() if devices is None else devices
     attention.check(cfg)
-    check_share(cfg, len(devices), "devices")
+    check_batch_divisible(cfg, len(devices), "devices")
     fsdp = cfg.compute.fsdp or len(devices)
     if len(devices) % fsdp:
         raise ConfigError(
             f"compute.fsdp: must divide the number of devices ({len(devices)}), not {fsdp}"
         )
     mesh = jax.sharding.Mesh(
-        arranged(devices, fsdp), BATCH, axis_types=(jax.sharding.AxisType.Explicit,) * 2
+        device_grid(devices, fsdp), BATCH_AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 2
     )
     jax.set_mesh(mesh)
     return mesh
 
 
-def arranged(devices: Sequence[jax.Device], fsdp: int) -> np.ndarray:
-    """Put devices into an array (data, fsdp) along the ways that they are connected by.
+def device_grid(devices: Sequence[jax.Device], fsdp: int) -> np.ndarray:
+    """Arrange devices as (data, fsdp), so that neighbours in ``fsdp`` are well connected.
 
-    Several TPU slices are connected by the data center's network alone: the ``data`` axis goes
-    over them, whose one sum a step it can bear.
+    TPU slices are connected only by the data center network. Only the ``data`` axis crosses
+    slices, because it communicates once per step.
     """
     data = len(devices) // fsdp
     if devices[0].platform != "tpu":
-        # Not jax.make_mesh: it takes CPU devices of several hosts for slices.
+        # jax.make_mesh would treat CPU devices of several hosts as slices.
         return np.array(devices).reshape(data, fsdp)
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
@@ -129,74 +130,76 @@ def arranged(devices: Sequence[jax.Device], fsdp: int) -> np.ndarray:
     return mesh_utils.create_hybrid_device_mesh((data // slices, fsdp), (slices, 1), devices)
 
 
-def check_alike(described: str, what: str) -> None:
-    """Raise ConfigError, in every process, unless all processes describe the run the same way.
+def check_equal(value: str, difference: str) -> None:
+    """Raise ConfigError in every process unless ``value`` is the same in all processes.
 
-    ``what`` completes "processes 1, 3 ...": how they differ from process 0, and what mends it.
+    ``difference`` completes the error "processes 1, 3 ...": how they differ from process 0 and
+    how to fix it.
     """
-    digest = np.frombuffer(hashlib.sha256(described.encode()).digest(), np.uint32)
+    digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint32)
     digests = multihost_utils.process_allgather(digest).reshape(-1, digest.size)
     others = [i for i, other in enumerate(digests) if (other != digests[0]).any()]
     if others:
-        raise ConfigError(f"processes {', '.join(map(str, others))} {what}")
+        raise ConfigError(f"processes {', '.join(map(str, others))} {difference}")
 
 
-def from_first(number: int | bool) -> int:
-    """Give every process the number that process 0 has."""
+def from_process_0(number: int | bool) -> int:
+    """Return process 0's number in every process."""
     return int(multihost_utils.broadcast_one_to_all(np.int64(number)))
 
 
-class Wish:
-    """Something that any process may wish for, and all then do at one and the same call.
+class SaveRequest:
+    """Agreement of all processes to save at the same call, because any one of them asked for it.
 
-    Nothing waits: what is asked at one call is answered ``LATER`` calls on, when it is long known.
+    It never blocks the device: a request made at one call is answered ``DELAY_CALLS`` calls later,
+    when the answer has been known for long.
     """
 
-    LATER = 8
+    DELAY_CALLS = 8
 
     def __init__(self, mesh: jax.sharding.Mesh) -> None:
-        self._sharding = jax.NamedSharding(mesh, jax.P(BATCH))
-        self._asked: jax.Array | None = None
+        self._sharding = jax.NamedSharding(mesh, jax.P(BATCH_AXES))
+        self._pending: jax.Array | None = None
 
-    def granted(self, call: int, wished: bool) -> bool:
-        """Whether it is time; to be asked by every process, before every call, by its number."""
-        if call % self.LATER:
+    def agreed(self, call: int, requested: bool) -> bool:
+        """Return whether to save now. Every process must ask before every call, with its number."""
+        if call % self.DELAY_CALLS:
             return False
-        answer = self._asked is not None and bool(self._asked)
-        mine = np.full(self._sharding.mesh.size, wished and not answer)
+        answer = self._pending is not None and bool(self._pending)
+        mine = np.full(self._sharding.mesh.size, requested and not answer)
         own = jax.make_array_from_callback(mine.shape, self._sharding, lambda i: mine[i])
-        # Dispatched when the answer is due, it would stand behind all steps in flight.
-        self._asked = _any(own)
+        # Dispatched only when the answer is due, it would queue behind all steps in flight.
+        self._pending = _any(own)
         return answer
 
 
 @jax.jit
-def _any(wishes: jax.Array) -> jax.Array:
-    return jnp.any(wishes)
+def _any(requests: jax.Array) -> jax.Array:
+    return jnp.any(requests)
 
 
 def interrupted(call: int) -> bool:
-    """Whether a process got SIGTERM, told to all processes at one and the same call.
+    """Return whether a process got SIGTERM, in all processes at the same call.
 
-    To be asked by every process before every call, with numbers that leave none out: the others
-    are told to stop at a number that none has reached yet, and only there.
+    Every process must ask before every call, with consecutive numbers, because JAX picks a number
+    that no process has reached yet and answers True only there.
     """
     return multihost_utils.reached_preemption_sync_point(call)
 
 
 def free_port() -> int:
-    """Find a port of the loopback address that nothing listens on."""
+    """Return a free TCP port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def _keep_from_proxies(host: str) -> None:
-    """Have gRPC, which honours the variables of the way out, connect to the coordinator itself."""
+def _bypass_proxies(host: str) -> None:
+    """Exclude the coordinator from the proxies that gRPC reads from the environment."""
     if any(os.environ.get(f"{kind}_proxy") for kind in ("grpc", "https", "http")):
-        # gRPC knows these in lower case only.
-        without = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112
-        os.environ["no_grpc_proxy"] = ",".join(filter(None, [without, host]))  # noqa: SIM112
+        # gRPC reads only the lower-case names.
+        excluded = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112
+        os.environ["no_grpc_proxy"] = ",".join(filter(None, [excluded, host]))  # noqa: SIM112
 
 
 def _is_address(host: str) -> bool:
@@ -207,8 +210,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _warn_of_loopback_name(coordinator_host: str) -> None:
-    """Say what a later failure to connect would not: gloo offers peers this machine's own name."""
+def _warn_about_loopback_hostname(coordinator_host: str) -> None:
+    """Warn of a likely failure to connect: gloo advertises this machine's own name to its peers."""
     name = socket.gethostname()
     try:
         coordinator, own = (socket.gethostbyname(host) for host in (coordinator_host, name))
@@ -218,7 +221,7 @@ def _warn_of_loopback_name(coordinator_host: str) -> None:
     if own.startswith("127.") and not coordinator.startswith("127."):
         log.warning(
             "this machine's name %s resolves to %s, where processes on other machines cannot "
-            "reach it; mend /etc/hosts if they fail to connect",
+            "reach it; fix /etc/hosts if they fail to connect",
             name,
             own,
         )

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one line a step, and no line of a step that was undone by a restart."""
+"""Metrics of steps, and ``metrics.jsonl``: one line per step, without steps undone by a restart."""
 
 import json
 import math
@@ -15,19 +15,19 @@ import numpy as np
 from train.contract import finite_or_none, write_atomically
 
 MAX_IN_FLIGHT = 8
-"""Calls that may be dispatched before the oldest one's losses are there."""
+"""Calls that may be dispatched before the oldest one's losses are available."""
 
 RATE_CALLS = 20
-"""Calls that the rate of tokens is a mean over."""
+"""Calls that the token rate is averaged over."""
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """A finished step: ``loss`` in nats a token, ``time`` in unix seconds.
+    """A finished step: losses in nats per token, ``time`` in Unix seconds.
 
-    ``loss`` and ``grad_norm`` are those before the step's update, ``param_norm`` is the one after
-    it, as is ``heldout_loss``, where one was asked for. ``tokens_per_second`` counts all
-    processes; the steps of an attempt's first call have none.
+    ``loss`` and ``grad_norm`` are from before the step's update, ``param_norm`` and
+    ``heldout_loss`` (if evaluated) from after it. ``tokens_per_second`` is over all processes, and
+    None for the steps of an attempt's first call.
     """
 
     step: int
@@ -41,12 +41,12 @@ class Metrics:
 
     @property
     def finite(self) -> bool:
-        """Whether the step left numbers behind, and parameters that may be saved."""
+        """Return whether loss, gradient and parameters are finite, so that they may be saved."""
         return all(map(math.isfinite, (self.loss, self.grad_norm, self.param_norm)))
 
 
 class InFlight:
-    """Steps that the device still works on: their numbers are fetched when they are there."""
+    """Dispatched steps, whose metrics are fetched when the device has finished them."""
 
     def __init__(self, tokens_per_step: int) -> None:
         self._tokens_per_step = tokens_per_step
@@ -56,14 +56,14 @@ class InFlight:
     def add(
         self, step: int, values: dict[str, jax.Array], heldout_loss: jax.Array | None = None
     ) -> None:
-        """Take a dispatched call's scalars, an array (n,) each, the same on all processes.
+        """Add a dispatched call's scalars, replicated arrays (n,).
 
-        ``step`` is the last of its n steps, and ``heldout_loss`` belongs to that one.
+        ``step`` is the last of its n steps; ``heldout_loss`` belongs to that step.
         """
         self._pending.append((step, values, heldout_loss))
 
     def finished(self, wait: bool = False) -> list[Metrics]:
-        """Return the steps that are done, oldest first; with ``wait``, all of them."""
+        """Return finished steps, oldest first; with ``wait``, all of them."""
         allowed = 0 if wait else MAX_IN_FLIGHT
         done = []
         while self._pending and (
@@ -92,29 +92,29 @@ class InFlight:
 
 
 def memory() -> dict[str, int]:
-    """Measure, in bytes: this process's host memory, and the fullest of its devices.
+    """Measure memory in bytes: of this process on the host, and of its fullest device.
 
-    ``device_bytes`` is what is in use, ``device_peak_bytes`` the most that ever was, and
-    ``device_limit_bytes`` what there is; a CPU keeps no such account.
+    ``device_bytes`` is in use now, ``device_peak_bytes`` the maximum so far, and
+    ``device_limit_bytes`` the total. A CPU does not report device memory.
     """
     pages = int(Path("/proc/self/statm").read_text().split()[1]) if sys.platform == "linux" else 0
     figures = {"host_bytes": pages * resource.getpagesize()} if pages else {}
-    accounts = [device.memory_stats() or {} for device in jax.local_devices()]
+    statistics = [device.memory_stats() or {} for device in jax.local_devices()]
     names = {
         "bytes_in_use": "bytes",
         "peak_bytes_in_use": "peak_bytes",
         "bytes_limit": "limit_bytes",
     }
     for theirs, ours in names.items():
-        if found := [account[theirs] for account in accounts if theirs in account]:
+        if found := [device[theirs] for device in statistics if theirs in device]:
             figures[f"device_{ours}"] = max(found)
     return figures
 
 
 class MetricsLog:
-    """The file, opened to go on behind step ``step``: what lies beyond it is dropped.
+    """``metrics.jsonl``, opened to append after step ``step``; later lines are dropped.
 
-    Each ``memory_every``-th step's line has the figures of ``memory``, too; with 0, none has.
+    Every ``memory_every``-th line includes ``memory()``; 0 disables that.
     """
 
     def __init__(self, path: Path, step: int, memory_every: int = 0) -> None:
@@ -128,10 +128,7 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, metrics: Metrics) -> None:
-        """Append one line; numbers are written so that they read back to the same bits.
-
-        JSON knows no not-a-number: it is written as null.
-        """
+        """Append one line. Numbers read back to the same bits; NaN and infinity become null."""
         record = {name: finite_or_none(value) for name, value in asdict(metrics).items()}
         if metrics.heldout_loss is None:
             del record["heldout_loss"]
@@ -142,7 +139,7 @@ class MetricsLog:
 
 
 def _step(line: str) -> float:
-    """The step of a line, and infinity for one that a killed process left half written."""
+    """Return the step of a line; infinity for a line that a killed process left incomplete."""
     try:
         return json.loads(line)["step"] if line.endswith("\n") else math.inf
     except (ValueError, TypeError, KeyError):

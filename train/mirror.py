@@ -1,8 +1,8 @@
-"""A process that follows metrics.jsonl and brings its lines to TensorBoard and W&B.
+"""Process that follows metrics.jsonl and sends its lines to TensorBoard and W&B.
 
-``python -m train.mirror``, started by report.py: one line of JSON on standard input says what to
-do, and the end of standard input, which comes with the run's end however that happens, says to
-finish. It has no JAX in it, and so holds no device.
+report.py starts it as ``python -m train.mirror``. Standard input holds one line of JSON, the job.
+Its end, which comes however the run ends, means to finish. This process does not import JAX, so it
+holds no device.
 """
 
 import hashlib
@@ -17,35 +17,35 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-LOOK_SECONDS = 1.0
-"""Between two looks at the file."""
+POLL_SECONDS = 1.0
+"""Between two reads of the file."""
 
-ADD_SECONDS = 5
-"""The least between two writings out of an event file, which in a bucket are whole uploads."""
+FLUSH_SECONDS = 5
+"""Minimum between two flushes of an event file; in a bucket each flush is a whole upload."""
 
 type Sink = tuple[str, Callable[[dict[str, float]], None], Callable[[], None]]
-"""A name, what takes a step's figures, and what ends it."""
+"""A name, a function that adds a step's metrics, and one that closes the sink."""
 
 
 def main(order: TextIO) -> None:
-    """Do what the first line of ``order`` says, until its end."""
-    # The fleet's TERM goes to the whole group; this process ends by itself, after the trainer.
+    """Run the job in the first line of ``order`` until the end of ``order``."""
+    # The fleet sends SIGTERM to the whole process group, but this process must outlive the trainer.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     job = json.loads(order.readline())
-    sinks = [sink for make in (tensorboard, wandb) if (sink := _made(make, job))]
+    sinks = [sink for make in (tensorboard, wandb) if (sink := _open_sink(make, job))]
     for record in follow(Path(job["metrics"]), job["step"], lambda: _ended(order)):
         for sink in list(sinks):
-            if not _tried(sink[0], lambda sink=sink, record=record: sink[1](record)):
+            if not _survives(sink[0], lambda sink=sink, record=record: sink[1](record)):
                 sinks.remove(sink)
     for name, _, end in sinks:
-        _tried(name, end)
+        _survives(name, end)
 
 
 def follow(path: Path, step: int, ended: Callable[[], bool]) -> Iterator[dict[str, float]]:
-    """Give the whole lines of steps behind ``step``, and those that come, until ``ended``.
+    """Yield the complete lines of steps after ``step``, existing and new, until ``ended``.
 
-    ``ended`` is asked at each end of the file, and waits a while before it says no.
+    ``ended`` is called at each end of the file, and waits a while before it returns False.
     """
     with path.open(encoding="utf-8") as file:
         begun, last = "", False
@@ -72,19 +72,19 @@ def tensorboard(job: dict[str, Any]) -> Sink | None:
     from tensorboardX.record_writer import directory_check
 
     directory_check(job["tensorboard"])
-    # By host and second alone, an attempt that follows at once would write over the file.
+    # The default name has only host and second; an attempt in the same second would overwrite it.
     writer = EventsWriter(f"{job['tensorboard']}/events", f".{os.getpid()}")
-    # What an attempt before this one did beyond its checkpoint is done again: TensorBoard drops it.
+    # TensorBoard drops steps of earlier attempts after this one's checkpoint; they are repeated.
     begin = SessionLog(status=SessionLog.START)
     writer.write_event(Event(step=job["step"] + 1, wall_time=time.time(), session_log=begin))
     written = -math.inf
 
     def add(record: dict[str, float]) -> None:
         nonlocal written
-        values = [Summary.Value(tag=k, simple_value=v) for k, v in _figures(record).items()]
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in _values(record).items()]
         summary = Summary(value=values)
         writer.write_event(Event(step=record["step"], wall_time=record["time"], summary=summary))
-        if time.monotonic() >= written + ADD_SECONDS:
+        if time.monotonic() >= written + FLUSH_SECONDS:
             writer.flush()
             written = time.monotonic()
 
@@ -92,7 +92,7 @@ def tensorboard(job: dict[str, Any]) -> Sink | None:
 
 
 def wandb(job: dict[str, Any]) -> Sink | None:
-    """Log to Weights & Biases; without a key into files that ``wandb sync`` sends later."""
+    """Log to Weights & Biases; without an API key, to files for ``wandb sync``."""
     if not job["wandb"]:
         return None
     os.environ.setdefault("WANDB_SILENT", "true")
@@ -109,40 +109,40 @@ def wandb(job: dict[str, Any]) -> Sink | None:
         config=job["config"],
         settings=wandb.Settings(console="off", silent=True),
     )
-    # By the run's own steps: those that an attempt does again come a second time.
+    # Use the run's own steps, because a new attempt repeats some.
     run.define_metric("*", step_metric="step")
 
     def add(record: dict[str, float]) -> None:
-        run.log({"step": record["step"], **_figures(record)})
+        run.log({"step": record["step"], **_values(record)})
 
     return "W&B", add, run.finish
 
 
-def _figures(record: dict[str, float]) -> dict[str, float]:
+def _values(record: dict[str, float]) -> dict[str, float]:
     numbers = {k: v for k, v in record.items() if k not in ("step", "time")}
     return {k: v for k, v in numbers.items() if v is not None}
 
 
-def _made(make: Callable[[dict[str, Any]], Sink | None], job: dict[str, Any]) -> Sink | None:
-    made: list[Sink | None] = []
-    _tried(make.__name__, lambda: made.append(make(job)))
-    return made[0] if made else None
+def _open_sink(make: Callable[[dict[str, Any]], Sink | None], job: dict[str, Any]) -> Sink | None:
+    sinks: list[Sink | None] = []
+    _survives(make.__name__, lambda: sinks.append(make(job)))
+    return sinks[0] if sinks else None
 
 
-def _tried(name: str, do: Callable[[], None]) -> bool:
-    """Do it; what goes wrong is one line, and the end of this sink alone."""
+def _survives(name: str, do: Callable[[], None]) -> bool:
+    """Call ``do`` and return True; on an error, print one line and return False."""
     try:
         do()
-    except Exception as err:  # any library's, any network's
+    except Exception as err:  # from any library or network
         why = f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
-        print(f"{name}: {why}; the run goes on without it", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"{name}: {why}; the run continues without it", file=sys.stderr, flush=True)  # noqa: T201
         return False
     return True
 
 
 def _ended(order: TextIO) -> bool:
-    """Wait a while, and say whether standard input has come to its end."""
-    return bool(select.select([order], [], [], LOOK_SECONDS)[0])
+    """Wait a while and return whether standard input has ended."""
+    return bool(select.select([order], [], [], POLL_SECONDS)[0])
 
 
 if __name__ == "__main__":

@@ -7,20 +7,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from train import chosen, lora
+from train import lora
 from train.config import Config, ConfigError
 from train.model import Params, init_params, is_matrix
+from train.strict import match_names
 
 MUON_RMS = 0.2
-"""Root mean square of Muon's updates over the rate's: AdamW's, so that one rate fits both
-(Liu et al. 2025, arXiv:2502.16982, section 2.2)."""
+"""Target RMS of Muon's update in units of the learning rate; 0.2 matches AdamW, so that learning
+rates carry over (Liu et al. 2025, arXiv:2502.16982, section 2.2)."""
 
 
 def learning_rate(step: jax.Array, cfg: Config) -> jax.Array:
-    """Give the learning rate of the update after ``step`` updates, as a float32 scalar.
+    """Return the learning rate after ``step`` updates, as a float32 scalar.
 
-    Linear from 0 over the warm-up, then a cosine (Loshchilov and Hutter 2016, arXiv:1608.03983)
-    that reaches ``final`` times the greatest at the run's last step.
+    Linear warm-up from 0, then cosine decay (Loshchilov and Hutter 2016, arXiv:1608.03983) to
+    ``final`` times the peak at the run's last step.
     """
     opt = cfg.optimizer
     warm = (step + 1) / max(opt.warmup, 1)
@@ -30,26 +31,27 @@ def learning_rate(step: jax.Array, cfg: Config) -> jax.Array:
 
 
 def make(cfg: Config) -> optax.GradientTransformation:
-    """Make the optimizer of a config; what is frozen has no moments, and updates of zero."""
+    """Build the optimizer; parameters that are not trained have no moments and zero updates."""
     clip = cfg.optimizer.clip
-    rule = optax.chain(
+    transform = optax.chain(
         optax.identity() if clip is None else optax.clip_by_global_norm(clip),
         muon(cfg) if cfg.optimizer.name == "muon" else adamw(cfg),
     )
     if not (cfg.optimizer.frozen or cfg.lora.rank):
-        return rule
+        return transform
 
     def labels(params: Params) -> dict[str, str]:
-        learn = learning(params, cfg)
-        return {name: "learns" if name in learn else "stays" for name in params}
+        trainable = trainable_names(params, cfg)
+        return {name: "learns" if name in trainable else "stays" for name in params}
 
-    return optax.multi_transform({"learns": rule, "stays": optax.set_to_zero()}, labels)
+    # The labels here and in muon are keys of the optimizer state in existing checkpoints.
+    return optax.multi_transform({"learns": transform, "stays": optax.set_to_zero()}, labels)
 
 
 def adamw(cfg: Config) -> optax.GradientTransformation:
-    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101).
+    """Build AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101).
 
-    Weight decay works on matrices only, not on biases and norms.
+    Weight decay applies to matrices, not to biases and norms.
     """
     opt = cfg.optimizer
     return optax.adamw(
@@ -57,33 +59,35 @@ def adamw(cfg: Config) -> optax.GradientTransformation:
         b1=opt.beta1,
         b2=opt.beta2,
         weight_decay=opt.weight_decay,
-        mask=lambda params: {name: _is(is_matrix, name, a) for name, a in params.items()},
+        mask=lambda params: {
+            name: _is_unmasked(a) and is_matrix(name, a) for name, a in params.items()
+        },
     )
 
 
 def muon(cfg: Config) -> optax.GradientTransformation:
-    """Muon (Jordan 2024) for the layers' matrices; AdamW for embeddings, head and vectors."""
+    """Build Muon (Jordan 2024) for the layers' matrices, and AdamW for all other parameters."""
     opt = cfg.optimizer
-    parts = {
+    transforms = {
         "matrix": optax.contrib.muon(
             lambda step: learning_rate(step, cfg),
             weight_decay=opt.weight_decay,
-            muon_weight_dimension_numbers=_of_layers,
+            muon_weight_dimension_numbers=_matrix_axes,
             consistent_rms=MUON_RMS,
         ),
         "rest": adamw(cfg),
     }
 
     def labels(params: Params) -> dict[str, str]:
-        return {n: "matrix" if _is(_in_layers, n, a) else "rest" for n, a in params.items()}
+        return {n: "matrix" if _is_layer_matrix(n, a) else "rest" for n, a in params.items()}
 
-    return _on_auto_axes(optax.multi_transform(parts, labels))
+    return _with_auto_sharding(optax.multi_transform(transforms, labels))
 
 
-def learning(names: Iterable[str], cfg: Config) -> set[str]:
-    """Name the parameters that learn: with adapters these alone, and never what is frozen."""
+def trainable_names(names: Iterable[str], cfg: Config) -> set[str]:
+    """Return the names of the trained parameters: not frozen, and with LoRA only the adapters."""
     names = list(names)
-    frozen = chosen.by_patterns(cfg.optimizer.frozen, names, "optimizer.frozen")
+    frozen = match_names(cfg.optimizer.frozen, names, "optimizer.frozen")
     return {
         name
         for name in names
@@ -92,39 +96,41 @@ def learning(names: Iterable[str], cfg: Config) -> set[str]:
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError where a pattern matches no parameter, or nothing is left to learn.
+    """Raise ConfigError if a pattern matches no parameter, or no parameter is left to train.
 
     Touches no device.
     """
     shapes = jax.eval_shape(
-        lambda: lora.with_adapters(init_params(jax.random.key(0), cfg.model), cfg)
+        lambda: lora.add_adapters(init_params(jax.random.key(0), cfg.model), cfg)
     )
-    if not learning(shapes, cfg):
-        raise ConfigError("optimizer.frozen: leaves nothing to learn; freeze fewer")
+    if not trainable_names(shapes, cfg):
+        raise ConfigError("optimizer.frozen: leaves no parameter to train; freeze fewer")
 
 
-def _of_layers(params: Params) -> dict[str, Any]:
-    """Say which axes of a stacked matrix (l, in, out) are the matrix's."""
+def _matrix_axes(params: Params) -> dict[str, Any]:
+    """Tell Muon which axes of a stacked matrix (l, in, out) form the matrix."""
     axes = optax.contrib.MuonDimensionNumbers(1, 2)
-    return {n: axes if _is(_in_layers, n, a) else None for n, a in params.items()}
+    return {n: axes if _is_layer_matrix(n, a) else None for n, a in params.items()}
 
 
-def _in_layers(name: str, array: jax.Array) -> bool:
-    return name.startswith("l_") and is_matrix(name, array)
+def _is_layer_matrix(name: str, array: Any) -> bool:
+    return _is_unmasked(array) and name.startswith("l_") and is_matrix(name, array)
 
 
-def _is(what: Any, name: str, array: Any) -> bool:
-    """Ask about an array; a node that optax put in the place of a masked one is nothing."""
-    return hasattr(array, "ndim") and what(name, array)
+def _is_unmasked(array: Any) -> bool:
+    """Return whether this is an array, not the node that optax puts in place of a masked one."""
+    return hasattr(array, "ndim")
 
 
-def _on_auto_axes(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Leave the sharding inside of an update to the compiler: Muon's own products name none."""
+def _with_auto_sharding(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Let the compiler choose shardings within an update, because Muon's matmuls specify none."""
 
     def update(grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
         if jax.sharding.get_abstract_mesh().empty:
-            return rule.update(grads, state, params)
-        spread = jax.tree.map(lambda a: jax.typeof(a).sharding, (grads, state))
-        return jax.sharding.auto_axes(rule.update, out_sharding=spread)(grads, state, params)
+            return transform.update(grads, state, params)
+        shardings = jax.tree.map(lambda a: jax.typeof(a).sharding, (grads, state))
+        return jax.sharding.auto_axes(transform.update, out_sharding=shardings)(
+            grads, state, params
+        )
 
-    return optax.GradientTransformation(rule.init, update)
+    return optax.GradientTransformation(transform.init, update)

@@ -1,4 +1,4 @@
-"""A picture of the loss, from the metrics.jsonl of one run or of several."""
+"""Plot of the loss, from the metrics.jsonl of one or several runs."""
 
 import importlib.util
 import json
@@ -8,32 +8,32 @@ from pathlib import Path
 from train.config import ConfigError
 from train.contract import finite_or_none
 
-MOST_POINTS = 1000
-"""Points of one curve: where there are more steps, each point is the mean of some."""
+MAX_POINTS = 1000
+"""Maximum points per curve; with more steps, each point is the mean of several."""
 
 
 def draw(run_dirs: Sequence[Path], picture: Path) -> None:
-    """Write the picture, SVG or PNG by its suffix: loss against step, a curve a run.
+    """Plot loss against step, one curve per run, as SVG or PNG by the suffix of ``picture``.
 
-    Held-out losses are points on the same axes. Raises ConfigError for another suffix, for a run
-    without metrics, and where matplotlib isn't installed.
+    Held-out losses are points on the same axes. Raises ConfigError for another suffix, a run
+    without metrics, or if matplotlib is not installed.
     """
     if picture.suffix not in (".svg", ".png"):
         raise ConfigError(f"--to: must end in .svg or .png, not {picture}")
     curves = {directory: read(directory) for directory in run_dirs}
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
-            "needs the package matplotlib, which is not installed here; install it, or for workers "
-            "lock it beside what they have and name that file by jax_lock (docs/setup.md)"
+            "needs the package matplotlib, which is not installed; install it, or for workers add "
+            "it to a lock file and set jax_lock to that file (docs/setup.md)"
         )
-    # Not pyplot: that keeps a state of its own and may look for a screen.
+    # pyplot has global state and may look for a display.
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="step", ylabel="loss (nats a token)")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss (nats per token)")
     for i, (directory, records) in enumerate(curves.items()):
         trained = [(r["step"], r["loss"]) for r in records if finite_or_none(r["loss"])]
         axes.plot(*_columns(_thinned(trained)), color=f"C{i}", lw=1, label=directory.name)
@@ -45,7 +45,7 @@ def draw(run_dirs: Sequence[Path], picture: Path) -> None:
     axes.legend()
     picture.parent.mkdir(parents=True, exist_ok=True)
     partial = picture.with_name(f".{picture.name}")
-    # The same metrics give the same file: no date in it, no random names.
+    # Same metrics, same file: no date, no random ids.
     with rc_context({"svg.hashsalt": "loss"}):
         metadata = {"Date": None} if picture.suffix == ".svg" else {"Software": None}
         figure.savefig(partial, format=picture.suffix[1:], dpi=120, metadata=metadata)
@@ -53,23 +53,23 @@ def draw(run_dirs: Sequence[Path], picture: Path) -> None:
 
 
 def read(run_dir: Path) -> list[dict[str, float]]:
-    """Read a run's metrics, the whole lines; raises ConfigError where there are none."""
+    """Read the complete lines of a run's metrics; raises ConfigError if there are none."""
     path = run_dir / "metrics.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         records = [json.loads(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as err:
         why = getattr(err, "strerror", None) or "is damaged"
-        raise ConfigError(f"{path}: cannot be drawn: {why}") from err
+        raise ConfigError(f"{path}: cannot be plotted: {why}") from err
     if not records:
         raise ConfigError(f"{path}: holds no step yet")
     return records
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    n = -(-len(points) // MOST_POINTS)
-    parts = [points[i : i + n] for i in range(0, len(points), n)] if n > 1 else []
-    means = [tuple(sum(column) / len(part) for column in _columns(part)) for part in parts]
+    n = -(-len(points) // MAX_POINTS)
+    groups = [points[i : i + n] for i in range(0, len(points), n)] if n > 1 else []
+    means = [tuple(sum(column) / len(group) for column in _columns(group)) for group in groups]
     return means or points
 
 

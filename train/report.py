@@ -1,7 +1,7 @@
-"""Where a run's figures go: metrics.jsonl always, the rest by config, from process 0 alone.
+"""Metrics of process 0: metrics.jsonl always; TensorBoard, W&B and a plot if configured.
 
-TensorBoard and W&B are fed by a process of its own (mirror.py), which follows the file. Nothing
-that happens to it, to a network or to a service can slow a step down or stop the run.
+A separate process (mirror.py) follows the file and feeds TensorBoard and W&B, so that no failure
+of it, the network or a service slows or stops the run.
 """
 
 import json
@@ -18,14 +18,14 @@ from train.metrics import Metrics, MetricsLog
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 15
-"""How long the end of a run waits for the mirror to send the last figures."""
+CLOSE_TIMEOUT_SECONDS = 15
+"""How long the end of a run waits for the mirror to send the last metrics."""
 
 METRICS = "metrics.jsonl"
 
 
 class Report:
-    """A run's figures, from step ``step`` on."""
+    """The metrics of a run after step ``step``."""
 
     def __init__(self, cfg: Config, contract: Contract, step: int) -> None:
         self._cfg, self._run_dir = cfg, contract.run_dir
@@ -39,40 +39,40 @@ class Report:
         self._log.write(metrics)
 
     def close(self, done: bool) -> None:
-        """Let the mirror send what it has, and draw the picture of a run that is done."""
+        """Let the mirror finish, and plot the loss of a finished run."""
         if self._mirror:
             self._close_mirror(self._mirror)
         if done and self._cfg.report.plot != "none":
-            picture = self._run_dir / f"loss.{self._cfg.report.plot}"
+            plot_file = self._run_dir / f"loss.{self._cfg.report.plot}"
             try:
-                plot.draw([self._run_dir], picture)
-            except Exception as err:  # a picture is not worth a run's exit code
-                log.warning("%s: could not be drawn: %s", picture, err)
+                plot.draw([self._run_dir], plot_file)
+            except Exception as err:  # a plot must not fail a finished run
+                log.warning("%s: could not be plotted: %s", plot_file, err)
 
     def _close_mirror(self, mirror: subprocess.Popen[str]) -> None:
         try:
-            mirror.stdin.close()  # its sign to finish
-            mirror.wait(PATIENCE_SECONDS)
+            mirror.stdin.close()  # the signal to finish
+            mirror.wait(CLOSE_TIMEOUT_SECONDS)
         except (OSError, subprocess.TimeoutExpired):
             mirror.kill()
             mirror.wait()
             log.warning(
-                "TensorBoard or W&B lack the last figures: not sent within %d s; all are in %s",
-                PATIENCE_SECONDS,
+                "TensorBoard or W&B miss the last metrics (not sent within %d s); all are in %s",
+                CLOSE_TIMEOUT_SECONDS,
                 self._run_dir / METRICS,
             )
 
 
 def _start_mirror(cfg: Config, contract: Contract, step: int) -> subprocess.Popen[str] | None:
-    """Start the process, and tell it what to do; None, and a line in the log, if that fails."""
+    """Start the process and send it its job; None, with a warning, if that fails."""
     job = {
         "run": contract.run,
         "metrics": str(contract.run_dir / METRICS),
         "step": step,
-        "tensorboard": _tensorboard_place(cfg, contract),
+        "tensorboard": _tensorboard_directory(cfg, contract),
         "wandb": cfg.report.wandb,
         "wandb_directory": str(contract.run_dir),
-        # The same in every attempt, wherever it runs: a run goes on under one id.
+        # The same in every attempt, so that a run keeps its id.
         "identity": f"{contract.run} {contract.checkpoints}",
         "config": asdict(cfg),
     }
@@ -91,12 +91,12 @@ def _start_mirror(cfg: Config, contract: Contract, step: int) -> subprocess.Pope
     return mirror
 
 
-def _tensorboard_place(cfg: Config, contract: Contract) -> str | None:
-    """A directory in the run's own, or below one that several runs share by the run's name."""
-    place = cfg.report.tensorboard
-    if place is None:
+def _tensorboard_directory(cfg: Config, contract: Contract) -> str | None:
+    """Return a path in the run directory, or the run's subdirectory of a shared directory."""
+    path = cfg.report.tensorboard
+    if path is None:
         return None
-    if "://" in place or Path(place).expanduser().is_absolute():
-        shared = place if "://" in place else str(Path(place).expanduser())
+    if "://" in path or Path(path).expanduser().is_absolute():
+        shared = path if "://" in path else str(Path(path).expanduser())
         return f"{shared.rstrip('/')}/{contract.run}"
-    return str(contract.run_dir / place)
+    return str(contract.run_dir / path)

@@ -1,4 +1,4 @@
-"""A passage from the model, one token after the other."""
+"""Text generation, token by token."""
 
 from functools import partial
 
@@ -12,18 +12,18 @@ from train.model import Params, logits
 from train.tokens import Tokenizer
 
 
-def passage(params: Params, cfg: Config, tokenizer: Tokenizer) -> str:
-    """Write ``sample.length`` tokens after the prompt; the text that comes back begins with it.
+def generate(params: Params, cfg: Config, tokenizer: Tokenizer) -> str:
+    """Return the prompt followed by ``sample.length`` generated tokens, as text.
 
-    Where ``params`` are spread over the devices of several processes, all of these call it, and
-    all get the text.
+    Where ``params`` are sharded over several processes, all of them must call this; all get the
+    text.
     """
     prompt = tokenizer.encode(cfg.sample.prompt).astype(np.int32)
     window_t = np.zeros(cfg.model.context, np.int32)
     recent = prompt[-cfg.model.context :]
     window_t[: len(recent)] = recent
     tokens = complete(
-        lora.merged(params, cfg),
+        lora.merge(params, cfg),
         window_t,
         len(recent),
         jax.random.key(cfg.seed),
@@ -44,9 +44,9 @@ def complete(
     cfg: ModelConfig,
     length: int,
 ) -> jax.Array:
-    """Draw ``length`` tokens after the first ``filled`` of a window of the model's context.
+    """Draw ``length`` tokens after the first ``filled`` tokens of ``window_t`` (context,).
 
-    Once the window is full it slides: the oldest token leaves. Temperature 0 takes the likeliest.
+    A full window slides: it drops its oldest token. Temperature 0 selects the most likely token.
     """
 
     def draw(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple, jax.Array]:
@@ -56,8 +56,8 @@ def complete(
         token = jnp.where(temperature > 0, drawn, jnp.argmax(logits_v)).astype(jnp.int32)
         full = filled == cfg.context
         window_t = jnp.where(full, jnp.roll(window_t, -1), window_t)
-        place = jnp.where(full, cfg.context - 1, filled)
-        return (window_t.at[place].set(token), place + 1), token
+        position = jnp.where(full, cfg.context - 1, filled)
+        return (window_t.at[position].set(token), position + 1), token
 
     start = (window_t, jnp.asarray(filled, jnp.int32))
     return jax.lax.scan(draw, start, jax.random.split(key, length))[1]

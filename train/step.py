@@ -1,7 +1,7 @@
-"""What the device does: the state of step 0, some steps of training, an evaluation.
+"""Compiled computations: the initial state, training steps, evaluation.
 
-Windows come as one array (n, a, b, t + 1): n steps that the device takes by itself, a parts of
-each step's batch, b windows of a part, shared by all devices of the mesh, and their tokens.
+Batches are one array (n, a, b, t + 1) of tokens: n steps of one call, a microbatches per step, b
+sequences per microbatch (sharded over all devices), and t + 1 tokens per sequence.
 """
 
 from functools import partial
@@ -15,43 +15,44 @@ import optax
 from train import lora, model, optimizer
 from train.config import Config
 from train.data import Corpus
-from train.sharding import BATCH, spread
+from train.sharding import BATCH_AXES, shard
 
 type State = dict[str, Any]
-"""``params`` (model.Params), ``opt_state`` (optax's) and ``step`` (int32 scalar)."""
+"""``params`` (model.Params), ``opt_state`` (optax) and ``step`` (int32 scalar)."""
 
-SPLIT = jax.P(None, None, BATCH)
-"""How windows are shared by the devices."""
+BATCH_SPEC = jax.P(None, None, BATCH_AXES)
+"""Partition spec of a batch (n, a, b, t + 1)."""
 
 DROPOUT_STREAM = 1
-"""Sets the keys of dropout apart from those of the first parameters and of the passages."""
+"""Folded into the seed's key, so that dropout does not reuse the keys of parameters or samples."""
 
 
 def fresh_state(cfg: Config) -> State:
-    """Make the state of step 0, drawn from the seed alone and spread over the mesh, if any."""
-    params = spread(lora.with_adapters(model.init_params(jax.random.key(cfg.seed), cfg.model), cfg))
+    """Return the state of step 0, drawn from the seed and sharded over the mesh, if any."""
+    params = shard(lora.add_adapters(model.init_params(jax.random.key(cfg.seed), cfg.model), cfg))
     opt_state = optimizer.make(cfg).init(params)
     return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 
 
 @partial(jax.jit, static_argnums=2, donate_argnums=0)
 def update(
-    state: State, windows_nabt: jax.Array, cfg: Config
+    state: State, sequences_nabt: jax.Array, cfg: Config
 ) -> tuple[State, dict[str, jax.Array]]:
-    """Learn n steps from their batches.
+    """Train n steps.
 
-    Gives the next state and, for each step, the scalars of Metrics: arrays (n,), the same
-    everywhere.
+    Returns the next state and, as replicated arrays (n,), the scalars of Metrics for each step.
     """
     step = partial(_step, cfg=cfg)
-    if windows_nabt.shape[0] > 1:
-        return jax.lax.scan(step, state, windows_nabt)
-    state, values = step(state, windows_nabt[0])
+    if sequences_nabt.shape[0] > 1:
+        return jax.lax.scan(step, state, sequences_nabt)
+    state, values = step(state, sequences_nabt[0])
     return state, {name: value[None] for name, value in values.items()}
 
 
-def _step(state: State, windows_abt: jax.Array, cfg: Config) -> tuple[State, dict[str, jax.Array]]:
-    loss, grads = _loss_and_grads(state["params"], windows_abt, _dropout_key(state, cfg), cfg)
+def _step(
+    state: State, sequences_abt: jax.Array, cfg: Config
+) -> tuple[State, dict[str, jax.Array]]:
+    loss, grads = _loss_and_grads(state["params"], sequences_abt, _dropout_key(state, cfg), cfg)
     updates, opt_state = optimizer.make(cfg).update(grads, state["opt_state"], state["params"])
     params = optax.apply_updates(state["params"], updates)
     values = {
@@ -64,38 +65,38 @@ def _step(state: State, windows_abt: jax.Array, cfg: Config) -> tuple[State, dic
 
 
 def _loss_and_grads(
-    params: model.Params, windows_abt: jax.Array, key: jax.Array | None, cfg: Config
+    params: model.Params, sequences_abt: jax.Array, key: jax.Array | None, cfg: Config
 ) -> tuple[jax.Array, model.Params]:
-    """Mean loss and gradient over all parts, summed in float32; zero for what doesn't learn."""
-    names = optimizer.learning(params, cfg)
-    learning = {name: a for name, a in params.items() if name in names}
-    still = {name: a for name, a in params.items() if name not in names}
+    """Return mean loss and gradient over all microbatches; zeros for parameters not trained."""
+    names = optimizer.trainable_names(params, cfg)
+    trainable = {name: a for name, a in params.items() if name in names}
+    frozen = {name: a for name, a in params.items() if name not in names}
+    zero_grads = jax.tree.map(jnp.zeros_like, frozen)
 
-    def of_learning(learning: model.Params, *others: Any) -> jax.Array:
-        return model.loss(lora.merged(still | learning, cfg), *others)
+    def loss_of(trainable: model.Params, *others: Any) -> jax.Array:
+        return model.loss(lora.merge(frozen | trainable, cfg), *others)
 
-    def part(windows_bt: jax.Array, i: jax.Array | int) -> tuple[jax.Array, model.Params]:
+    def microbatch(sequences_bt: jax.Array, i: jax.Array | int) -> tuple[jax.Array, model.Params]:
         own_key = None if key is None else jax.random.fold_in(key, i)
-        how = cfg.compute
-        return jax.value_and_grad(of_learning)(learning, windows_bt, cfg.model, how, own_key)
+        others = (sequences_bt, cfg.model, cfg.compute, own_key)
+        return jax.value_and_grad(loss_of)(trainable, *others)
 
-    parts = windows_abt.shape[0]
-    nothing = jax.tree.map(jnp.zeros_like, still)
-    if parts == 1:
-        loss, grads = part(windows_abt[0], 0)
-        return loss, grads | nothing
+    count = sequences_abt.shape[0]
+    if count == 1:
+        loss, grads = microbatch(sequences_abt[0], 0)
+        return loss, grads | zero_grads
 
-    def add(total: Any, here: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, part(*here)), None
+    def add(total: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, microbatch(*inputs)), None
 
-    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, learning))
-    total, _ = jax.lax.scan(add, zero, (windows_abt, jnp.arange(parts)))
-    loss, grads = jax.tree.map(lambda a: a / parts, total)
-    return loss, grads | nothing
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, trainable))
+    total, _ = jax.lax.scan(add, zero, (sequences_abt, jnp.arange(count)))
+    loss, grads = jax.tree.map(lambda a: a / count, total)
+    return loss, grads | zero_grads
 
 
 def _dropout_key(state: State, cfg: Config) -> jax.Array | None:
-    """Derive the step's key from seed and step alone, as the batch is; none without dropout."""
+    """Derive the step's key from seed and step, as for batches; None without dropout."""
     if not cfg.model.dropout:
         return None
     stream = jax.random.fold_in(jax.random.key(cfg.seed), DROPOUT_STREAM)
@@ -103,47 +104,47 @@ def _dropout_key(state: State, cfg: Config) -> jax.Array | None:
 
 
 @partial(jax.jit, static_argnums=2)
-def evaluate(params: model.Params, windows_nabt: jax.Array, cfg: Config) -> jax.Array:
-    """Mean loss of n batches, without dropout, as a scalar."""
-    windows_mbt = windows_nabt.reshape(-1, *windows_nabt.shape[2:])
-    params = lora.merged(params, cfg)
+def evaluate(params: model.Params, sequences_nabt: jax.Array, cfg: Config) -> jax.Array:
+    """Return the mean loss of n batches, without dropout, as a scalar."""
+    sequences_mbt = sequences_nabt.reshape(-1, *sequences_nabt.shape[2:])
+    params = lora.merge(params, cfg)
     losses = jax.lax.map(
-        lambda windows_bt: model.loss(params, windows_bt, cfg.model, cfg.compute), windows_mbt
+        lambda sequences_bt: model.loss(params, sequences_bt, cfg.model, cfg.compute), sequences_mbt
     )
     return jnp.mean(losses)
 
 
-def training_windows(
+def training_batches(
     corpus: Corpus, first: int, last: int, cfg: Config, sharding: jax.sharding.Sharding
 ) -> jax.Array:
-    """Make the batches of the steps from ``first`` up to, not including, ``last``.
+    """Return the batches of steps ``first`` to ``last`` - 1, as one global array.
 
-    One array over all processes; each reads only its devices' rows.
+    Each process reads only the rows of its own devices.
     """
-    return _windows(lambda i, rows: corpus.rows(first + i, rows), last - first, cfg, sharding)
+    return _batches(lambda i, rows: corpus.rows(first + i, rows), last - first, cfg, sharding)
 
 
-def heldout_windows(corpus: Corpus, cfg: Config, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Make the batches that every evaluation of a run looks at."""
+def heldout_batches(corpus: Corpus, cfg: Config, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Return the batches that every evaluation of a run uses."""
     n, b = cfg.evaluate.batches, cfg.batch
 
     def rows(i: int, within: slice) -> np.ndarray:
         start, stop, _ = within.indices(b)
         return corpus.heldout_rows(n * b, slice(i * b + start, i * b + stop))
 
-    return _windows(rows, n, cfg, sharding)
+    return _batches(rows, n, cfg, sharding)
 
 
-def _windows(rows: Any, batches: int, cfg: Config, sharding: jax.sharding.Sharding) -> jax.Array:
-    parts = cfg.compute.accumulate
-    b = cfg.batch // parts
-    shape = (batches, parts, b, cfg.model.context + 1)
+def _batches(rows: Any, batches: int, cfg: Config, sharding: jax.sharding.Sharding) -> jax.Array:
+    microbatches = cfg.compute.accumulate
+    b = cfg.batch // microbatches
+    shape = (batches, microbatches, b, cfg.model.context + 1)
 
     def local(index: tuple[slice, ...]) -> np.ndarray:
         start, stop, _ = index[2].indices(b)
         return np.stack(
             [
-                np.stack([rows(i, slice(a * b + start, a * b + stop)) for a in range(parts)])
+                np.stack([rows(i, slice(a * b + start, a * b + stop)) for a in range(microbatches)])
                 for i in range(batches)
             ]
         )

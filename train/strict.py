@@ -1,6 +1,6 @@
-"""YAML into frozen dataclasses, strictly: each key must be a field, each value of its type.
+"""Strict parsing of YAML into frozen dataclasses: every key is a field, every value has its type.
 
-What is wrong is said in one line that names the key and what is allowed.
+Every error is one line that names the key and what is allowed.
 """
 
 import dataclasses
@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,19 +17,19 @@ import yaml
 
 
 class ConfigError(Exception):
-    """A config that can't be run; the text is one line that names the key and what is allowed."""
+    """Invalid configuration; the message is one line with the key and what is allowed."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The least and the most that a number may be; ``above`` excludes the least itself."""
+    """Limits of a number; ``above`` excludes ``least`` itself."""
 
     least: float = -math.inf
     most: float = math.inf
     above: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether ``value`` is inside; not-a-number never is."""
+        """Return whether ``value`` is within the limits; NaN never is."""
         return self.least <= value <= self.most and not (self.above and value == self.least)
 
     def __str__(self) -> str:
@@ -37,7 +38,7 @@ class Bound:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a YAML file that is a mapping, or empty."""
+    """Read a YAML mapping; an empty file is an empty mapping. Raises ConfigError."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as err:
@@ -47,12 +48,12 @@ def read(path: Path) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: must be a mapping of keys to values, not {_seen(tree)}")
+        raise ConfigError(f"{path}: must be a mapping of keys to values, not {_shown(tree)}")
     return tree
 
 
 def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Lay ``a.b=value`` over a copy of the tree; what lies below is never changed."""
+    """Return a copy of the tree with each ``a.b=value`` applied, in order."""
     tree = dict(tree)
     for word in overrides:
         dotted, equals, text = word.partition("=")
@@ -73,20 +74,21 @@ def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]
 
 
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
-    """Make a dataclass of a mapping, and those of its fields that are dataclasses with it.
+    """Build a dataclass, and the dataclasses in its fields, from nested mappings.
 
-    ``source`` and ``prefix`` ("", "model.") are what an error's line begins with.
+    Error messages begin with ``source`` and ``prefix`` ("", "model.").
     """
     if tree is None:
         tree = {}
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{source}: {prefix[:-1]}: must be a mapping, not {_seen(tree)}")
+        raise ConfigError(f"{source}: {prefix[:-1]}: must be a mapping, not {_shown(tree)}")
     hints = typing.get_type_hints(kind, include_extras=True)
     allowed = [f.name for f in dataclasses.fields(kind)]
     for key in tree:
         if key not in allowed:
             raise ConfigError(
-                f"{source}: {prefix}{_name(key)}: unknown key; allowed here: {', '.join(allowed)}"
+                f"{source}: {prefix}{_printable(key)}: unknown key; "
+                f"allowed here: {', '.join(allowed)}"
             )
     return kind(
         **{
@@ -102,33 +104,33 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """Check one value against its type and bound; YAML 1.1 reads ``1e-3`` as text, so take it."""
+    """Check one value against its type and bound; accept ``1e-3``, which YAML 1.1 reads as text."""
     hint, bound, optional = _read_hint(hint)
     if value is None and optional:
         return None
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            raise ConfigError(f"{where}: must be {' or '.join(choices)}, not {_seen(value)}")
+            raise ConfigError(f"{where}: must be {' or '.join(choices)}, not {_shown(value)}")
         return value
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise ConfigError(f"{where}: must be a list of texts, not {_seen(value)}")
+            raise ConfigError(f"{where}: must be a list of strings, not {_shown(value)}")
         return tuple(value)
     allowed = _NOUNS[hint] + (f" {bound}" if bound != Bound() else "") + " or null" * optional
     if hint is float and not isinstance(value, bool):
         try:
             value = float(value)
         except (TypeError, ValueError):
-            raise ConfigError(f"{where}: must be {allowed}, not {_seen(value)}") from None
+            raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}") from None
     fits = type(value) is hint and (hint not in (int, float) or bound.holds(value))
     if not fits or value == math.inf:
-        raise ConfigError(f"{where}: must be {allowed}, not {_seen(value)}")
+        raise ConfigError(f"{where}: must be {allowed}, not {_shown(value)}")
     return value
 
 
 def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
-    """Take an annotation apart: the plain type, its bound, and whether it may be null."""
+    """Split an annotation into the plain type, its bound, and whether it may be null."""
     bound, optional = Bound(), False
     while True:
         hint = getattr(hint, "__value__", hint)
@@ -140,11 +142,23 @@ def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
             return hint, bound, optional
 
 
-def _name(key: Any) -> str:
-    """A key as it stands in the file, escaped where it would break the line."""
+def _printable(key: Any) -> str:
+    """Format a key on one line, escaped if it has unprintable characters."""
     return str(key) if str(key).isprintable() else repr(key)
 
 
-def _seen(value: Any) -> str:
+def _shown(value: Any) -> str:
     text = " ".join(str(value).split())
     return f"{type(value).__name__} {text[:40]!r}"
+
+
+def match_names(patterns: Iterable[str], names: Iterable[str], key: str) -> list[str]:
+    """Return the names that match any of the patterns (``*``, ``?``, ``[…]``), sorted.
+
+    Raises ConfigError, beginning with the config's ``key``, for a pattern that matches none.
+    """
+    names = sorted(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"{key}: {pattern!r} matches nothing; allowed: {', '.join(names)}")
+    return [name for name in names if any(fnmatchcase(name, p) for p in patterns)]

@@ -1,8 +1,4 @@
-"""Where text comes from: files, a package with a corpus in it, a Hugging Face dataset.
-
-A source has a name, a digest that says which text it is without reading it as tokens, and
-``read``, which gives its texts one after the other, as often as it is called.
-"""
+"""Sources of text: files, a package that contains a corpus, a Hugging Face dataset."""
 
 import hashlib
 import importlib.util
@@ -18,28 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from train.config import DataConfig, DatasetConfig
-from train.contract import in_one_line
+from train.contract import one_line
 from train.strict import ConfigError
 
 PACKAGED = {"shakespeare": "shksprdata/texts/*_gut.txt"}
-"""Corpora that come as a package: its requirements, with hashes, are ``corpora/<name>.txt``."""
+"""Corpora in Python packages, with requirements and hashes in ``corpora/<name>.txt``: pattern of
+their text files."""
 
-UV_PLACES = (Path("/opt/tpufleet/bin/uv"), Path(sys.executable).parent / "uv")
-"""Where uv is on a worker and in an environment of one's own, if it isn't on PATH."""
+UV_PATHS = (Path("/opt/tpufleet/bin/uv"), Path(sys.executable).parent / "uv")
+"""Where uv is on a worker and in a virtual environment, if it is not on PATH."""
 
-READ_AT_ONCE = 1 << 20
-"""Characters of a file that are one piece, cut at a line's end: no file need fit into memory."""
+CHUNK_CHARACTERS = 1 << 20
+"""Approximate size of a chunk in characters, so that files need not fit in memory."""
 
 _CORPORA = Path(__file__).parent / "corpora"
 
 
 class CorpusError(Exception):
-    """Text that could not be had; the text is one line that says why and what helps."""
+    """Text that cannot be loaded; the message is one line with the reason and the fix."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Text to be had: each text comes in pieces, whose concatenation it is."""
+    """Text to prepare: ``read`` returns its documents, each as chunks, anew for each call.
+
+    ``digest`` identifies the text without tokenizing it.
+    """
 
     name: str
     digest: str
@@ -47,31 +47,31 @@ class Source:
 
 
 def source(cfg: DataConfig, root: Path) -> Source:
-    """Say where a config's text comes from; ``root`` is where what is fetched may be kept.
+    """Return the source that a config selects; datasets are cached below ``root``.
 
-    Raises ConfigError for a corpus, path or dataset directory that doesn't exist.
+    Raises ConfigError for a corpus, path or dataset directory that does not exist.
     """
     if cfg.text is not None:
         paths = files(cfg.text)
-        return Source(_word(Path(cfg.text).stem), digest_of(paths), lambda: map(_pieces, paths))
+        return Source(_slug(Path(cfg.text).stem), digest_of(paths), lambda: map(_chunks, paths))
     if cfg.dataset.id is not None:
         return _dataset(cfg.dataset, root)
     if cfg.corpus not in PACKAGED:
         raise ConfigError(
-            f"data.corpus: {cfg.corpus!r} is not known; known are {', '.join(PACKAGED)}; "
-            "text files of your own go into data.text, a dataset of the hub into data.dataset.id"
+            f"data.corpus: {cfg.corpus!r} is unknown; available: {', '.join(PACKAGED)}; "
+            "for your own text set data.text, for a dataset data.dataset.id"
         )
     requirements = _CORPORA / f"{cfg.corpus}.txt"
 
     def read() -> Iterator[Iterator[str]]:
-        with fetched_package(requirements, PACKAGED[cfg.corpus]) as paths:
-            yield from map(_pieces, paths)
+        with installed_package(requirements, PACKAGED[cfg.corpus]) as paths:
+            yield from map(_chunks, paths)
 
     return Source(cfg.corpus, digest_of([requirements]), read)
 
 
 def files(pattern: str) -> list[Path]:
-    """Find the files of a path or glob pattern, by name; raises ConfigError if there are none."""
+    """List the files of a path or glob pattern, sorted; raises ConfigError if there are none."""
     path = Path(pattern).expanduser()
     inside = str(path.relative_to(path.anchor))
     found = [path] if path.is_file() else sorted(Path(path.anchor or ".").glob(inside))
@@ -84,7 +84,7 @@ def files(pattern: str) -> list[Path]:
 
 
 def digest_of(paths: list[Path]) -> str:
-    """SHA-256 of the files' contents, each with its length before it, in hexadecimal."""
+    """Return the hexadecimal SHA-256 of the files' lengths and contents."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -94,13 +94,13 @@ def digest_of(paths: list[Path]) -> str:
 
 
 @contextmanager
-def fetched_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
-    """Install the one package of a requirements file, checked by hash, for as long as it is read.
+def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
+    """Install the package of a requirements file, checked by hash, to a temporary directory.
 
-    Gives its text files in the order of their names. Raises CorpusError with uv's last words.
+    Yields its text files, sorted by name. Raises CorpusError with uv's output.
     """
     with tempfile.TemporaryDirectory(prefix="tpufleet-corpus-") as target:
-        # --no-cache: the trainer's user has no home on a worker, and this runs once there.
+        # --no-cache: on a worker this runs once, as a user without a home.
         command = [find_uv(), "pip", "install", "--quiet", "--no-cache", "--no-deps"]
         command += ["--python", sys.executable, "--target", target]
         command += ["--require-hashes", "-r", str(requirements)]
@@ -110,49 +110,49 @@ def fetched_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
             raise CorpusError(f"{requirements.stem}: uv could not install the corpus: {why}")
         paths = sorted(Path(target).glob(pattern))
         if not paths:
-            raise CorpusError(f"{requirements.stem}: the package holds no {pattern}")
+            raise CorpusError(f"{requirements.stem}: the package contains no {pattern}")
         yield paths
 
 
 def find_uv() -> str:
-    """Find uv on PATH, where a worker has it, or beside this Python; raises CorpusError."""
-    beside = next((str(place) for place in UV_PLACES if os.access(place, os.X_OK)), None)
-    found = shutil.which("uv") or beside
+    """Find uv on PATH or at UV_PATHS; raises CorpusError."""
+    executable = next((str(path) for path in UV_PATHS if os.access(path, os.X_OK)), None)
+    found = shutil.which("uv") or executable
     if found is None:
-        places = " or ".join(map(str, UV_PLACES))
-        raise CorpusError(f"uv: not found on PATH, nor as {places}; needed to fetch a corpus")
+        paths = " or ".join(map(str, UV_PATHS))
+        raise CorpusError(f"uv: not found on PATH, nor as {paths}; install it to download a corpus")
     return found
 
 
-def _pieces(path: Path) -> Iterator[str]:
+def _chunks(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8", errors="replace") as file:
-        while lines := file.readlines(READ_AT_ONCE):
+        while lines := file.readlines(CHUNK_CHARACTERS):
             yield "".join(lines)
 
 
-def _word(text: str) -> str:
-    """A word for the directory's name; the digest behind it is what tells corpora apart."""
-    word = "".join(c if c.isalnum() else "-" for c in text).strip("-")
-    return word[:40] or "text"
+def _slug(text: str) -> str:
+    """Shorten a name for use in a directory name; it need not be unique."""
+    slug = "".join(c if c.isalnum() else "-" for c in text).strip("-")
+    return slug[:40] or "text"
 
 
 def _dataset(cfg: DatasetConfig, root: Path) -> Source:
     if importlib.util.find_spec("datasets") is None:
         raise ConfigError(
-            "data.dataset.id: needs the package datasets, which is not installed here; "
-            "lock it beside what workers have and name that file by jax_lock (docs/setup.md)"
+            "data.dataset.id: needs the package datasets, which is not installed; "
+            "add it to a lock file and set jax_lock to that file (docs/setup.md)"
         )
     directory = Path(str(cfg.id)).expanduser()
-    what = (cfg.id, cfg.name, cfg.split, cfg.text_key)
-    digest = hashlib.sha256(repr(what).encode())
+    selection = (cfg.id, cfg.name, cfg.split, cfg.text_key)
+    digest = hashlib.sha256(repr(selection).encode())
     if directory.is_dir():
         digest.update(digest_of(sorted(p for p in directory.rglob("*") if p.is_file())).encode())
     elif str(cfg.id).startswith((".", "/", "~")):
-        raise ConfigError(f"data.dataset.id: {cfg.id} is no directory, and no owner/name either")
+        raise ConfigError(f"data.dataset.id: {cfg.id} is neither a directory nor owner/name")
     cache = cfg.cache_dir or str(root / "huggingface")
     if "://" in cache and not cfg.split.isidentifier():
         raise ConfigError(
-            f"data.dataset.split: must be the name of a split where cache_dir is a bucket, "
+            f"data.dataset.split: must be the name of a split if cache_dir is a bucket, "
             f"not {cfg.split!r}"
         )
 
@@ -160,29 +160,29 @@ def _dataset(cfg: DatasetConfig, root: Path) -> Source:
         for row in _rows(cfg, cache):
             yield iter((row[cfg.text_key] or "",))
 
-    return Source(_word(str(cfg.id).strip("/").rpartition("/")[2]), digest.hexdigest(), read)
+    return Source(_slug(str(cfg.id).strip("/").rpartition("/")[2]), digest.hexdigest(), read)
 
 
 def _rows(cfg: DatasetConfig, cache: str) -> Any:
-    """Load the rows of the split; raises ConfigError for what it lacks, CorpusError else."""
+    """Load the rows; raises ConfigError for a missing split or column, CorpusError otherwise."""
     import datasets
 
     datasets.disable_progress_bars()
     try:
         builder = datasets.load_dataset_builder(cfg.id, cfg.name, cache_dir=_local(cache, cfg))
-        place = _keep(builder, cfg, cache)
+        location = _download(builder, cfg, cache)
         if cfg.split.partition("[")[0] not in builder.info.splits:
             known = ", ".join(builder.info.splits)
             raise ConfigError(f"data.dataset.split: {cfg.id} has no {cfg.split!r}; it has {known}")
-        rows = _parquet_rows(place, cfg) if place else builder.as_dataset(split=cfg.split)
+        rows = _parquet_rows(location, cfg) if location else builder.as_dataset(split=cfg.split)
     except ConfigError:
         raise
-    except ValueError as err:  # an unknown configuration or split; the library lists those known
-        raise ConfigError(f"data.dataset: {cfg.id}: {in_one_line(err)}") from err
-    except Exception as err:  # the hub's and every file format's own errors
-        raise CorpusError(
-            f"data.dataset.id: {cfg.id} could not be had: {in_one_line(err)}"
-        ) from err
+    except (
+        ValueError
+    ) as err:  # an unknown configuration or split; the message lists the available ones
+        raise ConfigError(f"data.dataset: {cfg.id}: {one_line(err)}") from err
+    except Exception as err:  # the hub and the file formats raise their own types
+        raise CorpusError(f"data.dataset.id: {cfg.id} cannot be loaded: {one_line(err)}") from err
     columns = rows.column_names or []
     if cfg.text_key not in columns:
         raise ConfigError(
@@ -196,21 +196,21 @@ def _local(cache: str, cfg: DatasetConfig) -> str | None:
     return None if "://" in cache else cache
 
 
-def _keep(builder: Any, cfg: DatasetConfig, cache: str) -> str | None:
-    """Fetch the dataset if it isn't there yet; give its place if that is a bucket."""
+def _download(builder: Any, cfg: DatasetConfig, cache: str) -> str | None:
+    """Download the dataset if necessary; return its location if that is in a bucket."""
     if "://" not in cache:
         builder.download_and_prepare()
         return None
-    place = f"{cache.rstrip('/')}/{_word(str(cfg.id))}-{builder.hash}"
-    builder.download_and_prepare(place, file_format="parquet")
-    return place
+    location = f"{cache.rstrip('/')}/{_slug(str(cfg.id))}-{builder.hash}"
+    builder.download_and_prepare(location, file_format="parquet")
+    return location
 
 
-def _parquet_rows(place: str, cfg: DatasetConfig) -> Any:
+def _parquet_rows(location: str, cfg: DatasetConfig) -> Any:
     import datasets
     import fsspec
 
-    system = fsspec.core.url_to_fs(place)[0]
-    shards = [f"{place}/*-{cfg.split}.parquet", f"{place}/*-{cfg.split}-*-of-*.parquet"]
+    system = fsspec.core.url_to_fs(location)[0]
+    shards = [f"{location}/*-{cfg.split}.parquet", f"{location}/*-{cfg.split}-*-of-*.parquet"]
     found = [shard for shard in shards if system.glob(shard)]
     return datasets.load_dataset("parquet", data_files=found, split="train", streaming=True)

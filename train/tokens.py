@@ -1,7 +1,6 @@
-"""Text into tokens and back: characters, bytes, or a byte-pair encoding, trained or given.
+"""Tokenizers: ASCII characters, bytes, or a byte-pair encoding, trained or from a file.
 
-A tokenizer is three pure functions and its definition, the bytes that a corpus's fingerprint
-covers. ``tokenizers``, a library of Hugging Face, is imported where a file of its is needed only.
+The library ``tokenizers`` of Hugging Face is imported only for byte-pair encodings.
 """
 
 import unicodedata
@@ -15,13 +14,13 @@ import numpy as np
 from train.strict import ConfigError
 
 END_OF_TEXT = "<|endoftext|>"
-"""Stands between two texts where the encoding knows it, as GPT-2's does."""
+"""Separates documents, if the encoding has this token, as GPT-2's has."""
 
-BETWEEN_TEXTS = "\n\n"
-"""Stands there otherwise."""
+SEPARATOR = "\n\n"
+"""Separates documents otherwise."""
 
-DECODED_AT_ONCE = 1 << 16
-"""Tokens decoded in one piece where only the length of their text is asked for."""
+DECODE_CHUNK_TOKENS = 1 << 16
+"""Tokens decoded at once to measure the length of their text."""
 
 _PLAIN = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-"})
 _PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE", 0x0153: "oe"}
@@ -29,35 +28,35 @@ _PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE"
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """What turns text into integers below ``vocabulary``, and them back into text."""
+    """Functions from text to integers below ``vocabulary`` and back."""
 
     vocabulary: int
     encode: Callable[[str], np.ndarray]
     decode: Callable[[Sequence[int]], str]
-    between: np.ndarray
-    """The tokens between two texts."""
+    separator: np.ndarray
+    """Tokens between two documents."""
     definition: bytes = b""
-    """The tokenizer.json; empty for characters and bytes, which are what they are."""
+    """Content of tokenizer.json, part of the corpus's fingerprint; empty for ASCII and bytes."""
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
-        """The smallest type that holds every token."""
+        """Smallest type for all tokens."""
         return next(t for t in (np.uint8, np.uint16, np.uint32) if self.vocabulary - 1 <= _most(t))
 
     def bytes_in(self, tokens: np.ndarray) -> int:
-        """Count the UTF-8 bytes of the text that tokens stand for."""
-        pieces = range(0, len(tokens), DECODED_AT_ONCE)
-        return sum(len(self.decode(tokens[i : i + DECODED_AT_ONCE]).encode()) for i in pieces)
+        """Count the UTF-8 bytes of the decoded tokens."""
+        starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
+        return sum(len(self.decode(tokens[i : i + DECODE_CHUNK_TOKENS]).encode()) for i in starts)
 
 
 def _most(kind: type[np.unsignedinteger]) -> int:
     return int(np.iinfo(kind).max)
 
 
-def plain_ascii(text: str) -> str:
-    """Give the nearest ASCII: accents dropped, typographic quotes and dashes made plain.
+def to_ascii(text: str) -> str:
+    """Convert text to ASCII: drop accents, simplify typographic quotes and dashes.
 
-    Line ends become ``\\n``, and what has no likeness ``?``.
+    Line ends become ``\\n``, and characters without an equivalent ``?``.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n").translate(_PLAIN)
     if text.isascii():
@@ -68,19 +67,19 @@ def plain_ascii(text: str) -> str:
 
 
 def ascii_characters() -> Tokenizer:
-    """One token an ASCII character; tokens that are none are shown as escapes."""
+    """Return a tokenizer with one token per ASCII character; invalid tokens decode as escapes."""
 
     def encode(text: str) -> np.ndarray:
-        return np.frombuffer(plain_ascii(text).encode("ascii"), np.uint8)
+        return np.frombuffer(to_ascii(text).encode("ascii"), np.uint8)
 
     def decode(tokens: Sequence[int]) -> str:
         return _as_bytes(tokens).decode("ascii", errors="backslashreplace")
 
-    return Tokenizer(128, encode, decode, encode(BETWEEN_TEXTS))
+    return Tokenizer(128, encode, decode, encode(SEPARATOR))
 
 
 def utf8_bytes() -> Tokenizer:
-    """One token a byte of UTF-8; tokens that make no character are shown as escapes."""
+    """Return a tokenizer with one token per UTF-8 byte; invalid sequences decode as escapes."""
 
     def encode(text: str) -> np.ndarray:
         return np.frombuffer(text.encode("utf-8", errors="replace"), np.uint8)
@@ -88,7 +87,7 @@ def utf8_bytes() -> Tokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return _as_bytes(tokens).decode("utf-8", errors="backslashreplace")
 
-    return Tokenizer(256, encode, decode, encode(BETWEEN_TEXTS))
+    return Tokenizer(256, encode, decode, encode(SEPARATOR))
 
 
 def _as_bytes(tokens: Sequence[int]) -> bytes:
@@ -96,10 +95,10 @@ def _as_bytes(tokens: Sequence[int]) -> bytes:
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
-    """Train a byte-level byte-pair encoding, and give its tokenizer.json.
+    """Train a byte-level byte-pair encoding and return its tokenizer.json.
 
-    Sennrich et al. 2016, arXiv:1508.07909; on bytes, as GPT-2's. The same texts give the same
-    bytes. Where there are too few texts for so many tokens, it has fewer.
+    Sennrich et al. 2016, arXiv:1508.07909; on bytes, as for GPT-2. The same texts give the same
+    file. A small text may yield fewer tokens than ``vocabulary``.
     """
     import tokenizers
 
@@ -118,23 +117,23 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
 
 
 def read_file(path: Path) -> Tokenizer:
-    """Read a tokenizer.json; raises ConfigError where there is none or it isn't one."""
+    """Read a tokenizer.json; raises ConfigError if it is missing or invalid."""
     try:
         definition = path.read_bytes()
     except OSError as err:
         raise ConfigError(
-            f"data.tokenizer: must be ascii, bytes, bpe or a tokenizer.json that can be read, "
+            f"data.tokenizer: must be ascii, bytes, bpe or a readable tokenizer.json, "
             f"not {path}: {err.strerror}"
         ) from err
     try:
         return from_definition(definition)
     except ValueError as err:
         why = " ".join(str(err).split())[:120]
-        raise ConfigError(f"data.tokenizer: {path} is no tokenizer.json: {why}") from err
+        raise ConfigError(f"data.tokenizer: {path} is not a tokenizer.json: {why}") from err
 
 
 def from_definition(definition: bytes) -> Tokenizer:
-    """Make a tokenizer of a tokenizer.json's bytes; raises ValueError where they aren't one."""
+    """Parse the content of a tokenizer.json; raises ValueError for an invalid one."""
     import tokenizers
 
     try:
@@ -146,7 +145,7 @@ def from_definition(definition: bytes) -> Tokenizer:
         return np.array(encoding.encode(text, add_special_tokens=False).ids, np.uint32)
 
     def decode(tokens: Sequence[int]) -> str:
-        # A model may have rows beyond the encoding's, which nothing is written for.
+        # The model's vocabulary may be larger than the encoding's.
         known = [int(token) for token in tokens if token < vocabulary]
         return encoding.decode(known, skip_special_tokens=False)
 
@@ -154,5 +153,5 @@ def from_definition(definition: bytes) -> Tokenizer:
     if not vocabulary:
         raise ValueError("it has no tokens")
     end = encoding.token_to_id(END_OF_TEXT)
-    between = encode(BETWEEN_TEXTS) if end is None else np.array([end], np.uint32)
-    return Tokenizer(vocabulary, encode, decode, between, definition)
+    separator = encode(SEPARATOR) if end is None else np.array([end], np.uint32)
+    return Tokenizer(vocabulary, encode, decode, separator, definition)

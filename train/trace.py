@@ -1,4 +1,4 @@
-"""A trace of some steps by jax.profiler: for TensorBoard's profile page, XProf or Perfetto."""
+"""Traces by jax.profiler, for TensorBoard's profile page, XProf or Perfetto."""
 
 import logging
 from pathlib import Path
@@ -10,34 +10,34 @@ from train.config import ProfileConfig
 
 log = logging.getLogger(__name__)
 
-WISH = "profile"
-"""A file of this name in the run directory asks for a trace now; it is removed as that begins."""
+REQUEST_FILE = "profile"
+"""A file of this name in the run directory requests a trace; it is removed when that starts."""
 
 
 class Tracer:
-    """Traces a process's own devices into ``profiles/`` of its run directory.
+    """Traces this process's devices into ``profiles/`` of its run directory.
 
-    It may be asked for at any step, and what goes wrong with it never stops the run.
+    Failures never stop the run.
     """
 
     def __init__(self, run_dir: Path, cfg: ProfileConfig, step: int) -> None:
-        """``step`` is where the attempt begins: a trace that was due before is not made again."""
+        """``step`` is where the attempt begins; a trace that was due before is not repeated."""
         self._run_dir, self._cfg, self._begun = run_dir, cfg, step
         self._until: int | None = None
 
     def before(self, step: int, state: dict[str, Any]) -> None:
-        """Begin or end a trace, if it is time; to be called before each call's steps.
+        """Start or stop a trace if it is due; call this before the steps of each call.
 
-        ``state`` is waited for, so that a trace holds its steps whole and no others.
+        It waits for ``state``, so that a trace contains exactly its steps.
         """
         if self._until is not None:
             if step >= self._until:
                 self._stop(step, state)
-        elif self._due(step) or self._wished():
+        elif self._due(step) or self._is_requested():
             self._start(step, state)
 
     def close(self, step: int, state: dict[str, Any]) -> None:
-        """End a trace that the run's end cuts short."""
+        """Stop a trace that is still running."""
         if self._until is not None:
             self._stop(step, state)
 
@@ -47,27 +47,27 @@ class Tracer:
             self._begun = step + 1
         return due
 
-    def _wished(self) -> bool:
-        wish = self._run_dir / WISH
-        if not wish.exists():
+    def _is_requested(self) -> bool:
+        request = self._run_dir / REQUEST_FILE
+        if not request.exists():
             return False
         try:
-            wish.unlink()
+            request.unlink()
         except OSError as err:
-            log.warning("%s: cannot be removed, so no trace: %s", wish, err.strerror)
+            log.warning("%s: cannot be removed, so no trace: %s", request, err.strerror)
             return False
         return True
 
     def _start(self, step: int, state: dict[str, Any]) -> None:
-        place = self._run_dir / "profiles" / f"step-{step}"
+        directory = self._run_dir / "profiles" / f"step-{step}"
         try:
             jax.block_until_ready(state["step"])
-            jax.profiler.start_trace(place)
-        except Exception as err:  # the profiler's own, which differ by device
+            jax.profiler.start_trace(directory)
+        except Exception as err:  # the profiler's errors differ by device
             log.warning("no trace at step %d: %s", step, " ".join(str(err).split()))
             return
         self._until = step + self._cfg.steps
-        log.info("tracing steps %d to %d into %s", step + 1, self._until, place)
+        log.info("tracing steps %d to %d into %s", step + 1, self._until, directory)
 
     def _stop(self, step: int, state: dict[str, Any]) -> None:
         self._until = None

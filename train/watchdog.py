@@ -1,4 +1,4 @@
-"""A run that hangs (a lost network, a collective that a peer never joins) must end by itself."""
+"""Watchdog for runs that hang, for example in a collective that a peer never joins."""
 
 import faulthandler
 import logging
@@ -12,24 +12,24 @@ log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Ends the process with HUNG, and says where each thread stood, when steps stop finishing.
+    """Ends the process with exit code HUNG, and logs all stacks, when steps stop finishing.
 
-    It waits for the first step before it counts: compiling may take longer than any step.
+    It starts with the first finished step, because compilation may take longer than any step.
     """
 
     def __init__(self, seconds: float, heartbeat: Heartbeat) -> None:
-        """Watch in a thread of its own; with 0 seconds, never end anything."""
+        """Start the watching thread; 0 seconds disables the watchdog."""
         self._seconds, self._heartbeat = seconds, heartbeat
         self._event, self._off = threading.Event(), False
         if seconds:
             threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def step_finished(self) -> None:
-        """Begin to count anew."""
+        """Restart the countdown."""
         self._event.set()
 
     def off(self) -> None:
-        """Count no more: what is left to do has no steps."""
+        """Stop the countdown: the rest of the run has no steps."""
         self._off = True
         self._event.set()
 
@@ -42,7 +42,7 @@ class Watchdog:
 
     def _end(self) -> None:
         log.error(
-            "no step has finished for %g s (hang_after): giving up behind step %d; the stacks of "
+            "no step has finished for %g s (hang_after): exiting after step %d; the stacks of "
             "all threads follow",
             self._seconds,
             self._heartbeat.step,

@@ -1,8 +1,8 @@
-"""Parameters to and from safetensors files, by GPT-2's names or by our own.
+"""Import and export of parameters as safetensors, with GPT-2's names or ours.
 
-GPT-2's are those of Hugging Face's GPT2LMHeadModel, whose layers' matrices are (in, out) as ours
-are; only its output layer, where it isn't the token embedding, is (v, d). Files hold the real
-vocabulary's rows: what fills it up comes off on the way out and on again on the way in.
+GPT-2's names are those of Hugging Face's GPT2LMHeadModel. Its layers' matrices are (in, out), like
+ours; its output layer, if not tied, is (v, d). Files contain no padding of the vocabulary: export
+removes it, import adds it.
 """
 
 import json
@@ -43,31 +43,31 @@ GPT2 = {
     "norm_bias_d": "ln_f.bias",
     "head_dv": "lm_head.weight",
 }
-"""GPT-2's name of each of our parameters; ``{}`` is the layer's number."""
+"""GPT-2's name of each of our parameters; ``{}`` is the layer's index."""
 
 PREFIX = "transformer."
-"""Stands before all of GPT-2's names but the head's; older files leave it out."""
+"""Prefix of all of GPT-2's names except the head's; older files omit it."""
 
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
-"""Hugging Face's names; ``gelu_new`` is the approximation by tanh, as jax.nn.gelu's is."""
+"""Hugging Face's names; ``gelu_new`` is the tanh approximation, as jax.nn.gelu is by default."""
 
 
-def write(directory: Path, params: Params, cfg: Config, names: str, tokenizer: bytes) -> Path:
-    """Write parameters, adapters merged, by the names of ``gpt2`` or ``plain``; give the file.
+def export(directory: Path, params: Params, cfg: Config, names: str, tokenizer: bytes) -> Path:
+    """Write parameters, adapters merged, with the names of ``gpt2`` or ``plain``; return the file.
 
-    With GPT-2's comes the config.json that transformers wants; with either, the tokenizer.json if
-    there is one. Raises ConfigError for a model that GPT-2 cannot express.
+    Also writes tokenizer.json, if not empty, and for GPT-2 the config.json of transformers. Raises
+    ConfigError for a model that GPT-2 cannot express.
     """
     check_names(cfg, names)
-    merged = lora.merged(params, cfg)
-    arrays = {name: _real(name, np.asarray(a), cfg.model) for name, a in merged.items()}
+    merged = lora.merge(params, cfg)
+    arrays = {name: _without_padding(name, np.asarray(a), cfg.model) for name, a in merged.items()}
     if names == "gpt2":
         arrays = dict(_to_gpt2(arrays))
     directory.mkdir(parents=True, exist_ok=True)
     partial = directory / f".{FILE}"
-    about = {"format": "pt", "model": json.dumps(asdict(cfg.model))}
-    # Of a view the file would get the memory behind it, in another order.
-    save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, partial, about)
+    metadata = {"format": "pt", "model": json.dumps(asdict(cfg.model))}
+    # save_file writes the memory of a view in its original order, so copy views.
+    save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, partial, metadata)
     if names == "gpt2":
         text = json.dumps(gpt2_config(cfg.model), indent=2)
         write_atomically(directory / "config.json", text + "\n")
@@ -77,14 +77,14 @@ def write(directory: Path, params: Params, cfg: Config, names: str, tokenizer: b
 
 
 def check_names(cfg: Config, names: str) -> None:
-    """Raise ConfigError for a model that cannot be exported by these names."""
-    if names == "gpt2" and (why := unlike_gpt2(cfg.model)):
+    """Raise ConfigError for a model that cannot be exported with these names."""
+    if names == "gpt2" and (why := gpt2_incompatibility(cfg.model)):
         raise ConfigError(f"{why}, which GPT-2 cannot express; export with --names plain")
 
 
-def unlike_gpt2(cfg: ModelConfig) -> str:
-    """Name the first option that GPT-2 has no place for, as ``key=value``; empty if none."""
-    wanted: dict[str, tuple[Any, ...]] = {
+def gpt2_incompatibility(cfg: ModelConfig) -> str:
+    """Return the first option that GPT-2 does not support, as ``key=value``; empty if none."""
+    supported: dict[str, tuple[Any, ...]] = {
         "norm": ("layer",),
         "activation": tuple(ACTIVATIONS),
         "positions": ("learned",),
@@ -95,14 +95,14 @@ def unlike_gpt2(cfg: ModelConfig) -> str:
         "double_residual": (False,),
         "kv_heads": (None, cfg.heads),
     }
-    for key, allowed in wanted.items():
+    for key, allowed in supported.items():
         if getattr(cfg, key) not in allowed:
             return f"model.{key}={getattr(cfg, key)}"
     return "" if cfg.feedforward_width else "model.feedforward=0"
 
 
 def gpt2_config(cfg: ModelConfig) -> dict[str, Any]:
-    """Say what transformers' config.json says of a model."""
+    """Return the content of transformers' config.json."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -124,23 +124,23 @@ def gpt2_config(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError where ``init_from`` is no file of this model's parameters.
+    """Raise ConfigError unless ``init_from`` is a file with this model's parameters.
 
-    Reads names and shapes only, and touches no device.
+    Reads only names and shapes, and touches no device.
     """
     if cfg.init_from is not None:
         _Weights(cfg)
 
 
-def begin(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
-    """Give the state of step 0 the parameters of ``init_from``, placed as those it had.
+def load_initial(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
+    """Replace the parameters of the state of step 0 by those of ``init_from``, sharded alike.
 
-    Raises ConfigError as ``check`` does, and where the processes' files differ.
+    Raises ConfigError as ``check`` does, and if the processes' files differ.
     """
     if cfg.init_from is None:
         return state
     weights = _Weights(cfg)
-    mesh.check_alike(
+    mesh.check_equal(
         digest_of([weights.path]),
         f"have another file as init_from ({cfg.init_from}) than process 0",
     )
@@ -154,7 +154,7 @@ def begin(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
 
 
 class _Weights:
-    """The file of ``init_from``, held against the model that the config says."""
+    """The file of ``init_from``, checked against the configured model."""
 
     def __init__(self, cfg: Config) -> None:
         self.path, self.model = Path(str(cfg.init_from)).expanduser(), cfg.model
@@ -162,59 +162,59 @@ class _Weights:
         self.shapes = {name: a.shape for name, a in shapes.items()}
         try:
             with safe_open(self.path, "np") as file:
-                there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+                found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as err:
             why = getattr(err, "strerror", None) or " ".join(str(err).split())
             raise ConfigError(
                 f"init_from: must be a safetensors file, not {self.path}: {why}"
             ) from err
-        self.gpt2 = any(name.removeprefix(PREFIX) == GPT2["tokens_vd"] for name in there)
-        self.names = {n.removeprefix(PREFIX) if self.gpt2 else n: n for n in there}
-        if self.gpt2 and (why := unlike_gpt2(cfg.model)):
-            raise ConfigError(f"init_from: {self.path} is a GPT-2, which cannot have {why}")
+        self.gpt2 = any(name.removeprefix(PREFIX) == GPT2["tokens_vd"] for name in found)
+        self.names = {n.removeprefix(PREFIX) if self.gpt2 else n: n for n in found}
+        if self.gpt2 and (why := gpt2_incompatibility(cfg.model)):
+            raise ConfigError(f"init_from: {self.path} is a GPT-2, which does not support {why}")
         for name, shape in self.shapes.items():
-            self._check(name, shape, there)
+            self._check(name, shape, found)
         beyond = GPT2["l_qkv_dp"].format(cfg.model.layers)
-        layers = there.get("l_qkv_dp", (cfg.model.layers,))[0]
+        layers = found.get("l_qkv_dp", (cfg.model.layers,))[0]
         if beyond in self.names or layers != cfg.model.layers:
             raise ConfigError(
                 f"init_from: {self.path} has more layers than model.layers ({cfg.model.layers})"
             )
 
     def read(self, name: str) -> np.ndarray:
-        """Read one of our parameters as float32, with what fills the vocabulary up."""
+        """Read one of our parameters as float32, with padding of the vocabulary."""
         with safe_open(self.path, "np") as file:
-            parts = [file.get_tensor(self.names[n]) for n in self._parts(name)]
-        array = np.stack(parts) if name.startswith("l_") and self.gpt2 else parts[0]
+            tensors = [file.get_tensor(self.names[n]) for n in self._file_names(name)]
+        array = np.stack(tensors) if name.startswith("l_") and self.gpt2 else tensors[0]
         array = array.T if self.gpt2 and name == "head_dv" else array
         if name == "positions_td":
             array = array[: self.model.context]
-        filled = [(0, to - n) for n, to in zip(array.shape, self.shapes[name], strict=True)]
-        return np.pad(array, filled).astype(np.float32)
+        padding = [(0, to - n) for n, to in zip(array.shape, self.shapes[name], strict=True)]
+        return np.pad(array, padding).astype(np.float32)
 
-    def _parts(self, name: str) -> list[str]:
-        """The file's names for one of ours: one for each layer, in GPT-2's."""
+    def _file_names(self, name: str) -> list[str]:
+        """Return the file's names for one of ours; for GPT-2, one per layer."""
         if not self.gpt2:
             return [name]
         if name.startswith("l_"):
             return [GPT2[name].format(layer) for layer in range(self.model.layers)]
         return [GPT2[name]]
 
-    def _check(self, name: str, shape: tuple[int, ...], there: dict[str, tuple[int, ...]]) -> None:
-        wanted = _real_shape(name, shape, self.model)
+    def _check(self, name: str, shape: tuple[int, ...], found: dict[str, tuple[int, ...]]) -> None:
+        expected = _unpadded_shape(name, shape, self.model)
         if self.gpt2:
-            wanted = wanted[1:] if name.startswith("l_") else wanted
-            wanted = wanted[::-1] if name == "head_dv" else wanted
-        for part in self._parts(name):
-            if part not in self.names:
-                raise ConfigError(f"init_from: {self.path} lacks {part}, which the model has")
-            found = there[self.names[part]]
-            if name == "positions_td" and found[0] >= wanted[0]:  # a shorter context is no loss
-                found = (wanted[0], *found[1:])
-            if found != wanted:
+            expected = expected[1:] if name.startswith("l_") else expected
+            expected = expected[::-1] if name == "head_dv" else expected
+        for file_name in self._file_names(name):
+            if file_name not in self.names:
+                raise ConfigError(f"init_from: {self.path} is missing {file_name} of this model")
+            actual = found[self.names[file_name]]
+            if name == "positions_td" and actual[0] >= expected[0]:  # the rest is dropped
+                actual = (expected[0], *actual[1:])
+            if actual != expected:
                 raise ConfigError(
-                    f"init_from: {self.path}: {part} is {_shown(found)} there, and "
-                    f"{_shown(wanted)} in this model"
+                    f"init_from: {self.path}: {file_name} is {_shown(actual)} there, and "
+                    f"{_shown(expected)} in this model"
                 )
 
 
@@ -229,12 +229,11 @@ def _to_gpt2(arrays: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
             yield PREFIX + GPT2[name], array
 
 
-def _real(name: str, array: np.ndarray, cfg: ModelConfig) -> np.ndarray:
-    """Take off what fills the vocabulary up."""
-    return array[tuple(slice(n) for n in _real_shape(name, array.shape, cfg))]
+def _without_padding(name: str, array: np.ndarray, cfg: ModelConfig) -> np.ndarray:
+    return array[tuple(slice(n) for n in _unpadded_shape(name, array.shape, cfg))]
 
 
-def _real_shape(name: str, shape: tuple[int, ...], cfg: ModelConfig) -> tuple[int, ...]:
+def _unpadded_shape(name: str, shape: tuple[int, ...], cfg: ModelConfig) -> tuple[int, ...]:
     axis = {"tokens_vd": 0, "head_dv": 1, "head_v": 0}.get(name)
     return tuple(cfg.vocabulary if i == axis else n for i, n in enumerate(shape))
 

@@ -1,4 +1,4 @@
-"""A real object store for tests: a GCS emulator on loopback, with one empty bucket."""
+"""A GCS emulator on loopback with one empty bucket."""
 
 import json
 import urllib.request
@@ -13,9 +13,9 @@ NAME = "shelf"
 
 @contextmanager
 def emulated_bucket() -> Iterator[dict[str, str]]:
-    """Serve gs://shelf; gives the environment in which gs:// leads there."""
+    """Serve gs://shelf; yields the environment variables for clients."""
     with FakeGCSServer() as server:
-        # It tells of every request into a pipe: full, that would stop the server.
+        # The server logs every request; a full pipe would block it.
         Thread(target=server._process.stderr.read, daemon=True).start()
         request = urllib.request.Request(  # noqa: S310
             f"{server.url}/storage/v1/b?project=test",

@@ -1,4 +1,4 @@
-"""A small corpus and small configs for the trainer's tests: no network, no big model."""
+"""A small corpus and small configs for the trainer's tests."""
 
 import os
 import random
@@ -29,7 +29,7 @@ SENTENCE = "the king is come to make a feast for all who love him and not his cr
 
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """About 20 kB of sentences that a small model learns something of in few steps."""
+    """About 20 kB of sentences, on which a small model's loss decreases in few steps."""
     words = SENTENCE.split()
     draw = random.Random(0)  # noqa: S311
     path = tmp_path_factory.mktemp("text") / "feast.txt"
@@ -39,13 +39,13 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tree(text_file: Path) -> dict[str, Any]:
-    """A config's YAML tree: a step of it takes some milliseconds."""
+    """YAML tree of a config whose steps take milliseconds."""
     return {
         "steps": 40,
         "batch": 8,
         "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
-        # The rate stays as it is after the warm-up: no loss depends on where a run is to end.
+        # The rate is constant after the warm-up, so no loss depends on ``steps``.
         "optimizer": {"learning_rate": 3e-3, "warmup": 5, "final": 1},
         "checkpoint": {"every": 20},
         "sample": {"prompt": "the ", "length": 40},
@@ -67,13 +67,13 @@ def make_config(tree: dict[str, Any]) -> Callable[..., Config]:
 
 @pytest.fixture(scope="session")
 def finished_config(tree: dict[str, Any]) -> Config:
-    """The config of the run that ``finished`` is."""
+    """The config of the run ``finished``."""
     return build({**tree, "checkpoint": {"every": 10, "keep": 2}})
 
 
 @pytest.fixture(scope="session")
 def finished(finished_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run of one process that is done."""
+    """The directory of a finished run of one process."""
     directory = tmp_path_factory.mktemp("finished")
     assert train_here(finished_config, directory) == contract.DONE
     return directory
@@ -81,7 +81,7 @@ def finished(finished_config: Config, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, as a file."""
+    """The config ``tree`` as a file."""
     path = tmp_path_factory.mktemp("config") / "feast.yml"
     path.write_text(yaml.safe_dump(tree))
     return path
@@ -89,10 +89,7 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Where this process and all that tests start keep what Python and XLA have compiled.
-
-    One for all of pytest's own processes, too, whose directories lie beside each other.
-    """
+    """Caches of Python and XLA, shared by all processes of the tests and pytest's workers."""
     import jax
 
     base = tmp_path_factory.getbasetemp()
@@ -129,7 +126,7 @@ def launch(config_file: Path, compiled: Compiled) -> Iterator[Callable[..., Atte
 
 @pytest.fixture
 def no_mesh() -> Iterator[None]:
-    """A run that was here before has left its mesh in use: set it aside."""
+    """Reset the current mesh, which an earlier run in this process may have set."""
     import jax
 
     before = jax.sharding.get_mesh()

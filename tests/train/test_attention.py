@@ -1,4 +1,4 @@
-"""Every form of attention against one plain loop in float64: outputs and gradients."""
+"""Every implementation of attention against a loop in float64: outputs and gradients."""
 
 import math
 
@@ -29,28 +29,28 @@ def inputs(t: int, heads: int = 2, kv_heads: int = 2, scale: float = 1.0) -> lis
 
 @pytest.mark.parametrize("t", [1, 5, attention.BLOCK, attention.BLOCK + 1, 2 * attention.BLOCK])
 @pytest.mark.parametrize("kind", ["plain", "blocks", "auto", "splash"])
-def test_it_equals_the_reference(kind: str, t: int):
+def test_attention_equals_the_reference(kind: str, t: int):
     q, k, v = inputs(t)
     y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
     np.testing.assert_allclose(y, reference(q, k, v), atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
-def test_heads_share_keys_in_groups(kind: str):
+def test_grouped_query_attention_equals_the_reference(kind: str):
     q, k, v = inputs(attention.BLOCK + 5, heads=6, kv_heads=2)
     y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
     np.testing.assert_allclose(y, reference(q, k, v), atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
-def test_great_scores_do_not_overflow(kind: str):
+def test_large_scores_do_not_overflow(kind: str):
     q, k, v = inputs(attention.BLOCK + 5, scale=30.0)
     y = attention.causal(*(jnp.float32(a) for a in (q, k, v)), kind)
     np.testing.assert_allclose(y, reference(q, k, v), atol=1e-2)
 
 
 @pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
-def test_its_gradient_is_the_reference_s_slope(kind: str):
+def test_the_gradient_equals_the_reference_s_slope(kind: str):
     arrays, draw = inputs(attention.BLOCK + 5), np.random.default_rng(1)
     weights = draw.normal(size=arrays[0].shape)
     moves = [draw.normal(size=a.shape) for a in arrays]
@@ -69,7 +69,7 @@ def test_its_gradient_is_the_reference_s_slope(kind: str):
     assert along == pytest.approx((moved(1e-5) - moved(-1e-5)) / 2e-5, rel=1e-4)
 
 
-def test_in_bfloat16_only_the_inputs_and_the_result_are_coarse():
+def test_bfloat16_attention_computes_in_float32():
     q, k, v = (np.asarray(jnp.bfloat16(a), np.float64) for a in inputs(attention.BLOCK + 5))
     y = attention.causal(*(jnp.bfloat16(a) for a in (q, k, v)), "blocks")
     assert y.dtype == jnp.bfloat16
@@ -78,7 +78,7 @@ def test_in_bfloat16_only_the_inputs_and_the_result_are_coarse():
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("kv_heads", [2, 6])
-def test_cudnn_equals_the_reference_to_the_rounding_of_bfloat16(kv_heads: int):
+def test_cudnn_equals_the_reference_within_bfloat16_rounding(kv_heads: int):
     draw = np.random.default_rng(0)
     halves = [jnp.bfloat16(draw.normal(size=(2, 128, n, 64))) for n in (6, kv_heads, kv_heads)]
     assert attention._for_device(halves[0]) == "cudnn"
@@ -98,7 +98,7 @@ def test_cudnn_equals_the_reference_to_the_rounding_of_bfloat16(kv_heads: int):
         ("gpu", "bfloat16", 256, "plain"),
     ],
 )
-def test_each_device_gets_the_form_that_can_work_there(
+def test_auto_selects_an_implementation_for_each_device(
     monkeypatch: pytest.MonkeyPatch, backend: str, dtype: str, width: int, form: str
 ):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
@@ -106,7 +106,7 @@ def test_each_device_gets_the_form_that_can_work_there(
 
 
 @pytest.mark.parametrize("compute", [{"dtype": "bfloat16"}, {}], ids=["bfloat16", "float32"])
-def test_cudnn_asked_for_where_it_cannot_be_is_refused_in_one_line(compute: dict[str, str]):
+def test_cudnn_without_a_supported_device_is_refused_in_one_line(compute: dict[str, str]):
     cfg = build({"compute": {"attention": "cudnn"} | compute})
     with pytest.raises(ConfigError, match=r"^compute\.attention: cudnn needs a GPU, .* not cpu, "):
         attention.check(cfg)

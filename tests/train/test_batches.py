@@ -1,4 +1,4 @@
-"""A batch follows from (seed, step) alone, and its rows can be made apart."""
+"""Batches follow from (seed, step), and processes can read their rows separately."""
 
 from collections.abc import Callable
 
@@ -26,14 +26,14 @@ def test_a_step_s_batch_is_the_same_every_time(corpus: Corpus, step: int):
 
 
 @given(step=st.integers(0, 10**6), parts=st.sampled_from([1, 2, 4, 8]))
-def test_the_processes_rows_together_are_the_whole_batch(corpus: Corpus, step: int, parts: int):
+def test_rows_of_all_processes_form_the_whole_batch(corpus: Corpus, step: int, parts: int):
     share = corpus.batch // parts
     rows = [corpus.rows(step, slice(i * share, (i + 1) * share)) for i in range(parts)]
     np.testing.assert_array_equal(np.concatenate(rows), corpus.rows(step))
 
 
 @given(step=st.integers(0, 10**6))
-def test_every_row_is_a_stretch_of_the_training_text(corpus: Corpus, step: int):
+def test_every_row_is_a_substring_of_the_training_text(corpus: Corpus, step: int):
     text = bytes(corpus.tokens)
     for row in corpus.rows(step):
         assert bytes(row.astype(np.uint8)) in text
@@ -48,17 +48,17 @@ def test_two_steps_and_two_seeds_give_different_batches(make_config: Callable[..
     assert (one.rows(1) != two.rows(0)).any()
 
 
-def test_the_last_window_of_the_text_can_be_drawn(make_config: Callable[..., Config]):
+def test_the_last_sequence_of_the_text_can_be_drawn(make_config: Callable[..., Config]):
     cfg = make_config()
-    whole = Corpus(prepare(cfg.data), cfg).meta.train
-    corpus = Corpus(prepare(cfg.data), make_config(model={"context": whole - 2}, batch=64))
+    length = Corpus(prepare(cfg.data), cfg).meta.train
+    corpus = Corpus(prepare(cfg.data), make_config(model={"context": length - 2}, batch=64))
     ends = corpus.rows(0)[:, -1]
     assert set(ends) == {corpus.tokens[-1], corpus.tokens[-2]}
 
 
-def test_a_text_shorter_than_a_window_is_refused(make_config: Callable[..., Config]):
+def test_a_text_shorter_than_a_sequence_is_refused(make_config: Callable[..., Config]):
     cfg = make_config(model={"context": 10**6})
-    with pytest.raises(ConfigError, match=r"feast has \d+ tokens .* window of 1000001"):
+    with pytest.raises(ConfigError, match=r"feast has \d+ tokens .* sequence of 1000001"):
         Corpus(prepare(cfg.data), cfg)
 
 

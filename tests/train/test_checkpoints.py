@@ -1,4 +1,4 @@
-"""Checkpoints: which are kept, what damage does, and that a bucket serves as a directory does."""
+"""Checkpoints: retention, damage, and buckets."""
 
 import json
 import logging
@@ -27,12 +27,12 @@ KEPT = {"30", "40"}
 
 @pytest.fixture
 def shelf(finished: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run's checkpoints, of steps 30 and 40."""
+    """A copy of a finished run's checkpoints of steps 30 and 40."""
     return shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
 
 
-def opened(directory: Path, tidy: bool = True) -> Checkpoints:
-    return Checkpoints(directory, CheckpointConfig(), {}, tidy)
+def opened(directory: Path, clean_up: bool = True) -> Checkpoints:
+    return Checkpoints(directory, CheckpointConfig(), {}, clean_up)
 
 
 def names(directory: Path) -> set[str]:
@@ -96,13 +96,13 @@ JSON = st.recursive(
 FILES = JSON | st.dictionaries(st.text(max_size=9), st.lists(JSON, max_size=3), max_size=3)
 
 
-def test_the_copy_is_sound(shelf: Path):
+def test_an_unchanged_copy_of_checkpoints_is_intact(shelf: Path):
     assert opened(shelf).latest == 40
     assert names(shelf) == KEPT
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damaged_one_is_set_aside_loudly_and_the_one_before_is_used(
+def test_a_damaged_checkpoint_is_set_aside_with_a_warning_and_the_previous_one_used(
     shelf: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ):
     damage(shelf / "40")
@@ -116,7 +116,7 @@ def test_a_damaged_one_is_set_aside_loudly_and_the_one_before_is_used(
 @given(
     st.text() | st.builds(json.dumps, JSON | st.fixed_dictionaries({"of": JSON, "files": FILES}))
 )
-def test_a_manifest_is_read_whole_or_refused_as_damaged(text: str):
+def test_an_invalid_manifest_counts_as_damaged(text: str):
     try:
         manifest = Manifest.parse(text)
     except ValueError:
@@ -129,38 +129,38 @@ def test_a_manifest_is_read_whole_or_refused_as_damaged(text: str):
         assert crc is None or isinstance(crc, int)
 
 
-def test_a_reader_goes_past_a_damaged_one_and_leaves_it_where_it_is(shelf: Path):
+def test_a_reader_skips_a_damaged_checkpoint_and_does_not_move_it(shelf: Path):
     cut_short(shelf / "40")
-    assert opened(shelf, tidy=False).latest == 30
+    assert opened(shelf, clean_up=False).latest == 30
     assert names(shelf) == KEPT
 
 
-def test_where_none_is_sound_a_run_is_refused_and_not_begun_again(shelf: Path):
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(shelf: Path):
     for step in KEPT:
         cut_short(shelf / step)
     for _ in range(2):
-        with pytest.raises(ConfigError, match="none of the checkpoints there is sound"):
+        with pytest.raises(ConfigError, match="all checkpoints are damaged"):
             opened(shelf)
     assert names(shelf) == {"30.damaged", "40.damaged"}
 
 
-def test_a_save_that_was_cut_short_is_no_checkpoint(shelf: Path):
+def test_an_unfinished_save_is_not_used(shelf: Path):
     (shelf / "40" / MANIFEST).unlink()
     (shelf / "50.orbax-checkpoint-tmp").mkdir()
     assert opened(shelf).latest == 30
     assert names(shelf) == {"30", "40.unfinished"}
 
 
-def test_a_first_save_that_was_cut_short_is_no_loss(shelf: Path):
+def test_a_run_whose_first_save_was_unfinished_starts_at_step_0(shelf: Path):
     shutil.rmtree(shelf / "30")
     (shelf / "40" / MANIFEST).unlink()
     assert opened(shelf).latest is None
 
 
-def test_between_two_that_are_kept_only_the_newest_by_time_is(
+def test_only_the_newest_temporary_checkpoint_is_kept(
     finished_config: Config, finished: Path, tmp_path: Path
 ):
-    """Every 16 steps here: the clock is asked for every eighth call, and heard at the next."""
+    """Requests are made at every eighth call and answered eight calls later: saves every 16."""
     saving = replace(finished_config.checkpoint, every=15, keep=None, minutes=1e-9)
     cfg = replace(finished_config, checkpoint=saving)
     assert train_here(cfg, tmp_path) == contract.DONE
@@ -183,10 +183,10 @@ def gs(bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The bucket's files, from here."""
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
-    return contract.files_at(f"gs://{NAME}")[0]
+    return contract.open_filesystem(f"gs://{NAME}")[0]
 
 
-def test_two_processes_save_in_a_bucket_and_go_past_what_is_damaged_there(
+def test_two_processes_save_to_a_bucket_and_skip_a_damaged_checkpoint(
     launch: Callable[..., Attempt], bucket: dict[str, str], gs: Any, tmp_path: Path
 ):
     place = f"{NAME}/runs/test"
@@ -208,7 +208,7 @@ def test_two_processes_save_in_a_bucket_and_go_past_what_is_damaged_there(
     assert there - {"compiled", "corpus"} == {"20", "40", "40.damaged", "60"}
 
 
-def test_no_step_is_done_before_a_save_is_whole_if_that_is_asked_for(
+def test_checkpoint_wait_blocks_steps_until_the_save_is_complete(
     launch: Callable[..., Attempt], tmp_path: Path
 ):
     words = ["steps=8", "checkpoint.every=2", "checkpoint.keep=null", "checkpoint.wait=true"]
@@ -219,7 +219,7 @@ def test_no_step_is_done_before_a_save_is_whole_if_that_is_asked_for(
         assert manifest.stat().st_mtime < done[step + 1]
 
 
-def test_what_lies_in_a_bucket_can_be_read_by_one_process(
+def test_one_process_can_read_checkpoints_from_a_bucket(
     finished: Path, finished_config: Config, bucket: dict[str, str], gs: Any
 ):
     gs.put(str(finished / "checkpoints"), f"{NAME}/copy", recursive=True)
@@ -232,12 +232,12 @@ def test_what_lies_in_a_bucket_can_be_read_by_one_process(
     assert all((restored[name] == there[name]).all() for name in there)
 
 
-def test_a_bucket_that_is_not_there_is_named_before_any_device_is_touched(gs: Any, tmp_path: Path):
+def test_a_missing_bucket_is_reported_before_any_device_is_used(gs: Any, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"^gs://nowhere/x: cannot be written: "):
         check_writable(Contract("r", tmp_path, "gs://nowhere/x"))
 
 
-def test_a_bucket_that_can_be_written_is_left_empty(gs: Any, tmp_path: Path):
+def test_the_write_check_leaves_no_object_in_a_bucket(gs: Any, tmp_path: Path):
     check_writable(Contract("r", tmp_path, f"gs://{NAME}/tried"))
     assert gs.find(f"{NAME}/tried") == []
 

@@ -1,4 +1,4 @@
-"""What is wrong with a config costs a second: one line, exit 2, and JAX is never imported."""
+"""Config errors: one line and exit code 2, without importing JAX."""
 
 import gc
 import subprocess
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from harness.trainer_processes import PROJECT, clean_environment
-from train.__main__ import importing
+from train.__main__ import without_garbage_collection
 
 WITHOUT_JAX = "import sys; sys.modules['jax'] = None; sys.path.insert(0, {path!r}); "
 MAIN = "from train.__main__ import main; sys.exit(main(sys.argv[1:]))"
 
 
 def train(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Call the command line in a Python in which importing JAX fails."""
+    """Call the command line in a Python where importing JAX fails."""
     program = WITHOUT_JAX.format(path=str(PROJECT)) + MAIN
     return subprocess.run(
         [sys.executable, "-c", program, *words],
@@ -39,15 +39,15 @@ def train(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
             "batch: must be a multiple of the number of processes (2), not 3",
         ),
         (["{config}", "data.text=nowhere*.txt"], {}, "data.text: no file matches nowhere*.txt"),
-        (["{config}", "model.context=1000000"], {}, "fewer than one window"),
+        (["{config}", "model.context=1000000"], {}, "fewer than one sequence"),
         (["{config}", "data.tokenizer=nowhere.json"], {}, "data.tokenizer: must be ascii, bytes"),
         (["{config}", "model.vocabulary=64"], {}, "model.vocabulary: must be at least the corpus"),
         (["{config}", "data.directory=/dev/null/d"], {}, "data.directory: /dev/null/d: cannot be"),
-        (["{config}", "data.directory=~nobody-at-all"], {}, "data.directory: must be a path, and"),
+        (["{config}", "data.directory=~nobody-at-all"], {}, "data.directory: must be a path, with"),
         (["{config}"], {"TPUFLEET_RUN_DIR": "/dev/null/r"}, "/dev/null/r: cannot be written"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_in_one_line(
+def test_an_invalid_run_is_refused_in_one_line_without_importing_jax(
     config_file: Path, tmp_path: Path, words: list[str], environment: dict[str, str], said: str
 ):
     words = [word.format(config=config_file) for word in words]
@@ -58,8 +58,8 @@ def test_a_run_that_cannot_be_is_refused_in_one_line(
     assert said in done.stderr
 
 
-def test_garbage_is_collected_again_when_imports_are_through_or_have_failed():
-    with pytest.raises(ImportError), importing():
+def test_garbage_collection_is_enabled_again_after_imports_or_their_failure():
+    with pytest.raises(ImportError), without_garbage_collection():
         assert not gc.isenabled()
         raise ImportError
     assert gc.isenabled()
@@ -67,15 +67,13 @@ def test_garbage_is_collected_again_when_imports_are_through_or_have_failed():
     gc.unfreeze()
 
 
-def test_prepare_says_where_the_corpus_is(config_file: Path, tmp_path: Path):
+def test_prepare_prints_the_directory_of_the_corpus(config_file: Path, tmp_path: Path):
     done = train("prepare", str(config_file), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "tokens to train on" in done.stdout
 
 
-def test_a_corpus_that_cannot_be_fetched_is_a_failure_not_a_mistake(
-    config_file: Path, tmp_path: Path
-):
+def test_a_failed_download_of_a_corpus_exits_as_crashed(config_file: Path, tmp_path: Path):
     uv = tmp_path / "uv"
     uv.write_text("#!/bin/sh\necho 'no route' >&2\nexit 2\n")
     uv.chmod(0o755)
@@ -92,10 +90,10 @@ def test_a_corpus_that_cannot_be_fetched_is_a_failure_not_a_mistake(
         ("init_from=nowhere", "init_from: must be a safetensors file, not nowhere"),
     ],
 )
-def test_what_needs_the_model_s_shapes_is_refused_before_the_others_are_joined(
+def test_a_mismatch_with_the_model_s_shapes_is_refused_before_joining(
     config_file: Path, tmp_path: Path, word: str, said: str
 ):
-    """With JAX, but with a coordinator that nobody could ever reach."""
+    """JAX is available, but the coordinator is unreachable."""
     done = subprocess.run(
         [sys.executable, "-m", "train", "run", str(config_file), word],
         cwd=tmp_path,

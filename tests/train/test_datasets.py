@@ -1,4 +1,4 @@
-"""A Hugging Face dataset becomes a corpus like any other; what it lacks is named in one line."""
+"""Hugging Face datasets as corpora; errors name what is missing."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from train.config import ConfigError, DataConfig, DatasetConfig
 from train.corpus import prepare, read_meta, read_tokenizer
 from train.texts import CorpusError
 
-# No test asks a hub, not even one that would find nothing there.
+# No test may contact the hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 
@@ -46,19 +46,19 @@ def text_of(cfg: DataConfig) -> str:
     return tokenizer.decode(np.fromfile(directory / "train.bin", tokenizer.dtype))
 
 
-def test_the_rows_texts_follow_one_another_in_their_order(cfg: DataConfig):
+def test_rows_of_a_dataset_are_joined_in_order(cfg: DataConfig):
     assert text_of(cfg) == "first\n\nsecond\n\n"
 
 
-def test_another_split_is_other_text(cfg: DataConfig):
+def test_another_split_is_another_text(cfg: DataConfig):
     assert text_of(replace(cfg, dataset=replace(cfg.dataset, split="test"))) == "third"
 
 
-def test_a_slice_of_a_split_is_as_datasets_understands_it(cfg: DataConfig):
+def test_a_slice_of_a_split_selects_its_rows(cfg: DataConfig):
     assert text_of(replace(cfg, dataset=replace(cfg.dataset, split="train[:1]"))) == "first"
 
 
-def test_what_is_fetched_is_kept_where_it_is_said(cfg: DataConfig, tmp_path: Path):
+def test_downloads_are_stored_in_cache_dir(cfg: DataConfig, tmp_path: Path):
     prepare(cfg)
     assert list((tmp_path / "cache").rglob("*.arrow"))
 
@@ -70,7 +70,7 @@ def test_a_changed_dataset_is_another_corpus(cfg: DataConfig, rows: Path):
     assert text_of(cfg) == "new"
 
 
-def test_a_bucket_keeps_the_dataset_and_is_read_from_the_second_time(cfg: DataConfig):
+def test_a_dataset_cached_in_a_bucket_is_read_from_there_the_second_time(cfg: DataConfig):
     import fsspec
 
     in_bucket = replace(cfg, dataset=replace(cfg.dataset, cache_dir="memory://cache"))
@@ -82,7 +82,7 @@ def test_a_bucket_keeps_the_dataset_and_is_read_from_the_second_time(cfg: DataCo
     assert fsspec.filesystem("memory").glob("/cache/*/*train*.parquet") == files
 
 
-def test_the_bucket_may_be_google_s(cfg: DataConfig, monkeypatch: pytest.MonkeyPatch):
+def test_cache_dir_may_be_a_gs_bucket(cfg: DataConfig, monkeypatch: pytest.MonkeyPatch):
     with emulated_bucket() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -101,34 +101,34 @@ def test_the_bucket_may_be_google_s(cfg: DataConfig, monkeypatch: pytest.MonkeyP
         ),
         ({"split": "valid"}, "data.dataset.split: {rows} has no 'valid'; it has train, test"),
         ({"name": "large"}, "data.dataset: {rows}: ValueError: BuilderConfig 'large' not found"),
-        ({"id": "./nowhere"}, "data.dataset.id: ./nowhere is no directory"),
+        ({"id": "./nowhere"}, "data.dataset.id: ./nowhere is neither a directory"),
         (
             {"cache_dir": "memory://cache", "split": "train[:1]"},
-            "data.dataset.split: must be the name of a split where cache_dir is a bucket",
+            "data.dataset.split: must be the name of a split if cache_dir is a bucket",
         ),
     ],
 )
-def test_what_a_dataset_lacks_is_named(cfg: DataConfig, rows: Path, changes: dict, said: str):
+def test_a_missing_part_of_a_dataset_is_named_with_the_available_ones(
+    cfg: DataConfig, rows: Path, changes: dict, said: str
+):
     with pytest.raises(ConfigError) as error:
         prepare(replace(cfg, dataset=replace(cfg.dataset, **changes)))
     assert said.format(rows=rows) in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_dataset_that_cannot_be_fetched_is_a_failure_not_a_mistake(cfg: DataConfig):
+def test_a_failed_download_of_a_dataset_is_not_a_config_error(cfg: DataConfig):
     with pytest.raises(
-        CorpusError, match=r"^data\.dataset\.id: someone/something could not be had"
+        CorpusError, match=r"^data\.dataset\.id: someone/something cannot be loaded"
     ):
         prepare(replace(cfg, dataset=replace(cfg.dataset, id="someone/something")))
 
 
-def test_without_the_package_it_is_said_what_to_add(
+def test_a_missing_datasets_package_is_reported_with_the_fix(
     cfg: DataConfig, monkeypatch: pytest.MonkeyPatch
 ):
     without: Callable[[str], None] = lambda name: None  # noqa: E731
     monkeypatch.setitem(sys.modules, "datasets", None)
     monkeypatch.setattr("importlib.util.find_spec", without)
-    with pytest.raises(
-        ConfigError, match=r"needs the package datasets.* name that file by jax_lock"
-    ):
+    with pytest.raises(ConfigError, match=r"needs the package datasets.* set jax_lock"):
         prepare(cfg)

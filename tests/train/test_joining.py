@@ -1,4 +1,4 @@
-"""A process that comes before process 0 looks out for it."""
+"""Agreement between processes: waiting for process 0, and save requests."""
 
 import socket
 import threading
@@ -8,33 +8,39 @@ import jax.numpy as jnp
 import numpy as np
 
 from train import mesh
-from train.mesh import listens
-from train.sharding import BATCH
+from train.mesh import wait_for_listener
+from train.sharding import BATCH_AXES
 
 
-def test_a_process_that_comes_first_waits_until_process_0_listens():
+def test_a_process_waits_until_process_0_listens():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         host, port = bound.getsockname()
-        assert not listens(host, port, 0.3)
-        came: list[bool] = []
-        waiting = threading.Thread(target=lambda: came.append(listens(host, port, 60)))
+        assert not wait_for_listener(host, port, 0.3)
+        accepted: list[bool] = []
+        waiting = threading.Thread(
+            target=lambda: accepted.append(wait_for_listener(host, port, 60))
+        )
         waiting.start()
         waiting.join(0.3)
-        assert came == []
+        assert accepted == []
         bound.listen()
         waiting.join(60)
-    assert came == [True]
+    assert accepted == [True]
 
 
-def test_a_wish_is_put_ahead_of_the_steps_that_follow(monkeypatch):
-    asked = []
-    monkeypatch.setattr(mesh, "_any", lambda wishes: asked.append(wishes) or jnp.any(wishes))
+def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
+    dispatched = []
+    monkeypatch.setattr(
+        mesh, "_any", lambda requests: dispatched.append(requests) or jnp.any(requests)
+    )
     devices = np.array(jax.devices()).reshape(1, -1)
     explicit = (jax.sharding.AxisType.Explicit,) * 2
-    with jax.set_mesh(jax.sharding.Mesh(devices, BATCH, axis_types=explicit)):
-        wish = mesh.Wish(jax.sharding.get_mesh())
+    with jax.set_mesh(jax.sharding.Mesh(devices, BATCH_AXES, axis_types=explicit)):
+        request = mesh.SaveRequest(jax.sharding.get_mesh())
 
-        assert wish.granted(0, wished=True) is False
-        assert len(asked) == 1
-        assert [wish.granted(call, wished=True) for call in range(1, 9)] == [False] * 7 + [True]
+        assert request.agreed(0, requested=True) is False
+        assert len(dispatched) == 1
+        assert [request.agreed(call, requested=True) for call in range(1, 9)] == [False] * 7 + [
+            True
+        ]

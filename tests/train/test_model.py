@@ -1,4 +1,4 @@
-"""The model is what its docstrings say: causal, sane at its first step, differentiable."""
+"""The model is causal, has the expected initial loss, and is differentiable."""
 
 import dataclasses
 import math
@@ -29,12 +29,12 @@ def params(cfg: ModelConfig) -> model.Params:
 
 
 @pytest.fixture(scope="module")
-def windows_bt(cfg: ModelConfig) -> np.ndarray:
+def sequences_bt(cfg: ModelConfig) -> np.ndarray:
     return np.random.default_rng(0).integers(0, cfg.vocabulary, (4, cfg.context + 1))
 
 
-def test_no_position_sees_a_later_token(params, windows_bt, cfg):
-    inputs_bt = windows_bt[:, :-1]
+def test_no_position_depends_on_a_later_token(params, sequences_bt, cfg):
+    inputs_bt = sequences_bt[:, :-1]
     before = np.asarray(logits(params, inputs_bt, cfg))
     for t in (1, cfg.context // 2, cfg.context - 1):
         changed_bt = inputs_bt.copy()
@@ -44,38 +44,38 @@ def test_no_position_sees_a_later_token(params, windows_bt, cfg):
         assert (before[:, t] != after[:, t]).any()
 
 
-def test_every_position_sees_the_first_token(params, windows_bt, cfg):
-    inputs_bt = windows_bt[:, :-1]
+def test_every_position_depends_on_the_first_token(params, sequences_bt, cfg):
+    inputs_bt = sequences_bt[:, :-1]
     changed_bt = inputs_bt.copy()
     changed_bt[:, 0] = (changed_bt[:, 0] + 1) % cfg.vocabulary
     difference = np.asarray(logits(params, inputs_bt, cfg)) - logits(params, changed_bt, cfg)
     assert (np.abs(difference).max(axis=-1) > 0).all()
 
 
-def test_a_fresh_model_knows_nothing(params, windows_bt, cfg):
-    assert loss(params, windows_bt, cfg) == pytest.approx(math.log(cfg.vocabulary), abs=0.1)
+def test_an_untrained_model_has_the_loss_of_a_uniform_guess(params, sequences_bt, cfg):
+    assert loss(params, sequences_bt, cfg) == pytest.approx(math.log(cfg.vocabulary), abs=0.1)
 
 
-def test_every_parameter_is_learned(params, windows_bt, cfg):
-    grads = grad(params, windows_bt, cfg)
+def test_every_parameter_has_a_gradient(params, sequences_bt, cfg):
+    grads = grad(params, sequences_bt, cfg)
     assert {name for name, g in grads.items() if not np.abs(g).max() > 0} == set()
 
 
-def test_the_gradient_is_the_slope_of_the_loss(params, windows_bt, cfg):
+def test_the_gradient_is_the_slope_of_the_loss(params, sequences_bt, cfg):
     draw = np.random.default_rng(1)
     direction = {name: draw.normal(size=a.shape).astype("f") for name, a in params.items()}
-    grads = grad(params, windows_bt, cfg)
+    grads = grad(params, sequences_bt, cfg)
     along = sum(np.vdot(grads[name], direction[name]) for name in params)
 
     def moved(by: np.float32) -> float:
         there = {name: np.asarray(params[name]) + by * direction[name] for name in params}
-        return float(loss(there, windows_bt, cfg))
+        return float(loss(there, sequences_bt, cfg))
 
     step = np.float32(1e-3)
     assert (moved(step) - moved(-step)) / (2 * step) == pytest.approx(float(along), rel=0.05)
 
 
-def test_attention_equals_a_plain_one_in_float64():
+def test_attention_equals_a_reference_in_float64():
     draw = np.random.default_rng(0)
     q, k, v = (draw.normal(size=(2, 5, 3, 4)).astype(np.float32) for _ in range(3))
     expected = np.zeros(q.shape)
@@ -86,14 +86,14 @@ def test_attention_equals_a_plain_one_in_float64():
     np.testing.assert_allclose(attention.plain(q, k, v), expected, atol=1e-5)
 
 
-def test_a_tied_model_has_no_output_layer_of_its_own():
+def test_a_tied_model_has_no_separate_output_layer():
     key = jax.random.key(0)
     untied = jax.eval_shape(lambda: model.init_params(key, SMALL))
     tied = jax.eval_shape(lambda: model.init_params(key, dataclasses.replace(SMALL, tied=True)))
     assert set(untied) - set(tied) == {"head_dv"}
 
 
-def test_biases_and_norms_are_no_matrices(params, cfg):
+def test_biases_and_norms_are_not_matrices(params, cfg):
     matrices = {name for name, array in params.items() if model.is_matrix(name, array)}
     assert matrices - {"head_dv"} == {
         "tokens_vd",

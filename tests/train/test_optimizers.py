@@ -1,4 +1,4 @@
-"""Muon for the layers' matrices, parameters that stay, adapters that alone learn."""
+"""Muon, frozen parameters and adapters."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from harness.trainer_processes import PROJECT, QUICKLY_COMPILED, Compiled, clean_environment
-from tests.train.fixed_windows import VOCABULARY, losses
+from tests.train.fixed_sequences import VOCABULARY, losses
 from train import lora, model, optimizer, step
 from train.config import Config, ConfigError, build
 
@@ -37,8 +37,8 @@ def after_steps(cfg: Config, state: step.State, steps: int = 2) -> step.State:
     draw = np.random.default_rng(1)
     shape = (1, cfg.compute.accumulate, cfg.batch // cfg.compute.accumulate, 33)
     for _ in range(steps):
-        windows = draw.integers(0, VOCABULARY, shape).astype(np.int32)
-        state, _ = step.update(state, windows, cfg)
+        batches = draw.integers(0, VOCABULARY, shape).astype(np.int32)
+        state, _ = step.update(state, batches, cfg)
     return state
 
 
@@ -47,12 +47,12 @@ def changed(before: model.Params, after: model.Params) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_the_loss_falls(name: str):
+def test_the_loss_decreases(name: str):
     seen = losses(config(optimizer={"name": name}), STEPS)
     assert seen[-1] < seen[0] - 0.1
 
 
-def test_muon_s_updates_of_a_layer_s_matrix_are_nearly_orthogonal(no_mesh: None):
+def test_muon_s_update_of_a_layer_matrix_is_nearly_orthogonal(no_mesh: None):
     cfg = config(optimizer={"name": "muon", "weight_decay": 0, "learning_rate": 1.0})
     params = fresh(cfg)["params"]
     grads = {
@@ -76,20 +76,20 @@ SPREAD = {
 
 MESH = """
 import json, sys
-from tests.train import fixed_windows, test_optimizers as here
+from tests.train import fixed_sequences, test_optimizers as here
 from train import mesh
 seen = {}
 for name, changes in here.SPREAD.items():
     cfg = here.config(**changes, compute={"fsdp": 2})
     mesh.make(cfg)
-    seen[name] = fixed_windows.losses(cfg, here.STEPS).tolist()
+    seen[name] = fixed_sequences.losses(cfg, here.STEPS).tolist()
 json.dump(seen, sys.stdout)
 """
 
 
 @pytest.fixture(scope="module")
 def spread(compiled: Compiled) -> dict[str, list[float]]:
-    """Losses on four devices, the number of which is fixed when JAX starts."""
+    """Losses on four devices, in a process of its own: JAX fixes their number when it starts."""
     done = subprocess.run(
         [sys.executable, "-c", MESH],
         cwd=PROJECT,
@@ -106,12 +106,12 @@ def spread(compiled: Compiled) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("name", SPREAD)
-def test_spread_over_four_devices_it_learns_the_same(spread: dict[str, list[float]], name: str):
+def test_four_devices_give_the_same_losses(spread: dict[str, list[float]], name: str):
     np.testing.assert_allclose(spread[name], losses(config(**SPREAD[name]), STEPS), rtol=1e-4)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_what_is_frozen_stays_to_the_bit_and_has_no_moments(accumulate: int):
+def test_frozen_parameters_do_not_change_and_have_no_moments(accumulate: int):
     cfg = config(optimizer={"frozen": ["tokens_vd", "*norm*"]}, compute={"accumulate": accumulate})
     before = fresh(cfg)
     sizes = sum(a.size for a in jax.tree.leaves(before["opt_state"]))
@@ -125,11 +125,11 @@ def test_what_is_frozen_stays_to_the_bit_and_has_no_moments(accumulate: int):
     assert everything - sizes == 2 * sum(kept[name].size for name in stayed)
 
 
-def test_the_norm_of_the_gradient_is_that_of_what_learns():
+def test_the_gradient_norm_is_over_trained_parameters():
     cfg = config(optimizer={"frozen": ["l_*", "positions_td", "norm*"]})
-    windows = np.zeros((1, 1, 8, 33), np.int32)
-    _, values = step.update(fresh(cfg), windows, cfg)
-    _, all_values = step.update(fresh(config()), windows, config())
+    batches = np.zeros((1, 1, 8, 33), np.int32)
+    _, values = step.update(fresh(cfg), batches, cfg)
+    _, all_values = step.update(fresh(config()), batches, config())
     assert 0 < float(values["grad_norm"][0]) < float(all_values["grad_norm"][0])
 
 
@@ -140,7 +140,7 @@ def test_the_norm_of_the_gradient_is_that_of_what_learns():
             {"optimizer": {"frozen": ["tokens"]}},
             "optimizer.frozen: 'tokens' matches nothing; allowed: head_dv, l_down_d, ",
         ),
-        ({"optimizer": {"frozen": ["*"]}}, "optimizer.frozen: leaves nothing to learn"),
+        ({"optimizer": {"frozen": ["*"]}}, "optimizer.frozen: leaves no parameter to train"),
         (
             {"lora": {"rank": 2, "targets": ["l_up_f"]}},
             "lora.targets: 'l_up_f' matches nothing; allowed: l_down_fd, l_out_dd, l_qkv_dp, ",
@@ -148,7 +148,7 @@ def test_the_norm_of_the_gradient_is_that_of_what_learns():
         ({"lora": {"rank": 2, "targets": []}}, "lora.targets: must name at least one; allowed: "),
     ],
 )
-def test_a_pattern_without_a_parameter_is_named_with_what_there_is(changes: dict, said: str):
+def test_a_pattern_that_matches_no_parameter_is_refused_with_all_names(changes: dict, said: str):
     with pytest.raises(ConfigError) as error:
         optimizer.check(config(**changes))
     assert str(error.value).startswith(said)
@@ -160,16 +160,16 @@ def adapted() -> Config:
     return config(lora={"rank": 2, "targets": ["l_qkv_dp", "l_up*"]})
 
 
-def test_a_fresh_adapter_changes_no_loss(adapted: Config):
-    windows = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 33)).astype(np.int32)
+def test_a_new_adapter_does_not_change_the_loss(adapted: Config):
+    batches = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 33)).astype(np.int32)
     base = config()
     with_it, without = fresh(adapted)["params"], fresh(base)["params"]
-    assert float(step.evaluate(with_it, windows, adapted)) == float(
-        step.evaluate(without, windows, base)
+    assert float(step.evaluate(with_it, batches, adapted)) == float(
+        step.evaluate(without, batches, base)
     )
 
 
-def test_only_adapters_learn(adapted: Config):
+def test_only_adapters_are_trained(adapted: Config):
     before = fresh(adapted)
     kept = jax.tree.map(np.asarray, before["params"])
     after = after_steps(adapted, before)
@@ -178,25 +178,25 @@ def test_only_adapters_learn(adapted: Config):
     }
 
 
-def test_merged_it_is_a_plain_model_that_computes_the_same(adapted: Config):
+def test_a_merged_model_computes_the_same_loss(adapted: Config):
     params = after_steps(adapted, fresh(adapted))["params"]
-    windows = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 33)).astype(np.int32)
-    plain = lora.merged(params, adapted)
+    batches = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 33)).astype(np.int32)
+    plain = lora.merge(params, adapted)
     assert plain.keys() == fresh(config())["params"].keys()
     expected = params["l_up_df"] + 16 / 2 * params["l_up_df.in"] @ params["l_up_df.out"]
     np.testing.assert_allclose(plain["l_up_df"], expected, rtol=1e-5, atol=1e-7)
-    assert float(step.evaluate(plain, windows, config())) == pytest.approx(
-        float(step.evaluate(params, windows, adapted)), rel=1e-5
+    assert float(step.evaluate(plain, batches, config())) == pytest.approx(
+        float(step.evaluate(params, batches, adapted)), rel=1e-5
     )
 
 
-def test_adapters_learn_what_the_data_has(adapted: Config):
+def test_training_adapters_decreases_the_loss(adapted: Config):
     strong = replace(adapted, optimizer=replace(adapted.optimizer, learning_rate=0.1))
     seen = losses(strong, 12)
     assert seen[-1] < seen[0] - 0.05
 
 
-def test_without_clipping_a_gradient_passes_as_it_is():
+def test_without_clip_the_gradient_is_unchanged():
     cfg = config(optimizer={"clip": None, "weight_decay": 0})
     params = {"tokens_vd": jnp.ones((2, 2))}
     rule = optimizer.make(cfg)
@@ -204,7 +204,7 @@ def test_without_clipping_a_gradient_passes_as_it_is():
     np.testing.assert_allclose(updates["tokens_vd"], -1e-2, rtol=1e-5)
 
 
-def test_every_choice_gives_a_float32_state():
+def test_the_state_is_float32_for_every_optimizer():
     make: Callable[[Config], step.State] = lambda cfg: jax.eval_shape(lambda: fresh(cfg))  # noqa: E731
     for cfg in (config(), config(optimizer={"name": "muon"}), config(lora={"rank": 2})):
         floats = [a for a in jax.tree.leaves(make(cfg)) if jnp.issubdtype(a.dtype, jnp.floating)]

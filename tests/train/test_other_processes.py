@@ -1,4 +1,4 @@
-"""The number of processes changes no loss; a process that does not fit in is refused."""
+"""Losses do not depend on the number of processes; processes that do not match are refused."""
 
 import shutil
 import signal
@@ -17,14 +17,14 @@ WORDS = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
 
 @pytest.fixture(scope="module")
 def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run of two processes that is done."""
+    """The directory of a finished run of two processes."""
     directory = tmp_path_factory.mktemp("two")
     attempt = launch(directory, [*WORDS, "steps=60"])
     assert attempt.codes() == [DONE, DONE], attempt.logs()
     return directory
 
 
-def test_a_relaunch_compiles_in_no_process_what_the_launch_did(
+def test_a_relaunch_compiles_nothing_again_in_any_process(
     launch: Callable[..., Attempt], tmp_path: Path
 ):
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")}
@@ -42,7 +42,7 @@ def test_a_relaunch_compiles_in_no_process_what_the_launch_did(
     assert [name for name in kept() - first if name.startswith("jit_update")] == []
 
 
-def test_two_processes_log_the_losses_of_one(two: Path, finished: Path):
+def test_two_processes_have_the_losses_of_one(two: Path, finished: Path):
     alone, together = loss_log(finished), loss_log(two / "w0")[:40]
     assert [step for step, _ in alone] == [step for step, _ in together]
     # Sums in another order differ in the last bits of float32; training widens the difference.
@@ -54,7 +54,7 @@ def test_two_processes_log_the_losses_of_one(two: Path, finished: Path):
     )
 
 
-def test_no_process_waits_for_another_to_note_its_arrays(two: Path):
+def test_checkpoints_have_no_array_metadata_files(two: Path):
     assert [path.name for path in two.glob("checkpoints/*/state")]
     assert not list(two.glob("checkpoints/**/array_metadatas"))
 
@@ -84,16 +84,14 @@ def test_with_another_number_of_processes_the_next_20_steps_have_the_same_losses
     )
 
 
-def test_processes_with_different_configs_are_refused_by_all(
-    launch: Callable[..., Attempt], tmp_path: Path
-):
+def test_all_processes_refuse_different_configs(launch: Callable[..., Attempt], tmp_path: Path):
     attempt = launch(tmp_path, overrides={1: ["seed=1"]})
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
     assert "processes 1 have another config or corpus than process 0" in attempt.logs()
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_processes_that_see_different_checkpoints_are_refused_by_all(
+def test_all_processes_refuse_different_checkpoints(
     launch: Callable[..., Attempt], finished: Path, tmp_path: Path
 ):
     (tmp_path / "checkpoints").symlink_to(finished / "checkpoints")
@@ -102,7 +100,7 @@ def test_processes_that_see_different_checkpoints_are_refused_by_all(
     assert "processes 1 find another last checkpoint than process 0" in attempt.logs()
 
 
-def test_a_run_that_hangs_says_where_and_ends(launch: Callable[..., Attempt], tmp_path: Path):
+def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt], tmp_path: Path):
     attempt = launch(tmp_path, [*WORDS, "steps=1000000", "hang_after=3"])
     attempt.wait_for_progress()
     attempt.signal(1, signal.SIGSTOP)
@@ -111,7 +109,7 @@ def test_a_run_that_hangs_says_where_and_ends(launch: Callable[..., Attempt], tm
     finally:
         attempt.signal(1, signal.SIGKILL)
     log = (tmp_path / "w0" / "log").read_text()
-    assert "no step has finished for 3 s (hang_after): giving up behind step " in log
+    assert "no step has finished for 3 s (hang_after): exiting after step " in log
     assert "most recent call first" in log
     assert "train/loop.py" in log
     assert '"state": "hung"' in (tmp_path / "w0" / "heartbeat.json").read_text()

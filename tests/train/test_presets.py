@@ -1,4 +1,4 @@
-"""The models that come by name: their sizes, and the first losses of a narrow variant of each."""
+"""Preset configs: sizes, and the first losses of a narrow variant of each."""
 
 from dataclasses import replace
 
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from harness.trainer_processes import PROJECT
-from tests.train.fixed_windows import VOCABULARY, losses
+from tests.train.fixed_sequences import VOCABULARY, losses
 from train import step
 from train.config import Config, load
 from train.model import count
-from train.sharding import BATCH
+from train.sharding import BATCH_AXES
 
 CONFIGS = PROJECT / "train" / "configs"
 
@@ -31,12 +31,12 @@ def preset(name: str) -> Config:
     return load(CONFIGS / f"{name}.yml")
 
 
-def test_every_preset_has_a_size_here():
+def test_every_preset_has_an_expected_size():
     assert {path.stem for path in CONFIGS.glob("*.yml")} == SIZES.keys()
 
 
 @pytest.mark.parametrize(("name", "parameters"), SIZES.items())
-def test_a_preset_has_exactly_as_many_parameters_as_it_says(name: str, parameters: int):
+def test_a_preset_has_the_expected_number_of_parameters(name: str, parameters: int):
     assert count(preset(name).model) == parameters
 
 
@@ -49,25 +49,25 @@ def test_with_gpt_2_s_own_vocabulary_it_has_the_published_number(name: str, para
 def test_every_preset_can_be_sharded_over_four_devices(name: str, no_mesh: None):
     cfg = preset(name)
     mesh = jax.sharding.AbstractMesh(
-        (2, 2), BATCH, axis_types=(jax.sharding.AxisType.Explicit,) * 2
+        (2, 2), BATCH_AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 2
     )
     with jax.sharding.use_abstract_mesh(mesh):
         state = jax.eval_shape(lambda: step.fresh_state(cfg))
         n, a = cfg.compute.steps_per_call, cfg.compute.accumulate
-        windows = jax.ShapeDtypeStruct(
+        batches = jax.ShapeDtypeStruct(
             (n, a, cfg.batch // a, cfg.model.context + 1),
             np.int32,
-            sharding=jax.NamedSharding(mesh, step.SPLIT),
+            sharding=jax.NamedSharding(mesh, step.BATCH_SPEC),
         )
-        after, values = jax.eval_shape(lambda s, w: step.update(s, w, cfg), state, windows)
-        heldout = jax.eval_shape(lambda p, w: step.evaluate(p, w, cfg), state["params"], windows)
+        after, values = jax.eval_shape(lambda s, w: step.update(s, w, cfg), state, batches)
+        heldout = jax.eval_shape(lambda p, w: step.evaluate(p, w, cfg), state["params"], batches)
     assert jax.tree.map(lambda a: a.shape, after) == jax.tree.map(lambda a: a.shape, state)
     assert {v.shape for v in values.values()} == {(n,)}
     assert heldout.shape == ()
 
 
 def narrow(cfg: Config, heads: int) -> Config:
-    """The preset's kind of model, optimizer and computation, small enough to train in a test."""
+    """The preset with a model small enough to train in a test."""
     return replace(
         cfg,
         batch=8,
@@ -116,14 +116,14 @@ FIRST_LOSSES = {
         [3.3344, 3.2525, 3.3066, 3.3529, 3.3226, 3.3377, 3.3664, 3.2948, 3.2806, 3.2566],
     ),
 }
-"""Heads of the narrow variant, and its losses: those of this code when it was written."""
+"""Heads and losses of each narrow variant, recorded with this code."""
 
 
-def test_every_preset_s_first_losses_are_here():
+def test_every_preset_has_expected_losses():
     assert FIRST_LOSSES.keys() == SIZES.keys()
 
 
 @pytest.mark.parametrize("name", FIRST_LOSSES)
-def test_a_narrow_variant_s_first_ten_losses_are_these(name: str):
+def test_a_narrow_variant_has_the_expected_first_losses(name: str):
     heads, expected = FIRST_LOSSES[name]
     np.testing.assert_allclose(losses(narrow(preset(name), heads), 10), expected, rtol=1e-3)

@@ -1,4 +1,4 @@
-"""A run's figures reach TensorBoard, W&B and a picture, and none of these can stop it."""
+"""Metrics, TensorBoard, W&B, plots and traces; none of them can stop a run."""
 
 import os
 import sys
@@ -45,7 +45,7 @@ def losses_in(directory: Path) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 3)) for event in events.Scalars("loss")]
 
 
-def test_tensorboard_has_every_figure_at_its_step(place: Contract):
+def test_tensorboard_has_every_metric_at_its_step(place: Contract):
     report_steps(cfg_of(tensorboard="tb"), place, 1, 3)
     assert losses_in(place.run_dir / "tb") == [(1, 4.9), (2, 4.8), (3, 4.7)]
     tags = EventAccumulator(str(place.run_dir / "tb")).Reload().Tags()["scalars"]
@@ -54,7 +54,7 @@ def test_tensorboard_has_every_figure_at_its_step(place: Contract):
     )
 
 
-def test_a_resumed_run_goes_on_in_the_same_directory_without_what_was_undone(place: Contract):
+def test_a_resumed_run_continues_in_the_same_tensorboard_directory(place: Contract):
     cfg = cfg_of(tensorboard="tb")
     report_steps(cfg, place, 1, 4)
     time.sleep(1.1)  # event files of one second are told apart by their process alone
@@ -62,12 +62,14 @@ def test_a_resumed_run_goes_on_in_the_same_directory_without_what_was_undone(pla
     assert losses_in(place.run_dir / "tb") == [(i, round(5 - i / 10, 3)) for i in range(1, 6)]
 
 
-def test_a_directory_that_runs_share_has_one_below_it_for_each(place: Contract, tmp_path: Path):
+def test_a_shared_tensorboard_directory_has_one_subdirectory_per_run(
+    place: Contract, tmp_path: Path
+):
     report_steps(cfg_of(tensorboard=str(tmp_path / "all")), place, 1, 2)
     assert losses_in(tmp_path / "all" / "feast") == [(1, 4.9), (2, 4.8)]
 
 
-def test_a_directory_that_cannot_be_written_is_one_line_and_no_more(
+def test_a_tensorboard_directory_that_cannot_be_written_is_one_warning(
     place: Contract, capfd: pytest.CaptureFixture[str]
 ):
     report_steps(cfg_of(tensorboard="/dev/null/tb"), place, 1, 3)
@@ -75,7 +77,7 @@ def test_a_directory_that_cannot_be_written_is_one_line_and_no_more(
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("tensorboard: NotADirectoryError: ")
-    assert said[0].endswith("the run goes on without it")
+    assert said[0].endswith("the run continues without it")
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
 
 
-def test_without_a_key_wandb_is_recorded_offline_under_one_id(
+def test_without_a_key_wandb_records_offline_with_one_id(
     place: Contract, no_key: None, capfd: pytest.CaptureFixture[str]
 ):
     cfg = cfg_of(wandb="trial")
@@ -96,7 +98,7 @@ def test_without_a_key_wandb_is_recorded_offline_under_one_id(
     recorded = sorted(place.run_dir.glob("wandb/offline-run-*"))
     assert len({path.name.rpartition("-")[2] for path in recorded}) == 1
     assert all(list(path.glob("*.wandb")) for path in recorded)
-    assert "goes on without it" not in capfd.readouterr().err
+    assert "continues without it" not in capfd.readouterr().err
 
 
 FAKE = """
@@ -116,7 +118,7 @@ def init(**options):
         ("time.sleep(600)", ""),
     ],
 )
-def test_a_wandb_that_fails_or_hangs_costs_the_run_nothing(
+def test_a_failing_or_hanging_wandb_does_not_affect_the_run(
     place: Contract,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,20 +128,20 @@ def test_a_wandb_that_fails_or_hangs_costs_the_run_nothing(
 ):
     (tmp_path / "wandb.py").write_text(FAKE.format(init=init))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(report, "PATIENCE_SECONDS", 5)
+    monkeypatch.setattr(report, "CLOSE_TIMEOUT_SECONDS", 5)
     report_steps(cfg_of(wandb="trial"), place, 1, 4)
     assert [record["step"] for record in read_metrics(place.run_dir)] == [1, 2, 3, 4]
     assert said in capfd.readouterr().err
 
 
-def test_the_mirror_knows_no_device():
+def test_the_mirror_does_not_import_jax():
     assert not {"jax", "train.model"} & set(vars(mirror))
     source = Path(mirror.__file__).read_text()
     assert "import jax" not in source
     assert "from train" not in source
 
 
-def test_lines_are_followed_as_they_are_written_and_halves_are_waited_for(tmp_path: Path):
+def test_lines_are_followed_when_they_are_complete(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     more = iter(['ep": 3}\n', '{"step": 4}\n', None])
@@ -155,14 +157,14 @@ def test_lines_are_followed_as_they_are_written_and_halves_are_waited_for(tmp_pa
     assert [record["step"] for record in mirror.follow(path, 1, ended)] == [2, 3, 4]
 
 
-def test_memory_stands_in_the_lines_that_are_logged(place: Contract):
+def test_logged_steps_include_memory(place: Contract):
     report_steps(cfg_of(), place, 1, 5)
     has = [record["step"] for record in read_metrics(place.run_dir) if "host_bytes" in record]
     assert has == [2, 4]
     assert metrics.memory()["host_bytes"] > 10e6
 
 
-def test_a_device_s_account_is_that_of_the_fullest(monkeypatch: pytest.MonkeyPatch):
+def test_device_memory_is_that_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch):
     class Device:
         def __init__(self, used: int) -> None:
             self.used = used
@@ -176,12 +178,12 @@ def test_a_device_s_account_is_that_of_the_fullest(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("suffix", "begins"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
-def test_a_run_that_is_done_leaves_a_picture(place: Contract, suffix: str, begins: bytes):
+def test_a_finished_run_plots_its_loss(place: Contract, suffix: str, begins: bytes):
     report_steps(cfg_of(plot=suffix), place, 1, 3)
     assert (place.run_dir / f"loss.{suffix}").read_bytes().startswith(begins)
 
 
-def test_the_same_metrics_give_the_same_picture_with_all_runs_in_it(tmp_path: Path):
+def test_equal_metrics_give_equal_plots_of_all_runs(tmp_path: Path):
     for name in ("one", "two"):
         report_steps(cfg_of(), Contract(name, tmp_path / name, tmp_path), 1, 4)
     runs, pictures = [tmp_path / "one", tmp_path / "two"], [tmp_path / "a.svg", tmp_path / "b.svg"]
@@ -197,31 +199,33 @@ def test_the_same_metrics_give_the_same_picture_with_all_runs_in_it(tmp_path: Pa
     ("content", "to", "said"),
     [
         ("", "a.svg", r"metrics\.jsonl: holds no step yet"),
-        ("word\n", "a.svg", r"metrics\.jsonl: cannot be drawn: is damaged"),
-        (None, "a.svg", r"metrics\.jsonl: cannot be drawn: No such file"),
+        ("word\n", "a.svg", r"metrics\.jsonl: cannot be plotted: is damaged"),
+        (None, "a.svg", r"metrics\.jsonl: cannot be plotted: No such file"),
         ("", "a.pdf", r"--to: must end in \.svg or \.png, not .*a\.pdf"),
     ],
 )
-def test_what_cannot_be_drawn_is_named(tmp_path: Path, content: str | None, to: str, said: str):
+def test_metrics_that_cannot_be_plotted_are_reported(
+    tmp_path: Path, content: str | None, to: str, said: str
+):
     if content is not None:
         (tmp_path / "metrics.jsonl").write_text(content)
     with pytest.raises(ConfigError, match=said):
         plot.draw([tmp_path], tmp_path / to)
 
 
-def test_without_matplotlib_a_run_says_what_to_add_and_ends_well(
+def test_without_matplotlib_a_run_warns_with_the_fix_and_succeeds(
     place: Contract, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report_steps(cfg_of(plot="svg"), place, 1, 3)
     [said] = caplog.messages
-    assert "loss.svg: could not be drawn: needs the package matplotlib" in said
-    assert "name that file by jax_lock" in said
+    assert "loss.svg: could not be plotted: needs the package matplotlib" in said
+    assert "set jax_lock to that file" in said
     with pytest.raises(ConfigError, match="needs the package matplotlib"):
         plot.draw([place.run_dir], place.run_dir / "a.png")
 
 
-def test_a_run_is_traced_where_the_config_says_and_where_a_file_asks(
+def test_a_run_is_traced_by_config_and_by_request_file(
     make_config: Callable[..., Config], tmp_path: Path
 ):
     cfg = replace(make_config(steps=8), profile=ProfileConfig(at=5, steps=2))
@@ -232,7 +236,7 @@ def test_a_run_is_traced_where_the_config_says_and_where_a_file_asks(
     assert len(list((tmp_path / "profiles").rglob("*.xplane.pb"))) == 2
 
 
-def test_a_trace_that_fails_does_not_stop_the_run(
+def test_a_failing_trace_does_not_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def fail(place: Path) -> None:
@@ -246,13 +250,13 @@ def test_a_trace_that_fails_does_not_stop_the_run(
     assert caplog.messages == ["no trace at step 3: another trace is under way"]
 
 
-def test_a_trace_that_was_due_before_the_checkpoint_is_not_made_again(tmp_path: Path):
+def test_a_trace_due_before_the_checkpoint_is_not_repeated(tmp_path: Path):
     tracer = Tracer(tmp_path, ProfileConfig(at=3, steps=2), 4)
     tracer.before(4, {"step": 4})
     assert not (tmp_path / "profiles").exists()
 
 
-def test_an_order_that_ends_at_once_still_brings_every_line(tmp_path: Path):
+def test_a_mirror_whose_input_ends_at_once_still_sends_every_line(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {i}}}\n' for i in range(1, 4)))
     seen = mirror.follow(tmp_path / "metrics.jsonl", 0, lambda: True)
     assert [record["step"] for record in seen] == [1, 2, 3]

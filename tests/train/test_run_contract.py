@@ -1,4 +1,4 @@
-"""Environment, heartbeat and metrics: what the fleet and the trainer agree on."""
+"""The run contract: environment, heartbeat and metrics."""
 
 import json
 from collections.abc import Callable
@@ -23,14 +23,14 @@ FLEET = {
 }
 
 
-def test_a_process_finds_its_place_in_the_environment():
+def test_the_contract_is_read_from_the_environment():
     place = from_environment(FLEET, "c.yml", Config())
     assert place == contract.Contract(
         "r", Path("/runs/r"), Path("/shared/r"), "10.0.0.1:8476", 4, 3
     )
 
 
-def test_without_a_fleet_a_run_is_named_after_its_config_and_lives_here(
+def test_without_a_fleet_the_run_directory_is_named_after_the_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -39,13 +39,13 @@ def test_without_a_fleet_a_run_is_named_after_its_config_and_lives_here(
     assert place.checkpoints == tmp_path / "runs" / "small" / "checkpoints"
 
 
-def test_the_fleet_s_checkpoints_come_before_the_config_s(make_config: Callable[..., Config]):
+def test_the_fleet_s_checkpoints_override_the_config_s(make_config: Callable[..., Config]):
     cfg = make_config(checkpoint={"directory": "/mine"})
     assert from_environment(FLEET, "c.yml", cfg).checkpoints == Path("/shared/r")
     assert from_environment({}, "c.yml", cfg).checkpoints == Path("/mine")
 
 
-def test_checkpoints_may_lie_in_a_bucket():
+def test_checkpoints_may_be_in_a_bucket():
     place = from_environment(FLEET | {"TPUFLEET_CHECKPOINTS": "gs://b/r/"}, "c.yml", Config())
     assert place.checkpoints == "gs://b/r"
 
@@ -61,7 +61,7 @@ def test_checkpoints_may_lie_in_a_bucket():
         ({"TPUFLEET_COORDINATOR": "leader"}, "TPUFLEET_COORDINATOR: must be host:port, not"),
     ],
 )
-def test_an_environment_that_fits_no_run_is_refused(changes: dict[str, str], said: str):
+def test_an_invalid_environment_is_refused(changes: dict[str, str], said: str):
     with pytest.raises(ConfigError, match=said):
         from_environment(FLEET | changes, "c.yml", Config())
 
@@ -75,7 +75,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, name: str):
         check_writable(contract.Contract("r", **places))
 
 
-def test_a_heartbeat_says_how_far_the_process_is(tmp_path: Path):
+def test_a_heartbeat_contains_the_process_s_progress(tmp_path: Path):
     heartbeat = Heartbeat(tmp_path, steps=9)
     heartbeat.progress(4, 2.5, 100.0)
     beat = json.loads((tmp_path / "heartbeat.json").read_text())
@@ -103,7 +103,7 @@ def test_heartbeats_are_written_at_most_once_a_second(
     assert seen == [1, 1, 1, 4, 4]
 
 
-def test_the_last_heartbeat_is_written_at_once(tmp_path: Path):
+def test_the_final_heartbeat_is_written_immediately(tmp_path: Path):
     heartbeat = Heartbeat(tmp_path, steps=9)
     heartbeat.progress(8, 2.5, None)
     heartbeat.progress(9, 2.4, None)
@@ -125,7 +125,7 @@ def test_metrics_read_back_to_the_same_bits(tmp_path: Path):
     assert loss_log(tmp_path) == [(step, metrics(step).loss) for step in (1, 2, 3)]
 
 
-def test_what_is_not_a_number_is_null_for_every_reader_of_json(tmp_path: Path):
+def test_nan_is_written_as_null(tmp_path: Path):
     nan = float("nan")
     Heartbeat(tmp_path, steps=9).progress(4, nan, None)
     MetricsLog(tmp_path / "metrics.jsonl", 0).write(Metrics(4, nan, 100.0, None, 1e-3, nan, nan))
@@ -136,7 +136,7 @@ def test_what_is_not_a_number_is_null_for_every_reader_of_json(tmp_path: Path):
 
 
 @pytest.mark.parametrize("rest", ["", '{"step": 4, "lo', "\0\0\0\n", "[]\n", "{}\n"])
-def test_a_resumed_log_drops_what_was_undone_and_what_is_half_written(tmp_path: Path, rest: str):
+def test_resuming_drops_undone_steps_and_incomplete_lines(tmp_path: Path, rest: str):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path, 0)
     for step in (1, 2, 3):
@@ -148,7 +148,7 @@ def test_a_resumed_log_drops_what_was_undone_and_what_is_half_written(tmp_path: 
     assert len(path.read_text().splitlines()) == 3
 
 
-def test_finished_steps_come_in_order_and_all_when_waited_for():
+def test_finished_steps_are_returned_in_order_and_all_with_wait():
     in_flight = InFlight(tokens_per_step=7)
     for step in range(1, 3 * MAX_IN_FLIGHT):
         in_flight.add(
@@ -162,9 +162,7 @@ def test_finished_steps_come_in_order_and_all_when_waited_for():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("where", ["loss", "grad_norm", "param_norm"])
-def test_a_step_with_a_loss_gradient_or_parameter_that_is_no_number_is_not_finite(
-    where: str, bad: float
-):
+def test_nan_or_infinity_makes_a_step_not_finite(where: str, bad: float):
     values = {"step": 1, "loss": 1.0, "time": 1.0, "tokens_per_second": None, "lr": 1.0}
     values |= {"grad_norm": 1.0, "param_norm": 1.0}
     assert Metrics(**values).finite

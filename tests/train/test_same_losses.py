@@ -1,4 +1,4 @@
-"""How a model is computed changes how long it takes, never what it learns."""
+"""Compute options do not change the losses, beyond rounding."""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.train.fixed_windows import VOCABULARY, losses
-from tests.train.fixed_windows import windows as fixed_windows
+from tests.train.fixed_sequences import VOCABULARY, fixed_batches, losses
 from train import model, step
 from train.config import Config, build
 
@@ -29,7 +28,7 @@ def plain_losses() -> np.ndarray:
     return losses(config(attention="plain"), STEPS)
 
 
-def test_the_plain_way_learns():
+def test_the_default_computation_learns():
     assert plain_losses()[-1] < plain_losses()[0] - 0.1
 
 
@@ -40,35 +39,35 @@ def test_the_plain_way_learns():
         {"scan_layers": True},
         {"remat": "dots"},
         {"remat": "all", "scan_layers": True},
-        {"accumulate": 4, "loss_parts": 5},
-        {"loss_parts": 80, "remat": "all", "accumulate": 2},
+        {"accumulate": 4, "loss_chunks": 5},
+        {"loss_chunks": 80, "remat": "all", "accumulate": 2},
         {"steps_per_call": 2},
         {"steps_per_call": 4, "accumulate": 2, "remat": "dots", "scan_layers": True},
     ],
     ids=lambda compute: " ".join(f"{key}={value}" for key, value in compute.items()),
 )
-def test_it_learns_the_same_to_the_rounding_of_float32(compute: dict[str, object]):
+def test_compute_options_give_the_same_losses_within_float32_rounding(compute: dict[str, object]):
     np.testing.assert_allclose(losses(config(**compute), STEPS), plain_losses(), rtol=2e-5)
 
 
-def test_what_fills_a_vocabulary_up_is_never_seen_and_never_learns():
+def test_vocabulary_padding_has_no_probability_and_no_gradient():
     cfg = config({"layers": 1, "vocabulary": 1100, "tied": False, "head_bias": True})
     assert cfg.model.padded_vocabulary == 1152
-    windows = fixed_windows(cfg, 1)
+    batches = fixed_batches(cfg, 1)
     state = jax.jit(step.fresh_state, static_argnums=0)(cfg)
-    scores_of = jax.jit(model.logits, static_argnums=2)
-    scores = scores_of(state["params"], windows[0, 0, :, :-1], cfg.model)
-    assert scores.shape[-1] == 1100
-    sure = -jax.nn.log_softmax(scores)  # over the real tokens alone
-    loss = np.take_along_axis(np.asarray(sure), windows[0, 0, :, 1:, None], -1).mean()
-    state, values = step.update(state, windows, cfg)
+    logits_of = jax.jit(model.logits, static_argnums=2)
+    logits = logits_of(state["params"], batches[0, 0, :, :-1], cfg.model)
+    assert logits.shape[-1] == 1100
+    sure = -jax.nn.log_softmax(logits)  # over the real tokens alone
+    loss = np.take_along_axis(np.asarray(sure), batches[0, 0, :, 1:, None], -1).mean()
+    state, values = step.update(state, batches, cfg)
     np.testing.assert_allclose(values["loss"], loss, rtol=1e-5)
     for name, axis in (("tokens_vd", 0), ("head_dv", 1), ("head_v", 0)):
         filler = np.take(np.asarray(state["params"][name]), range(1100, 1152), axis)
         assert not filler.any(), name
 
 
-def test_in_bfloat16_it_learns_nearly_the_same():
+def test_bfloat16_gives_nearly_the_same_losses():
     seen = losses(config(dtype="bfloat16"), STEPS)
     np.testing.assert_allclose(seen, plain_losses(), rtol=1e-2)
     assert (seen != plain_losses()).any()
@@ -79,20 +78,20 @@ def with_dropout() -> Callable[..., np.ndarray]:
     return cache(lambda **compute: losses(config({"dropout": 0.3}, **compute), STEPS))
 
 
-def test_dropout_changes_what_a_step_sees(with_dropout: Callable[..., np.ndarray]):
+def test_dropout_changes_the_losses(with_dropout: Callable[..., np.ndarray]):
     assert (np.abs(with_dropout() - plain_losses()) > 1e-4).all()
 
 
 @pytest.mark.parametrize("compute", [{"scan_layers": True}, {"steps_per_call": 2}], ids=str)
-def test_what_dropout_leaves_out_follows_from_seed_and_step(
+def test_dropout_masks_follow_from_seed_and_step(
     with_dropout: Callable[..., np.ndarray], compute: dict[str, object]
 ):
     np.testing.assert_allclose(with_dropout(**compute), with_dropout(), rtol=2e-5)
 
 
-def test_an_evaluation_leaves_nothing_out():
-    windows = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 81)).astype(np.int32)
+def test_an_evaluation_uses_no_dropout():
+    batches = np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 8, 81)).astype(np.int32)
     cfgs = [config(), config({"dropout": 0.3})]
     params = jax.jit(step.fresh_state, static_argnums=0)(cfgs[0])["params"]
-    first, second = (float(step.evaluate(params, windows, cfg)) for cfg in cfgs)
+    first, second = (float(step.evaluate(params, batches, cfg)) for cfg in cfgs)
     assert first == second

@@ -1,4 +1,4 @@
-"""The learning rate rises, then falls along a cosine; decay is for matrices."""
+"""Learning rate schedule and weight decay."""
 
 import jax
 import jax.numpy as jnp
@@ -19,17 +19,17 @@ CFG = Config(
 @pytest.mark.parametrize(
     ("step", "rate"), [(0, 0.1), (4, 0.5), (9, 1.0), (10, 1.0), (55, 0.55), (100, 0.1)]
 )
-def test_the_learning_rate_goes_through_these_points(step: int, rate: float):
+def test_the_learning_rate_has_expected_values(step: int, rate: float):
     assert optimizer.learning_rate(jnp.int32(step), CFG) == pytest.approx(rate, rel=1e-5)
 
 
 @given(steps=st.integers(1, 50), warmup=st.integers(0, 100), step=st.integers(0, 200))
-def test_it_is_never_zero_nor_above_the_greatest(steps: int, warmup: int, step: int):
+def test_the_learning_rate_is_above_zero_and_at_most_the_peak(steps: int, warmup: int, step: int):
     cfg = Config(steps=steps, optimizer=OptimizerConfig(learning_rate=2.0, warmup=warmup))
     assert 0 < optimizer.learning_rate(jnp.int32(step), cfg) <= 2.0
 
 
-def test_without_a_gradient_matrices_shrink_and_the_rest_stays():
+def test_weight_decay_applies_only_to_matrices():
     key = jax.random.key(0)
     shapes = jax.eval_shape(lambda: model.init_params(key, CFG.model))
     params = {name: jnp.ones(a.shape) for name, a in shapes.items()}

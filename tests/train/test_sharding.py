@@ -1,4 +1,4 @@
-"""However parameters and batches are spread over devices, the model learns the same."""
+"""Losses and checkpoints do not depend on how parameters and batches are sharded."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.trainer_processes import PROJECT, Compiled, clean_environment
-from tests.train.spread_training import ENVIRONMENT, MESHES, VARIANTS
+from tests.train.sharded_training import ENVIRONMENT, MESHES, VARIANTS
 from train import mesh
 from train.config import ConfigError, build
 
@@ -19,7 +19,7 @@ from train.config import ConfigError, build
 def seen(
     compiled: Compiled, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, list[float]]]:
-    command = [sys.executable, "-m", "tests.train.spread_training"]
+    command = [sys.executable, "-m", "tests.train.sharded_training"]
     done = subprocess.run(
         [*command, str(tmp_path_factory.mktemp("spread"))],
         cwd=PROJECT,
@@ -36,30 +36,28 @@ SPREAD = [(v, name) for v, (_, names) in VARIANTS.items() for name in names if n
 
 
 @pytest.mark.parametrize(("variant", "devices"), SPREAD)
-def test_four_devices_learn_what_one_learns_to_the_rounding_of_float32(
+def test_four_devices_give_the_losses_of_one_within_float32_rounding(
     seen: dict[str, dict[str, list[float]]], variant: str, devices: str
 ):
-    # Attention by splash is the same model: one device need not be asked for it, too.
+    # Splash attention is compared with the plain model on one device.
     alone = seen["plain" if variant == "splash" else variant]["1"]
     np.testing.assert_allclose(seen[variant][devices], alone, rtol=2e-5)
     assert alone[-1] < alone[0] - 0.05
 
 
 @pytest.mark.parametrize("devices", MESHES)
-def test_what_was_saved_spread_2_by_2_goes_on_however_it_is_spread_next(
-    seen: dict[str, dict[str, list[float]]], devices: str
-):
+def test_a_checkpoint_resumes_on_any_mesh(seen: dict[str, dict[str, list[float]]], devices: str):
     np.testing.assert_allclose(seen["restored"][devices], seen["plain"]["1"][1:2], rtol=2e-5)
 
 
-def test_parameters_that_the_devices_cannot_share_evenly_are_refused():
+def test_fsdp_that_does_not_divide_the_devices_is_refused():
     cfg = build({"batch": 8, "compute": {"fsdp": 3}})
     with pytest.raises(ConfigError, match=r"fsdp: must divide the number of devices \(1\), not 3"):
         mesh.make(cfg, jax.devices()[:1])
 
 
 def tpus(slices: int, each: int) -> list[SimpleNamespace]:
-    """What JAX tells of the chips of some TPU v4 slices, as far as their place is concerned."""
+    """Fake TPU v4 devices of several slices, with coordinates as JAX reports them."""
     return [
         SimpleNamespace(
             id=s * each + i,
@@ -75,12 +73,12 @@ def tpus(slices: int, each: int) -> list[SimpleNamespace]:
     ]
 
 
-def test_the_data_axis_goes_over_slices_and_parameters_stay_within_one():
-    placed = mesh.arranged(tpus(slices=2, each=4), fsdp=2)
+def test_only_the_data_axis_crosses_slices():
+    placed = mesh.device_grid(tpus(slices=2, each=4), fsdp=2)
     assert placed.shape == (4, 2)
     assert [{d.slice_index for d in row} for row in placed] == [{0}, {0}, {1}, {1}]
 
 
-def test_parameters_spread_over_slices_are_refused():
+def test_fsdp_across_slices_is_refused():
     with pytest.raises(ConfigError, match=r"must divide the devices of a slice \(4\), not 8"):
-        mesh.arranged(tpus(slices=2, each=4), fsdp=8)
+        mesh.device_grid(tpus(slices=2, each=4), fsdp=8)

@@ -1,4 +1,4 @@
-"""A run whose device takes several steps by itself logs, evaluates and resumes as any other."""
+"""Runs with several steps per call log, evaluate and resume as others."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from train.data import Corpus
 
 
 def by_calls(cfg: Config, **changes: object) -> Config:
-    """Ten steps a call: 25 steps are three calls, the last of them a short one."""
+    """Ten steps per call: 25 steps are three calls, the last one short."""
     return replace(cfg, steps=25, compute=replace(cfg.compute, steps_per_call=10), **changes)
 
 
@@ -39,7 +39,7 @@ def evaluated(finished_config: Config, tmp_path_factory: pytest.TempPathFactory)
     return directory
 
 
-def test_its_losses_are_those_of_single_steps_and_every_one_is_logged(
+def test_losses_equal_those_of_single_steps_and_every_step_is_logged(
     evaluated: Path, finished: Path
 ):
     single, together = loss_log(finished)[:25], loss_log(evaluated)
@@ -49,14 +49,14 @@ def test_its_losses_are_those_of_single_steps_and_every_one_is_logged(
     )
 
 
-def test_the_held_out_loss_stands_with_the_steps_that_were_evaluated(evaluated: Path):
+def test_evaluated_steps_have_a_held_out_loss(evaluated: Path):
     seen = {line["step"]: line.get("heldout_loss") for line in read_metrics(evaluated)}
     assert {step for step, loss in seen.items() if loss is not None} == {10, 20}
     assert seen[20] < seen[10] < np.log(128)
     assert f"step 20/25 held-out loss {seen[20]:.4f}" in (evaluated / "log").read_text()
 
 
-def test_a_passage_is_written_on_the_way_and_at_the_end(evaluated: Path):
+def test_samples_are_logged_during_the_run_and_at_its_end(evaluated: Path):
     lines = (evaluated / "log").read_text().splitlines()
     assert [line for line in lines if line.endswith(" writes:")] == [
         "step 20 writes:",
@@ -64,7 +64,7 @@ def test_a_passage_is_written_on_the_way_and_at_the_end(evaluated: Path):
     ]
 
 
-def test_held_out_windows_are_the_same_whoever_reads_how_many(finished_config: Config):
+def test_held_out_sequences_do_not_depend_on_the_rows_read(finished_config: Config):
     corpus = Corpus(prepare(finished_config.data), finished_config)
     rows = corpus.heldout_rows(8)
     np.testing.assert_array_equal(corpus.heldout_rows(8, slice(2, 5)), rows[2:5])
@@ -73,7 +73,7 @@ def test_held_out_windows_are_the_same_whoever_reads_how_many(finished_config: C
 
 
 @pytest.mark.parametrize("key", ["checkpoint", "evaluate", "sample"])
-def test_what_is_due_within_a_call_is_refused(key: str):
+def test_intervals_that_are_not_multiples_of_a_call_are_refused(key: str):
     tree = {section: {"every": 20} for section in ("checkpoint", "evaluate", "sample")}
     tree[key] = {"every": 15}
     with pytest.raises(ConfigError) as error:
@@ -83,9 +83,9 @@ def test_what_is_due_within_a_call_is_refused(key: str):
     )
 
 
-def test_held_out_text_shorter_than_a_window_cannot_be_evaluated(
+def test_held_out_text_shorter_than_a_sequence_cannot_be_evaluated(
     make_config: Callable[..., Config],
 ):
     cfg = make_config(data={"heldout": 0}, evaluate={"every": 10})
-    with pytest.raises(ConfigError, match="has 0 tokens held out, fewer than one window of 33"):
+    with pytest.raises(ConfigError, match="has 0 tokens held out, fewer than one sequence of 33"):
         Corpus(prepare(cfg.data), cfg)

@@ -1,4 +1,4 @@
-"""Text becomes tokens and comes back; an encoding is trained the same way every time."""
+"""Tokenizers: round trips, reproducible training, invalid files."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def test_every_text_becomes_ascii(text: str):
 
 
 @given(st.text(st.characters(max_codepoint=127, exclude_characters="\r")))
-def test_ascii_comes_back_as_it_went(text: str):
+def test_ascii_text_round_trips(text: str):
     tokenizer = tokens.ascii_characters()
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -44,18 +44,18 @@ def test_ascii_comes_back_as_it_went(text: str):
         ("\u4e16", "?"),
     ],
 )
-def test_what_is_not_ascii_becomes_its_nearest_likeness(text: str, plain: str):
-    assert tokens.plain_ascii(text) == plain
+def test_other_characters_become_their_ascii_equivalents(text: str, plain: str):
+    assert tokens.to_ascii(text) == plain
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_comes_back_from_bytes(text: str):
+def test_any_text_round_trips_through_bytes(text: str):
     tokenizer = tokens.utf8_bytes()
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_comes_back_from_a_trained_encoding(bpe: tokens.Tokenizer, text: str):
+def test_any_text_round_trips_through_a_trained_encoding(bpe: tokens.Tokenizer, text: str):
     assert bpe.decode(bpe.encode(text)) == text
 
 
@@ -84,28 +84,28 @@ def test_another_process_trains_the_same_encoding():
     ("vocabulary", "kind"),
     [(128, np.uint8), (256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
 )
-def test_a_token_takes_as_few_bytes_as_the_vocabulary_allows(vocabulary: int, kind: type):
+def test_tokens_use_the_smallest_type_for_the_vocabulary(vocabulary: int, kind: type):
     nothing = tokens.ascii_characters()
-    made = tokens.Tokenizer(vocabulary, nothing.encode, nothing.decode, nothing.between)
+    made = tokens.Tokenizer(vocabulary, nothing.encode, nothing.decode, nothing.separator)
     assert made.dtype is kind
 
 
-def test_the_bytes_of_a_text_are_counted_whatever_its_tokens(bpe: tokens.Tokenizer):
+def test_bytes_of_a_text_are_counted_for_every_tokenizer(bpe: tokens.Tokenizer):
     text = "".join(TEXTS)
     assert bpe.bytes_in(bpe.encode(text)) == len(text.encode())
 
 
-def test_rows_of_a_model_beyond_the_encoding_write_nothing(bpe: tokens.Tokenizer):
+def test_tokens_beyond_the_encoding_decode_to_nothing(bpe: tokens.Tokenizer):
     assert bpe.decode([*bpe.encode("come"), bpe.vocabulary + 3]) == "come"
 
 
-def test_texts_are_set_apart_by_the_encoding_s_own_mark_or_an_empty_line(bpe: tokens.Tokenizer):
-    assert bpe.decode(bpe.between) == tokens.END_OF_TEXT
-    assert tokens.utf8_bytes().decode(tokens.utf8_bytes().between) == "\n\n"
+def test_documents_are_separated_by_the_end_of_text_token_or_an_empty_line(bpe: tokens.Tokenizer):
+    assert bpe.decode(bpe.separator) == tokens.END_OF_TEXT
+    assert tokens.utf8_bytes().decode(tokens.utf8_bytes().separator) == "\n\n"
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "word", json.dumps({"model": {}})])
-def test_a_file_that_is_no_tokenizer_is_named_in_one_line(tmp_path: Path, content: str):
+def test_an_invalid_tokenizer_file_is_reported_in_one_line(tmp_path: Path, content: str):
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     with pytest.raises(ConfigError) as error:
@@ -114,8 +114,8 @@ def test_a_file_that_is_no_tokenizer_is_named_in_one_line(tmp_path: Path, conten
     assert "\n" not in str(error.value)
 
 
-def test_a_tokenizer_that_is_not_there_is_refused_with_what_is_allowed(tmp_path: Path):
+def test_a_missing_tokenizer_is_refused_with_the_allowed_values(tmp_path: Path):
     with pytest.raises(
-        ConfigError, match=r"must be ascii, bytes, bpe or a tokenizer\.json .*b.json"
+        ConfigError, match=r"must be ascii, bytes, bpe or a readable tokenizer\.json, .*b.json"
     ):
         tokens.read_file(tmp_path / "b.json")

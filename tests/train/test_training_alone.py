@@ -1,4 +1,4 @@
-"""A run of one process, in this one: it learns, ends as it should, and is refused what it must."""
+"""A run of one process, in the test's process."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from train.contract import Contract
 from train.corpus import prepare
 from train.data import Corpus
 from train.loop import restored_params
-from train.sample import passage
+from train.sample import generate
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ def cfg(finished_config: Config) -> Config:
     return finished_config
 
 
-def test_the_loss_falls_from_that_of_a_guess(finished: Path):
+def test_the_loss_decreases_from_that_of_a_uniform_guess(finished: Path):
     losses = [loss for _, loss in loss_log(finished)]
     assert losses[0] == pytest.approx(np.log(128), abs=0.1)
     assert np.mean(losses[-5:]) < 3
 
 
-def test_every_step_is_logged_once_with_all_that_is_promised(finished: Path):
+def test_every_step_is_logged_once_with_all_metrics(finished: Path):
     lines = (finished / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert [record["step"] for record in records] == list(range(1, 41))
@@ -38,38 +38,36 @@ def test_every_step_is_logged_once_with_all_that_is_promised(finished: Path):
     )
 
 
-def test_the_last_heartbeat_says_done(finished: Path):
+def test_the_final_heartbeat_is_done(finished: Path):
     beat = json.loads((finished / "heartbeat.json").read_text())
     assert (beat["step"], beat["steps"], beat["state"]) == (40, 40, "done")
 
 
-def test_the_last_checkpoints_are_kept_and_no_more(finished: Path):
+def test_only_the_last_checkpoints_are_kept(finished: Path):
     steps = sorted(int(path.name) for path in (finished / "checkpoints").iterdir())
     assert steps == [30, 40]
 
 
-def test_the_model_writes_a_passage_of_the_length_asked_for(finished: Path, cfg: Config):
+def test_the_sample_has_the_configured_length(finished: Path, cfg: Config):
     text = (finished / "sample.txt").read_text()
     assert text.startswith(cfg.sample.prompt)
     assert len(text) == len(cfg.sample.prompt) + cfg.sample.length + 1
 
 
-def test_the_last_checkpoint_writes_the_same_passage(finished: Path, cfg: Config):
+def test_the_last_checkpoint_generates_the_same_sample(finished: Path, cfg: Config):
     place = Contract("alone", finished, finished / "checkpoints")
     corpus = Corpus(prepare(cfg.data), cfg)
     params = restored_params(cfg, place, corpus)
-    assert passage(params, cfg, corpus.tokenizer) + "\n" == (finished / "sample.txt").read_text()
+    assert generate(params, cfg, corpus.tokenizer) + "\n" == (finished / "sample.txt").read_text()
 
 
-def test_a_run_that_is_done_stays_as_it_is(finished: Path, cfg: Config):
+def test_starting_a_finished_run_changes_nothing(finished: Path, cfg: Config):
     before = (finished / "metrics.jsonl").read_bytes()
     assert train_here(cfg, finished) == contract.DONE
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_killed_before_its_passage_writes_it_when_it_is_started_again(
-    finished: Path, cfg: Config
-):
+def test_a_run_killed_before_its_sample_generates_it_at_the_next_start(finished: Path, cfg: Config):
     passage_there = (finished / "sample.txt").read_bytes()
     (finished / "sample.txt").unlink()
     assert train_here(cfg, finished) == contract.DONE
@@ -91,13 +89,13 @@ def test_a_checkpoint_of_another_corpus_is_refused(
         train_here(make_config(data={"text": str(tmp_path / "other.txt")}), finished)
 
 
-def test_a_run_without_a_checkpoint_has_no_passage_yet(cfg: Config, tmp_path: Path):
+def test_a_run_without_a_checkpoint_cannot_be_sampled(cfg: Config, tmp_path: Path):
     place = Contract("alone", tmp_path, tmp_path / "checkpoints")
     with pytest.raises(ConfigError, match="checkpoints: no checkpoint there yet"):
         restored_params(cfg, place, Corpus(prepare(cfg.data), cfg))
 
 
-def test_a_run_that_diverges_ends_before_a_save_even_if_the_last_loss_was_a_number(
+def test_a_diverged_run_ends_without_a_save_even_if_its_last_loss_is_finite(
     make_config: Callable[..., Config], tmp_path: Path
 ):
     cfg = make_config(optimizer={"learning_rate": 1e38, "warmup": 0}, checkpoint={"every": 1})
@@ -107,7 +105,7 @@ def test_a_run_that_diverges_ends_before_a_save_even_if_the_last_loss_was_a_numb
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "nan"
 
 
-def test_a_batch_that_the_devices_cannot_share_is_refused(
+def test_a_batch_that_does_not_divide_over_the_devices_is_refused(
     make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(jax, "devices", lambda: 3 * jax.local_devices())

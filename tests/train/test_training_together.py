@@ -1,4 +1,4 @@
-"""Two real processes, one mesh, disturbed at any moment: the losses are the undisturbed run's.
+"""Two real processes, one mesh, disturbed by signals: the losses are those of an undisturbed run.
 
 TPUFLEET_MOMENTS is how many times it is disturbed (2 unless it is set; the full proof is 20);
 which moments these are follows from TPUFLEET_MOMENTS_SEED.
@@ -29,11 +29,11 @@ WORDS = [
 
 @dataclass(frozen=True)
 class Disturbance:
-    """An attempt that was ended by a signal to one process, and what was there afterwards."""
+    """An attempt that was ended by a signal to one process, and its state afterwards."""
 
     number: signal.Signals
     codes: list[int]
-    """Exit codes, that of the process with the signal first."""
+    """Exit codes; the first is of the process that got the signal."""
     saved: int
     logged: int
     log: str
@@ -41,12 +41,12 @@ class Disturbance:
 
 @dataclass(frozen=True)
 class Story:
-    """One run: it is disturbed several times, and ends all the same."""
+    """One run that is disturbed several times and then finishes."""
 
     disturbances: list[Disturbance]
     finished: list[int]
     log: str
-    """All that all attempts said."""
+    """Logs of all attempts."""
     losses: list[tuple[int, float]]
     undisturbed: list[tuple[int, float]]
 
@@ -57,9 +57,9 @@ class Story:
 
 
 def saved(directory: Path) -> int:
-    """The last step of which there is a whole checkpoint: what has no manifest was not saved."""
-    whole = directory.glob("checkpoints/*/manifest.json")
-    steps = [path.parent.name for path in whole]
+    """Return the step of the newest complete checkpoint, which has a manifest."""
+    complete = directory.glob("checkpoints/*/manifest.json")
+    steps = [path.parent.name for path in complete]
     return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 
@@ -98,35 +98,35 @@ def story(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFacto
     return Story(disturbances, finished, log, losses, undisturbed)
 
 
-def test_sigkill_of_one_ends_the_other_as_crashed(story: Story):
+def test_sigkill_of_one_process_ends_the_other_as_crashed(story: Story):
     for killed in story.ended_by(signal.SIGKILL):
         assert killed.codes[0] == -signal.SIGKILL
         assert killed.codes[1] not in (DONE, BAD_CONFIG, INTERRUPTED)
 
 
-def test_after_a_kill_the_run_goes_on_from_its_last_checkpoint(story: Story):
+def test_after_a_kill_the_run_resumes_from_its_last_checkpoint(story: Story):
     for killed in story.ended_by(signal.SIGKILL):
         assert killed.saved >= 10
         assert f"from step {killed.saved} of" in story.log
 
 
-def test_sigterm_to_one_makes_both_leave_as_interrupted(story: Story):
+def test_sigterm_to_one_process_ends_both_as_interrupted(story: Story):
     for told in story.ended_by(signal.SIGTERM):
         assert told.codes == [INTERRUPTED, INTERRUPTED], told.log
 
 
-def test_sigterm_loses_no_step_and_both_leave_between_the_same_calls(story: Story):
+def test_sigterm_loses_no_step_and_ends_both_between_the_same_calls(story: Story):
     for told in story.ended_by(signal.SIGTERM):
         assert told.saved == told.logged
         assert told.saved % CALL == 0
 
 
-def test_after_an_interruption_the_run_goes_on_where_it_was(story: Story):
+def test_after_an_interruption_the_run_resumes_at_its_last_step(story: Story):
     assert story.finished == [DONE, DONE], story.log
     for told in story.ended_by(signal.SIGTERM):
         assert f"from step {told.saved} of" in story.log
 
 
-def test_the_loss_log_of_a_disturbed_run_is_the_undisturbed_one_to_the_bit(story: Story):
+def test_losses_of_an_interrupted_run_are_bitwise_those_of_an_undisturbed_one(story: Story):
     assert [step for step, _ in story.losses] == list(range(1, len(story.losses) + 1))
     assert story.losses == story.undisturbed

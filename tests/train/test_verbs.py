@@ -1,4 +1,4 @@
-"""What the command line does with a run that is done, and with a file to begin from."""
+"""Verbs of the command line on a finished run, and runs from an exported file."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def do(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Verb:
-    """Do a verb on the finished run, which must succeed, and give what it printed."""
+    """Run a verb on the finished run and return its output."""
     config = tmp_path / "feast.yml"
     config.write_text(yaml.safe_dump({**tree, "checkpoint": {"every": 10, "keep": 2}}))
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(finished))
@@ -41,19 +41,19 @@ def do(
     return act
 
 
-def test_eval_gives_the_held_out_loss_in_three_measures(do: Verb, finished_config: Config):
+def test_eval_prints_held_out_loss_perplexity_and_bits_per_byte(do: Verb, finished_config: Config):
     said = do("eval", "evaluate.batches=2")
     words = said.replace(",", "").split()
     loss, perplexity, bits = (float(words[i]) for i in (2, 4, 5))
     assert 1 < loss < 3.2
     assert perplexity == pytest.approx(math.exp(loss), rel=1e-3)
     assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
-    assert "over 16 windows of 32 tokens" in said
+    assert "over 16 sequences of 32 tokens" in said
 
 
-def test_bits_per_byte_are_of_the_text_whatever_its_tokens(make_config: Callable[..., Config]):
+def test_bits_per_byte_do_not_depend_on_the_tokenizer(make_config: Callable[..., Config]):
     from train.data import Corpus
-    from train.evaluation import evaluation
+    from train.evaluation import evaluate_heldout
     from train.model import init_params
 
     cfg = make_config(data={"tokenizer": "bpe", "vocabulary": 300}, model={"vocabulary": 300})
@@ -61,7 +61,7 @@ def test_bits_per_byte_are_of_the_text_whatever_its_tokens(make_config: Callable
     import jax
 
     params = {n: a * 0 for n, a in init_params(jax.random.key(0), cfg.model).items()}
-    found, meta = evaluation(params, cfg, corpus), read_meta(prepare(cfg.data))
+    found, meta = evaluate_heldout(params, cfg, corpus), read_meta(prepare(cfg.data))
     assert found.loss == pytest.approx(math.log(300), rel=1e-5)
     assert meta.heldout < meta.heldout_bytes / 2
     assert found.bits_per_byte == pytest.approx(
@@ -69,25 +69,25 @@ def test_bits_per_byte_are_of_the_text_whatever_its_tokens(make_config: Callable
     )
 
 
-def test_a_step_s_checkpoint_can_be_asked_for_before_or_behind_an_override(do: Verb):
+def test_step_may_precede_or_follow_an_override(do: Verb):
     assert do("eval", "--step", "30", "evaluate.batches=1") == do(
         "eval", "evaluate.batches=1", "--step", "30"
     )
     assert do("eval", "--step", "30") != do("eval")
 
 
-def test_a_step_without_a_checkpoint_is_refused_with_those_there_are(do: Verb):
+def test_a_step_without_a_checkpoint_is_refused_with_the_available_steps(do: Verb):
     said = do("eval", "--step", "35", code=contract.BAD_CONFIG)
-    assert "no sound checkpoint of step 35; has 30, 40" in said
+    assert "no intact checkpoint of step 35; has 30, 40" in said
 
 
-def test_an_export_is_a_gpt2_beside_its_run(do: Verb, finished: Path):
+def test_an_export_is_a_gpt2_in_the_run_directory(do: Verb, finished: Path):
     assert do("export").strip() == str(finished / "export" / "model.safetensors")
     said = json.loads((finished / "export" / "config.json").read_text())
     assert (said["model_type"], said["n_embd"], said["tie_word_embeddings"]) == ("gpt2", 32, False)
 
 
-def test_a_run_begins_from_an_export_and_resumes_without_it(
+def test_a_run_starts_from_an_export_and_resumes_without_it(
     do: Verb, make_config: Callable[..., Config], tmp_path: Path, finished: Path
 ):
     do("export", "--to", str(tmp_path / "weights"))
@@ -110,7 +110,7 @@ def test_a_run_begins_from_an_export_and_resumes_without_it(
     assert loss_log(tmp_path / "parts") == losses
 
 
-def test_what_a_run_learned_in_adapters_is_in_its_export(
+def test_an_export_includes_trained_adapters(
     do: Verb, make_config: Callable[..., Config], tmp_path: Path, tree: dict[str, Any]
 ):
     do("export", "--to", str(tmp_path))
@@ -128,13 +128,15 @@ def test_what_a_run_learned_in_adapters_is_in_its_export(
     assert changed == {"transformer.h.0.attn.c_attn.weight"}
 
 
-def test_plot_draws_runs_into_one_picture(finished: Path, tmp_path: Path):
+def test_plot_draws_several_runs_into_one_file(finished: Path, tmp_path: Path):
     picture = tmp_path / "loss.png"
     assert main(["plot", str(finished), str(finished), "--to", str(picture)]) == contract.DONE
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_bench_counts_tokens_and_touches_no_run(do: Verb, tmp_path: Path, monkeypatch: Any):
+def test_bench_prints_tokens_per_second_and_changes_no_run(
+    do: Verb, tmp_path: Path, monkeypatch: Any
+):
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "none"))
     said = do("bench", "--steps", "3", "data.text=/nowhere")
     assert "tokens/s" in said
@@ -142,7 +144,7 @@ def test_bench_counts_tokens_and_touches_no_run(do: Verb, tmp_path: Path, monkey
     assert not (tmp_path / "none").exists()
 
 
-def test_a_bench_learns_as_a_run_does():
+def test_a_bench_trains_as_a_run_does():
     model = {"layers": 1, "heads": 2, "width": 16, "context": 8, "vocabulary": 16}
     cfg = build({"batch": 4, "model": model, "optimizer": {"learning_rate": 1e-2, "warmup": 0}})
     found = bench.measure(cfg, 30)
@@ -150,14 +152,14 @@ def test_a_bench_learns_as_a_run_does():
     assert found.tokens_per_second == pytest.approx(4 * 8 / found.seconds_per_step)
 
 
-def test_operations_are_counted_as_in_the_palm_paper():
+def test_flops_are_counted_as_in_the_palm_paper():
     cfg = ModelConfig(layers=12, heads=12, width=768, context=1024, vocabulary=50257, tied=True)
     matrices = 12 * 12 * 768**2 + 50257 * 768
     assert bench.flops_per_token(cfg) == 6 * matrices + 12 * 12 * 768 * 1024
 
 
 @pytest.mark.parametrize("verb", ["run", "eval", "sample", "bench", "prepare", "plot", "export"])
-def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]):
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         main([verb, "--help"])
     assert end.value.code == 0

@@ -1,4 +1,4 @@
-"""What is exported is what Hugging Face's GPT-2 loads, and what is imported computes the same."""
+"""Export for and import from Hugging Face's GPT-2."""
 
 import json
 import os
@@ -47,7 +47,7 @@ GPT2 = {
     "transformer.ln_f.weight": (D,),
     "transformer.ln_f.bias": (D,),
 } | {f"transformer.h.{i}.{name}": shape for i in range(2) for name, shape in LAYER.items()}
-"""What GPT2LMHeadModel of this size calls its parameters, and their shapes."""
+"""Names and shapes of the parameters of a GPT2LMHeadModel of this size."""
 
 HUGGING_FACE = """
 import json, sys
@@ -67,7 +67,7 @@ def config(init_from: Path | None = None, **changes: dict) -> Config:
 
 
 def drawn(cfg: Config) -> model.Params:
-    """Parameters none of which is still zero or one, but for what fills the vocabulary up."""
+    """Random parameters, without zeros and ones except for the padding of the vocabulary."""
     params = jax.jit(step.fresh_state, static_argnums=0)(cfg)["params"]
     keys = jax.random.split(jax.random.key(1), len(params))
     made = {
@@ -80,40 +80,40 @@ def drawn(cfg: Config) -> model.Params:
 
 
 def started(cfg: Config) -> model.Params:
-    return weights.begin(jax.jit(step.fresh_state, static_argnums=0)(cfg), cfg)["params"]
+    return weights.load_initial(jax.jit(step.fresh_state, static_argnums=0)(cfg), cfg)["params"]
 
 
 def loss(params: model.Params, cfg: Config) -> float:
     draw = np.random.default_rng(0)
-    windows = draw.integers(0, V, (1, 1, 4, cfg.model.context + 1)).astype(np.int32)
-    return float(step.evaluate(params, windows, cfg))
+    batches = draw.integers(0, V, (1, 1, 4, cfg.model.context + 1)).astype(np.int32)
+    return float(step.evaluate(params, batches, cfg))
 
 
-def test_names_and_shapes_are_gpt2_s(tmp_path: Path):
+def test_exported_names_and_shapes_are_gpt2_s(tmp_path: Path):
     cfg = config()
-    path = weights.write(tmp_path, drawn(cfg), cfg, "gpt2", b"")
+    path = weights.export(tmp_path, drawn(cfg), cfg, "gpt2", b"")
     assert {name: a.shape for name, a in load_file(path).items()} == GPT2
     said = json.loads((tmp_path / "config.json").read_text())
     sizes = {k: said[k] for k in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}
     assert sizes == {"n_layer": 2, "n_head": 2, "n_embd": D, "n_positions": T, "vocab_size": V}
 
 
-def test_a_head_of_its_own_is_turned_round(tmp_path: Path):
+def test_an_untied_head_is_transposed(tmp_path: Path):
     cfg = config(model={"tied": False})
     params = drawn(cfg)
-    path = weights.write(tmp_path, params, cfg, "gpt2", b"")
+    path = weights.export(tmp_path, params, cfg, "gpt2", b"")
     head = load_file(path)["lm_head.weight"]
     np.testing.assert_array_equal(head, np.asarray(params["head_dv"]).T[:V])
 
 
 @pytest.mark.parametrize("names", ["gpt2", "plain"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_round_trip_gives_the_same_parameters(tmp_path: Path, names: str, tied: bool):
+def test_export_and_import_give_the_same_parameters(tmp_path: Path, names: str, tied: bool):
     cfg = config(model={"tied": tied})
     params = drawn(cfg)
     if not tied:
         params["head_dv"] = params["head_dv"].at[:, V:].set(0)
-    path = weights.write(tmp_path, params, cfg, names, b"")
+    path = weights.export(tmp_path, params, cfg, names, b"")
     back = started(config(path, model={"tied": tied}))
     jax.tree.map(np.testing.assert_array_equal, back, params)
 
@@ -127,10 +127,10 @@ MODERN = {
 }
 
 
-def test_a_model_that_is_no_gpt2_goes_by_its_own_names(tmp_path: Path):
+def test_a_model_unlike_gpt2_exports_with_our_names(tmp_path: Path):
     cfg = config(model=MODERN)
     params = drawn(cfg)
-    path = weights.write(tmp_path, params, cfg, "plain", b"")
+    path = weights.export(tmp_path, params, cfg, "plain", b"")
     assert not (tmp_path / "config.json").exists()
     assert loss(started(config(path, model=MODERN)), cfg) == loss(params, cfg)
 
@@ -147,36 +147,36 @@ def test_a_model_that_is_no_gpt2_goes_by_its_own_names(tmp_path: Path):
         ({"double_residual": True}, "model.double_residual=True"),
     ],
 )
-def test_what_gpt2_cannot_express_is_named_with_the_way_out(
+def test_an_option_that_gpt2_does_not_support_is_named_with_the_fix(
     tmp_path: Path, option: dict, named: str
 ):
     cfg = config(model=option)
     with pytest.raises(ConfigError, match=f"^{named}, which GPT-2 cannot .* --names plain$"):
-        weights.write(tmp_path, {}, cfg, "gpt2", b"")
-    gpt2 = weights.write(tmp_path, drawn(config()), config(), "gpt2", b"")
-    with pytest.raises(ConfigError, match=f"is a GPT-2, which cannot have {named}"):
+        weights.export(tmp_path, {}, cfg, "gpt2", b"")
+    gpt2 = weights.export(tmp_path, drawn(config()), config(), "gpt2", b"")
+    with pytest.raises(ConfigError, match=f"is a GPT-2, which does not support {named}"):
         weights.check(config(gpt2, model=option))
 
 
-def test_adapters_are_merged(tmp_path: Path):
+def test_exported_adapters_are_merged(tmp_path: Path):
     cfg = config(lora={"rank": 2})
     params = drawn(cfg)
-    path = weights.write(tmp_path, params, cfg, "gpt2", b"")
+    path = weights.export(tmp_path, params, cfg, "gpt2", b"")
     assert load_file(path).keys() == GPT2.keys()
     merged = started(config(path))
     assert loss(merged, config()) == pytest.approx(loss(params, cfg), rel=1e-5)
 
 
-def test_a_run_with_adapters_begins_with_what_the_file_computes(tmp_path: Path):
+def test_a_run_with_adapters_starts_with_the_loss_of_its_initial_file(tmp_path: Path):
     params = drawn(config())
-    path = weights.write(tmp_path, params, config(), "gpt2", b"")
+    path = weights.export(tmp_path, params, config(), "gpt2", b"")
     adapted = config(path, lora={"rank": 2})
     assert loss(started(adapted), adapted) == loss(params, config())
 
 
-def test_older_files_names_without_prefix_and_with_masks_are_taken(tmp_path: Path):
+def test_names_of_older_files_are_accepted(tmp_path: Path):
     params = drawn(config())
-    path = weights.write(tmp_path, params, config(), "gpt2", b"")
+    path = weights.export(tmp_path, params, config(), "gpt2", b"")
     arrays = {n.removeprefix("transformer."): a for n, a in load_file(path).items()}
     arrays["h.0.attn.bias"] = np.ones((1, 1, T, T), np.float32)
     save_file(arrays, tmp_path / "older.safetensors")
@@ -184,9 +184,9 @@ def test_older_files_names_without_prefix_and_with_masks_are_taken(tmp_path: Pat
     jax.tree.map(np.testing.assert_array_equal, back, params)
 
 
-def test_a_shorter_context_takes_the_first_positions(tmp_path: Path):
+def test_a_shorter_context_uses_the_first_positions(tmp_path: Path):
     params = drawn(config())
-    path = weights.write(tmp_path, params, config(), "gpt2", b"")
+    path = weights.export(tmp_path, params, config(), "gpt2", b"")
     short = started(config(path, model={"context": 8}))
     np.testing.assert_array_equal(short["positions_td"], params["positions_td"][:8])
 
@@ -195,22 +195,22 @@ def test_a_shorter_context_takes_the_first_positions(tmp_path: Path):
     ("changes", "said"),
     [
         ({"vocabulary": 1031}, "wte.weight is 1030 x 16 there, and 1031 x 16 in this model"),
-        ({"layers": 3}, r"lacks h\.2\.[a-z_.12]+, which the model has"),
+        ({"layers": 3}, r"is missing h\.2\.[a-z_.12]+ of this model"),
         ({"layers": 1}, r"has more layers than model\.layers \(1\)"),
         ({"context": 32}, "wpe.weight is 24 x 16 there, and 32 x 16 in this model"),
-        ({"tied": False}, "lacks lm_head.weight, which the model has"),
+        ({"tied": False}, "is missing lm_head.weight of this model"),
     ],
 )
-def test_a_file_of_another_model_is_refused_with_what_differs(
+def test_a_file_of_another_model_is_refused_with_the_difference(
     tmp_path: Path, changes: dict, said: str
 ):
-    path = weights.write(tmp_path, drawn(config()), config(), "gpt2", b"")
+    path = weights.export(tmp_path, drawn(config()), config(), "gpt2", b"")
     with pytest.raises(ConfigError, match=f"^init_from: {path}.* ?{said}"):
         weights.check(config(path, model=changes))
 
 
 @pytest.mark.parametrize("content", [b"", b"word", b"\x08\x00\x00\x00\x00\x00\x00\x00{}xx"])
-def test_a_file_that_is_no_safetensors_is_named_in_one_line(tmp_path: Path, content: bytes):
+def test_an_invalid_safetensors_file_is_reported_in_one_line(tmp_path: Path, content: bytes):
     (tmp_path / "w").write_bytes(content)
     with pytest.raises(ConfigError) as error:
         weights.check(config(tmp_path / "w"))
@@ -218,19 +218,19 @@ def test_a_file_that_is_no_safetensors_is_named_in_one_line(tmp_path: Path, cont
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path):
+def test_a_missing_initial_file_is_reported(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"init_from: must be a safetensors file, not .*nowhere"):
         weights.check(config(tmp_path / "nowhere"))
 
 
-def test_the_tokenizer_goes_with_it(tmp_path: Path):
-    weights.write(tmp_path, drawn(config()), config(), "plain", b"{}")
+def test_export_includes_the_tokenizer(tmp_path: Path):
+    weights.export(tmp_path, drawn(config()), config(), "plain", b"{}")
     assert (tmp_path / "tokenizer.json").read_bytes() == b"{}"
 
 
 @pytest.fixture
 def hugging_face() -> Callable[..., np.ndarray]:
-    """Compute logits by transformers, in a Python that has it: this one or TORCH_PYTHON."""
+    """Compute logits with transformers, in this Python or TORCH_PYTHON."""
     python = os.environ.get("TORCH_PYTHON") or shutil.which("python") or "python"
     probe = [python, "-c", "import torch, transformers"]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
@@ -251,7 +251,7 @@ def test_hugging_face_computes_the_same_logits(
 ):
     cfg = config(model=option)
     params = drawn(cfg)
-    weights.write(tmp_path, params, cfg, "gpt2", b"")
+    weights.export(tmp_path, params, cfg, "gpt2", b"")
     tokens = np.random.default_rng(0).integers(0, V, (3, T))
     ours = model.logits(params, tokens.astype(np.int32), cfg.model)
     np.testing.assert_allclose(hugging_face(tmp_path, tokens), ours, atol=1e-4)

@@ -1,4 +1,4 @@
-"""What JAX has compiled outlives a TPU's disks, by the bucket; to try, by a directory."""
+"""Copies of compiled programs in a bucket; a directory stands in for it."""
 
 import os
 import time
@@ -10,8 +10,8 @@ import pytest
 
 from harness.trainer_processes import Attempt
 from tests.train.bucket import NAME, emulated_bucket
-from train.compiled import SETTLED_SECONDS, Programs
-from train.contract import files_at
+from train.compile_cache import SETTLE_SECONDS, Programs
+from train.contract import open_filesystem
 
 WORDS = ["sample.length=0", "steps=1000000"]
 
@@ -35,7 +35,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_what_the_run_has_there_comes_and_what_is_here_stays(tmp_path: Path, there: Path):
+def test_programs_of_the_run_are_downloaded_and_local_ones_stay(tmp_path: Path, there: Path):
     mine = zlib.compress(b"mine")
     write(there, "update-cache")
     write(there, "slice-cache")
@@ -46,38 +46,38 @@ def test_what_the_run_has_there_comes_and_what_is_here_stays(tmp_path: Path, the
     assert (tmp_path / "here/slice-cache").read_bytes() == mine
 
 
-def test_what_the_run_uses_goes_there_and_no_other_run_s(tmp_path: Path, there: Path):
+def test_only_programs_that_the_run_uses_are_uploaded(tmp_path: Path, there: Path):
     programs = Programs(tmp_path / "here", str(there))
     programs.fetch()
     write(tmp_path / "here", "update-cache")
     write(tmp_path / "here", "another-run-s-cache")
     programs.used |= {"update-cache", "gone-cache"}
-    programs.keep()
+    programs.upload()
     assert names(there) == {"update-cache"}
 
 
-def test_a_program_that_is_half_written_goes_when_it_is_whole(tmp_path: Path, there: Path):
+def test_an_incomplete_program_is_uploaded_once_it_is_complete(tmp_path: Path, there: Path):
     programs = Programs(tmp_path / "here", str(there))
     programs.fetch()
     programs.used.add("update-cache")
     write(tmp_path / "here", "update-cache", age=0)
-    programs.keep()
+    programs.upload()
     write(tmp_path / "here", "update-cache", PROGRAM[:-1])
-    programs.keep()
+    programs.upload()
     assert names(there) == set()
-    write(tmp_path / "here", "update-cache", age=SETTLED_SECONDS + 1)
-    programs.keep()
+    write(tmp_path / "here", "update-cache", age=SETTLE_SECONDS + 1)
+    programs.upload()
     assert (there / "update-cache").read_bytes() == PROGRAM
 
 
-def test_half_a_program_there_is_not_taken(tmp_path: Path, there: Path):
+def test_an_incomplete_program_in_the_bucket_is_not_used(tmp_path: Path, there: Path):
     write(there, "update-cache", PROGRAM[:-1])
     write(there, "slice-cache")
     Programs(tmp_path / "here", str(there)).fetch()
     assert names(tmp_path / "here") == {"slice-cache"}
 
 
-def test_a_bucket_that_is_away_costs_a_line_and_no_run(
+def test_an_unreachable_bucket_is_one_warning_and_does_not_stop_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     programs = Programs(tmp_path / "here", str(tmp_path / "there"))
@@ -87,10 +87,10 @@ def test_a_bucket_that_is_away_costs_a_line_and_no_run(
 
     monkeypatch.setattr(programs._fs, "glob", away, raising=True)
     programs.fetch()
-    assert "not fetched, so it is compiled again: ConnectionError: no route" in caplog.text
+    assert "not fetched, so programs are compiled again: ConnectionError: no route" in caplog.text
 
 
-def test_a_run_compiles_no_step_again_on_disks_that_are_new(
+def test_a_run_on_new_disks_does_not_compile_its_step_again(
     launch: Callable[..., Attempt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with emulated_bucket() as environment:
@@ -108,7 +108,7 @@ def test_a_run_compiles_no_step_again_on_disks_that_are_new(
         def updates(folder: set[str]) -> set[str]:
             return {name for name in folder if name.startswith("jit_update")}
 
-        files, root = files_at(f"{place}/compiled")
+        files, root = open_filesystem(f"{place}/compiled")
 
         def kept() -> set[str]:
             return {path.rpartition("/")[2] for path in files.find(root)}

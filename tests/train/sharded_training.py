@@ -1,4 +1,4 @@
-"""Trains on four devices of one process in several ways, and tells the losses of each as JSON.
+"""Trains on four devices in several ways, and prints the losses of each as JSON.
 
 Run by test_sharding.py in a process of its own, with ENVIRONMENT: the number of devices is fixed
 when JAX starts.
@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tests.train.fixed_windows import VOCABULARY, losses, windows
+from tests.train.fixed_sequences import VOCABULARY, fixed_batches, losses
 from train import mesh, step
 from train.checkpoint import Checkpoints
 from train.config import CheckpointConfig, Config, build
@@ -42,7 +42,7 @@ EVERYTHING = {
     "scan_layers": True,
     "remat": "dots",
     "accumulate": 2,
-    "loss_parts": 4,
+    "loss_chunks": 4,
     "model": {
         "layers": 2,
         "norm": "rms",
@@ -53,18 +53,18 @@ EVERYTHING = {
         "vocabulary": 1100,
     },
 }
-"""All that may go wrong with the mesh, in one model: each compilation takes seconds."""
+"""All options that involve the mesh in one model, because each compilation takes seconds."""
 
 VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
     "plain": ({}, ("1", "4x1", "2x2", "1x4")),
     "everything": (EVERYTHING, ("1", "4x1", "2x2")),
     "splash": ({"attention": "splash"}, ("2x2",)),
 }
-"""What is trained in which way, and on which meshes."""
+"""Config changes of each variant, and its meshes."""
 
 
 def restored(directory: Path) -> dict[str, list[float]]:
-    """Save on 2 x 2 devices after two steps, and take two more on every mesh."""
+    """Save on 2 x 2 devices after one step, and take another on every mesh."""
     seen = {}
     for name in ("2x2", *MESHES):
         devices, fsdp = MESHES[name]
@@ -73,20 +73,20 @@ def restored(directory: Path) -> dict[str, list[float]]:
         checkpoints = Checkpoints(directory, CheckpointConfig(), {"model": {}})
         state = load_state(checkpoints, cfg, where)
         if checkpoints.latest is None:
-            state, _ = step.update(state, placed(cfg, where, 0), cfg)
+            state, _ = step.update(state, sharded_batch(cfg, where, 0), cfg)
             checkpoints.save(1, state, wait=True)
         else:
             spec = state["params"]["l_qkv_dp"].sharding.spec
             assert ("fsdp" in spec) == (fsdp > 1), spec
-            _, values = step.update(state, placed(cfg, where, 1), cfg)
+            _, values = step.update(state, sharded_batch(cfg, where, 1), cfg)
             seen[name] = np.asarray(values["loss"]).tolist()
         checkpoints.close()
     return seen
 
 
-def placed(cfg: Config, where: jax.sharding.Mesh, first: int) -> jax.Array:
-    split = jax.NamedSharding(where, step.SPLIT)
-    return jax.device_put(windows(cfg, STEPS)[first : first + 1], split)
+def sharded_batch(cfg: Config, where: jax.sharding.Mesh, first: int) -> jax.Array:
+    sharding = jax.NamedSharding(where, step.BATCH_SPEC)
+    return jax.device_put(fixed_batches(cfg, STEPS)[first : first + 1], sharding)
 
 
 def main(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""A prepared corpus outlives a TPU's disks, by the bucket; to try, by a directory."""
+"""Copies of prepared corpora in a bucket; a directory stands in for it."""
 
 import logging
 import threading
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.train.bucket import NAME, emulated_bucket
-from train import corpus, kept_corpus
+from train import corpus, corpus_cache
 from train.config import DataConfig
-from train.contract import Contract, files_at
+from train.contract import Contract, open_filesystem
 from train.corpus import prepare
-from train.kept_corpus import Kept, prepared
+from train.corpus_cache import CorpusCache, prepared
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def cfg(tmp_path: Path) -> DataConfig:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The corpora that were really prepared, not had from elsewhere."""
+    """Names of the corpora that were prepared, not downloaded."""
     names: list[str] = []
     write = corpus._write
 
@@ -36,89 +36,92 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def there(tmp_path: Path, cfg: DataConfig, written: list[str]) -> Path:
-    """Where a worker has kept its corpus; the worker's own is gone."""
+    """A corpus that a worker uploaded; its local copy is gone."""
     place = tmp_path / "there"
     directory = prepare(cfg)
     (place / directory.name).mkdir(parents=True)
-    Kept(str(place)).keep(directory)
+    CorpusCache(str(place)).upload(directory)
     directory.rename(tmp_path / "gone")
     written.clear()
     return place / directory.name
 
 
-def sending() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == kept_corpus.SENDER]
+def upload_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == corpus_cache.THREAD_NAME]
 
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_what_one_worker_kept_another_one_has_without_preparing(tmp_path, cfg, there, written):
-    directory = prepare(cfg, Kept(str(there.parent)).fetch)
+def test_a_worker_downloads_a_corpus_that_another_uploaded(tmp_path, cfg, there, written):
+    directory = prepare(cfg, CorpusCache(str(there.parent)).fetch)
     assert contents(directory) == contents(tmp_path / "gone")
     assert [path.name for path in directory.parent.iterdir()] == [directory.name]
     assert written == []
 
 
-def test_one_that_was_damaged_there_is_prepared_again_and_said(
+def test_a_corpus_damaged_in_the_bucket_is_prepared_again_with_a_warning(
     tmp_path, cfg, there, written, caplog
 ):
     tokens = (there / "train.bin").read_bytes()
     (there / "train.bin").write_bytes(bytes([tokens[0] ^ 1]) + tokens[1:])
-    kept = Kept(str(there.parent))
-    directory = prepare(cfg, kept.fetch)
+    cache = CorpusCache(str(there.parent))
+    directory = prepare(cfg, cache.fetch)
     assert contents(directory) == contents(tmp_path / "gone")
     assert written == ["text"]
-    kept.keep(directory)
+    cache.upload(directory)
     assert contents(there) == contents(tmp_path / "gone")
-    assert "not fetched, so it is prepared again: ValueError: it is not what" in caplog.text
+    assert (
+        "not fetched, so the corpus is prepared again: ValueError: its fingerprint differs"
+        in caplog.text
+    )
 
 
-def test_half_of_one_is_none_and_is_made_whole(tmp_path, cfg, there, written):
+def test_an_incomplete_upload_is_ignored_and_completed(tmp_path, cfg, there, written):
     (there / "meta.json").unlink()
     (there / "train.bin").unlink()
-    kept = Kept(str(there.parent))
-    directory = prepare(cfg, kept.fetch)
+    cache = CorpusCache(str(there.parent))
+    directory = prepare(cfg, cache.fetch)
     assert written == ["text"]
-    kept.keep(directory)
+    cache.upload(directory)
     assert contents(there) == contents(tmp_path / "gone")
 
 
-def test_one_that_is_damaged_here_is_not_sent(cfg, tmp_path, caplog):
+def test_a_corpus_damaged_locally_is_not_uploaded(cfg, tmp_path, caplog):
     directory = prepare(cfg)
     (directory / "train.bin").write_bytes(b"fi")
-    Kept(str(tmp_path / "there")).keep(directory)
+    CorpusCache(str(tmp_path / "there")).upload(directory)
     assert not (tmp_path / "there").exists()
-    assert "train.bin: 2 bytes where" in caplog.text
+    assert "train.bin: 2 bytes, but" in caplog.text
 
 
-def test_what_is_there_is_not_sent_again(cfg, there):
-    directory = prepare(cfg, Kept(str(there.parent)).fetch)
+def test_an_uploaded_corpus_is_not_uploaded_again(cfg, there):
+    directory = prepare(cfg, CorpusCache(str(there.parent)).fetch)
     (there / "train.bin").unlink()
-    Kept(str(there.parent)).keep(directory)
+    CorpusCache(str(there.parent)).upload(directory)
     assert not (there / "train.bin").exists()
 
 
-def test_a_big_one_is_not_kept(tmp_path, cfg, monkeypatch):
-    monkeypatch.setattr(kept_corpus, "LARGEST_BYTES", 10_000)
-    Kept(str(tmp_path / "there")).keep(prepare(cfg))
+def test_a_large_corpus_is_not_uploaded(tmp_path, cfg, monkeypatch):
+    monkeypatch.setattr(corpus_cache, "LARGEST_BYTES", 10_000)
+    CorpusCache(str(tmp_path / "there")).upload(prepare(cfg))
     assert not (tmp_path / "there").exists()
 
 
-def test_a_bucket_that_is_away_costs_a_line(cfg, written, caplog, monkeypatch):
+def test_an_unreachable_bucket_is_one_warning(cfg, written, caplog, monkeypatch):
     def away(place):
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(kept_corpus, "files_at", away)
-    kept = Kept("gs://gone/corpus")
-    kept.keep(prepare(cfg, kept.fetch))
+    monkeypatch.setattr(corpus_cache, "open_filesystem", away)
+    cache = CorpusCache("gs://gone/corpus")
+    cache.upload(prepare(cfg, cache.fetch))
     assert written == ["text"]
-    assert "not fetched, so it is prepared again: ConnectionError: no route" in caplog.text
-    assert "not kept, so a new TPU prepares again: ConnectionError: no route" in caplog.text
+    assert "not fetched, so the corpus is prepared again: ConnectionError: no route" in caplog.text
+    assert "not uploaded, so a new TPU prepares it again: ConnectionError: no route" in caplog.text
 
 
-def test_a_run_keeps_its_corpus_in_its_bucket_and_has_it_from_there(
+def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
     tmp_path, cfg, written, caplog, monkeypatch
 ):
     caplog.set_level(logging.INFO)
@@ -127,12 +130,12 @@ def test_a_run_keeps_its_corpus_in_its_bucket_and_has_it_from_there(
             monkeypatch.setenv(name, value)
         place = f"gs://{NAME}/runs/first"
         contracts = [Contract("first", tmp_path, place, process_id=n) for n in (1, 0, 1)]
-        files, root = files_at(f"{place}/corpus")
+        files, root = open_filesystem(f"{place}/corpus")
 
         directory = prepared(cfg, contracts[0])
-        assert not sending()  # process 0 alone does
+        assert not upload_threads()  # process 0 alone does
         prepared(cfg, contracts[1])
-        for thread in sending():
+        for thread in upload_threads():
             thread.join(60)
         assert files.exists(f"{root}/{directory.name}/meta.json")
         directory.rename(tmp_path / "gone")
