@@ -29,7 +29,7 @@ def causal(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, kind: str) -
     each device attends in its own shard.
     """
     if kind == "auto":
-        kind = _fastest(q_bqhe)
+        kind = fastest(q_bqhe)
     attend = {"plain": plain, "blocks": blocks, "cudnn": cudnn, "splash": splash}[kind]
     sharding = jax.typeof(q_bqhe).sharding
     if kind in ("cudnn", "splash") and not sharding.mesh.empty:  # these kernels ignore sharding
@@ -38,7 +38,8 @@ def causal(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, kind: str) -
     return attend(q_bqhe, k_bkge, v_bkge)
 
 
-def _fastest(q_bqhe: jax.Array) -> str:
+def fastest(q_bqhe: jax.Array) -> str:
+    """Return the name of the fastest implementation for this device, dtype and head width."""
     if jax.default_backend() == "gpu":
         half = q_bqhe.dtype.itemsize == 2
         return "cudnn" if half and cudnn_supports(q_bqhe.shape[3]) else "plain"

@@ -81,7 +81,7 @@ def test_bfloat16_attention_computes_in_float32():
 def test_cudnn_equals_the_reference_within_bfloat16_rounding(kv_heads: int):
     draw = np.random.default_rng(0)
     halves = [jnp.bfloat16(draw.normal(size=(2, 128, n, 64))) for n in (6, kv_heads, kv_heads)]
-    assert attention._for_device(halves[0]) == "cudnn"
+    assert attention.fastest(halves[0]) == "cudnn"
     y = attention.causal(*halves, "cudnn")
     exact = reference(*(np.asarray(a, np.float64) for a in halves))
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, atol=0.03)
@@ -102,7 +102,7 @@ def test_auto_selects_an_implementation_for_each_device(
     monkeypatch: pytest.MonkeyPatch, backend: str, dtype: str, width: int, form: str
 ):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert attention._for_device(jnp.zeros((1, 1, 1, width), dtype)) == form
+    assert attention.fastest(jnp.zeros((1, 1, 1, width), dtype)) == form
 
 
 @pytest.mark.parametrize("compute", [{"dtype": "bfloat16"}, {}], ids=["bfloat16", "float32"])
