@@ -1,4 +1,4 @@
-"""The terms of a lease: from when to when it holds, what is stored, and what a failure does."""
+"""Leases: how long they hold, what is stored, and what failures do."""
 
 import threading
 from typing import Any
@@ -22,7 +22,7 @@ BEGAN = 1e9
 
 
 class Documents(RecordFolder):
-    """Documents in memory, changed as in a directory; ``failures`` are raised by next changes."""
+    """Documents in memory; the next changes raise ``failures``."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, Any]] = {}
@@ -40,14 +40,14 @@ class Documents(RecordFolder):
         return self.kept[run]
 
 
-class Time:
-    """The time that all controllers of a test see."""
+class Clock:
+    """True time, and controllers whose clocks differ from it by ``skew`` seconds."""
 
     def __init__(self) -> None:
         self.now = BEGAN
 
-    def leases(self, documents: RecordFolder) -> Leases:
-        return Leases(documents, clock=lambda: self.now, monotonic=lambda: self.now)
+    def leases(self, documents: RecordFolder, skew: float = 0.0) -> Leases:
+        return Leases(documents, clock=lambda: self.now + skew, monotonic=lambda: self.now)
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def documents() -> Documents:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def clock() -> Clock:
+    return Clock()
 
 
-def test_a_lease_is_stored_with_its_holder_and_its_end(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_a_lease_is_stored_with_its_holder_and_its_end(documents, clock):
+    lease = clock.leases(documents).acquire("x")
 
     stored = documents.kept["x"]
     assert stored["until"] == BEGAN + LEASE_S
@@ -73,51 +73,83 @@ def test_a_lease_is_stored_with_its_holder_and_its_end(documents, time):
     assert (lease.name, lease.fence, stored["generation"]) == ("x", 1, 1)
 
 
-def test_a_lease_ends_exactly_when_its_time_is_over(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_a_lease_ends_exactly_when_its_time_is_over(documents, clock):
+    lease = clock.leases(documents).acquire("x")
 
-    time.now = BEGAN + LEASE_S - 0.01
+    clock.now = BEGAN + LEASE_S - 0.01
     assert lease.lost() == ""
-    time.now = BEGAN + LEASE_S
+    clock.now = BEGAN + LEASE_S
     assert lease.lost() == "the lease x could not be renewed in time"
 
 
-def test_another_controller_waits_for_the_skew_of_clocks_as_well(documents, time):
-    first = time.leases(documents).acquire("x")
+def test_another_controller_also_waits_for_the_maximum_clock_skew(documents, clock):
+    first = clock.leases(documents).acquire("x")
 
-    time.now = BEGAN + LEASE_S + MAX_SKEW_S - 0.01
+    clock.now = BEGAN + LEASE_S + MAX_SKEW_S - 0.01
     with pytest.raises(LeaseHeldError):
-        time.leases(documents).acquire("x")
-    time.now = BEGAN + LEASE_S + MAX_SKEW_S
-    assert time.leases(documents).acquire("x").fence > first.fence
+        clock.leases(documents).acquire("x")
+    clock.now = BEGAN + LEASE_S + MAX_SKEW_S
+    assert clock.leases(documents).acquire("x").fence > first.fence
 
 
-def test_the_holder_is_named_without_its_secret_word(documents, time):
-    time.leases(documents).acquire("x")
+def test_the_error_names_the_holder_without_its_token(documents, clock):
+    clock.leases(documents).acquire("x")
     host_and_pid = documents.kept["x"]["holder"].rpartition(":")[0]
 
     with pytest.raises(LeaseHeldError, match=f"^x: {host_and_pid} is acting on it.* 150 s after"):
-        time.leases(documents).acquire("x")
+        clock.leases(documents).acquire("x")
 
 
-def test_two_leases_do_not_hinder_each_other(documents, time):
-    leases = time.leases(documents)
+@pytest.mark.parametrize("skew", [-MAX_SKEW_S, 0.0, MAX_SKEW_S])
+def test_a_holder_loses_its_lease_before_another_gets_it_whatever_the_skew(documents, clock, skew):
+    lease = clock.leases(documents).acquire("x")
+    contender = clock.leases(documents, skew)
+
+    while clock.now <= BEGAN + LEASE_S + 2 * MAX_SKEW_S:
+        clock.now += 1
+        try:
+            contender.acquire("x")
+            break
+        except LeaseHeldError:
+            continue
+    else:
+        pytest.fail("the lease never became free")
+
+    assert lease.lost() == "the lease x could not be renewed in time"
+
+
+def test_a_renewal_that_is_answered_late_counts_from_its_beginning(documents, clock):
+    lease = clock.leases(documents).acquire("x")
+    change = documents.change
+
+    def slow_change(*arguments: Any) -> dict[str, Any]:
+        clock.now += LEASE_S + 1
+        return change(*arguments)
+
+    documents.change = slow_change
+    lease.renew()
+
+    assert lease.lost()
+
+
+def test_leases_with_different_names_are_independent(documents, clock):
+    leases = clock.leases(documents)
 
     assert [leases.acquire(name).lost() for name in ("x", "y")] == ["", ""]
 
 
-def test_a_released_lease_is_free_at_once_and_its_fence_still_grows(documents, time):
-    first = time.leases(documents).acquire("x")
+def test_a_released_lease_is_free_at_once_and_its_fence_increases(documents, clock):
+    first = clock.leases(documents).acquire("x")
     first.release()
 
     assert documents.kept["x"]["until"] == 0
-    second = time.leases(documents).acquire("x")
+    second = clock.leases(documents).acquire("x")
     assert second.fence > first.fence
 
 
-def test_a_lease_that_was_lost_is_not_released(documents, time):
-    lease = time.leases(documents).acquire("x")
-    time.now += LEASE_S
+def test_a_lease_that_was_lost_is_not_released(documents, clock):
+    lease = clock.leases(documents).acquire("x")
+    clock.now += LEASE_S
     changes = documents.changes
 
     lease.release()
@@ -125,36 +157,36 @@ def test_a_lease_that_was_lost_is_not_released(documents, time):
     assert documents.changes == changes
 
 
-def test_a_release_that_fails_is_no_error(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_a_failed_release_is_not_an_error(documents, clock):
+    lease = clock.leases(documents).acquire("x")
     documents.failures = [RecordError("the bucket does not answer")]
 
     lease.release()
 
 
-def test_who_is_slower_at_taking_a_free_lease_is_told_so(documents, time):
+def test_losing_the_race_for_a_free_lease_is_reported(documents, clock):
     documents.failures = [RecordConflictError("changed meanwhile")]
 
     with pytest.raises(LeaseHeldError, match=r"^x: another controller is acting on it"):
-        time.leases(documents).acquire("x")
+        clock.leases(documents).acquire("x")
 
 
-def test_a_lease_that_cannot_be_written_is_not_taken(documents, time):
+def test_a_lease_that_cannot_be_written_is_not_acquired(documents, clock):
     documents.failures = [RecordError("the bucket does not answer")]
 
     with pytest.raises(RecordError, match="does not answer"):
-        time.leases(documents).acquire("x")
+        clock.leases(documents).acquire("x")
 
 
 @pytest.mark.parametrize(
     ("until", "is_a_lease"),
     [(0, True), (1e12 - 1, True), (1e12, False), (-1, False), ("soon", False), (None, False)],
 )
-def test_a_stored_end_is_a_time(documents, time, until, is_a_lease):
+def test_the_stored_end_must_be_a_time(documents, clock, until, is_a_lease):
     documents.kept["x"] = {"holder": "a:1:b", "until": until, "generation": 1}
 
     with pytest.raises(RecordError) as caught:
-        time.leases(documents).acquire("x")
+        clock.leases(documents).acquire("x")
         raise RecordError("free")
 
     free = until == 0
@@ -162,27 +194,32 @@ def test_a_stored_end_is_a_time(documents, time, until, is_a_lease):
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("generation", [None, "1", True, 1.0])
-def test_a_document_without_a_number_of_changes_is_not_a_lease(documents, time, generation):
-    documents.kept["x"] = {"holder": "a:1:b", "until": 0, "generation": generation}
-
-    with pytest.raises(RecordError, match="x: not a lease"):
-        time.leases(documents).acquire("x")
+LEASE = {"holder": "a:1:b", "until": 0, "generation": 1}
 
 
-@pytest.mark.parametrize("document", [[], "lease", 1])
-def test_a_document_that_is_not_an_object_is_not_a_lease(documents, time, document):
+@pytest.mark.parametrize(
+    "document",
+    [
+        *([], "lease", 1),
+        *({**LEASE, "generation": generation} for generation in (None, "1", True, 1.0)),
+        *({**LEASE, "holder": holder} for holder in (None, 5, "{{ x }}")),
+        {**LEASE, "until": float("nan")},
+    ],
+)
+def test_a_document_that_is_not_a_lease_is_an_error_and_never_a_free_lease(
+    documents, clock, document
+):
     documents.kept["x"] = document
 
     with pytest.raises(RecordError, match="x: not a lease"):
-        time.leases(documents).acquire("x")
+        clock.leases(documents).acquire("x")
 
 
-def test_the_holder_of_a_document_may_have_no_colon(documents, time):
+def test_the_holder_of_a_document_may_have_no_colon(documents, clock):
     documents.kept["x"] = {"holder": "laptop", "until": BEGAN, "generation": 1}
 
     with pytest.raises(LeaseHeldError, match=r"^x: laptop is acting on it"):
-        time.leases(documents).acquire("x")
+        clock.leases(documents).acquire("x")
 
 
 class Rounds(threading.Event):
@@ -204,11 +241,11 @@ def nothing() -> None:
     """A round in which nothing happens."""
 
 
-def test_a_lease_is_renewed_every_20_seconds_until_its_end(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_a_lease_is_renewed_every_20_seconds_until_its_end(documents, clock):
+    lease = clock.leases(documents).acquire("x")
 
     def later() -> None:
-        time.now += 20
+        clock.now += 20
 
     rounds = Rounds(later, later)
     lease.keep_renewing(rounds)
@@ -218,12 +255,12 @@ def test_a_lease_is_renewed_every_20_seconds_until_its_end(documents, time):
     assert lease.lost() == ""
 
 
-def test_a_renewal_that_fails_is_tried_again(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_a_failed_renewal_is_retried(documents, clock):
+    lease = clock.leases(documents).acquire("x")
     documents.failures = [RecordError("the bucket does not answer"), None]
 
     def later() -> None:
-        time.now += 50
+        clock.now += 50
 
     lease.keep_renewing(Rounds(later, nothing))
 
@@ -231,20 +268,20 @@ def test_a_renewal_that_fails_is_tried_again(documents, time):
     assert lease.lost() == ""
 
 
-def test_a_lease_that_has_run_out_is_renewed_no_more(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_an_expired_lease_is_not_renewed(documents, clock):
+    lease = clock.leases(documents).acquire("x")
     changes = documents.changes
 
     def too_late() -> None:
-        time.now += LEASE_S
+        clock.now += LEASE_S
 
     lease.keep_renewing(Rounds(too_late, nothing))
 
     assert documents.changes == changes
 
 
-def test_a_lease_that_another_has_taken_is_renewed_no_more(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_a_lease_that_another_has_taken_is_neither_renewed_nor_released(documents, clock):
+    lease = clock.leases(documents).acquire("x")
 
     def taken() -> None:
         documents.kept["x"] = {**documents.kept["x"], "holder": "other:1:aa", "generation": 9}
@@ -252,11 +289,12 @@ def test_a_lease_that_another_has_taken_is_renewed_no_more(documents, time):
     lease.keep_renewing(Rounds(taken, nothing, nothing))
 
     assert lease.lost() == "another controller took the lease x"
+    lease.release()
     assert documents.kept["x"]["holder"] == "other:1:aa"
 
 
-def test_a_renewal_that_was_written_though_its_answer_was_lost_is_found_again(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_a_renewal_whose_answer_was_lost_keeps_the_lease(documents, clock):
+    lease = clock.leases(documents).acquire("x")
 
     def answer_lost() -> None:
         documents.kept["x"] = {**documents.kept["x"], "generation": 5}
@@ -267,8 +305,8 @@ def test_a_renewal_that_was_written_though_its_answer_was_lost_is_found_again(do
     assert documents.kept["x"]["generation"] == 6
 
 
-def test_who_has_a_lease_is_asked_again_where_nobody_answers(documents, time):
-    lease = time.leases(documents).acquire("x")
+def test_the_holder_is_read_again_after_a_failed_read(documents, clock):
+    lease = clock.leases(documents).acquire("x")
     read = documents.read
 
     def no_answer(run: str) -> dict[str, Any]:
@@ -286,7 +324,7 @@ def test_who_has_a_lease_is_asked_again_where_nobody_answers(documents, time):
     assert lease.lost() == ""
 
 
-def test_a_lease_is_held_and_renewed_in_a_block_and_released_after_it(documents, monkeypatch):
+def test_a_lease_is_renewed_within_a_block_and_released_after_it(documents, monkeypatch):
     monkeypatch.setattr(leases_module, "RENEW_EVERY_S", 0.01)
     with Leases(documents).held("x") as lease:
         for _ in range(5000):

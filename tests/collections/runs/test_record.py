@@ -1,13 +1,11 @@
-"""Records of runs are checked before anything uses them."""
+"""Validation of run records: fields, nodes, unknown and hostile content."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     DesiredState,
     InvalidRecordError,
@@ -33,7 +31,7 @@ VALID = record_fields(
 TEMPLATE = "{{ lookup('ansible.builtin.pipe', 'touch /tmp/owned') }}"
 
 
-def test_a_valid_record_is_read_whole() -> None:
+def test_a_valid_record_is_parsed_completely() -> None:
     record = parse_record(RUN, VALID)
 
     assert record.wanted is DesiredState.RUNNING
@@ -41,7 +39,7 @@ def test_a_valid_record_is_read_whole() -> None:
     assert record.fields() == {**VALID, "fence": 0}
 
 
-def test_what_was_stored_is_read_back_the_same() -> None:
+def test_a_stored_record_reads_back_equal() -> None:
     record = parse_record(RUN, VALID)
 
     assert parse_record(RUN, json.loads(json.dumps(record.fields()))) == record
@@ -52,23 +50,9 @@ def test_what_was_stored_is_read_back_the_same() -> None:
     "field",
     ["run", "wanted", "release", "requirements", "jax_requirements", "config_name", "tpu"],
 )
-def test_a_name_of_another_form_is_refused(field: str, text: str) -> None:
+def test_an_invalid_name_is_refused(field: str, text: str) -> None:
     with pytest.raises(InvalidRecordError, match=field):
         parse_record(RUN, {**VALID, field: text})
-
-
-@pytest.mark.parametrize("field", ["checkpoints", "compile_cache"])
-@pytest.mark.parametrize(
-    "text", [TEMPLATE, f"gs://b/../{RUN}", f"relative/{RUN}", f"https://h/{RUN}", f"/a;b/{RUN}"]
-)
-def test_a_path_of_another_form_is_refused(field: str, text: str) -> None:
-    with pytest.raises(InvalidRecordError, match=field):
-        parse_record(RUN, {**VALID, field: text})
-
-
-def test_checkpoints_of_another_run_are_refused() -> None:
-    with pytest.raises(InvalidRecordError, match="checkpoints"):
-        parse_record(RUN, {**VALID, "checkpoints": "gs://bucket-of-ours/checkpoints/other"})
 
 
 @pytest.mark.parametrize(
@@ -87,40 +71,13 @@ def test_a_node_without_an_identity_is_refused(node: object) -> None:
         parse_record(RUN, {**VALID, "nodes": [node]})
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("attempt", -1),
-        ("attempt", 1.5),
-        ("attempt", True),
-        ("generation", "7"),
-        ("workers", 0),
-        ("chip", 5000),
-        ("volatile_checkpoints", "yes"),
-        ("command", []),
-        ("command", "python -m train"),
-        ("command", ["a\0b"]),
-        ("env", {"A B": "c"}),
-        ("env", {"A": 1}),
-        ("config", 5),
-        ("history", [1]),
-        ("wanted_since", float("nan")),
-        ("wanted_since", True),
-        ("watch", []),
-    ],
-)
-def test_a_value_of_another_type_or_range_is_refused(field: str, value: object) -> None:
-    with pytest.raises(InvalidRecordError, match=field):
-        parse_record(RUN, {**VALID, field: value})
-
-
 @pytest.mark.parametrize("field", ["wanted", "release", "requirements", "command", "tpu"])
-def test_a_record_without_what_a_launch_needs_is_refused(field: str) -> None:
+def test_a_record_without_a_field_that_a_launch_needs_is_refused(field: str) -> None:
     with pytest.raises(InvalidRecordError, match=field):
         parse_record(RUN, {name: value for name, value in VALID.items() if name != field})
 
 
-def test_fields_that_nobody_knows_are_left_out() -> None:
+def test_unknown_fields_are_dropped() -> None:
     record = parse_record(RUN, {**VALID, "ansible_connection": "local", TEMPLATE: 1})
 
     assert record == parse_record(RUN, VALID)
@@ -134,7 +91,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(field=st.sampled_from(sorted(VALID)), value=JSON_VALUES)
-def test_any_value_in_any_field_is_accepted_in_form_or_refused(field: str, value: Any) -> None:
+def test_any_value_in_any_field_reads_back_or_is_refused(field: str, value: Any) -> None:
     try:
         record = parse_record(RUN, {**VALID, field: value})
     except InvalidRecordError as error:
@@ -145,7 +102,7 @@ def test_any_value_in_any_field_is_accepted_in_form_or_refused(field: str, value
 
 
 @given(value=JSON_VALUES)
-def test_any_json_is_a_record_or_refused(value: Any) -> None:
+def test_json_that_is_not_a_record_is_refused(value: Any) -> None:
     with pytest.raises(InvalidRecordError):
         parse_record(RUN, value)
 
@@ -160,7 +117,7 @@ def stored(folder: Path, **documents: str) -> RunStore:
 @pytest.mark.parametrize(
     "text", ["[]", "null", "1", '"x"', "{", "[" * 100_000, '{"run": "other"}', "\x00"]
 )
-def test_a_record_that_is_none_hides_no_other(tmp_path: Path, text: str) -> None:
+def test_an_invalid_document_does_not_hide_other_records(tmp_path: Path, text: str) -> None:
     store = stored(tmp_path, bad=text, **{RUN: json.dumps(VALID)})
 
     records = store.read_all()
@@ -169,32 +126,10 @@ def test_a_record_that_is_none_hides_no_other(tmp_path: Path, text: str) -> None
     assert [each.name for each in records.unusable] == ["bad"]
 
 
-def test_a_document_whose_name_can_be_no_run_is_named_and_not_opened(tmp_path: Path) -> None:
+def test_a_document_with_an_invalid_name_is_listed_as_unusable(tmp_path: Path) -> None:
     store = stored(tmp_path, **{RUN: json.dumps(VALID), "-e x": json.dumps(VALID)})
 
     records = store.read_all()
 
     assert list(records.usable) == [RUN]
     assert [each.name for each in records.unusable] == ["-e x"]
-
-
-def change_to(store: RunStore) -> Callable[[dict[str, Any]], object]:
-    return lambda fields: store.change(RUN, 7, fields, Event(EventKind.NOTE, text="changed"))
-
-
-def test_a_change_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
-    store = stored(tmp_path, **{RUN: json.dumps(VALID)})
-
-    with pytest.raises(InvalidRecordError, match="release"):
-        change_to(store)({"release": "../../etc"})
-
-    assert store.read(RUN) == parse_record(RUN, VALID)
-
-
-def test_a_change_counts_the_generation_and_tells_the_history(tmp_path: Path) -> None:
-    store = stored(tmp_path, **{RUN: json.dumps(VALID)})
-
-    after = change_to(store)({"wanted": "stopped"})
-
-    assert (after.generation, after.wanted) == (8, DesiredState.STOPPED)
-    assert (after.history[-1].kind, after.history[-1].text) == (EventKind.NOTE, "changed")

@@ -1,7 +1,9 @@
-"""Stores of run records: a directory and a bucket keep the same promises."""
+"""Stores of run records, in a directory and in a bucket."""
 
 import json
+import multiprocessing
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +45,7 @@ def test_a_run_without_a_record_has_an_empty_one(store):
     assert store.runs() == []
 
 
-def test_a_change_keeps_the_other_fields_and_is_read_again(store):
+def test_a_change_keeps_the_other_fields_and_reads_back(store):
     store.change("mine", 0, {"wanted": "running", "note": "ä"}, {"kind": "launched"})
     before = time.time()
     changed = store.change("mine", 1, {"wanted": "stopped"}, {"kind": "stopped"})
@@ -56,7 +58,7 @@ def test_a_change_keeps_the_other_fields_and_is_read_again(store):
     assert changed["wanted_until"] == changed["history"][1]["time"]
 
 
-def test_a_change_of_a_record_that_somebody_else_changed_is_refused(store):
+def test_a_change_at_another_generation_is_refused(store):
     store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
     whole = store.read("mine")
 
@@ -80,14 +82,61 @@ def test_the_history_keeps_the_last_50_events(store):
     assert [event["kind"] for event in record["history"]] == [str(each) for each in range(2, 52)]
 
 
-def test_the_runs_are_those_that_have_a_record(store):
+def test_runs_lists_the_runs_that_have_a_record(store):
     for run in ("second", "first.json", "first"):
         store.change(run, 0, {}, {"kind": "launched"})
 
     assert sorted(store.runs()) == ["first", "first.json", "second"]
 
 
-def test_a_change_of_a_record_keeps_what_it_does_not_know():
+CHANGES = 20
+
+
+def count_up(store: RecordStore, changes: int = CHANGES) -> None:
+    """Increment a record's counter, again after each conflict, as a controller does."""
+    for _ in range(changes):
+        while True:
+            record = store.read("mine")
+            fields = {"counter": record.get("counter", 0) + 1}
+            try:
+                store.change("mine", record.get("generation", 0), fields, {"kind": "note"})
+                break
+            except RecordConflictError:
+                continue
+
+
+def count_up_in_folder(folder: str) -> None:
+    count_up(RecordFolder(folder))
+
+
+def test_two_processes_at_once_lose_no_change(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=count_up_in_folder, args=(str(tmp_path),)) for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+    assert [process.exitcode for process in processes] == [0, 0]
+    record = RecordFolder(str(tmp_path)).read("mine")
+    assert (record["counter"], record["generation"]) == (2 * CHANGES, 2 * CHANGES)
+
+
+def test_two_controllers_at_once_lose_no_change_in_a_bucket(api):
+    stores = [record_store("gs://fleet/two", api) for _ in range(2)]
+    threads = [threading.Thread(target=count_up, args=(store, 5)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    record = stores[0].read("mine")
+    assert (record["counter"], record["generation"]) == (10, 10)
+
+
+def test_a_change_keeps_unknown_fields():
     before = {"generation": 4, "wanted": "running", "unknown": 1}
 
     after = after_change(before, "mine", 4, {"wanted": "running"}, {})
@@ -101,16 +150,48 @@ def test_times_in_a_history_are_in_milliseconds():
     assert round(moment, 3) == moment
 
 
-def test_a_directory_holds_one_readable_file_a_run_and_a_lock(tmp_path):
+def test_a_directory_has_one_file_and_one_lock_per_run_for_its_owner_alone(tmp_path):
     RecordFolder(str(tmp_path / "new/state")).change("mine", 0, {"b": 1, "a": "ä"}, {})
 
     folder = tmp_path / "new/state/runs"
     assert sorted(path.name for path in folder.iterdir()) == [".mine.lock", "mine.json"]
     assert list(json.loads((folder / "mine.json").read_text("utf-8")))[:2] == ["a", "b"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "mine.json").stat().st_mode) == 0o600
 
 
-def test_a_record_that_cannot_be_written_leaves_the_old_one_and_no_other_file(tmp_path):
+def test_a_damaged_record_is_named_and_left_alone(tmp_path):
+    path = tmp_path / "runs/mine.json"
+    path.parent.mkdir()
+    path.write_text('{"wanted":')
+
+    with pytest.raises(RecordError, match=r"mine\.json can't be read"):
+        RecordFolder(str(tmp_path)).change("mine", 0, {}, {"kind": "launched"})
+
+    assert path.read_text() == '{"wanted":'
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+
+    with pytest.raises(RecordError, match="set fleet_state"):
+        RecordFolder(str(tmp_path)).change("mine", 0, {}, {"kind": "launched"})
+
+
+def test_a_location_that_is_neither_a_directory_nor_a_bucket_is_refused():
+    with pytest.raises(RecordError, match="no directory"):
+        record_store("s3://bucket/prefix")
+
+
+def test_a_tilde_means_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    RecordFolder("~/fleet").change("mine", 0, {}, {"kind": "launched"})
+
+    assert (tmp_path / "fleet/runs/mine.json").is_file()
+
+
+def test_a_failed_write_leaves_the_old_record_and_no_other_file(tmp_path):
     store = RecordFolder(str(tmp_path))
     store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
     whole = store.read("mine")
@@ -125,7 +206,7 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one_and_no_other_file(tm
     ]
 
 
-def test_only_records_in_a_bucket_count(api):
+def test_other_objects_in_a_bucket_are_not_records(api):
     store = record_store("gs://fleet/others", api)
     store.change("mine", 0, {}, {"kind": "launched"})
     others = Bucket.of("gs://fleet/others/runs", api)
@@ -134,7 +215,7 @@ def test_only_records_in_a_bucket_count(api):
     assert store.runs() == ["mine"]
 
 
-def test_each_change_of_a_record_in_a_bucket_has_its_own_word(api):
+def test_each_change_in_a_bucket_has_its_own_token(api):
     store = record_store("gs://fleet/words", api)
 
     words = {store.change("mine", number, {}, {})["change"] for number in range(3)}
@@ -143,7 +224,7 @@ def test_each_change_of_a_record_in_a_bucket_has_its_own_word(api):
     assert {len(word) for word in words} == {16}
 
 
-def test_a_bucket_that_is_missing_is_an_error_and_not_an_empty_one(api):
+def test_a_missing_bucket_is_an_error_and_not_empty(api):
     store = record_store("gs://nowhere/state", api)
 
     for ask in (store.runs, lambda: store.read("mine"), lambda: store.change("mine", 0, {}, {})):
@@ -151,7 +232,7 @@ def test_a_bucket_that_is_missing_is_an_error_and_not_an_empty_one(api):
             ask()
 
 
-def test_a_cloud_without_a_bucket_keeps_no_records_in_one():
+def test_records_in_a_bucket_need_a_cloud_with_a_bucket():
     api = {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}
 
     with pytest.raises(RecordError, match=r"fleet_state: gs://fleet/state/runs: .* has no bucket"):
@@ -168,7 +249,7 @@ def test_a_record_in_a_bucket_that_is_not_json_is_an_error(api):
     assert store.runs() == ["bad", "good"]
 
 
-def test_every_record_is_read_and_every_invalid_one_is_named(store):
+def test_all_valid_records_are_read_and_invalid_ones_named(store):
     for run in ("first", "second"):
         store.change(run, 0, record_fields(run), {"kind": "launched"})
     store.change("bad", 0, {"wanted": "running"}, {"kind": "note"})
@@ -186,12 +267,12 @@ def test_a_run_without_a_record_is_none(store):
 
 
 @pytest.mark.parametrize("run", ["", "../mine", "-e", "a b", "{{ x }}"])
-def test_a_name_that_no_run_can_have_is_refused_before_anything_is_read(store, run):
+def test_an_invalid_run_name_is_refused_before_reading(store, run):
     with pytest.raises(InvalidRecordError, match="is not a valid run name"):
         RunStore(store).read(run)
 
 
-def test_a_first_record_is_written_only_if_it_is_whole(store):
+def test_only_a_valid_record_is_written(store):
     runs = RunStore(store)
 
     with pytest.raises(InvalidRecordError, match="release"):
@@ -199,12 +280,15 @@ def test_a_first_record_is_written_only_if_it_is_whole(store):
     assert store.read("mine") == {}
     record = runs.change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
     assert (record.generation, [event.kind for event in record.history]) == (1, ["launched"])
+    with pytest.raises(InvalidRecordError, match="release"):
+        runs.change("mine", 1, {"release": "../../etc"})
+    assert runs.read("mine") == record
     assert runs.change("mine", 1, {"wanted": "stopped"}).history == record.history
     with pytest.raises(RecordConflictError):
         runs.change("mine", 1, {"wanted": "running"})
 
 
-def test_the_records_of_a_fleet_are_opened_by_their_place(api, tmp_path):
+def test_records_are_opened_in_a_directory_or_a_bucket(api, tmp_path):
     for place in (str(tmp_path), "gs://fleet/opened"):
         RunStore.of(place, api).change("mine", 0, record_fields(), Event(EventKind.LAUNCHED))
 
@@ -213,7 +297,7 @@ def test_the_records_of_a_fleet_are_opened_by_their_place(api, tmp_path):
     assert Bucket.of("gs://fleet/opened", api).names() == ["runs/mine.json"]
 
 
-def test_a_record_is_put_as_it_is_only_in_place_of_the_one_that_is_expected(store):
+def test_put_replaces_only_the_expected_generation(store):
     whole = {"generation": 7, "run": "mine", "history": [], "a": 1}
 
     with pytest.raises(RecordConflictError, match="run mine"):
@@ -228,7 +312,7 @@ def test_a_record_is_put_as_it_is_only_in_place_of_the_one_that_is_expected(stor
     assert store.read("mine")["a"] == 2
 
 
-def test_a_record_is_removed_only_at_the_generation_that_is_expected(store):
+def test_remove_removes_only_the_expected_generation(store):
     store.change("mine", 0, {}, {"kind": "launched"})
     store.change("other", 0, {}, {"kind": "launched"})
 
@@ -242,7 +326,7 @@ def test_a_record_is_removed_only_at_the_generation_that_is_expected(store):
 
 
 @pytest.mark.parametrize("end", ["", "/"])
-def test_the_archive_of_a_fleet_lies_beside_its_records(tmp_path, end):
+def test_the_archive_is_beside_the_records(tmp_path, end):
     runs = RunStore.of(f"{tmp_path}{end}")
     record = runs.change("mine", 0, record_fields(wanted="done"), Event(EventKind.LAUNCHED))
     later = time.time() + 30 * 86400
