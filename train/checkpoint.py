@@ -211,7 +211,7 @@ class Checkpoints:
         crcs = {name: crc for name, (_, crc) in expected.items() if crc is not None}
         actual = self._crcs(step, crcs)
         wrong = [name for name in crcs if actual[name] != crcs[name]]
-        return f"{wrong[0]} has another CRC-32 than when it was written" if wrong else ""
+        return f"{wrong[0]} is not what was written" if wrong else ""
 
     def _set_aside(self, step: int, reason: str) -> None:
         path, aside = f"{self._root}/{step}", f"{self._root}/{step}.{reason}"
