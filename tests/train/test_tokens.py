@@ -110,7 +110,7 @@ def test_an_invalid_tokenizer_file_is_reported_in_one_line(tmp_path: Path, conte
     path.write_text(content)
     with pytest.raises(ConfigError) as error:
         tokens.read_file(path)
-    assert str(error.value).startswith(f"data.tokenizer: {path} is no tokenizer.json: ")
+    assert str(error.value).startswith(f"data.tokenizer: {path} is not a tokenizer.json: ")
     assert "\n" not in str(error.value)
 
 
