@@ -1,4 +1,4 @@
-"""The doctor's judgement of what it saw: each line is ok, or says what mends it."""
+"""The doctor's findings: each line is ok, or names the problem and its fix."""
 
 import os
 from datetime import date
@@ -6,10 +6,10 @@ from datetime import date
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
-    mend,
     ok,
-    told,
-    unseen,
+    problem,
+    to_dicts,
+    unknown,
     verdict,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_cloud import (
@@ -65,32 +65,32 @@ def disabled(service: str) -> dict:
     return {"error": {"code": 403, "message": "it is disabled", "details": [info]}}
 
 
-def test_a_line_says_ok_or_ends_with_the_command_that_mends_it():
+def test_a_line_is_ok_or_ends_with_the_fix():
     assert ok("zones", "all 5").line == "ok   zones: all 5"
-    assert mend("zones", "none", "do this").line == "MEND zones: none: do this"
-    assert "\n" not in mend("zones", "two\nlines", "x").line
+    assert problem("zones", "none", "do this").line == "FIX  zones: none: do this"
+    assert "\n" not in problem("zones", "two\nlines", "x").line
 
 
-def test_only_what_has_to_be_mended_is_counted():
-    findings = [ok("a", "fine"), mend("b", "bad", "x"), unseen("c", "because of b")]
-    assert verdict(findings) == "1 thing to mend"
-    assert verdict(findings[:1]) == "no things to mend"
+def test_only_problems_are_counted():
+    findings = [ok("a", "fine"), problem("b", "bad", "x"), unknown("c", "because of b")]
+    assert verdict(findings) == "1 problem"
+    assert verdict(findings[:1]) == "no problems"
 
 
 # --- this computer ---------------------------------------------------------------------------
 
 
-def test_an_old_python_and_an_old_core_are_mended_by_the_environment():
+def test_an_old_python_and_an_old_core_are_fixed_by_the_environment():
     found = lines(version_findings((3, 10, 4), lambda package: ""))
-    assert found[0].startswith("MEND python: 3.10.4")
+    assert found[0].startswith("FIX  python: 3.10.4")
     assert "older than 3.12" in found[0]
     assert found[0].endswith("make env, then .venv/bin/ansible-playbook")
-    assert found[1].startswith("MEND ansible-core: none is older than 2.19")
-    assert found[2].startswith("MEND google-auth: is not installed")
+    assert found[1].startswith("FIX  ansible-core: none is older than 2.19")
+    assert found[2].startswith("FIX  google-auth: is not installed")
 
 
 def test_what_runs_these_tests_is_new_enough():
-    assert verdict(version_findings()) == "no things to mend"
+    assert verdict(version_findings()) == "no problems"
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_programs_that_are_missing_are_named_with_their_package(address, wanted)
 
 def test_the_ssh_key_is_there_and_nobody_elses_to_read(tmp_path):
     key = tmp_path / "id"
-    assert "playbooks/create.yml makes one" in key_finding(str(key)).line
+    assert "playbooks/create.yml creates it" in key_finding(str(key)).line
     key.write_text("secret")
     key.chmod(0o640)
-    assert key_finding(str(key)).mend == f"chmod 600 {key}"
+    assert key_finding(str(key)).fix == f"chmod 600 {key}"
     key.chmod(0o600)
-    assert "ssh-keygen -y -f" in key_finding(str(key)).mend
+    assert "ssh-keygen -y -f" in key_finding(str(key)).fix
     (tmp_path / "id.pub").write_text("public")
     assert key_finding(str(key)) == ok("ssh key", str(key))
 
@@ -119,7 +119,7 @@ def test_a_secret_that_no_launch_would_accept_is_named_without_its_value():
 
     finding = secrets_finding({"HF_TOKEN": "long-enough", "PIN": "2718"})
 
-    assert finding and finding.said == "PIN has fewer than 8 characters"
+    assert finding and finding.message == "PIN has fewer than 8 characters"
     assert "2718" not in finding.line
 
 
@@ -128,7 +128,7 @@ def test_a_secret_that_no_launch_would_accept_is_named_without_its_value():
 
 def test_an_api_that_is_off_is_enabled_by_gcloud():
     found = api_finding(Reply(403, disabled("tpu.googleapis.com")), SETTINGS)
-    assert found.mend == "gcloud services enable tpu.googleapis.com --project=my-project"
+    assert found.fix == "gcloud services enable tpu.googleapis.com --project=my-project"
 
 
 def test_a_right_that_is_missing_is_not_taken_for_an_api_that_is_off():
@@ -137,19 +137,19 @@ def test_a_right_that_is_missing_is_not_taken_for_an_api_that_is_off():
 
 
 @pytest.mark.parametrize(
-    ("skew", "said"), [(3.0, ""), (-600.0, "600 s behind"), (90, "90 s ahead")]
+    ("skew", "message"), [(3.0, ""), (-600.0, "600 s behind"), (90, "90 s ahead")]
 )
-def test_a_clock_that_is_off_is_set(skew, said):
+def test_a_clock_that_is_off_is_set(skew, message):
     found = clock_finding(Reply(200, {}, skew))
-    assert said in found.said
-    assert found.mend == ("sudo timedatectl set-ntp true" if said else "")
+    assert message in found.message
+    assert found.fix == ("sudo timedatectl set-ntp true" if message else "")
 
 
 def test_a_wrong_zone_is_named_with_those_near_it_and_the_file_it_is_in():
     found = zone_findings(Reply(200, PLACES), ["us-central2-x"], ["us-central2-b", "moon-1-a"])
-    assert "us-central2-x (tpu.yml) has no TPUs" in found[0].said
-    assert "us-central2-b" in found[0].mend
-    assert "moon-1-a (fleet.yml)" in found[1].said
+    assert "us-central2-x (tpu.yml) has no TPUs" in found[0].message
+    assert "us-central2-b" in found[0].fix
+    assert "moon-1-a (fleet.yml)" in found[1].message
 
 
 def test_each_check_is_asked_of_the_api_once(scripted):
@@ -157,17 +157,17 @@ def test_each_check_is_asked_of_the_api_once(scripted):
         PLACES if "locations" in asked.path else {"defaultServiceAccount": "42-compute@x"}
     )
     found = cloud_findings(ApiSettings.of(scripted.api), ["-"], ["us-central2-b"])
-    assert verdict(found) == "no things to mend", lines(found)
+    assert verdict(found) == "no problems", lines(found)
     assert "local-fleet, number 42" in " ".join(lines(found))
     assert {asked.method for asked in scripted.asked if "token" not in asked.path} == {"GET"}
 
 
-def test_expired_credentials_are_renewed_and_the_rest_is_unseen(scripted):
+def test_expired_credentials_make_the_other_checks_unknown(scripted):
     scripted.token_answer = Say({"error": "invalid_grant"}, 400)
     found = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
     assert "has expired" in found[0].line
-    assert "gcloud auth application-default login" in found[0].mend
-    assert {each.state for each in found[1:]} == {"unseen"}
+    assert "gcloud auth application-default login" in found[0].fix
+    assert {each.state for each in found[1:]} == {"unknown"}
 
 
 def test_no_credentials_are_got_by_gcloud(monkeypatch, tmp_path):
@@ -180,16 +180,21 @@ def test_no_credentials_are_got_by_gcloud(monkeypatch, tmp_path):
 
 
 def test_the_fleet_file_is_read_as_create_reads_it():
-    assert "set either zone or zones" in fleet_finding([{"name": "x"}])[1].said
-    assert fleet_finding([])[1].said == "wants no TPU yet"
+    assert "set either zone or zones" in fleet_finding([{"name": "x"}])[1].message
+    assert fleet_finding([])[1].message == "has no TPU yet"
     assert fleet_finding([DEMO])[1] == ok("fleet file", "1 TPU, 8 chips")
     unknown = fleet_finding([DEMO | {"accelerator_type": "v99-8"}])[1]
-    assert "v99-8 is unknown" in unknown.said
+    assert "v99-8 is unknown" in unknown.message
 
 
 @pytest.mark.parametrize(
     ("ends", "state"),
-    [("2026-12-31", "ok"), ("2026-11-25", "mend"), ("2026-11-01", "mend"), ("soon", "mend")],
+    [
+        ("2026-12-31", "ok"),
+        ("2026-11-25", "problem"),
+        ("2026-11-01", "problem"),
+        ("soon", "problem"),
+    ],
 )
 def test_the_grants_end_is_counted(ends, state):
     assert grant_finding(ends, TODAY).state == state
@@ -200,7 +205,7 @@ def quota_of(client):
     return quota_findings(CloudTpus(client), client.settings, fleet, ["-"], TODAY)
 
 
-def test_quota_is_said_by_type_and_zone_with_what_holds_it_for_nothing(client, scripted):
+def test_quota_is_reported_by_type_and_zone_with_dead_requests(client, scripted):
     dead = request("FAILED", failedData={"error": {"code": 8, "message": "no more capacity"}})
 
     def answer(asked):
@@ -214,7 +219,7 @@ def test_quota_is_said_by_type_and_zone_with_what_holds_it_for_nothing(client, s
     assert any(
         "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https" in x for x in found
     )
-    [line] = [line for line in found if line.startswith("MEND")]
+    [line] = [line for line in found if line.startswith("FIX ")]
     assert "holds quota for nothing: ansible-playbook playbooks/delete.yml -e tpu=demo" in line
 
 
@@ -229,7 +234,7 @@ def test_a_creation_that_met_a_quota_is_told(client, scripted):
     scripted.answerer = lambda asked: Say(
         {"operations": [failed]} if asked.path.endswith("operations") else {}
     )
-    [line] = [x for x in lines(quota_of(client)) if "MEND" in x]
+    [line] = [x for x in lines(quota_of(client)) if "FIX " in x]
     assert message in line
     assert "ask for more: https://console.cloud.google.com/iam-admin/quotas" in line
 
@@ -237,30 +242,30 @@ def test_a_creation_that_met_a_quota_is_told(client, scripted):
 GOOD = Reply(200, {"permissions": list(RIGHTS)})
 PLACE = Reply(200, {"location": "US-CENTRAL2"})
 BUCKETS = [
-    (PLACE, GOOD, ["ok   bucket: gs://mine is there", "ok   bucket's region: us-central2"]),
+    (PLACE, GOOD, ["ok   bucket: gs://mine exists", "ok   bucket's region: us-central2"]),
     (Reply(404), Reply(404), ["buckets create gs://mine --location=us-central2"]),
     (
         PLACE,
         Reply(200, {"permissions": list(RIGHTS[2:])}),
-        ["no right to create, delete: gcloud", "ok"],
+        ["no permission to create, delete: gcloud", "ok"],
     ),
     (Reply(403), Reply(200), ["gs://mine: HTTP 403: gcloud storage buckets add-iam-policy"]),
     (Reply(200, {"location": "EU"}), GOOD, ["ok", "is in eu, but TPUs are in us-central2"]),
 ]
 
 
-@pytest.mark.parametrize(("there", "rights", "said"), BUCKETS)
-def test_a_bucket_is_there_writable_and_near(there, rights, said):
+@pytest.mark.parametrize(("there", "rights", "message"), BUCKETS)
+def test_a_bucket_is_there_writable_and_near(there, rights, message):
     found = lines(bucket_lines("mine", there, rights, ["us-central2-b"]))
-    assert len(found) == len(said), found
-    assert all(words in line for words, line in zip(said, found, strict=True)), found
+    assert len(found) == len(message), found
+    assert all(words in line for words, line in zip(message, found, strict=True)), found
 
 
 def test_a_bucket_is_looked_at_without_a_change(scripted, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [Say({"location": "US-CENTRAL2"}), error(404, "not here")]
     found = bucket_findings(ApiSettings.of(scripted.api), "gs://mine/x", ["us-central2-b"])
-    assert lines(found)[0].startswith("ok   bucket: gs://mine is there; its emulator")
+    assert lines(found)[0].startswith("ok   bucket: gs://mine exists; its emulator")
     assert [(each.method, each.authorization) for each in scripted.asked] == [("GET", "")] * 2
 
 
@@ -280,34 +285,37 @@ def test_ports_are_tried_and_workers_that_answer_alike_are_one_line():
         )
     )
     assert found[0] == "ok   ssh: pod-w[0-2] (external address), the port is open"
-    assert found[1].startswith("MEND ssh: pod-w3: no answer (198.51.100.3 port 22): allow")
-    assert found[2].startswith("MEND host keys: pod-w2: ssh knows no key")
+    assert found[1].startswith("FIX  ssh: pod-w3: no answer (198.51.100.3 port 22): allow")
+    assert found[2].startswith("FIX  host keys: pod-w2: no known host key")
 
 
-def test_a_closed_port_is_said_in_the_systems_words():
+def test_a_closed_port_is_reported_with_the_systems_error():
     [line, _] = lines(
         way_findings([Way("w0", "127.0.0.1", 1, "a")], "internal", lambda alias: True, folded)
     )
-    assert "w0: connection refused (127.0.0.1 port 1): no sshd answers there" in line
+    assert "w0: connection refused (127.0.0.1 port 1): no ssh server" in line
 
 
 # --- workers ---------------------------------------------------------------------------------
 
 
-def test_what_workers_say_alike_is_one_line_and_one_out_of_reach_hides_no_other():
-    fine, bad = told([ok("memory", "plenty")]), told([mend("disk", "/ is full", "make room")])
+def test_equal_findings_are_one_line_and_an_unreachable_worker_hides_no_other():
+    fine, bad = (
+        to_dicts([ok("memory", "plenty")]),
+        to_dicts([problem("disk", "/ is full", "make room")]),
+    )
     answers = {
         "pod-w0": {"findings": fine},
         "pod-w1": {"findings": fine + bad},
         "pod-w2": {"unreachable": True, "msg": "Failed to connect: ssh: connect timed out"},
     }
-    said = doctor_summary({"findings": told([ok("python", "3.13")])}, answers, "pod")
-    assert said["lines"][1] == "ok   pod-w[0-1]: memory: plenty"
-    assert said["lines"][2] == "MEND pod-w1: disk: / is full: make room"
-    assert said["lines"][3].startswith("MEND pod-w2: can't be reached: ssh: connect timed out: ")
-    assert (said["count"], said["lines"][-1]) == (2, "2 things to mend")
+    message = doctor_summary({"findings": to_dicts([ok("python", "3.13")])}, answers, "pod")
+    assert message["lines"][1] == "ok   pod-w[0-1]: memory: plenty"
+    assert message["lines"][2] == "FIX  pod-w1: disk: / is full: make room"
+    assert message["lines"][3].startswith("FIX  pod-w2: can't be reached: ssh: connect timed out: ")
+    assert (message["count"], message["lines"][-1]) == (2, "2 problems")
 
 
-def test_a_tpu_without_a_ready_worker_is_something_to_mend():
-    said = doctor_summary({"findings": []}, {}, "gone")
-    assert "no worker of TPU gone is READY" in said["lines"][0]
+def test_a_tpu_without_a_ready_worker_is_a_problem():
+    message = doctor_summary({"findings": []}, {}, "gone")
+    assert "no worker of TPU gone is READY" in message["lines"][0]

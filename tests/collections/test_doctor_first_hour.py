@@ -1,4 +1,4 @@
-"""playbooks/doctor.yml in the first hour: what is missing is named, with the command."""
+"""playbooks/doctor.yml before anything is configured: each problem with its fix."""
 
 import os
 import re
@@ -17,15 +17,15 @@ DOCTOR = "playbooks/doctor.yml"
 Done = subprocess.CompletedProcess[str]
 
 
-def said(done: Done) -> list[str]:
-    """The doctor's lines, which stand one a line without any marks."""
-    found = re.findall(r"(?m)^ *((?:ok  |MEND|\?   ) .*|(?:no|\d+) things? to mend)$", done.stdout)
+def doctor_lines(done: Done) -> list[str]:
+    """Return the doctor's lines with single spaces."""
+    found = re.findall(r"(?m)^ *((?:ok  |FIX |\?   ) .*|(?:no|\d+) problems?)$", done.stdout)
     assert found, done.stdout + done.stderr
     return [" ".join(line.split()) for line in found]
 
 
-def to_mend(done: Done) -> list[str]:
-    return [line for line in said(done) if line.startswith("MEND")]
+def problems_of(done: Done) -> list[str]:
+    return [line for line in doctor_lines(done) if line.startswith("FIX ")]
 
 
 def bare(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -54,28 +54,28 @@ def inventory_of(scripted: ScriptedApi, folder: Path, fleet: object = (), **opti
 def test_no_project(tmp_path):
     done = play(bare(tmp_path), DOCTOR, inventory="inventory/gcp")
     assert done.returncode != 0
-    [project, fleet, key] = to_mend(done)
+    [project, fleet, key] = problems_of(done)
     assert "not a Google Cloud project id ('YOUR-PROJECT')" in project
     assert "Set yours in inventory/gcp/tpu.yml" in project
-    assert "wants no TPU yet: $EDITOR inventory" in fleet
-    assert "playbooks/create.yml makes one" in key
-    assert any(line.startswith("ok python") for line in said(done))
-    assert said(done)[-1] == "3 things to mend"
+    assert "has no TPU yet: $EDITOR inventory" in fleet
+    assert "playbooks/create.yml creates it" in key
+    assert any(line.startswith("ok python") for line in doctor_lines(done))
+    assert doctor_lines(done)[-1] == "3 problems"
 
 
 def test_no_credentials(tmp_path):
     (tmp_path / "tpu.yml").write_text("plugin: tpufleet.core.tpu\nproject: my-project\n")
     done = play(bare(tmp_path), DOCTOR, inventory=str(tmp_path / "tpu.yml"))
-    assert "gcloud auth application-default login" in to_mend(done)[0]
-    assert "MEND credentials: no Google credentials found" in to_mend(done)[0]
-    assert "? zones: can't be seen without credentials" in said(done)
+    assert "gcloud auth application-default login" in problems_of(done)[0]
+    assert "FIX credentials: no Google credentials found" in problems_of(done)[0]
+    assert "? zones: can't be checked without credentials" in doctor_lines(done)
 
 
 def test_the_api_is_off(tmp_path, scripted):
     scripted.answerer = lambda asked: Say(disabled("tpu.googleapis.com"), 403)
     done = play(bare(tmp_path), DOCTOR, inventory=inventory_of(scripted, tmp_path))
-    assert [line for line in to_mend(done) if "TPU API" in line] == [
-        "MEND TPU API: is not enabled in local-fleet: gcloud services enable tpu.googleapis.com "
+    assert [line for line in problems_of(done) if "TPU API" in line] == [
+        "FIX TPU API: is not enabled in local-fleet: gcloud services enable tpu.googleapis.com "
         "--project=local-fleet"
     ]
 
@@ -91,18 +91,18 @@ def test_a_wrong_zone(tmp_path, scripted):
 
     scripted.answerer = answer
     done = play(bare(tmp_path), DOCTOR, inventory=inventory_of(scripted, tmp_path, fleet))
-    assert any("us-central2-x (fleet.yml) has no TPUs" in line for line in to_mend(done))
-    assert any("such as us-central2-b" in line for line in to_mend(done))
+    assert any("us-central2-x (fleet.yml) has no TPUs" in line for line in problems_of(done))
+    assert any("such as us-central2-b" in line for line in problems_of(done))
 
 
 def test_the_local_cloud_is_not_up(tmp_path):
     environment = bare(tmp_path, TPUFLEET_LOCALCLOUD_DIR=str(tmp_path))
     done = play(environment, DOCTOR)
-    [line, *_] = to_mend(done)
-    assert line.startswith("MEND inventory: the local cloud 'default' is not up. Start it: ")
+    [line, *_] = problems_of(done)
+    assert line.startswith("FIX inventory: the local cloud 'default' is not up. Start it: ")
     assert line.endswith(".venv/bin/python -m localcloud up")
-    assert "? TPU API: can't be seen without the inventory" in said(done)
-    assert "? ssh key: can't be seen without the inventory" in said(done)
+    assert "? TPU API: can't be checked without the inventory" in doctor_lines(done)
+    assert "? ssh key: can't be checked without the inventory" in doctor_lines(done)
 
 
 @pytest.mark.parametrize("playbook", ["playbooks/plan.yml", DOCTOR])
@@ -120,8 +120,9 @@ def test_no_quota_is_told_by_what_holds_it(local_api: LocalApi):
     viewed = {**environment_of(local_api), "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
     done = play(viewed, DOCTOR, "-e", "bucket=")
     assert any(
-        "quota: v4 on demand in us-central2-b: 8 chips in use" in line for line in said(done)
-    ), said(done)
+        "quota: v4 on demand in us-central2-b: 8 chips in use" in line
+        for line in doctor_lines(done)
+    ), doctor_lines(done)
     assert not re.search(r" request (PATCH|PUT|DELETE) ", local_api.log())
 
 
@@ -129,12 +130,12 @@ def test_a_fleet_file_with_a_mistake_hides_nothing_else(tmp_path, scripted):
     scripted.answerer = lambda asked: Say(PLACES if asked.path.endswith("/locations") else {})
     inventory = inventory_of(scripted, tmp_path, [{"name": "pod", "zoned": "x"}])
     done = play(bare(tmp_path), DOCTOR, inventory=inventory)
-    assert any("fleet file" in line and "zoned" in line for line in to_mend(done))
-    assert any(line.startswith("ok zones") for line in said(done))
+    assert any("fleet file" in line and "zoned" in line for line in problems_of(done))
+    assert any(line.startswith("ok zones") for line in doctor_lines(done))
 
 
 def test_a_tpu_that_is_not_there(tmp_path, scripted):
     scripted.answerer = lambda asked: Say(PLACES if asked.path.endswith("/locations") else {})
     inventory = inventory_of(scripted, tmp_path)
     done = play(bare(tmp_path), DOCTOR, "-e", "tpu=gone", inventory=inventory)
-    assert any("no worker of TPU gone is READY" in line for line in to_mend(done))
+    assert any("no worker of TPU gone is READY" in line for line in problems_of(done))

@@ -2,9 +2,9 @@
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
-    MEND,
     OK,
-    UNSEEN,
+    PROBLEM,
+    UNKNOWN,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.watch import watch_finding
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
@@ -26,21 +26,21 @@ def beat(
 
 
 @pytest.mark.parametrize(
-    ("heartbeats", "state", "said"),
+    ("heartbeats", "state", "message"),
     [
         ([beat("here", 40)], OK, "last pass 40 s ago, took 12 s"),
-        ([beat("here", 7200)], MEND, "no pass for 2 h"),
-        ([beat("there", 40), beat("here", 7200)], MEND, "no pass for 2 h"),
-        ([beat("there", 40)], UNSEEN, "no pass has ended yet"),
-        ([], UNSEEN, "no pass has ended yet"),
-        ([beat("here", 40, Outcome.FAILED, "no API")], MEND, "failed 40 s ago (no API)"),
+        ([beat("here", 7200)], PROBLEM, "no pass for 2 h"),
+        ([beat("there", 40), beat("here", 7200)], PROBLEM, "no pass for 2 h"),
+        ([beat("there", 40)], UNKNOWN, "no pass has ended yet"),
+        ([], UNKNOWN, "no pass has ended yet"),
+        ([beat("here", 40, Outcome.FAILED, "no API")], PROBLEM, "failed 40 s ago (no API)"),
     ],
 )
-def test_a_scheduled_watch_has_to_end_its_passes(heartbeats, state, said):
+def test_a_scheduled_watch_has_to_end_its_passes(heartbeats, state, message):
     found = watch_finding(heartbeats, "here", 60, LOGS, NOW)
 
     assert found.state == state
-    assert said in found.line
+    assert message in found.line
     assert (LOGS in found.line) == (state != OK)
 
 
@@ -53,7 +53,7 @@ def test_a_watch_at_a_long_interval_is_not_late_before_its_time():
 def test_without_a_timer_here_the_watch_of_another_controller_is_shown():
     assert watch_finding([], "", 0, "", NOW) is None
     found = watch_finding([beat("there", 40)], "", 0, "", NOW)
-    assert (found.state, "last pass 40 s ago on there" in found.said) == (OK, True)
+    assert (found.state, "last pass 40 s ago on there" in found.message) == (OK, True)
 
 
 def test_status_and_doctor_show_the_last_pass(local_api):

@@ -127,14 +127,14 @@ def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet()
 def test_doctor_names_the_way_to_adopt_a_tpu(local_api):
     local_api.ready("demo")
     local_api.ready("theirs")
-    said = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
+    message = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
 
-    assert "ok foreign TPUs: theirs: left alone unless named with -e tpu=NAME" in said
+    assert "ok foreign TPUs: theirs: left alone unless named with -e tpu=NAME" in message
     assert (
-        "MEND foreign TPUs: TPU demo (us-central2-b) is in fleet.yml, but this fleet did not "
+        "FIX foreign TPUs: TPU demo (us-central2-b) is in fleet.yml, but this fleet did not "
         "create it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true"
-    ) in said
-    assert "delete.yml" not in said
+    ) in message
+    assert "delete.yml" not in message
 
 
 REFUSED = {
@@ -163,8 +163,8 @@ def test_doctor_tells_workers_that_refuse_the_key_from_those_that_are_lost(forei
     }
     found = doctor_summary({"findings": []}, answers, "pod", facts, foreign)
 
-    assert f"MEND pod-w[0-1]: refuses the ssh key: {fix}" in found["lines"]
-    assert any(line.startswith("MEND pod-w2: can't be reached") for line in found["lines"])
+    assert f"FIX  pod-w[0-1]: refuses the ssh key: {fix}" in found["lines"]
+    assert any(line.startswith("FIX  pod-w2: can't be reached") for line in found["lines"])
 
 
 def test_an_inventory_without_the_group_has_no_foreign_workers():

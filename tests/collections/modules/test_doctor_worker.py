@@ -61,7 +61,7 @@ def process(machine: Machine, pid: int, name: str, *files: Path | str, cgroup: s
 def test_a_disk_with_room_is_fine_and_one_that_is_not_there_is_passed_over(machine):
     [found] = disk_findings(machine)
     assert found.state == "ok"
-    assert "free" in found.said
+    assert "free" in found.message
     assert list(disk_findings(Machine("x", disks=("/no/such/place",)))) == []
 
 
@@ -69,8 +69,8 @@ def test_a_full_disk_is_named(machine, monkeypatch):
     full = os.statvfs_result((4096, 4096, 1000, 10, 10, 100, 50, 50, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda place: full)
     [found] = disk_findings(machine)
-    assert "(1%)" in found.said
-    assert found.mend.startswith("ansible pod-w0 -b -a 'du -xhd2")
+    assert "(1%)" in found.message
+    assert found.fix.startswith("ansible pod-w0 -b -a 'du -xhd2")
 
 
 def test_little_memory_names_the_process_that_has_the_most(machine):
@@ -78,8 +78,8 @@ def test_little_memory_names_the_process_that_has_the_most(machine):
     (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
     process(machine, 99, "python3")
     found = memory_finding(machine)
-    assert "python3 (pid 99) has" in found.said
-    assert "kill 99" in found.mend
+    assert "python3 (pid 99) has" in found.message
+    assert "kill 99" in found.fix
 
 
 def test_a_run_may_hold_the_devices_and_nobody_else(machine, tmp_path):
@@ -89,27 +89,27 @@ def test_a_run_may_hold_the_devices_and_nobody_else(machine, tmp_path):
     assert found.state == "ok"
     process(machine, 21, "jupyter", tmp_path / "dev/accel0", cgroup="0::/user.slice")
     [found] = device_findings(machine)
-    assert "jupyter (pid 21) holds" in found.said
-    assert found.mend == "ansible pod-w0 -b -a 'kill 21'"
+    assert "jupyter (pid 21) holds" in found.message
+    assert found.fix == "ansible pod-w0 -b -a 'kill 21'"
 
 
 def test_a_chip_that_is_missing_is_counted(machine, tmp_path):
     (tmp_path / "dev/accel0").unlink()
     [found] = device_findings(machine)
-    assert f"0 devices {tmp_path}/dev/accel* where 1 should be" in found.said
+    assert f"0 devices {tmp_path}/dev/accel*, expected 1" in found.message
 
 
 def test_a_lockfile_that_nobody_holds_is_to_go_and_one_that_is_held_stays(machine):
     assert lock_finding(machine).state == "ok"
     machine.lockfile.touch()
-    assert lock_finding(machine).mend == f"ansible pod-w0 -b -a 'rm {machine.lockfile}'"
+    assert lock_finding(machine).fix == f"ansible pod-w0 -b -a 'rm {machine.lockfile}'"
     process(machine, 30, "python", machine.lockfile)
-    assert "held by python (pid 30)" in lock_finding(machine).said
+    assert "held by python (pid 30)" in lock_finding(machine).message
     assert machine.lockfile.exists()
 
 
 def test_a_worker_without_a_setup_stamp_needs_setup(machine):
-    assert setup_finding(machine).mend == "ansible-playbook setup.yml --limit pod-w0"
+    assert setup_finding(machine).fix == "ansible-playbook setup.yml --limit pod-w0"
     assert list(version_findings(machine)) == []
 
 
@@ -120,32 +120,32 @@ def test_versions_are_those_of_the_stamped_environment(machine):
     ready = machine.root / "ready.json"
     ready.write_text('{"content": "x", "environment": "abc"}')
     [found] = version_findings(machine)
-    assert found.said == "Python 3.13, jax 0.12.0, jaxlib 0.12.0, libtpu 0.0.50"
+    assert found.message == "Python 3.13, jax 0.12.0, jaxlib 0.12.0, libtpu 0.0.50"
 
 
-def test_the_kernels_last_trouble_is_said():
+def test_the_kernels_recent_errors_are_reported():
     calm = ["kernel: usb 1-1: new device", "kernel: audit: rate limit"]
     assert kernel_finding(calm).state == "ok"
     found = kernel_finding([*calm, "kernel: Out of memory: Killed process 9 (python)"])
-    assert "Killed process 9 (python)" in found.said
-    assert found.mend.startswith("a smaller batch")
-    assert "anew" in kernel_finding(["blk_update_request: I/O error, dev sda"]).mend
+    assert "Killed process 9 (python)" in found.message
+    assert found.fix.startswith("a smaller batch")
+    assert "recreate its TPU" in kernel_finding(["blk_update_request: I/O error, dev sda"]).fix
 
 
-def test_libtpus_errors_of_the_last_day_are_said(machine):
-    assert libtpu_finding(machine, time.time()).said == "no log of the last day"
+def test_libtpus_errors_of_the_last_day_are_reported(machine):
+    assert libtpu_finding(machine, time.time()).message == "no log of the last day"
     machine.tpu_logs.mkdir()
     log = machine.tpu_logs / "tpu_driver.t1v.root.log.INFO.1"
     log.write_text("I1121 10:00:00 fine\nE1121 10:00:01 chip 2 is lost\n")
     (machine.tpu_logs / "tpu_driver.INFO").symlink_to(log)
-    assert libtpu_finding(machine, time.time()).said == "E1121 10:00:01 chip 2 is lost"
+    assert libtpu_finding(machine, time.time()).message == "E1121 10:00:01 chip 2 is lost"
     assert libtpu_finding(machine, time.time() + 90000).state == "ok"
 
 
 @pytest.mark.parametrize(
     ("changes", "states"),
     [
-        ({}, ["mend"]),
+        ({}, ["problem"]),
         ({"worker_id": 0}, []),
         ({"workers": 1}, []),
         ({"checkpoints": "gs://fleet/checkpoints"}, []),
@@ -162,7 +162,7 @@ def test_a_checkpoint_directory_on_each_workers_own_disk_is_reported(
     )
 
     assert [finding.state for finding in found] == states
-    if states == ["mend"]:
+    if states == ["problem"]:
         assert "runs on the 4 workers of its TPU are refused: set bucket" in found[0].line
 
 
@@ -180,7 +180,7 @@ def refusal(code: int) -> HTTPError:
 
 @pytest.mark.parametrize(
     ("answer", "state"),
-    [(None, "mend"), (refusal(403), "ok"), (refusal(500), "unseen"), (ValueError(), "unseen")],
+    [(None, "problem"), (refusal(403), "ok"), (refusal(500), "unknown"), (ValueError(), "unknown")],
 )
 def test_a_worker_that_can_write_run_records_is_a_finding(machine, answer, state):
     def write(url: str, env: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
-"""The whole of tpufleet.core.doctor: it looks at everything from the controller, changing nothing.
+"""The action plugin of tpufleet.core.doctor.
 
-Takes the inventory's variables itself, so that one that can't be evaluated is a line, not the end.
+It evaluates the inventory's variables itself, so that an invalid one is a finding, not an abort.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from ..module_utils.cloud.http import RetryPolicy
 from ..module_utils.cloud.session import ApiSettings
 from ..module_utils.schedule.run_schedule import PREFIX, ScheduleError
 from ..module_utils.schedule.timers import Systemd, keeper
-from ..module_utils.worker.doctor_finding import MEND, OK, Finding, mend, told, unseen, verdict
+from ..module_utils.worker.doctor_finding import (
+    OK,
+    PROBLEM,
+    Finding,
+    problem,
+    to_dicts,
+    unknown,
+    verdict,
+)
 from ..plugin_utils.doctor.doctor_cloud import cloud_findings
 from ..plugin_utils.doctor.doctor_controller import (
     key_finding,
@@ -58,7 +66,7 @@ _COMMAND = re.compile(r"^(.*?): ((?:python -m|ansible-\w+|gcloud|make) .*)$")
 
 
 class ActionModule(ActionBase):
-    """Looks at the controller, the cloud and the ways to the workers."""
+    """Checks the controller, the cloud and the connections to workers."""
 
     _supports_check_mode = True
     _requires_connection = False
@@ -66,17 +74,17 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Look at everything; a check that fails hinders no other."""
+        """Make all checks; one that fails stops no other."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self.validate_argument_spec(argument_spec={})
         self._vars = task_vars or {}
         self._broken: list[Finding] = []
-        findings = list(self._look(datetime.now(UTC).date()))
+        findings = list(self._check_all(datetime.now(UTC).date()))
         lines = [each.line for each in findings]
-        shown = {"changed": False, "findings": told(findings), "lines": lines}
+        shown = {"changed": False, "findings": to_dicts(findings), "lines": lines}
         return result | shown | {"msg": verdict(findings)}
 
-    def _look(self, today: date) -> Iterator[Finding]:
+    def _check_all(self, today: date) -> Iterator[Finding]:
         api = self._value("tpu_api", {})
         ssh = self._value("tpu_ssh", {})
         zones = zones_of(api)
@@ -93,7 +101,7 @@ class ActionModule(ActionBase):
         if "private_key_file" in ssh:
             yield key_finding(str(ssh["private_key_file"] or ""))
         else:
-            yield unseen("ssh key", "can't be seen without the inventory")
+            yield unknown("ssh key", "can't be checked without the inventory")
         if finding := secrets_finding(self._value("secrets", {})):
             yield finding
         groups, hostvars = self._vars.get("groups", {}), self._vars.get("hostvars", {})
@@ -106,24 +114,26 @@ class ActionModule(ActionBase):
         self, api: Mapping[str, Any], zones: list[str], fleet: Any, today: date
     ) -> Iterator[Finding]:
         wanted = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
-        # Why the inventory could not be read, if so; its line ends with what mends it.
+        # Why the inventory could not be read, if so; the line ends with the fix.
         listed = str(self._value(ERROR, ""))
         parts = _COMMAND.match(listed)
-        inventory = [mend("inventory", *(parts.groups() if parts else (listed,)))] if listed else []
+        inventory = (
+            [problem("inventory", *(parts.groups() if parts else (listed,)))] if listed else []
+        )
         if not api.get("storage_endpoint"):
-            # A cloud with an emulator tells it to its workers; they and this computer see the same.
+            # The local cloud tells workers its emulator; it is reachable from here, too.
             emulator = self._value("worker_environment", {}).get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
-        settings, trouble = self._settings(api)
+        settings, error = self._settings(api)
         if settings is None:
             known = "endpoint" in api or not listed
-            yield from [mend("project", trouble)] if known else inventory
-            why = "can't be seen without " + ("a project" if known else "the inventory")
+            yield from [problem("project", error)] if known else inventory
+            why = "can't be checked without " + ("a project" if known else "the inventory")
             for check in ("credentials", "clock", "TPU API", "zones", "quota", "bucket"):
-                yield unseen(check, why)
+                yield unknown(check, why)
             return
         found = cloud_findings(settings, zones, wanted)
-        if not any(each.state == MEND for each in found):
+        if not any(each.state == PROBLEM for each in found):
             yield from inventory
         yield from found
         answers = any(each.check == "TPU API" and each.state == OK for each in found)
@@ -148,11 +158,11 @@ class ActionModule(ActionBase):
         answers: bool,
     ) -> list[Finding]:
         if not answers:
-            return [unseen("quota", "can't be seen without the API")]
+            return [unknown("quota", "can't be checked without the API")]
         try:
             return quota_findings(open_source(api, retry=_RETRY), settings, fleet, zones, today)
         except CloudError as error:
-            return [unseen("quota", str(error))]
+            return [unknown("quota", str(error))]
 
     def _ways(self, address: str, known_hosts_file: str) -> Iterator[Finding]:
         hostvars = self._vars.get("hostvars", {})
@@ -161,13 +171,13 @@ class ActionModule(ActionBase):
         try:
             known = KnownHostsFile(known_hosts_file).read() if known_hosts_file else {}
         except CloudError as error:
-            yield mend("host keys", str(error), f"chmod 600 {known_hosts_file}")
+            yield problem("host keys", str(error), f"chmod 600 {known_hosts_file}")
             known = {}
         is_known: Callable[[str], bool] = known.__contains__
         yield from way_findings(ways, address, is_known, folded)
 
     def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
-        """Look at the watch's heartbeat, and at this computer's own timer."""
+        """Check the watch's heartbeat and this computer's timer."""
         if not fleet_state:
             return None
         name, scheduled_on, interval_s, logs = f"{PREFIX}watch", "", 0, ""
@@ -179,17 +189,19 @@ class ActionModule(ActionBase):
         try:
             heartbeats = read_heartbeats(fleet_state, api)
         except HeartbeatError as error:
-            return unseen(WATCH, str(error)) if scheduled_on else None
+            return unknown(WATCH, str(error)) if scheduled_on else None
         return watch_finding(heartbeats, scheduled_on, interval_s, logs, time.time())
 
     def _value(self, name: str, default: Any) -> Any:
-        """Evaluate a variable of the inventory; one that can't be is a finding of its own."""
+        """Evaluate an inventory variable; one that can't be evaluated is a finding."""
         if name not in self._vars:
             return default
         try:
             value = plain(self._templar.template(self._vars[name]))
         except AnsibleError as error:
             why = f"can't be evaluated: {one_line(error.message)}"
-            self._broken.append(mend(f"variable {name}", why, "$EDITOR inventory/*/group_vars/all"))
+            self._broken.append(
+                problem(f"variable {name}", why, "$EDITOR inventory/*/group_vars/all")
+            )
             return default
         return default if value is None else value

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: doctor
-short_description: Look at everything that a fleet needs, from the controller, and change nothing
+short_description: Check everything that a fleet needs from the controller
 description:
-  - Looks at versions, programs, credentials, the clock, the project, the API, zones, quota, the
-    bucket, the fleet file, the key for ssh and the ways to the workers. Each check runs though
-    another fails; what can't be seen because of another one says so.
-  - Takes the inventory's variables (C(tpu_api), C(tpu_ssh), C(tpu_fleet), C(bucket),
+  - Checks versions, programs, credentials, the clock, the project, the API, zones, quota, the
+    bucket, the fleet file, the ssh key and the connections to the workers. A check that fails stops
+    no other; one that is impossible because of another problem says so.
+  - Reads the inventory's variables (C(tpu_api), C(tpu_ssh), C(tpu_fleet), C(bucket),
     C(fleet_state), C(grant_ends)) itself, so that one that can't be evaluated is a finding.
   - Makes no request that changes anything.
 author: tpufleet
@@ -22,20 +22,20 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Look at everything
+- name: Check everything
   tpufleet.core.doctor:
-  register: doctor_seen
+  register: doctor_result
 """
 
 RETURN = r"""
 findings:
-  description: A dictionary a check, with C(check), C(state) (V(ok), V(mend) or V(unseen)), C(said)
-    and C(mend), the command that mends it.
+  description: One dictionary for each check, with C(check), C(state) (V(ok), V(problem) or
+    V(unknown)), C(message) and C(fix), the command that fixes it.
   type: list
   elements: dict
   returned: always
 lines:
-  description: The same for people, a line each.
+  description: The findings for people, one line each.
   type: list
   elements: str
   returned: always

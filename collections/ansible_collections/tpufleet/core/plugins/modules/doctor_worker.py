@@ -1,47 +1,47 @@
 #!/usr/bin/python
-"""Look at a worker that misbehaves."""
+"""The module tpufleet.core.doctor_worker."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: doctor_worker
-short_description: Look at a worker from within, and change nothing
+short_description: Check a worker from within, without changing anything
 description:
-  - Looks at the room on disks, memory, who holds the devices, libtpu's lockfile, whether
-    setup was completed, the environment's versions, and the last errors of the kernel and
-    of libtpu's log.
+  - Checks free disk space and memory, which processes hold the devices, libtpu's lockfile, whether
+    setup was completed, the versions in the environment, and recent errors of the kernel and in
+    libtpu's log.
 options:
   worker:
-    description: The worker's name in the inventory, for the commands that mend something.
+    description: The worker's name in the inventory, for the commands of fixes.
     type: str
     required: true
   device_glob:
-    description: The pattern of the device files of the chips. Empty where there are none.
+    description: The pattern of the device files of the chips. Empty if it has none.
     type: str
     default: ""
   chips:
-    description: How many there should be.
+    description: The expected number of chips.
     type: int
     default: 0
   fleet_state:
     description: The C(gs://) address of the run records, which workers should not be able to write
-      to. Empty where there is none.
+      to. Empty if the records are not in a bucket.
     type: str
     default: ""
   checkpoints:
-    description: Where runs keep their checkpoints by default, a directory or a C(gs://) address.
+    description: The default location of checkpoints, a directory or a C(gs://) address.
     type: str
     default: ""
   workers:
-    description: How many workers the TPU has.
+    description: The number of workers of the TPU.
     type: int
     default: 1
   worker_id:
-    description: Which of them this one is, from 0.
+    description: The index of this worker, from 0.
     type: int
     default: 0
   root:
-    description: Where the fleet lives on the worker.
+    description: The fleet's directory on the worker.
     type: path
     default: /opt/tpufleet
 attributes:
@@ -53,7 +53,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Look at the worker from within
+- name: Check the worker
   tpufleet.core.doctor_worker:
     worker: "{{ inventory_hostname }}"
     device_glob: "{{ tpu_device_glob }}"
@@ -62,8 +62,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: A dictionary a check, with C(check), C(state) (V(ok), V(mend) or V(unseen)), C(said)
-    and C(mend), the command that mends it.
+  description: One dictionary for each check, with C(check), C(state) (V(ok), V(problem) or
+    V(unknown)), C(message) and C(fix), the command that fixes it.
   type: list
   elements: dict
   returned: success
@@ -73,12 +73,12 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.doctor_finding import told
+from ..module_utils.worker.doctor_finding import to_dicts
 from ..module_utils.worker.doctor_machine import Machine, kernel_lines, look
 
 
 def main() -> None:
-    """Look, and tell."""
+    """Run as a module."""
     module = AnsibleModule(
         argument_spec={
             "worker": {"type": "str", "required": True},
@@ -103,7 +103,7 @@ def main() -> None:
         workers=given["workers"],
         worker_id=given["worker_id"],
     )
-    module.exit_json(changed=False, findings=told(look(machine, kernel_lines())))
+    module.exit_json(changed=False, findings=to_dicts(look(machine, kernel_lines())))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the doctor found, a line each. Pure; Python 3.9, since workers are looked at as well."""
+"""Findings of the doctor, one line each. Python 3.9: workers import this file."""
 
 from __future__ import annotations
 
@@ -6,56 +6,56 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 OK = "ok"
-MEND = "mend"
-UNSEEN = "unseen"
-_WORDS = {OK: "ok  ", MEND: "MEND", UNSEEN: "?   "}
+PROBLEM = "problem"
+UNKNOWN = "unknown"
+_WORDS = {OK: "ok  ", PROBLEM: "FIX ", UNKNOWN: "?   "}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: how it stands (OK, MEND or UNSEEN), what was seen, what mends it."""
+    """The result of one check: its state (OK, PROBLEM or UNKNOWN), a message, and the fix."""
 
     check: str
     state: str
-    said: str
-    mend: str = ""
+    message: str
+    fix: str = ""
 
     @property
     def line(self) -> str:
-        """Say it for people, on one line."""
-        text = f"{_WORDS[self.state]} {self.check}: {self.said}"
-        return " ".join((f"{text}: {self.mend}" if self.mend else text).split("\n"))
+        """Format it for people, on one line."""
+        text = f"{_WORDS[self.state]} {self.check}: {self.message}"
+        return " ".join((f"{text}: {self.fix}" if self.fix else text).split("\n"))
 
 
-def ok(check: str, said: str) -> Finding:
-    """Give a thing that is as it should be."""
-    return Finding(check, OK, said)
+def ok(check: str, message: str) -> Finding:
+    """Return a passing check."""
+    return Finding(check, OK, message)
 
 
-def mend(check: str, said: str, by: str = "") -> Finding:
-    """Give a thing that is not as it should be; ``by`` is the command, or the words hold it."""
-    return Finding(check, MEND, said, by)
+def problem(check: str, message: str, fix: str = "") -> Finding:
+    """Return a failing check; ``fix`` is the command, unless the message contains it."""
+    return Finding(check, PROBLEM, message, fix)
 
 
-def unseen(check: str, why: str) -> Finding:
-    """Give a thing that could not be looked at, because of another one."""
-    return Finding(check, UNSEEN, why)
+def unknown(check: str, why: str) -> Finding:
+    """Return a check that could not be made, because of another problem."""
+    return Finding(check, UNKNOWN, why)
 
 
-def told(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Give findings as a module's result holds them."""
+def to_dicts(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Return findings as a module's result contains them."""
     return [
-        {"check": each.check, "state": each.state, "said": each.said, "mend": each.mend}
+        {"check": each.check, "state": each.state, "message": each.message, "fix": each.fix}
         for each in findings
     ]
 
 
-def untold(results: Iterable[Mapping[str, str]]) -> list[Finding]:
-    """Read them back."""
+def from_dicts(results: Iterable[Mapping[str, str]]) -> list[Finding]:
+    """Read findings from a module's result."""
     return [Finding(**{key: str(value) for key, value in each.items()}) for each in results]
 
 
 def verdict(findings: Iterable[Finding]) -> str:
-    """Count what has to be mended: ``2 things to mend``."""
-    count = sum(each.state == MEND for each in findings)
-    return f"{count or 'no'} thing{'' if count == 1 else 's'} to mend"
+    """Count the problems: ``2 problems``."""
+    count = sum(each.state == PROBLEM for each in findings)
+    return f"{count or 'no'} problem{'' if count == 1 else 's'}"

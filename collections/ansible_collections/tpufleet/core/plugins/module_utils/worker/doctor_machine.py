@@ -1,4 +1,4 @@
-"""What the doctor sees on a worker: disk, memory, devices, setup, versions, last errors.
+"""Checks of a worker from within: disk, memory, devices, setup, versions, recent errors.
 
 Python 3.9 and the standard library, since it runs on workers. It changes nothing.
 """
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .devices import device_files, holders, open_files, program
-from .doctor_finding import Finding, mend, ok, unseen
+from .doctor_finding import Finding, ok, problem, unknown
 from .run_checkpoints import on_same_disk, try_write
 from .setup_stamp import read_stamp
 
-DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - they are only looked at
+DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - only read
 LEAST_DISK = 0.05
 LEAST_MEMORY = 0.05
 ERROR_LINES = 3
@@ -30,14 +30,15 @@ KERNEL_TROUBLE = re.compile(
     re.IGNORECASE,
 )
 LIBTPU_TROUBLE = re.compile(r"^[EF]\d{4} ")
-"""A line of level error or fatal, as glog writes it: level, month and day, time."""
+"""Lines of the levels error and fatal in glog's format: level, month and day, time."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where to look; each a directory that tests may move. ``name`` is the inventory's.
+    """A worker, by its name in the inventory, and the paths that are checked.
 
-    ``checkpoints`` is where runs keep theirs by default, ``workers`` how many the TPU has.
+    ``checkpoints`` is the default location of runs' checkpoints, ``workers`` the number of workers
+    of the TPU.
     """
 
     name: str
@@ -45,8 +46,8 @@ class Machine:
     chips: int = 0
     proc: Path = Path("/proc")
     root: Path = Path("/opt/tpufleet")
-    lockfile: Path = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own place
-    tpu_logs: Path = Path("/tmp/tpu_logs")  # noqa: S108 - libtpu's own place
+    lockfile: Path = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's default
+    tpu_logs: Path = Path("/tmp/tpu_logs")  # noqa: S108 - libtpu's default
     disks: Sequence[str] = DISKS
     fleet_state: str = ""
     checkpoints: str = ""
@@ -56,7 +57,7 @@ class Machine:
 
 
 def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
-    """Look at everything; ``kernel`` are the kernel's last lines."""
+    """Make all checks; ``kernel`` are the kernel's recent log lines."""
     found = [
         *disk_findings(machine),
         memory_finding(machine),
@@ -73,7 +74,7 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
 
 
 def disk_findings(machine: Machine) -> Iterator[Finding]:
-    """Look at the room on each file system, once each."""
+    """Check the free space of each file system once."""
     seen = set()
     free = []
     for place in machine.disks:
@@ -86,19 +87,19 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
         seen.add(device)
         share, left = room.f_bavail / room.f_blocks, room.f_bavail * room.f_frsize
         files = room.f_favail / room.f_files if room.f_files else 1.0
-        said = f"{place} has {_size(left)} free ({share:.0%})"
+        message = f"{place} has {_size(left)} free ({share:.0%})"
         if share < LEAST_DISK or files < LEAST_DISK:
-            what = said if share < LEAST_DISK else f"{place} has room for {files:.0%} of its files"
+            what = message if share < LEAST_DISK else f"{place} has {files:.0%} of its inodes free"
             by = f"ansible {machine.name} -b -a 'du -xhd2 --threshold=1G {place}' shows what is big"
-            yield mend("disk", what, by)
+            yield problem("disk", what, by)
         else:
-            free.append(said)
+            free.append(message)
     if free:
         yield ok("disk", ", ".join(free))
 
 
 def memory_finding(machine: Machine) -> Finding:
-    """Look at the memory that is left, and at who has the most where that is little."""
+    """Check the available memory; if it is low, name the process that uses most."""
     sizes = {}
     for line in _text(machine.proc / "meminfo").splitlines():
         key, _, value = line.partition(":")
@@ -107,35 +108,39 @@ def memory_finding(machine: Machine) -> Finding:
             sizes[key] = int(words[0]) * 1024
     total, left = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
     if not total:
-        return mend("memory", "/proc/meminfo can't be read", f"ansible {machine.name} -a 'free -m'")
-    said = f"{_size(left)} of {_size(total)} to be had"
+        return problem(
+            "memory", "/proc/meminfo can't be read", f"ansible {machine.name} -a 'free -m'"
+        )
+    message = f"{_size(left)} of {_size(total)} available"
     if left / total >= LEAST_MEMORY:
-        return ok("memory", said)
+        return ok("memory", message)
     size, name, pid = max(_resident(machine.proc), default=(0, "nobody", "0"))
-    said = f"{said}; {name} (pid {pid}) has {_size(size)}"
-    return mend("memory", said, f"ansible {machine.name} -b -a 'kill {pid}', if it is no run's")
+    message = f"{message}; {name} (pid {pid}) has {_size(size)}"
+    return problem(
+        "memory", message, f"ansible {machine.name} -b -a 'kill {pid}', if it is not a run's"
+    )
 
 
 def device_findings(machine: Machine) -> Iterator[Finding]:
-    """Look at the chips, and at who holds them: a run, or somebody else."""
+    """Check the number of chips, and that only runs hold them."""
     if not machine.device_glob:
-        yield ok("devices", "none are to be seen on this type")
+        yield ok("devices", "none on this type of worker")
         return
     count = len(device_files(machine.device_glob))
     if count < machine.chips:
-        said = f"{count} devices {machine.device_glob} where {machine.chips} should be"
-        yield mend("devices", said, f"ansible {machine.name} -b -m ansible.builtin.reboot")
+        message = f"{count} devices {machine.device_glob}, expected {machine.chips}"
+        yield problem("devices", message, f"ansible {machine.name} -b -m ansible.builtin.reboot")
     strangers = []
     for held in holders(machine.device_glob, machine.proc):
         pid = re.search(r"\(pid (\d+)\)", held)
         if pid and "tpufleet-run@" not in _text(machine.proc / pid[1] / "cgroup"):
             strangers.append((held, pid[1]))
     for held, pid in strangers:
-        yield mend(
-            "devices", f"{held}, and is no run", f"ansible {machine.name} -b -a 'kill {pid}'"
+        yield problem(
+            "devices", f"{held}, and is not a run", f"ansible {machine.name} -b -a 'kill {pid}'"
         )
     if count >= machine.chips and not strangers:
-        yield ok("devices", f"{count} of {machine.device_glob}, nobody but runs holds them")
+        yield ok("devices", f"{count} of {machine.device_glob}, held by no process but runs")
 
 
 def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
@@ -146,7 +151,7 @@ def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
     if machine.workers == 1 or machine.worker_id == 0 or not machine.checkpoints.startswith("/"):
         return
     if on_same_disk(machine.checkpoints, machine.root_disk):
-        yield mend(
+        yield problem(
             "checkpoints",
             f"{machine.checkpoints} is on this worker's own disk, so runs on the "
             f"{machine.workers} workers of its TPU are refused",
@@ -157,7 +162,7 @@ def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
 
 
 def lock_finding(machine: Machine) -> Finding:
-    """Look at libtpu's lockfile: without a holder it keeps the next program from the chips."""
+    """Check libtpu's lockfile: without a holder it blocks the next program from the chips."""
     check = "lockfile"
     if not machine.lockfile.exists():
         return ok(check, "none")
@@ -167,16 +172,18 @@ def lock_finding(machine: Machine) -> Finding:
         if str(machine.lockfile) in open_files(folder)
     ]
     if those or holders(machine.device_glob, machine.proc):
-        return ok(check, f"{machine.lockfile}, held by {', '.join(those) or 'who has the devices'}")
-    said = f"{machine.lockfile} is there and nobody holds it"
-    return mend(check, said, f"ansible {machine.name} -b -a 'rm {machine.lockfile}'")
+        return ok(
+            check, f"{machine.lockfile}, held by {', '.join(those) or 'the holder of the devices'}"
+        )
+    message = f"{machine.lockfile} exists and no process holds it"
+    return problem(check, message, f"ansible {machine.name} -b -a 'rm {machine.lockfile}'")
 
 
 def setup_finding(machine: Machine) -> Finding:
     """Check that setup was completed on this worker."""
     setup = f"ansible-playbook setup.yml --limit {machine.name}"
     if read_stamp(machine.root) is None:
-        return mend("setup", "setup was not completed", setup)
+        return problem("setup", "setup was not completed", setup)
     return ok("setup", "completed")
 
 
@@ -187,7 +194,7 @@ def version_findings(machine: Machine) -> Iterator[Finding]:
     if not env.is_dir():
         if told:
             setup = f"ansible-playbook setup.yml --limit {machine.name}"
-            yield mend("versions", f"there is no environment {env}", setup)
+            yield problem("versions", f"there is no environment {env}", setup)
         return
     found = {}
     for name in ("jax", "jaxlib", "libtpu"):
@@ -212,29 +219,35 @@ def records_findings(
         if getattr(error, "code", None) in (401, 403):
             yield ok(check, f"this worker cannot write to {machine.fleet_state}")
         else:
-            yield unseen(check, f"{machine.fleet_state} could not be tried: {error}")
+            yield unknown(check, f"{machine.fleet_state} could not be checked: {error}")
     except ValueError:
-        yield unseen(check, f"{machine.fleet_state} could not be tried: malformed answer")
+        yield unknown(check, f"{machine.fleet_state} could not be checked: malformed answer")
     else:
-        said = f"this worker can write to {machine.fleet_state}, so its runs can change all records"
-        yield mend(check, said, "give the workers a service account without it (docs/security.md)")
+        message = (
+            f"this worker can write to {machine.fleet_state}, so its runs can change all records"
+        )
+        yield problem(
+            check, message, "give the workers a service account without it (docs/security.md)"
+        )
 
 
 def kernel_finding(lines: Sequence[str]) -> Finding:
-    """Pick the kernel's last words of trouble."""
+    """Return the kernel's most recent errors."""
     trouble = [line.strip() for line in lines if KERNEL_TROUBLE.search(line)]
     if not trouble:
-        return ok("kernel", f"no trouble in the last {LOG_HOURS} hours")
-    said = " | ".join(trouble[-ERROR_LINES:])
-    if re.search(r"out of memory|oom-kill|killed process", said, re.IGNORECASE):
-        return mend("kernel", said, "a smaller batch, or fewer processes that load data")
-    return mend(
-        "kernel", said, "delete its TPU, then make it anew: ansible-playbook playbooks/create.yml"
+        return ok("kernel", f"no errors in the last {LOG_HOURS} hours")
+    message = " | ".join(trouble[-ERROR_LINES:])
+    if re.search(r"out of memory|oom-kill|killed process", message, re.IGNORECASE):
+        return problem("kernel", message, "a smaller batch, or fewer processes that load data")
+    return problem(
+        "kernel",
+        message,
+        "recreate its TPU: ansible-playbook playbooks/delete.yml, then playbooks/create.yml",
     )
 
 
 def libtpu_finding(machine: Machine, now: float) -> Finding:
-    """Pick the last errors in libtpu's log of the last day."""
+    """Return the most recent errors in libtpu's log of the last day."""
     trouble = []
     try:
         files = {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*") if path.is_file()}
@@ -246,11 +259,13 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
     if not trouble:
         return ok("libtpu", "no errors in its log" if recent else "no log of the last day")
     last = list(dict.fromkeys(line.strip() for line in trouble))[-ERROR_LINES:]
-    return mend("libtpu", " | ".join(last), f"ansible {machine.name} -b -m ansible.builtin.reboot")
+    return problem(
+        "libtpu", " | ".join(last), f"ansible {machine.name} -b -m ansible.builtin.reboot"
+    )
 
 
 def kernel_lines() -> list[str]:
-    """Ask the journal, or the kernel itself, for the last day's lines of warnings and worse."""
+    """Return the kernel's log lines of the last day, of level warning and worse."""
     for words in (
         ["journalctl", "--dmesg", "--priority=warning", "--no-pager", f"--since=-{LOG_HOURS}h"],
         ["dmesg", "--level=emerg,alert,crit,err,warn", "--ctime"],

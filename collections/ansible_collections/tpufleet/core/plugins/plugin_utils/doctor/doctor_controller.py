@@ -1,4 +1,4 @@
-"""What the doctor sees of this computer: versions, programs, the key for ssh."""
+"""Checks of the controller: versions, programs, the ssh key."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ...module_utils.worker.doctor_finding import Finding, mend, ok
+from ...module_utils.worker.doctor_finding import Finding, ok, problem
 from ...module_utils.worker.process import short_secrets
 
 OLDEST_PYTHON = (3, 12)
 OLDEST_CORE = (2, 19)
 MAKE_ENV = "make env, then .venv/bin/ansible-playbook"
-#: What is called by what it does for the fleet; gcloud only where IAP is the way.
+#: Programs and their Debian packages; gcloud is needed for IAP only.
 PROGRAMS = {"ssh": "openssh-client", "rsync": "rsync"}
 GCLOUD_PAGE = "https://cloud.google.com/sdk/docs/install"
 
 
 def installed(package: str) -> str:
-    """Give the version of a Python package that is installed here, empty if there is none."""
+    """Return the version of an installed Python package, empty if it is missing."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -32,16 +32,16 @@ def version_findings(
     python: tuple[int, ...] = tuple(sys.version_info[:3]),
     version: Callable[[str], str] = installed,
 ) -> Iterator[Finding]:
-    """Look at Python and at the packages that the collection needs."""
+    """Check the versions of Python and of the packages that the collection needs."""
     text = ".".join(map(str, python))
     if python < OLDEST_PYTHON:
-        yield mend("python", f"{text} ({sys.executable}) is older than 3.12", MAKE_ENV)
+        yield problem("python", f"{text} ({sys.executable}) is older than 3.12", MAKE_ENV)
     else:
         yield ok("python", f"{text} ({sys.executable})")
     core = version("ansible-core")
     numbers = tuple(int(part) for part in core.split(".")[:2] if part.isdecimal())
     if numbers < OLDEST_CORE:
-        yield mend("ansible-core", f"{core or 'none'} is older than 2.19", MAKE_ENV)
+        yield problem("ansible-core", f"{core or 'none'} is older than 2.19", MAKE_ENV)
     else:
         yield ok("ansible-core", core)
     for package in ("google-auth", "requests"):
@@ -49,52 +49,52 @@ def version_findings(
         if found:
             yield ok(package, found)
         else:
-            yield mend(package, f"is not installed for {sys.executable}", MAKE_ENV)
+            yield problem(package, f"is not installed for {sys.executable}", MAKE_ENV)
 
 
 def program_findings(
     address: str, which: Callable[[str], str | None] = shutil.which
 ) -> Iterator[Finding]:
-    """Look for the programs that the playbooks call; ``address`` is the way to the workers."""
+    """Check for the programs that the playbooks call; ``address`` is how workers are reached."""
     for program, package in PROGRAMS.items():
         found = which(program)
         if found:
             yield ok(program, found)
         else:
-            yield mend(program, "is not on the PATH", f"sudo apt-get install {package}")
+            yield problem(program, "is not on the PATH", f"sudo apt-get install {package}")
     if address == "iap":
         found = which("gcloud")
         if found:
             yield ok("gcloud", found)
         else:
-            yield mend("gcloud", "is not on the PATH, and address: iap needs it", GCLOUD_PAGE)
+            yield problem("gcloud", "is not on the PATH, and address: iap needs it", GCLOUD_PAGE)
 
 
 def key_finding(private_key_file: str) -> Finding:
-    """Look at the key for ssh: there, nobody else's to read, its public half beside it."""
+    """Check the ssh key: it exists, only its owner can read it, its public key is beside it."""
     check = "ssh key"
     if not private_key_file:
-        return ok(check, "ssh's own default (ssh_private_key_file is empty)")
+        return ok(check, "ssh's default (ssh_private_key_file is empty)")
     path = Path(private_key_file).expanduser()
-    make = "ansible-playbook playbooks/create.yml makes one"
+    create = "ansible-playbook playbooks/create.yml creates it"
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         path.open("rb").close()
     except FileNotFoundError:
-        return mend(check, f"there is no {path}", make)
+        return problem(check, f"{path} does not exist", create)
     except OSError as error:
-        return mend(check, f"{path} can't be read: {error.strerror}", f"ls -l {path}")
+        return problem(check, f"{path} can't be read: {error.strerror}", f"ls -l {path}")
     if mode & 0o077:
-        said = f"{path} has the mode {mode:04o}, so that ssh refuses it"
-        return mend(check, said, f"chmod 600 {path}")
+        message = f"{path} has the mode {mode:04o}, so ssh refuses it"
+        return problem(check, message, f"chmod 600 {path}")
     if not path.with_name(f"{path.name}.pub").is_file():
         by = f"ssh-keygen -y -f {path} > {path}.pub"
-        return mend(check, f"{path}.pub is missing", by)
+        return problem(check, f"{path}.pub is missing", by)
     return ok(check, str(path))
 
 
 def secrets_finding(secrets: Mapping[str, object]) -> Finding | None:
     """Check the secrets for trainers; None if a launch would accept them."""
-    if not (problem := short_secrets(secrets)):
+    if not (blocker := short_secrets(secrets)):
         return None
-    return mend("secrets", problem, "$EDITOR inventory/*/group_vars/all")
+    return problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")

@@ -1,4 +1,4 @@
-"""What the doctor sees of the fleet file, of quota and of the bucket."""
+"""Checks of the fleet file, the grant, quota and the bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...module_utils.cloud import errors
 from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings
 from ...module_utils.cloud.shapes import shape_of
 from ...module_utils.cloud.storage import BucketUrl
-from ...module_utils.worker.doctor_finding import Finding, mend, ok, unseen
+from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
 from ..fleet.bucket_location import location_warning
 from ..fleet.observed import match
 from ..fleet.plan import WARN_DAYS, Plan, make_plan, parse_date
@@ -18,43 +18,45 @@ from ..fleet.source import Source, list_nodes
 from ..fleet.spec import FleetEntry, parse_fleet
 from .doctor_probe import Probe, Reply, StorageProbe
 
-#: What a run does with its bucket.
+#: Permissions that a run needs for its bucket.
 RIGHTS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
 FLEET_FILE = "inventory/*/group_vars/all/fleet.yml"
 
 
 def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
-    """Read the fleet file as create.yml does."""
+    """Parse the fleet file as create.yml does; return its entries and the finding."""
     check = "fleet file"
     try:
         fleet = parse_fleet(entries)
     except errors.CloudError as error:
-        return (), mend(check, str(error), f"$EDITOR {FLEET_FILE}")
+        return (), problem(check, str(error), f"$EDITOR {FLEET_FILE}")
     if not fleet:
-        return (), mend(check, "wants no TPU yet", f"$EDITOR {FLEET_FILE}")
+        return (), problem(check, "has no TPU yet", f"$EDITOR {FLEET_FILE}")
     strange = sorted({each.specs[0].kind for each in fleet if not shape_of(each.specs[0].kind)})
     if strange:
-        said = f"the accelerator type {', '.join(strange)} is unknown here"
-        return fleet, mend(check, said, f"$EDITOR {FLEET_FILE}")
+        message = f"the accelerator type {', '.join(strange)} is unknown to tpufleet"
+        return fleet, problem(check, message, f"$EDITOR {FLEET_FILE}")
     chips = sum(shape.chips for each in fleet if (shape := shape_of(each.specs[0].kind)))
     many = f"{len(fleet)} TPU{'' if len(fleet) == 1 else 's'}"
     return fleet, ok(check, f"{many}, {chips} chips")
 
 
 def grant_finding(grant_ends: object, today: date) -> Finding | None:
-    """Count the days that the grant has left, where its end is given."""
+    """Check how many days the grant has left; None without ``grant_ends``."""
     try:
         ends = parse_date(grant_ends)
     except errors.CloudError as error:
-        return mend("grant", str(error), f"$EDITOR {FLEET_FILE}")
+        return problem("grant", str(error), f"$EDITOR {FLEET_FILE}")
     if ends is None:
         return None
     left = (ends - today).days
     if left < 0:
-        said = f"ended on {ends}: what stands is paid for"
-        return mend("grant", said, "ansible-playbook playbooks/delete.yml")
+        message = f"ended on {ends}: existing TPUs cost money"
+        return problem("grant", message, "ansible-playbook playbooks/delete.yml")
     if left <= WARN_DAYS:
-        return mend("grant", f"ends in {left} days ({ends})", "ansible-playbook playbooks/plan.yml")
+        return problem(
+            "grant", f"ends in {left} days ({ends})", "ansible-playbook playbooks/plan.yml"
+        )
     return ok("grant", f"ends in {left} days ({ends})")
 
 
@@ -70,7 +72,7 @@ def quota_findings(
         observed = match(fleet, list_nodes(source, zones), zones)
         requests = source.list_queued(zones)
     except errors.CloudError as error:
-        return [unseen("quota", str(error))]
+        return [unknown("quota", str(error))]
     found = list(quota_lines(make_plan(fleet, observed, requests, today=today), settings))
     for tpu in fleet:
         if tpu.name not in observed.present:
@@ -82,11 +84,11 @@ def quota_lines(found: Plan, settings: ApiSettings) -> Iterator[Finding]:
     """Return a finding for each quota of a plan, and for each dead request."""
     limits = _limits_page(settings)
     for entry in found.chips:
-        said = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
-        yield ok("quota", f"{said}; the limit: {limits}")
+        message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
+        yield ok("quota", f"{message}; the limit: {limits}")
     for entry in found.dead_requests:
-        said = f"{entry['words']} is dead and holds quota for nothing"
-        yield mend("quota", said, entry["fix"])
+        message = f"{entry['words']} is dead and holds quota for nothing"
+        yield problem("quota", message, entry["fix"])
     if not found.chips and not found.dead_requests:
         yield ok("quota", f"nothing holds any; the limits: {limits}")
 
@@ -98,7 +100,7 @@ def _last_refusal(source: Source, settings: ApiSettings, tpu: FleetEntry) -> Ite
         except errors.CloudError:
             continue  # the listing before has reported why the API does not answer
         if isinstance(error, errors.QuotaError):
-            yield mend("quota", str(error), f"ask for more: {_limits_page(settings)}")
+            yield problem("quota", str(error), f"ask for more: {_limits_page(settings)}")
 
 
 def _limits_page(settings: ApiSettings) -> str:
@@ -112,18 +114,20 @@ def bucket_findings(
     zones: Sequence[str],
     opener: Callable[[str, str], Probe] = StorageProbe,
 ) -> list[Finding]:
-    """Look at the bucket: there, ours to write to, in the TPUs' region."""
+    """Check the bucket: it exists, is writable, and is in the TPUs' region."""
     check = "bucket"
     if not bucket:
-        said = "none is set: checkpoints need a disk that outlives the TPUs, or bucket: gs://NAME"
-        return [ok(check, said)]
+        message = (
+            "none is set: checkpoints need a disk that outlives the TPUs, or bucket: gs://NAME"
+        )
+        return [ok(check, message)]
     try:
         place = BucketUrl.parse(bucket)
     except errors.CloudError as error:
-        return [mend(check, str(error), "$EDITOR inventory/*/group_vars/all/bucket.yml")]
+        return [problem(check, str(error), "$EDITOR inventory/*/group_vars/all/bucket.yml")]
     address = settings.storage_address
     if not address:
-        return [mend(check, f"{bucket}: this cloud has none", "python -m localcloud up")]
+        return [problem(check, f"{bucket}: this cloud has no buckets", "python -m localcloud up")]
     where = f"{address}/storage/v1/b/{quote(place.bucket, safe='')}"
     real = address == GOOGLE_STORAGE
     try:
@@ -131,46 +135,48 @@ def bucket_findings(
         there = probe.get(where)
         rights = probe.get(f"{where}/iam/testPermissions", {"permissions": RIGHTS})
     except errors.Unauthorized as error:
-        return [unseen(check, f"{bucket}: {error}")]
+        return [unknown(check, f"{bucket}: {error}")]
     except errors.CloudError as error:
-        return [mend(check, f"{bucket}: {error}", f"curl -sS -o /dev/null {address}")]
+        return [problem(check, f"{bucket}: {error}", f"curl -sS -o /dev/null {address}")]
     return list(bucket_lines(place.bucket, there, rights, zones, emulated=not real))
 
 
 def bucket_lines(
     name: str, there: Reply, rights: Reply, zones: Sequence[str], *, emulated: bool = False
 ) -> Iterator[Finding]:
-    """Judge the two answers. An emulator knows no rights, so that they are not seen there."""
+    """Check the bucket by the two answers. An emulator has no permissions to check."""
     check = "bucket"
     where = f"gs://{name}"
     if there.status == 404:
         region = zones[0].rpartition("-")[0] if zones else "REGION"
         by = f"gcloud storage buckets create {where} --location={region}"
-        yield mend(check, f"there is no {where}", by)
+        yield problem(check, f"{where} does not exist", by)
         return
     if there.status == 401:
-        yield unseen(check, f"{where}: without valid credentials")
+        yield unknown(check, f"{where}: without valid credentials")
         return
     held = rights.body.get("permissions", []) if rights.status == 200 else []
-    lacking = [right for right in RIGHTS if right not in held] if isinstance(held, list) else RIGHTS
+    missing = [right for right in RIGHTS if right not in held] if isinstance(held, list) else RIGHTS
     grant = (
         f"gcloud storage buckets add-iam-policy-binding {where} --member=MEMBER "
         "--role=roles/storage.objectAdmin"
     )
-    if there.status != 200 and lacking:
-        yield mend(check, f"{where}: {there.message}", grant)
+    if there.status != 200 and missing:
+        yield problem(check, f"{where}: {there.message}", grant)
         return
     if emulated and rights.status == 404:
-        yield ok(check, f"{where} is there; its emulator knows no rights, a launch tries to write")
-    elif lacking:
-        verbs = ", ".join(right.rpartition(".")[2] for right in lacking)
-        yield mend(check, f"{where} is not to be written to: no right to {verbs}", grant)
+        yield ok(
+            check, f"{where} exists; its emulator has no permissions, so a launch tries to write"
+        )
+    elif missing:
+        verbs = ", ".join(right.rpartition(".")[2] for right in missing)
+        yield problem(check, f"{where} is not writable: no permission to {verbs}", grant)
     else:
-        yield ok(check, f"{where} is there, to be read and written")
-    doubt = location_warning(name, there.body, zones)
-    if doubt and not emulated:
+        yield ok(check, f"{where} exists and is writable")
+    warning = location_warning(name, there.body, zones)
+    if warning and not emulated:
         region = zones[0].rpartition("-")[0]
         by = f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
-        yield mend("bucket's region", doubt, by)
+        yield problem("bucket's region", warning, by)
     elif not emulated:
-        yield ok("bucket's region", str(there.body.get("location", "not said")).lower())
+        yield ok("bucket's region", str(there.body.get("location", "not message")).lower())

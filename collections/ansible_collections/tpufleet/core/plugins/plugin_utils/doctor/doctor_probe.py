@@ -1,4 +1,4 @@
-"""Single questions to Google's APIs, asked once: what is wrong is wanted, not patience with it."""
+"""Single requests to Google's APIs without retries, so that errors show."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Reply:
 
     @property
     def message(self) -> str:
-        """The error's own words."""
+        """The error message."""
         error = errors.error_body(self.body)
         return errors.one_line(error.get("message") or f"HTTP {self.status}")
 
     @property
     def disabled(self) -> str:
-        """Name the service that is not enabled in the project; empty if that is not the trouble.
+        """The service that is not enabled in the project; empty for any other error.
 
         An ErrorInfo of reason SERVICE_DISABLED (https://cloud.google.com/apis/design/errors); the
         older APIs say accessNotConfigured instead.
@@ -53,9 +53,9 @@ class Reply:
 
 
 class Probe:
-    """Asks with the credentials of a file, or with the application-default ones if it is empty.
+    """Requests with the credentials of a file; if it is empty, with the application-default ones.
 
-    Raises Unauthorized when it is made without usable ones.
+    Raises Unauthorized if they are missing or invalid.
     """
 
     def __init__(self, address: str, credentials_file: str) -> None:
@@ -64,11 +64,11 @@ class Probe:
 
     @property
     def credentials(self) -> Any:
-        """Google's object, to be looked at."""
+        """The credentials object of google-auth."""
         return self._session.credentials
 
     def get(self, url: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """Ask once. Raises Unauthorized (no token for the credentials) and NoAnswer."""
+        """Send one GET request. Raises Unauthorized (no token for the credentials) and NoAnswer."""
         from google.auth.exceptions import GoogleAuthError, RefreshError
         from requests import exceptions as lost
 
@@ -97,7 +97,7 @@ class Probe:
 
 
 class StorageProbe(Probe):
-    """Asks Cloud Storage; an emulator without credentials."""
+    """Requests to Cloud Storage; to an emulator without credentials."""
 
     def __init__(self, address: str, credentials_file: str) -> None:
         self.address = address
@@ -106,7 +106,7 @@ class StorageProbe(Probe):
 
 def _skew(date: str | None, now: float) -> float | None:
     try:
-        # A Date is cut down to whole seconds: half of one is its middle.
+        # A Date is truncated to whole seconds, so it is half a second early on average.
         return now - parsedate_to_datetime(date or "").timestamp() - 0.5
     except (TypeError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""What the doctor sees of the ways to the workers: an open port, a known host key."""
+"""Checks of the connections to workers: an open ssh port, a known host key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils.worker.doctor_finding import Finding, mend, ok
+from ...module_utils.worker.doctor_finding import Finding, ok, problem
 
 TIMEOUT_S = 5.0
 AT_ONCE = 32
@@ -18,7 +18,7 @@ _ALIAS = re.compile(r"HostKeyAlias=([^\s'\"]+)")
 
 @dataclass(frozen=True)
 class Way:
-    """How a READY worker is reached: address and port, and its name in known_hosts (or empty)."""
+    """How a READY worker is reached. ``alias`` is its name in known_hosts, or empty."""
 
     host: str
     address: str
@@ -27,7 +27,7 @@ class Way:
 
 
 def way_of(host: str, variables: Mapping[str, Any]) -> Way:
-    """Read the inventory's word on a worker."""
+    """Return the connection of a worker from its inventory variables."""
     alias = _ALIAS.search(str(variables.get("ansible_ssh_common_args", "")))
     return Way(
         host,
@@ -38,7 +38,7 @@ def way_of(host: str, variables: Mapping[str, Any]) -> Way:
 
 
 def knock(way: Way) -> str:
-    """Open the port and close it again; say what went wrong, empty if nothing did."""
+    """Open the port and close it again; return the error, empty if there is none."""
     try:
         socket.create_connection((way.address, way.port), TIMEOUT_S).close()
     except TimeoutError:
@@ -55,16 +55,16 @@ def way_findings(
     folded: Callable[[list[str]], str],
     knocking: Callable[[Way], str] = knock,
 ) -> Iterator[Finding]:
-    """Try the way to each worker; ``folded`` says many names in few words.
+    """Check the connection to each worker; ``folded`` shortens a list of names.
 
-    Through IAP no port is tried, since that is a tunnel each.
+    With IAP no port is checked, since each would need a tunnel.
     """
     if not ways:
         yield ok("ssh", f"no worker is READY (address: {address})")
         return
     everybody = folded([way.host for way in ways])
     if address == "iap":
-        yield ok("ssh", f"{everybody} by IAP (not tried)")
+        yield ok("ssh", f"{everybody} through IAP (not checked)")
     else:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = list(pool.map(knocking, ways))
@@ -76,12 +76,12 @@ def way_findings(
             yield ok("ssh", f"{reached} ({address} address), the port is open")
         for answer, them in closed.items():
             first = f"{them[0].address} port {them[0].port}"
-            said = f"{folded([way.host for way in them])}: {answer} ({first})"
-            yield mend("ssh", said, _opening(address, answer))
-    strangers = [way.host for way in ways if way.alias and not known(way.alias)]
-    if strangers:
+            message = f"{folded([way.host for way in them])}: {answer} ({first})"
+            yield problem("ssh", message, _opening(address, answer))
+    without_key = [way.host for way in ways if way.alias and not known(way.alias)]
+    if without_key:
         by = "ansible-inventory --graph (it reads the keys), or host_keys: accept-new in tpu.yml"
-        yield mend("host keys", f"{folded(strangers)}: ssh knows no key", by)
+        yield problem("host keys", f"{folded(without_key)}: no known host key", by)
     else:
         yield ok("host keys", f"{everybody}: known")
 
@@ -89,7 +89,7 @@ def way_findings(
 def _opening(address: str, answer: str) -> str:
     if "refused" in answer:
         return (
-            "no sshd answers there: wait a minute if it boots, else recreate the TPU: "
+            "no ssh server: wait a minute if it is booting, or recreate the TPU: "
             "ansible-playbook playbooks/delete.yml -e tpu=NAME && "
             "ansible-playbook playbooks/create.yml -e tpu=NAME"
         )
@@ -98,4 +98,4 @@ def _opening(address: str, answer: str) -> str:
             "allow your address by fleet_firewall in fleet.yml, then run: "
             "ansible-playbook playbooks/create.yml; or set address: iap in tpu.yml"
         )
-    return "is this computer in the fleet's network? else address: external or iap in tpu.yml"
+    return "connect from the fleet's network, or set address: external or iap in tpu.yml"

@@ -1,10 +1,10 @@
-"""Checks of TPUs that do not belong to this fleet. Pure."""
+"""Checks of TPUs that do not belong to this fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from ...module_utils.worker.doctor_finding import Finding, mend, ok
+from ...module_utils.worker.doctor_finding import Finding, ok, problem
 from ..view.folded_names import folded
 
 CHECK = "foreign TPUs"
@@ -16,13 +16,13 @@ def adopt_command(tpu: str) -> str:
 
 
 def foreign_findings(tpus: Mapping[str, str], fleet: Collection[str]) -> Iterator[Finding]:
-    """Judge the TPUs that do not belong to this fleet: their zones by name.
+    """Check the TPUs that do not belong to this fleet.
 
-    ``fleet`` are the names in the fleet file: those were meant to belong to it.
+    ``tpus`` has their zones by name, ``fleet`` the names in the fleet file.
     """
     for name in sorted(set(tpus) & set(fleet)):
-        said = f"TPU {name} ({tpus[name]}) is in fleet.yml, but this fleet did not create it"
-        yield mend(CHECK, said, adopt_command(name))
+        message = f"TPU {name} ({tpus[name]}) is in fleet.yml, but this fleet did not create it"
+        yield problem(CHECK, message, adopt_command(name))
     others = sorted(set(tpus) - set(fleet))
     if others:
         yield ok(

@@ -1,4 +1,4 @@
-"""What is known without the inventory: variables for the doctor, which checks everything else."""
+"""Variables for the doctor where the inventory could not be read."""
 
 from __future__ import annotations
 

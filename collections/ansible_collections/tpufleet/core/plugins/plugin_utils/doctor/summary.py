@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ...module_utils.worker.doctor_finding import MEND, Finding, mend, untold, verdict
+from ...module_utils.worker.doctor_finding import PROBLEM, Finding, from_dicts, problem, verdict
 from ..view.folded_names import folded
 from .foreign import refused_key_fix
 
 Answer = Mapping[str, Any]
-#: What ssh says if a server accepts none of the keys (ssh has no exit code of its own for it).
+#: ssh's message if the server accepts none of the keys; it has no exit code of its own.
 REFUSED_KEY = "Permission denied ("
 
 
@@ -21,19 +21,27 @@ def doctor_summary(
     facts: Mapping[str, Mapping[str, Any]] | None = None,
     foreign: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Put all findings into ``lines``, with the ``verdict`` and the ``count`` of what to mend.
+    """Return ``lines`` for people, the ``verdict``, and the ``count`` of problems.
 
-    ``answers`` are what doctor_worker said, by worker; ``tpu`` is the TPU that was asked for.
-    ``facts`` are each host's inventory variables, ``foreign`` the workers of others.
+    Args:
+        here: the result of tpufleet.core.doctor.
+        answers: the results of doctor_worker, by worker.
+        tpu: the TPU that was asked for.
+        facts: each host's inventory variables.
+        foreign: the workers of TPUs that do not belong to this fleet.
     """
-    findings = [*untold(here["findings"]), *worker_findings(answers, facts or {}, foreign)]
+    findings = [*from_dicts(here["findings"]), *worker_findings(answers, facts or {}, foreign)]
     if tpu and not answers:
         named = "" if tpu == "all" else f" of TPU {tpu}"
         shown = "ansible-playbook playbooks/status.yml shows what there is"
-        findings.append(mend("workers", f"no worker{named} is READY", shown))
-    count = sum(each.state == MEND for each in findings)
-    said = verdict(findings)
-    return {"lines": [*(each.line for each in findings), said], "verdict": said, "count": count}
+        findings.append(problem("workers", f"no worker{named} is READY", shown))
+    count = sum(each.state == PROBLEM for each in findings)
+    message = verdict(findings)
+    return {
+        "lines": [*(each.line for each in findings), message],
+        "verdict": message,
+        "count": count,
+    }
 
 
 def worker_findings(
@@ -41,7 +49,7 @@ def worker_findings(
     facts: Mapping[str, Mapping[str, Any]],
     foreign: Collection[str],
 ) -> list[Finding]:
-    """Fold what many workers say alike into a line; what is wrong stands behind what is right."""
+    """Merge equal findings of several workers; problems come last."""
     alike: dict[Finding, list[str]] = {}
     lost: list[Finding] = []
     refused: dict[tuple[str, bool], list[str]] = {}
@@ -53,28 +61,28 @@ def worker_findings(
             else:
                 lost.append(_unreached(host, answer))
             continue
-        for each in untold(answer["findings"]):
+        for each in from_dicts(answer["findings"]):
             alike.setdefault(each, []).append(host)
     found = [
-        Finding(f"{folded(hosts)}: {each.check}", each.state, each.said, each.mend)
-        for each, hosts in sorted(alike.items(), key=lambda item: item[0].state == MEND)
+        Finding(f"{folded(hosts)}: {each.check}", each.state, each.message, each.fix)
+        for each, hosts in sorted(alike.items(), key=lambda item: item[0].state == PROBLEM)
     ]
     found += [
-        mend(folded(hosts), "refuses the ssh key", refused_key_fix(tpu, is_foreign))
+        problem(folded(hosts), "refuses the ssh key", refused_key_fix(tpu, is_foreign))
         for (tpu, is_foreign), hosts in refused.items()
     ]
     return found + lost
 
 
 def _unreached(host: str, answer: Answer) -> Finding:
-    said = " ".join(str(answer.get("msg") or "no answer").split())
+    message = " ".join(str(answer.get("msg") or "no answer").split())
     if not answer.get("unreachable"):
-        return mend(host, said, f"ansible-playbook setup.yml --limit {host}")
-    reason = said[max(said.rfind("ssh: "), 0) :]
+        return problem(host, message, f"ansible-playbook setup.yml --limit {host}")
+    reason = message[max(message.rfind("ssh: "), 0) :]
     tpu = host.rpartition("-w")[0]
     by = (
-        "wait a minute if it boots, else recreate its TPU: "
+        "wait a minute if it is booting, or recreate its TPU: "
         f"ansible-playbook playbooks/delete.yml -e tpu={tpu} && "
         f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
     )
-    return mend(host, f"can't be reached: {reason}", by)
+    return problem(host, f"can't be reached: {reason}", by)

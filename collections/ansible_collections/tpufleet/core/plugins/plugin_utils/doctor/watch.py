@@ -1,11 +1,11 @@
-"""Check of the watch: whether its passes end, and how. Pure."""
+"""Check of the watch: whether its passes end, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...module_utils.schedule.run_schedule import LIMIT_SECONDS
-from ...module_utils.worker.doctor_finding import Finding, mend, ok, unseen
+from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
 from ..runs.watch_heartbeat import Heartbeat, Outcome, age_text
 
 CHECK = "watch"
@@ -18,7 +18,7 @@ def watch_finding(
     logs: str,
     now: float,
 ) -> Finding | None:
-    """Judge the watch; None where there is none.
+    """Check the watch; None if there is none.
 
     Args:
         heartbeats: every controller's last pass, the newest first.
@@ -32,15 +32,15 @@ def watch_finding(
             return None
         last = heartbeats[0]
         age = age_text(now - last.ended_at)
-        said = f"last pass {age} ago on {last.controller}, not scheduled on this computer"
-        return ok(CHECK, said)
+        message = f"last pass {age} ago on {last.controller}, not scheduled on this computer"
+        return ok(CHECK, message)
     own = [each for each in heartbeats if each.controller == scheduled_on]
     if not own:
-        return unseen(CHECK, f"scheduled, but no pass has ended yet: {logs}")
+        return unknown(CHECK, f"scheduled, but no pass has ended yet: {logs}")
     age_s = now - own[0].ended_at
     if age_s > LIMIT_SECONDS + interval_s:
-        return mend(CHECK, f"no pass for {age_text(age_s)}", logs)
+        return problem(CHECK, f"no pass for {age_text(age_s)}", logs)
     if own[0].outcome is Outcome.FAILED:
         why = own[0].error or "no reason given"
-        return mend(CHECK, f"the last pass failed {age_text(age_s)} ago ({why})", logs)
+        return problem(CHECK, f"the last pass failed {age_text(age_s)} ago ({why})", logs)
     return ok(CHECK, f"last pass {age_text(age_s)} ago, took {own[0].duration_s:.0f} s")
