@@ -98,19 +98,6 @@ def test_no_field_of_a_record_is_executed_by_a_pass(local_api, fleet, tmp_path):
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_an_invalid_record_fails_the_pass_and_the_other_runs_are_acted_on(local_api, fleet):
-    keep_release(fleet)
-    write(fleet, record_fields())
-    write(fleet, ["not", "a", "record"], "broken")
-
-    result = watch(local_api)
-
-    told = flat(result)
-    assert result.returncode != 0
-    assert "it is not a JSON object" in told
-    assert "run mine: preempted: its TPU is gone: recreate" in log(fleet)
-
-
 def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fleet):
     keep_release(fleet)
     for zone in (ZONE, "europe-west4-b"):

@@ -73,10 +73,6 @@ def test_a_run_is_seen_on_the_workers_of_its_tpu_only():
     )
 
 
-def test_a_worker_that_never_had_the_run_does_not_know_it():
-    assert observed(RECORD, HOSTS, {W0: {"runs": []}}).processes[0].has_environment is False
-
-
 def test_a_tpu_that_is_not_in_the_inventory_is_gone_and_not_confirmed():
     seen = observed(RECORD, {}, {})
 
@@ -157,12 +153,6 @@ def test_a_recreated_tpu_of_this_fleet_is_launched_on(zone):
     assert decide(RECORD, seen, 100.0).action is Action.LAUNCH
 
 
-def test_two_tpus_of_this_fleet_with_the_name_in_other_zones_are_not_guessed_between():
-    hosts = workers(id_="9", zone=ELSEWHERE) | workers(id_="10", zone="us-east1-d")
-
-    assert observed(RECORD, hosts, {}).tpu_state == GONE
-
-
 def test_an_unlabelled_tpu_is_never_deleted_and_the_command_for_a_person_is_named():
     lost = workers(labels={}, tpu_state="PREEMPTED")
     told = decide(RECORD, observed(RECORD, lost, {}, tpus_of_inventory(lost, owned)), 100.0)
@@ -224,12 +214,6 @@ def test_a_lost_slice_is_reported_and_never_recreated_alone(state):
     assert (seen.tpu_state, seen.is_confirmed) == (state, True)
     assert (told.action, told.state) == (Action.NOTHING, RunState.PREEMPTED)
     assert [cause.code for cause in told.causes] == [CauseCode.TPU_STATE, CauseCode.MULTISLICE]
-
-
-def test_a_slice_that_the_inventory_does_not_list_is_gone():
-    hosts = {host: found for host, found in SLICES.items() if found["tpu_name"] == "s-0"}
-
-    assert observed(ACROSS, hosts, {}).tpu_state == GONE
 
 
 def test_a_tpu_whose_workers_are_listed_with_different_states_is_waited_for():

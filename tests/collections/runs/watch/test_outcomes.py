@@ -191,7 +191,8 @@ def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
     line = "run mine: interrupted: pod-w0: interrupted, saved: launch"
-    assert outcome.text == line
+    assert (outcome.text, outcome.failed) == (line, False)
+    assert controller.actor.playbooks == ["train.yml"]
     assert line in log(controller)
     record = controller.records.read("mine")
     event = record["history"][-1]
@@ -234,23 +235,12 @@ def test_a_run_that_is_done_is_recorded_so(controller):
     assert controller.records.read("mine")["wanted"] == "done"
 
 
-def test_the_done_marker_of_an_attempt_is_the_reason_that_is_told(controller):
-    controller.wants()
-    marker = type("Marker", (), {"attempt": 1})()
-
-    (outcome,) = controller.pass_once(
-        answers(controller, ended("1")), read_done=lambda record: marker
-    )
-
-    assert (outcome.action, outcome.state) == ("record done", "done")
-    assert why(outcome) == "its last attempt exited with 0 before its TPU was asked"
-
-
 def test_a_dry_run_logs_what_it_would_do_and_remembers_nothing(controller):
     controller.wants()
     before = controller.records.read("mine")
 
-    controller.pass_once(answers(controller, ended("75")), check=True)
+    (outcome,) = controller.pass_once(answers(controller, ended("75")), check=True)
+    assert (outcome.action, controller.actor.played) == ("launch", [])
     assert "run mine: interrupted" in log(controller)
     controller.pass_once(answers(controller, running()), check=True)
 
@@ -283,20 +273,6 @@ def test_a_playbook_that_fails_is_the_reason_that_is_told(controller, monkeypatc
 
     assert (outcome.action, outcome.failed) == ("launch", True)
     assert why(outcome) == "pod-w0: no space left"
-
-
-def test_the_fence_of_a_new_lease_is_greater_than_the_records(controller):
-    controller.wants(fence=41)
-    controller.listing = [LOST]
-    controller.actor.meanwhile.append(
-        lambda: controller.listing.__setitem__(0, replace(POD, id="8"))
-    )
-
-    (outcome,) = controller.pass_once()
-
-    fences = [play.variables.get("fence") for play in controller.actor.played]
-    assert fences[-1] == 42
-    assert (why(outcome), outcome.failed) == ("its TPU was recreated", False)
 
 
 def test_the_fence_of_a_lease_that_was_taken_often_counts(controller):
@@ -334,17 +310,6 @@ def test_a_tpu_that_could_not_be_created_tells_why(controller, monkeypatch):
     (outcome,) = controller.pass_once()
 
     assert (outcome.action, outcome.failed, why(outcome)) == ("recreate", True, "no capacity")
-
-
-def test_a_tpu_that_is_on_its_way_tells_so(controller):
-    controller.wants()
-    controller.listing = [LOST]
-    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, CREATING))
-
-    (outcome,) = controller.pass_once()
-
-    assert why(outcome) == "its TPU is CREATING; the next pass continues"
-    assert (outcome.state, outcome.failed) == ("waiting_for_tpu", False)
 
 
 def test_a_launch_on_a_recreated_tpu_that_fails_tells_why(controller, monkeypatch):

@@ -39,15 +39,6 @@ def kill(controller, run="mine"):
     controller.records.change(run, generation, {"wanted": "stopped"}, {"kind": "stopped"})
 
 
-def test_a_run_that_has_ended_by_itself_is_launched_again(controller):
-    controller.wants()
-
-    (outcome,) = controller.pass_once(answers(controller, ended("75")))
-
-    assert (outcome.action, outcome.failed) == ("launch", False)
-    assert controller.actor.playbooks == ["train.yml"]
-
-
 @pytest.mark.parametrize("spent", [{}, {"preemptions": 7}], ids=["in budget", "out of budget"])
 def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(controller, spent):
     controller.wants(attempt=3, watch=spent)
@@ -68,7 +59,8 @@ def test_a_run_that_is_done_is_recorded_done_though_another_worker_crashed(contr
 
     (outcome,) = controller.pass_once(answers(controller, ended("1", attempt=3)))
 
-    assert outcome.action == "record done"
+    assert (outcome.action, outcome.state) == ("record done", "done")
+    assert why(outcome) == "its last attempt exited with 0 before its TPU was asked"
     assert controller.actor.played == []
 
 
@@ -263,7 +255,7 @@ def test_a_lease_that_was_lost_ends_the_action_before_its_next_playbook(controll
 
 
 def test_a_tpu_that_is_ready_again_at_once_is_set_up_and_launched_on_in_the_same_pass(controller):
-    controller.wants()
+    controller.wants(fence=41)
     controller.listing = [LOST]
     recreated = replace(POD, id="8")
     controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, recreated))
@@ -276,7 +268,9 @@ def test_a_tpu_that_is_ready_again_at_once_is_set_up_and_launched_on_in_the_same
         ("setup.yml",),
         ("playbooks/push.yml", "train.yml"),
     ]
+    assert launch[-1].variables["fence"] == 42
     assert (outcome.action, outcome.failed) == ("recreate", False)
+    assert why(outcome) == "its TPU was recreated"
 
 
 def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
@@ -291,6 +285,7 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     (third,) = controller.pass_once()
 
     assert (first.state, first.failed) == ("waiting_for_tpu", False)
+    assert why(first) == "its TPU is CREATING; the next pass continues"
     assert (second.state, second.action) == ("waiting_for_tpu", "nothing")
     assert third.action == "launch"
     assert controller.actor.playbooks == [
@@ -384,13 +379,3 @@ def test_a_worker_that_stays_away_has_just_its_own_tpu_deleted(controller):
     assert outcome.action == "replace"
     assert delete.variables == {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
     assert create.variables["node_id"] == "7"
-
-
-def test_a_dry_run_shows_and_changes_nothing(controller):
-    controller.wants()
-    before = stored(controller)
-
-    (outcome,) = controller.pass_once(answers(controller, ended("75")), check=True)
-
-    assert (outcome.action, controller.actor.played) == ("launch", [])
-    assert stored(controller) == before

@@ -67,24 +67,8 @@ def deleted(controller):
     return [dict(play.variables) for play in controller.actor.played]
 
 
-def test_a_tpu_that_was_idle_for_long_enough_is_deleted_by_zone_and_id(controller):
-    assert delete_idle(controller, seconds=3500) == []
-    controller.now -= 3500
-    assert delete_idle(controller, seconds=3700) == ["pod"]
-    assert deleted(controller) == [{"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}]
-
-
 def test_a_tpu_of_which_the_fleet_says_nothing_stays(controller):
     assert delete_idle(controller, allowed=None) == []
-
-
-def test_a_dry_run_deletes_nothing(controller):
-    delete_idle(controller)
-    controller.actor.played.clear()
-
-    delete_idle(controller, check=True)
-
-    assert deleted(controller) == []
 
 
 def test_a_wanted_run_keeps_its_tpu(controller):
@@ -136,29 +120,10 @@ def test_of_two_tpus_of_the_fleet_with_one_name_none_is_deleted(controller):
     assert delete_idle(controller, hosts=hosts, all_answers=answers) == []
 
 
-def test_a_tpu_that_a_run_was_launched_on_meanwhile_stays(controller):
-    idle = RecordFolder(str(controller.fleet_state / "idle"))
-    watch = controller.watch()
-    controller.wants()
-
-    gone = Upkeep(watch, idle)._delete(TWO, controller.snapshot())
-
-    assert (gone, deleted(controller)) == (False, [])
-
-
 def test_a_tpu_stays_while_a_record_cannot_be_used(controller):
     controller.wants("hostile", tpu="{{ x }}")
 
     gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, controller.snapshot())
-
-    assert (gone, deleted(controller)) == (False, [])
-
-
-def test_a_tpu_stays_where_the_look_at_its_workers_is_outdated(controller):
-    snapshot = controller.snapshot()
-    controller.now += SNAPSHOT_VALID_S + 1
-
-    gone = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, snapshot)
 
     assert (gone, deleted(controller)) == (False, [])
 
@@ -178,8 +143,10 @@ def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "gone"), [(3599, []), (3600, ["pod"])])
-def test_a_tpu_is_deleted_when_exactly_its_time_is_over(controller, seconds, gone):
+def test_a_tpu_is_deleted_by_zone_and_id_when_exactly_its_time_is_over(controller, seconds, gone):
     assert delete_idle(controller, seconds=seconds) == gone
+    delete = {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
+    assert deleted(controller) == [delete] * len(gone)
 
 
 def test_since_when_a_tpu_is_idle_is_written_once_for_each_zone(controller):
@@ -207,6 +174,7 @@ def test_a_dry_run_names_what_it_would_delete_and_remembers_nothing(controller):
 
     assert delete_idle(controller, {"pod-w0": {"holders": [HOLDER]}}, check=True) == []
     assert delete_idle(controller, check=True) == ["pod"]
+    assert deleted(controller) == []
     assert RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}") == before
 
 
