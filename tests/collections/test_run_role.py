@@ -6,36 +6,32 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.collections.test_inventory import ROOT
 
-PLACES = """
-- hosts: localhost
-  gather_facts: false
-  vars_files: [{shared}]
-  tasks:
-    - ansible.builtin.assert:
-        that: checkpoints_location == wanted
-        quiet: true
-"""
+SHARED = ROOT / "playbooks/group_vars/all.yml"
 
 
-@pytest.mark.parametrize(
-    ("told", "place"),
-    [
+def test_checkpoints_go_to_the_bucket_if_there_is_one(tmp_path):
+    cases = [
         ({}, "/mnt/shared/checkpoints"),
         ({"shared_dir": "/nfs"}, "/nfs/checkpoints"),
         ({"bucket": "gs://mine"}, "gs://mine/checkpoints"),
         ({"bucket": "gs://mine/", "shared_dir": "/nfs"}, "gs://mine/checkpoints"),
         ({"bucket": "gs://mine", "checkpoints": "/nfs/there"}, "/nfs/there"),
-    ],
-)
-def test_checkpoints_go_into_the_bucket_if_there_is_one(tmp_path, told, place):
-    words = ["-i", "localhost,", "-e", json.dumps({**told, "wanted": place})]
-    done = played(tmp_path, PLACES.format(shared=ROOT / "playbooks/group_vars/all.yml"), *words)
+    ]
+    tasks = [
+        {
+            "ansible.builtin.assert": {"that": f"checkpoints_location == '{location}'"},
+            "vars": variables,
+        }
+        for variables, location in cases
+    ]
+    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(SHARED)]}
+
+    done = played(tmp_path, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
 
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"ok={len(cases)} " in done.stdout
 
 
 def played(

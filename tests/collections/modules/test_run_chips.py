@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -18,31 +17,18 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     WorkerPaths,
     overlap,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.chip_hosts import (
     CARRIED,
     chip_hosts,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import Observation
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
-    find_process,
     observe_run,
     tpus_of_inventory,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import (
     launch_verdict,
     one_a_worker,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
-    Outcome,
-    by_tpu,
-    lease_name,
-    waits_for,
 )
 
 from tests.collections.runs.records import ZONE, run_record
@@ -195,61 +181,6 @@ def test_a_chips_kill_looks_at_its_own_device_and_the_lockfile_waits_for_all(
 
     assert "accel1" in left[0]
     assert (taken, lock.exists()) == (False, True)
-
-
-def test_the_watch_sees_a_run_of_another_chip_as_none_of_its_business():
-    other = {"run": "b", "active": True, "launched": {"chip": 1}, "state": "training"}
-
-    assert find_process("pod-w0", "a", {"runs": [other]}, chip=0).other_run == ""
-    assert find_process("pod-w0", "a", {"runs": [other]}, chip=1).other_run == "b"
-    assert find_process("pod-w0", "a", {"runs": [other]}).other_run == "b"
-
-
-def test_the_watch_launches_the_chip_again_that_the_record_names():
-    processes = (ProcessStatus("pod-w0", RunState.LOST),)
-    observed = Observation("READY", processes, address="pod")
-
-    def variables(chip):
-        record = run_record(chip=chip)
-        (train,) = plays_of(Action.LAUNCH, record, observed, Path("/kept"), "gs://b", fence=1)
-        return train.variables
-
-    assert (variables(2)["per_chip"], variables(2)["chip"]) == (True, 2)
-    assert "per_chip" not in variables(-1)
-
-
-RUNS = {
-    "a-c0": run_record("a-c0", tpu="a", chip=0, wanted_since=5, wanted="stopped"),
-    "a-c1": run_record("a-c1", tpu="a", chip=1, wanted_since=5),
-    "b": run_record("b", tpu="b", wanted="stopped"),
-    "old": run_record("old", tpu="a", wanted_since=3),
-    "over": run_record("over", tpu="a", wanted_since=2, wanted="stopped"),
-}
-
-
-def test_runs_of_one_tpu_are_acted_on_one_after_the_other_the_latest_first():
-    groups = [[record.run for record in group] for group in by_tpu(RUNS.values())]
-
-    assert groups == [["a-c0", "a-c1", "old", "over"], ["b"]]
-    assert lease_name(RUNS["a-c0"]) == lease_name(RUNS["old"]) != lease_name(RUNS["b"])
-
-
-@pytest.mark.parametrize(
-    ("run", "action", "code"),
-    [
-        ("a-c1", "launch", ""),
-        ("old", "launch", "other_run_launched"),
-        ("old", "restart", "other_run_launched"),
-        ("a-c1", "recreate", "tpu_recreated_for"),
-        ("old", "nothing", ""),
-        ("over", "recreate", ""),
-    ],
-)
-def test_what_a_pass_did_for_one_run_is_not_done_to_it_by_another_of_its_tpu(run, action, code):
-    outcome = Outcome("a-c0", RunState.LOST, action=Action(action))
-    expected = Cause.of(CauseCode(code), run="a-c0") if code else None
-
-    assert waits_for(RUNS[run], [outcome], RUNS) == expected
 
 
 def test_a_run_of_one_chip_is_whole_with_its_one_worker():
