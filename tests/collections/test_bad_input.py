@@ -74,7 +74,7 @@ def test_a_wrong_zone_gets_the_zones_that_have_tpus(client, scripted):
     assert "Location us-central9-z is not found" in str(caught.value)
 
 
-def test_a_wrong_project_says_how_to_find_ones_own(client, scripted):
+def test_an_unknown_project_is_reported_with_how_to_list_projects(client, scripted):
     refusal = "Permission denied on resource project local-fleet"
     scripted.answerer = refusing(403, refusal, zones_too=False, zone_is=False)
     with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows which are"):
@@ -85,7 +85,7 @@ def test_a_wrong_project_says_how_to_find_ones_own(client, scripted):
     "resource",
     ["project mine", "'projects/mine'", "'//tpu.googleapis.com/projects/mine/locations/z'"],
 )
-def test_a_project_that_refuses_its_list_says_how_to_find_ones_own(client, scripted, resource):
+def test_a_forbidden_project_is_reported_with_how_to_list_projects(client, scripted, resource):
     scripted.script = [error(403, f"Permission 'tpu.nodes.list' denied on resource {resource}")]
     with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows which are"):
         client.list_nodes()
@@ -137,7 +137,7 @@ def test_missing_credentials_name_the_command_that_gets_some(scripted, tmp_path,
     assert "gcloud auth application-default login" in done["msg"]
 
 
-def test_a_token_is_nowhere_in_what_the_playbooks_say_at_the_highest_verbosity(
+def test_no_token_is_printed_at_the_highest_verbosity(
     environment,  # noqa: F811
     scripted: ScriptedApi,
     tmp_path,

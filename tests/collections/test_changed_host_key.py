@@ -41,7 +41,7 @@ def said_by_ssh(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
     return done.stderr
 
 
-def test_the_known_key_is_taken_without_a_question(tmp_path):
+def test_a_known_host_key_is_accepted_without_a_prompt(tmp_path):
     said = said_by_ssh(tmp_path, new_key(tmp_path / "host"))
     assert "is known and matches the ED25519 host key" in said
     assert "Permission denied" in said

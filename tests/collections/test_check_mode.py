@@ -158,7 +158,7 @@ def played(api: LocalApi, task: dict, tmp_path: Path) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("key", TABLE)
-def test_check_asks_for_no_change_and_the_second_run_makes_none(cloud, tmp_path, key):
+def test_check_mode_and_a_second_run_change_nothing(cloud, tmp_path, key):
     options, changing = TABLE[key]
     furnish(cloud, key)
     before = len(changes(cloud.log()))

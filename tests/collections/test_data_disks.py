@@ -86,7 +86,7 @@ def test_a_disk_that_is_not_there_and_not_to_be_made_is_googles_no(api):
     assert done.reason == "not_found"
 
 
-def test_a_disk_that_is_too_small_says_how_to_make_it_larger(api):
+def test_a_disk_that_is_too_small_is_reported_with_the_fix(api):
     make(api, POD)
     (done,) = make(api, POD | {"name": "next", "data_disks": [CORPUS | {"size_gb": 80}]})
     assert "has 50 GB, expected 80" in done.msg

@@ -102,7 +102,7 @@ def test_a_request_without_a_creation_time_is_never_deleted(client, scripted):
     assert set(scripted.methods()) == {"GET"}
 
 
-def test_a_request_that_is_made_anew_while_its_tpu_goes_is_not_deleted(client, scripted):
+def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted):
     queue = f"projects/{PROJECT}/locations/{ZONE}/queuedResources/demo"
     there = {"nodes": node(queuedResource=queue), "queuedResources": request()}
 

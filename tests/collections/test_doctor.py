@@ -89,7 +89,7 @@ def test_an_old_python_and_an_old_core_are_fixed_by_the_environment():
     assert found[2].startswith("FIX  google-auth: is not installed")
 
 
-def test_what_runs_these_tests_is_new_enough():
+def test_the_test_environment_passes_the_version_check():
     assert verdict(version_findings()) == "no problems"
 
 
@@ -131,7 +131,7 @@ def test_an_api_that_is_off_is_enabled_by_gcloud():
     assert found.fix == "gcloud services enable tpu.googleapis.com --project=my-project"
 
 
-def test_a_right_that_is_missing_is_not_taken_for_an_api_that_is_off():
+def test_a_missing_permission_is_not_reported_as_a_disabled_api():
     refused = Reply(403, {"error": {"code": 403, "message": "Permission 'tpu.x' denied"}})
     assert "Permission 'tpu.x' denied: gcloud projects" in api_finding(refused, SETTINGS).line
 
@@ -223,7 +223,7 @@ def test_quota_is_reported_by_type_and_zone_with_dead_requests(client, scripted)
     assert "holds quota for nothing: ansible-playbook playbooks/delete.yml -e tpu=demo" in line
 
 
-def test_a_creation_that_met_a_quota_is_told(client, scripted):
+def test_a_creation_that_exceeded_a_quota_is_reported(client, scripted):
     message = "Quota limit 'TPUV4sPerProjectPerZone' has been exceeded. Limit: 0 in zone."
     failed = {
         "name": "projects/local-fleet/locations/us-central2-b/operations/1",
@@ -261,7 +261,7 @@ def test_a_bucket_is_there_writable_and_near(there, rights, message):
     assert all(words in line for words, line in zip(message, found, strict=True)), found
 
 
-def test_a_bucket_is_looked_at_without_a_change(scripted, monkeypatch):
+def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [Say({"location": "US-CENTRAL2"}), error(404, "not here")]
     found = bucket_findings(ApiSettings.of(scripted.api), "gs://mine/x", ["us-central2-b"])
@@ -272,7 +272,7 @@ def test_a_bucket_is_looked_at_without_a_change(scripted, monkeypatch):
 # --- ways ------------------------------------------------------------------------------------
 
 
-def test_ports_are_tried_and_workers_that_answer_alike_are_one_line():
+def test_workers_with_the_same_port_result_share_a_line():
     ways = [Way(f"pod-w{n}", f"198.51.100.{n}", 22, f"id-w{n}") for n in range(4)]
     answers = {"pod-w3": "no answer"}
     found = lines(

@@ -115,7 +115,7 @@ def test_an_inventory_that_cannot_be_read_ends_a_playbook_unless_asked_to_report
     assert "PLAY" not in done.stdout
 
 
-def test_no_quota_is_told_by_what_holds_it(local_api: LocalApi):
+def test_an_exceeded_quota_names_what_holds_it(local_api: LocalApi):
     local_api.ready("old")
     viewed = {**environment_of(local_api), "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
     done = play(viewed, DOCTOR, "-e", "bucket=")
@@ -126,7 +126,7 @@ def test_no_quota_is_told_by_what_holds_it(local_api: LocalApi):
     assert not re.search(r" request (PATCH|PUT|DELETE) ", local_api.log())
 
 
-def test_a_fleet_file_with_a_mistake_hides_nothing_else(tmp_path, scripted):
+def test_an_invalid_fleet_file_hides_no_other_finding(tmp_path, scripted):
     scripted.answerer = lambda asked: Say(PLACES if asked.path.endswith("/locations") else {})
     inventory = inventory_of(scripted, tmp_path, [{"name": "pod", "zoned": "x"}])
     done = play(bare(tmp_path), DOCTOR, inventory=inventory)
@@ -134,7 +134,7 @@ def test_a_fleet_file_with_a_mistake_hides_nothing_else(tmp_path, scripted):
     assert any(line.startswith("ok zones") for line in doctor_lines(done))
 
 
-def test_a_tpu_that_is_not_there(tmp_path, scripted):
+def test_a_tpu_without_ready_workers_is_named(tmp_path, scripted):
     scripted.answerer = lambda asked: Say(PLACES if asked.path.endswith("/locations") else {})
     inventory = inventory_of(scripted, tmp_path)
     done = play(bare(tmp_path), DOCTOR, "-e", "tpu=gone", inventory=inventory)

@@ -47,7 +47,7 @@ def same(spec: dict[str, Any], told: dict[str, Any], where: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_takes_what_is_documented(monkeypatch, name):
+def test_a_module_accepts_the_documented_options(monkeypatch, name):
     taken: dict[str, Any] = {}
 
     class Stop(Exception):  # noqa: N818  it ends the module, and is no error
@@ -66,7 +66,7 @@ def test_a_module_takes_what_is_documented(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_an_action_takes_what_is_documented(name):
+def test_an_action_accepts_the_documented_options(name):
     spec = dict(plugin("action", name)._SPEC)
     told = documented(name)
     spec["api"], told["api"] = ({"type": "dict", "required": True}, dict(told["api"]))

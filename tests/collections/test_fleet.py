@@ -86,7 +86,7 @@ def test_a_fleet_of_another_shape_is_refused(fleet):
         parse_fleet(fleet)
 
 
-def test_data_disks_are_names_to_read_only_unless_said_otherwise():
+def test_data_disks_are_read_only_by_default():
     disks = ["corpus", {"name": "scratch", "mode": "read-write"}]
     (tpu,) = parse_fleet([DEMO | {"accelerator_type": "v4-8", "data_disks": disks}])
     assert tpu.specs[0].data_disks == (Disk("corpus"), Disk("scratch", writable=True))
@@ -104,12 +104,12 @@ def test_two_tpus_of_one_name_are_refused():
         parse_fleet([DEMO, DEMO])
 
 
-def test_a_name_that_the_fleet_lacks_is_answered_with_those_it_has():
+def test_an_unknown_fleet_entry_is_reported_with_the_existing_ones():
     with pytest.raises(NotConfigured, match=r"no TPU 'dmeo'; it has demo"):
         select(parse_fleet([DEMO]), "dmeo")
 
 
-def test_what_exists_and_is_not_in_the_fleet_is_unwanted():
+def test_tpus_outside_the_fleet_file_are_unwanted():
     seen = match(parse_fleet([DEMO]), [parse_node(node()), parse_node(node("old"))], ["-"])
     assert (list(seen.present), [each.name for each in seen.unwanted]) == (["demo"], ["old"])
 
@@ -133,7 +133,7 @@ def test_a_name_in_two_zones_is_never_deleted_on_a_guess():
     assert [node.id for node in find(nodes, "demo", "us-east1-d")] == ["2"]
 
 
-def test_a_name_that_no_tpu_has_is_answered_with_those_that_are_there():
+def test_an_unknown_tpu_name_is_reported_with_the_existing_ones():
     nodes = [parse_node(node()), parse_node(node("pod"))]
     with pytest.raises(NotConfigured, match=r"there are demo \(.*\), pod \("):
         find(nodes, "dmeo")
@@ -142,7 +142,7 @@ def test_a_name_that_no_tpu_has_is_answered_with_those_that_are_there():
     assert find(nodes, "gone", known=True) == []
 
 
-def test_no_capacity_in_one_zone_goes_on_to_the_next(client, scripted):
+def test_a_zone_without_capacity_is_skipped(client, scripted):
     full = {"done": True, "error": {"code": 8, "message": "There is no more capacity"}}
     made: list[str] = []
 
@@ -161,7 +161,7 @@ def test_no_capacity_in_one_zone_goes_on_to_the_next(client, scripted):
     assert (done.zone, made) == ("us-central2-b", ["us-east1-d", "us-central2-b"])
 
 
-def test_no_capacity_anywhere_is_waited_for_as_long_as_was_said(client, scripted, clock):
+def test_missing_capacity_is_waited_for_until_the_timeout(client, scripted, clock):
     full = {"done": True, "error": {"code": 8, "message": "There is no more capacity"}}
     scripted.answerer = lambda asked: (
         Say(full) if asked.method == "POST" else error(404, "not found")
@@ -238,7 +238,7 @@ def test_a_queued_tpu_comes_through_the_queue_once_and_goes_with_its_request(loc
     assert (gone.failed, api.list_nodes().entries, api.list_queued_resources()) == (False, [], [])
 
 
-def test_a_queued_tpu_that_was_preempted_is_asked_for_anew(local_api: LocalApi):
+def test_a_queued_tpu_that_was_preempted_is_requested_again(local_api: LocalApi):
     api = cloud_of(local_api)
     first = made(api)
     assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
@@ -248,7 +248,7 @@ def test_a_queued_tpu_that_was_preempted_is_asked_for_anew(local_api: LocalApi):
     assert second.node["id"] != first.node["id"]
 
 
-def test_a_queued_tpu_that_was_deleted_by_itself_is_asked_for_anew(local_api: LocalApi):
+def test_a_queued_tpu_that_was_deleted_is_requested_again(local_api: LocalApi):
     api = cloud_of(local_api)
     made(api)
     local_api.ended(local_api.delete("demo"))

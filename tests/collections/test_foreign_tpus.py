@@ -37,7 +37,7 @@ def groups_of(environment) -> dict[str, list[str]]:
     return {name: group.get("hosts", []) for name, group in told.items() if name != "_meta"}
 
 
-def test_the_inventory_lists_workers_of_others_and_says_that_they_are(environment):
+def test_the_inventory_lists_foreign_workers_in_a_group(environment):
     groups = groups_of(environment)
 
     assert sorted(groups["foreign"]) == ["old-w0", "theirs-w0", "theirs-w1"]
@@ -80,7 +80,7 @@ def test_status_folds_the_tpus_of_others_into_one_line(environment, tmp_path):
     }
 
 
-def test_status_folds_them_where_there_is_no_other_tpu(local_api):
+def test_status_folds_foreign_tpus_without_own_ones(local_api):
     local_api.ready("theirs")
     done = play(environment_of(local_api), "playbooks/status.yml", *NO_SSH)
 
@@ -88,7 +88,7 @@ def test_status_folds_them_where_there_is_no_other_tpu(local_api):
     assert "not of this fleet: 1 TPU, theirs" in flat(done)
 
 
-def test_no_foreign_tpu_is_no_line():
+def test_without_foreign_tpus_there_is_no_line():
     assert foreign_line({}) == ""
 
 
@@ -102,7 +102,7 @@ def test_a_run_on_a_tpu_of_others_is_stopped_by_its_name_alone(environment, loca
     assert "old-w0" not in done.stdout
 
 
-def test_train_on_an_unmanaged_tpu_says_that_the_watch_cannot_recreate_it(environment):
+def test_train_on_an_unmanaged_tpu_warns_that_the_watch_cannot_recreate_it(environment):
     words = ("-e", "run=mine", "-e", "command=true", *NO_SSH)
     named = play(environment, "train.yml", *words, "-e", "tpu=theirs")
     ours = play(environment, "train.yml", *words, "-e", "tpu=demo")
@@ -154,7 +154,7 @@ REFUSED = {
         ([], "ansible-playbook playbooks/create.yml -e tpu=pod adds this computer's key"),
     ],
 )
-def test_doctor_tells_workers_that_refuse_the_key_from_those_that_are_lost(foreign, fix):
+def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, fix):
     facts = {f"pod-w{index}": {"tpu_name": "pod"} for index in range(3)}
     answers = {
         "pod-w0": REFUSED,

@@ -44,7 +44,7 @@ def test_a_written_worker_is_read_again(tmp_path):
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
 
 
-def test_a_worker_keeps_the_keys_it_was_met_with(tmp_path):
+def test_a_worker_keeps_its_first_host_keys(tmp_path):
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost("1-w0", {"ssh-ed25519": ED25519})])
     file.add([KnownHost("1-w0", {"ssh-ed25519": "other"})])
@@ -75,7 +75,7 @@ def test_lines_of_others_survive(tmp_path):
         {"other": ED25519},
     ],
 )
-def test_what_is_no_key_of_its_type_is_not_believed(attributes):
+def test_an_invalid_host_key_is_ignored(attributes):
     assert known_host("1-w0", attributes) is None
 
 
@@ -86,7 +86,7 @@ def remembered(client, file):
     )
 
 
-def test_one_request_tells_the_keys_of_all_workers(client, scripted):
+def test_one_request_returns_the_keys_of_all_workers(client, scripted):
     scripted.script = [published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})]
     assert [host.alias for host in published_keys(client.guest_attributes, parse_node(node()))] == [
         "4711-w0",
@@ -126,7 +126,7 @@ def test_known_workers_are_not_asked_again(client, scripted, tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["plain", "with space", "100%", "it's"])
-def test_ssh_understands_the_options_as_they_are_written(tmp_path, folder):
+def test_ssh_accepts_the_options(tmp_path, folder):
     path = tmp_path / folder / "known_hosts"
     words = ssh_options(str(path), "1-w0", accept_new=False)
     seen = subprocess.run(

@@ -51,7 +51,7 @@ def test_ssh_goes_through_gclouds_tunnel_to_the_guests_own_name(listed, scripted
     ]
 
 
-def test_workers_met_without_their_names_are_asked_for_them_when_iap_needs_them(
+def test_names_of_known_workers_are_requested_when_iap_needs_them(
     listed,  # noqa: F811
     scripted,
 ):
@@ -65,7 +65,7 @@ def test_workers_met_without_their_names_are_asked_for_them_when_iap_needs_them(
     assert scripted.methods() == ["GET"]
 
 
-def test_a_name_is_added_to_the_keys_that_a_worker_was_met_with(tmp_path):
+def test_a_name_is_added_to_a_worker_s_known_keys(tmp_path):
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost("1-w0", {"ssh-ed25519": "AAAA"}), KnownHost("1-w1", {"ssh-rsa": "CCCC"})])
     file.add([KnownHost("1-w0", {"ssh-ed25519": "BBBB"}, "guest")])
@@ -75,7 +75,7 @@ def test_a_name_is_added_to_the_keys_that_a_worker_was_met_with(tmp_path):
     }
 
 
-def test_os_login_without_a_user_says_how_to_find_it(listed, scripted):  # noqa: F811
+def test_os_login_without_a_user_is_reported_with_the_fix(listed, scripted):  # noqa: F811
     assert "gcloud compute os-login describe-profile" in the_line(listed(os_login=True))
     assert scripted.asked == []
 

@@ -87,7 +87,7 @@ def the_line(result: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
-def test_workers_stand_in_their_groups_with_their_variables(listed, scripted):
+def test_workers_are_in_their_groups_with_their_variables(listed, scripted):
     scripted.answerer = answering(node(), node("old", state="PREEMPTED"))
     result = listed(ssh_user="me")
     inventory = the_inventory(result)
@@ -180,7 +180,7 @@ def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_pat
     assert not owned.exists()
 
 
-def test_what_the_plugin_builds_is_listed_as_it_is_and_free_text_is_not(listed, scripted):
+def test_only_free_text_is_marked_unsafe(listed, scripted):
     scripted.answerer = answering(node(labels={"good": "text"}))
     told = json.loads(listed().stdout)["_meta"]["hostvars"]["demo-w0"]
     assert told.pop("tpu_labels") == {"good": {"__ansible_unsafe": "text"}}
@@ -264,7 +264,7 @@ def test_a_filter_that_cant_be_evaluated_leaves_the_tpu_out_with_a_warning(liste
 
 
 @pytest.mark.parametrize("filters", [["tpu_labels.owner == 'ada'"], ["tpu_name"]])
-def test_a_strict_filter_and_one_that_is_no_condition_are_one_line(listed, scripted, filters):
+def test_a_failing_strict_filter_and_an_invalid_filter_are_one_line(listed, scripted, filters):
     scripted.answerer = answering(node())
     assert "filters: " in the_line(listed(strict=True, filters=filters))
 
@@ -297,7 +297,7 @@ def test_a_damaged_cache_is_not_used(listed, scripted, tmp_path):
     assert scripted.methods().count("GET") == 2
 
 
-def test_a_cache_of_another_project_is_not_believed(listed, scripted, tmp_path):
+def test_a_cache_of_another_project_is_ignored(listed, scripted, tmp_path):
     scripted.answerer = answering(node())
     caching = {
         "cache": True,
@@ -366,7 +366,7 @@ def test_the_local_cloud_that_is_not_up_is_one_line_with_its_command(tmp_path):
     assert told(str(tmp_path)) == f"sudo env TPUFLEET_LOCALCLOUD_DIR={tmp_path} {python} up"
 
 
-def test_google_cloud_unconfigured_says_what_to_fill_in():
+def test_an_unconfigured_google_cloud_names_the_settings():
     line = the_line(ansible("ansible-inventory", "-i", "inventory/gcp", "--graph"))
     assert "Set yours in inventory/gcp/tpu.yml" in line
     assert "-i inventory/local" in line

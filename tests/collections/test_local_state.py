@@ -5,7 +5,7 @@ from pathlib import Path
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.local_state import local_state_dir
 
 
-def test_it_is_beside_records_that_are_here():
+def test_local_state_is_beside_local_records():
     assert local_state_dir("/home/me/tpufleet/.tpufleet") == "/home/me/tpufleet/.tpufleet"
 
 

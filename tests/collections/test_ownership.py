@@ -127,7 +127,7 @@ def test_create_leaves_the_tpu_of_another_fleet_alone_even_if_it_is_to_adopt():
         assert "belongs to the fleet 'other', not to lab" in adoption_blocker(other, "lab", adopt)
 
 
-def test_create_takes_a_tpu_without_an_owner_only_if_it_is_to_adopt():
+def test_create_changes_a_tpu_without_an_owner_only_with_adopt():
     made_by_hand = replace(NODE, labels={})
 
     assert "-e tpu=demo -e adopt=true" in adoption_blocker(made_by_hand, "lab", False)

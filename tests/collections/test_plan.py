@@ -34,7 +34,7 @@ def planned(fleet, nodes=(), requests=(), **more):
     )
 
 
-def test_what_is_missing_is_counted_in_chips_by_quota():
+def test_missing_tpus_are_counted_in_chips_per_quota():
     found = planned([DEMO | {"name": "sweep", "count": 2, "spot": True}])
     assert [entry["name"] for entry in found.missing] == ["sweep-0", "sweep-1"]
     assert found.chips == [
@@ -55,13 +55,13 @@ def test_a_disk_that_would_be_made_is_a_line_of_its_own():
     assert "nothing to do: the fleet is as desired" not in lines
 
 
-def test_a_preempted_tpu_would_be_made_anew_and_holds_no_chips():
+def test_a_preempted_tpu_would_be_recreated_and_holds_no_chips():
     found = planned([DEMO], [node(state="PREEMPTED")])
     assert found.missing[0]["why"] == "the existing one is PREEMPTED"
     assert (found.chips[0]["held"], found.chips[0]["wanted"]) == (0, 8)
 
 
-def test_what_differs_and_what_is_unwanted_is_named():
+def test_different_and_unwanted_tpus_are_listed():
     lines = " ".join(planned([DEMO], [node(acceleratorType="v4-8"), node("old", id="2")]).lines())
     assert "exists but differs: accelerator_type is v4-8, expected v4-16" in lines
     assert (
@@ -80,7 +80,7 @@ def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it(
     assert "holds quota for nothing: no more capacity" in " ".join(found.lines())
 
 
-def test_a_request_that_waits_is_said_and_one_with_its_tpu_is_not():
+def test_a_waiting_request_is_listed_and_a_fulfilled_one_is_not():
     wanted = replace(WANTED, name="soon", tpu=replace(TPU, name="soon"))
     found = planned([], [node()], [request(), request("ACCEPTED", wanted=wanted)])
     assert [entry["name"] for entry in found.waiting_requests] == ["soon"]
@@ -103,7 +103,7 @@ def test_the_grants_end_is_counted_and_warned_about_from_seven_days_on(ends, lef
     assert all(words in found.warnings[0] for words in warned)
 
 
-def test_what_is_no_day_is_named():
+def test_an_invalid_date_is_named():
     with pytest.raises(NotConfigured, match="grant_ends: expected a day"):
         parse_date("soon")
     assert parse_date("") is None
@@ -137,7 +137,7 @@ BUCKETS = [
 
 
 @pytest.mark.parametrize(("found", "said"), BUCKETS)
-def test_a_bucket_in_another_region_than_the_tpus_is_said(found, said):
+def test_a_bucket_in_another_region_is_reported(found, said):
     doubt = location_warning("mine", found, ["us-central2-b"])
     assert said in doubt
     assert bool(said) == bool(doubt)

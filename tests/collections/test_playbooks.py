@@ -132,7 +132,7 @@ def test_yes_deletes_the_named_one_only(environment, local_api):
     assert names == ["demo"]
 
 
-def test_a_tpu_of_the_fleet_that_is_gone_already_is_no_failure_and_a_slip_of_the_pen_is_one(
+def test_deleting_an_absent_tpu_of_the_fleet_succeeds_and_an_unknown_name_fails(
     environment, local_api
 ):
     local_api.ready("old")
@@ -146,9 +146,7 @@ def test_a_tpu_of_the_fleet_that_is_gone_already_is_no_failure_and_a_slip_of_the
 
 
 @pytest.mark.parametrize("verb", ["create", "delete"])
-def test_a_limit_that_leaves_out_the_controller_does_nothing_and_says_so(
-    environment, local_api, verb
-):
+def test_a_limit_without_the_controller_is_a_warning(environment, local_api, verb):
     local_api.ready("demo")
     said = (f"playbooks/{verb}.yml", "-e", "yes=true", "--limit", "tpu_demo", "--check")
     viewed = {**environment, "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
@@ -158,7 +156,7 @@ def test_a_limit_that_leaves_out_the_controller_does_nothing_and_says_so(
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_yes_false_is_no_yes(environment, local_api):
+def test_yes_false_deletes_nothing(environment, local_api):
     local_api.ready("demo", labels=OURS)
     assert play(environment, "playbooks/delete.yml", "-e", "yes=false").returncode != 0
     assert local_api.node("demo")["state"] == "READY"
@@ -179,7 +177,7 @@ def delete_by_id(environment, node_id: str, zone: str = "us-central2-b"):
     return play(environment, "playbooks/delete.yml", *said)
 
 
-def test_a_delete_by_id_takes_the_one_tpu_and_a_second_one_finds_it_gone(environment, local_api):
+def test_a_delete_by_id_deletes_one_tpu_and_may_be_repeated(environment, local_api):
     node = local_api.ready("demo", labels=OURS)
     for _ in range(2):
         done = delete_by_id(environment, node["id"])
@@ -195,9 +193,7 @@ def test_a_delete_by_id_takes_the_one_tpu_and_a_second_one_finds_it_gone(environ
         ({LABEL: "others"}, "", "it belongs to the fleet 'others'"),
     ],
 )
-def test_a_delete_by_id_leaves_every_other_tpu_alone_and_says_so(
-    environment, local_api, labels, node_id, why
-):
+def test_a_delete_by_id_deletes_no_other_tpu(environment, local_api, labels, node_id, why):
     node = local_api.ready("demo", labels=labels)
     done = delete_by_id(environment, node_id or node["id"])
     assert done.returncode != 0
@@ -283,7 +279,7 @@ def test_the_name_at_the_terminal_deletes(environment, local_api):
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
 
 
-def test_the_module_is_told_the_api_by_the_inventory_and_is_idempotent(environment, tmp_path):
+def test_a_module_uses_the_inventory_s_api_and_is_idempotent(environment, tmp_path):
     task = tmp_path / "task.yml"
     states = ("present", "present", "absent", "absent")
     task.write_text(play_of(*map(node_task, states)))

@@ -106,7 +106,7 @@ def imports(file: Path) -> set[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("file", WORKER, ids=label)
-def test_code_of_workers_imports_the_standard_library_and_its_own_room(file):
+def test_worker_code_imports_only_the_standard_library_and_itself(file):
     for dots, name in imports(file):
         assert dots == 1 if dots else name.split(".")[0] in sys.stdlib_module_names, name
 

@@ -68,7 +68,7 @@ def test_a_request_that_is_as_wanted_is_not_made_again(cloud, local_api):
     assert changes(local_api) == before
 
 
-def test_check_mode_foretells_the_request_and_asks_for_none(cloud, local_api):
+def test_check_mode_shows_the_request_and_sends_none(cloud, local_api):
     foretold = ensure_requested(cloud, DEMO, timeout=20, check=True)
     assert (foretold.changed, changes(local_api)) == (True, [])
     assert foretold.after == ensure_requested(cloud, DEMO, timeout=20).after
@@ -81,7 +81,7 @@ def test_several_tpus_are_slices_of_one_run(cloud, local_api):
     assert not ensure_requested(cloud, replace(DEMO, count=2), timeout=20).changed
 
 
-def test_a_request_whose_tpu_was_preempted_is_removed_and_asked_anew(cloud, local_api):
+def test_a_request_whose_tpu_was_preempted_is_recreated(cloud, local_api):
     first = ensure_requested(cloud, DEMO, timeout=20)
     assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
     local_api.state_is("demo", "PREEMPTED")
@@ -135,7 +135,7 @@ def test_a_lost_answer_asks_again_under_the_same_request_id(client, scripted):
     assert "requestId=" in first
 
 
-def test_the_deadline_says_that_the_request_stays_in_the_queue(client, scripted):
+def test_a_deadline_reports_that_the_request_stays_queued(client, scripted):
     scripted.answerer = lambda _: Say(request("WAITING_FOR_RESOURCES"))
     with pytest.raises(
         errors.DeadlineExceeded, match=r"still WAITING_FOR_RESOURCES.*the cloud continues"
@@ -159,7 +159,7 @@ def test_a_request_that_fails_ends_with_its_own_error(client, scripted, said, ki
         ensure_requested(client, DEMO, timeout=600)
 
 
-def test_all_that_may_be_said_of_a_request_is_said_in_the_apis_words():
+def test_all_options_of_a_request_reach_the_api():
     wanted = replace(DEMO, tier="guaranteed", min_duration=3600, valid_until="2026-12-01T00:00:00Z")
     body = replace(wanted, count=2, reservation="mine").body("p")
     assert body["guaranteed"] == {"minDuration": "3600s"}
@@ -179,7 +179,7 @@ def test_all_that_may_be_said_of_a_request_is_said_in_the_apis_words():
         ({"min_duration": 60}, "min_duration needs the tier guaranteed"),
     ],
 )
-def test_what_can_t_be_is_refused_before_asking(client, scripted, change, what):
+def test_an_impossible_request_is_refused_before_sending(client, scripted, change, what):
     with pytest.raises(errors.NotConfigured, match=what):
         ensure_requested(client, replace(DEMO, **change), timeout=20)
     assert scripted.asked == []
@@ -193,7 +193,7 @@ def test_a_time_is_a_number_and_a_unit(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "0h", "six hours", "6 h", True, None])
-def test_what_is_no_time_is_named(text):
+def test_an_invalid_time_is_named(text):
     with pytest.raises(errors.NotConfigured, match="valid_for: expected"):
         parse_duration(text, "valid_for")
 
@@ -201,6 +201,6 @@ def test_what_is_no_time_is_named(text):
 @pytest.mark.parametrize(
     "change", [{"name": "x"}, {"state": "ACTIVE"}, {"tpu": []}, {"tpu": {"nodeSpec": ["x"]}}]
 )
-def test_what_is_no_queued_resource_is_one_line(change):
+def test_an_invalid_queued_resource_is_one_line(change):
     with pytest.raises(BadAnswer):
         parse_queued_resource(request() | change)

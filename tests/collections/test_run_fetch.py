@@ -76,7 +76,7 @@ def test_the_newest_checkpoint_that_is_sound_is_found_and_the_newer_ones_faults_
     assert "params/0 has 5 bytes instead of 7" in wrong[2]
 
 
-def test_what_is_set_aside_is_no_checkpoint():
+def test_a_checkpoint_set_aside_is_ignored():
     assert found({"20.damaged/manifest.json": b"{}", "metrics": b""}) == ("", [])
 
 
@@ -126,7 +126,7 @@ def test_all_of_them_are_brought_as_they_are(bucket, tmp_path):
     assert here(tmp_path) == files
 
 
-def test_what_the_trainer_keeps_beside_them_is_not_brought(bucket, tmp_path):
+def test_other_files_beside_checkpoints_are_not_fetched(bucket, tmp_path):
     put(bucket, {"compiled/0/jit_update-cache": b"a program", "corpus/text/train.bin": b"tokens"})
     none = run_fetch.fetch(bucket, tmp_path, OWN, newest=False, check=False)
     assert "there are no checkpoints" in none["missing"]
@@ -136,7 +136,7 @@ def test_what_the_trainer_keeps_beside_them_is_not_brought(bucket, tmp_path):
     assert here(tmp_path) == of(s10=GOOD)
 
 
-def test_a_dry_run_brings_nothing_and_says_what_it_would(bucket, tmp_path):
+def test_a_dry_run_lists_files_and_fetches_none(bucket, tmp_path):
     put(bucket, of(s10=GOOD))
 
     assert run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=True)["files"] == sorted(
@@ -153,7 +153,7 @@ def test_a_file_of_many_pieces_is_put_together(bucket, tmp_path, monkeypatch):
     assert here(tmp_path) == {"10/params/0": b"0123456789"}
 
 
-def test_a_place_without_a_finished_checkpoint_says_what_is_wrong_with_each(bucket, tmp_path):
+def test_a_bucket_without_a_finished_checkpoint_lists_the_faults(bucket, tmp_path):
     put(bucket, of(s30=CUT))
 
     told = run_fetch.fetch(bucket, tmp_path, OWN, newest=True, check=False)
@@ -323,7 +323,7 @@ def test_a_pattern_names_the_checkpoints_of_any_trainer(pattern, newest):
     assert found(files, Layout(is_own=True, in_bucket=True, pattern=pattern))[0] == newest
 
 
-def test_a_place_without_a_checkpoint_says_how_to_name_those_of_another_trainer(bucket, tmp_path):
+def test_a_bucket_without_checkpoints_names_the_option_for_other_trainers(bucket, tmp_path):
     put(bucket, {"gpt2/step-9/metadata.json": b"{}"})
 
     told = run_fetch.fetch(bucket, tmp_path, ORBAX, newest=True, check=False)
@@ -346,7 +346,7 @@ def test_an_orbax_checkpoint_that_orbax_itself_wrote_is_found(tmp_path):
     assert newest_finished(ORBAX, sizes, lambda _: b"") == ("20", [])
 
 
-def test_where_the_checkpoints_are_stands_in_the_record(emulator, tmp_path):
+def test_the_record_locates_the_checkpoints(emulator, tmp_path):
     record = record_fields(checkpoints="gs://fleet/by-record/mine")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/mine.json").write_text(json.dumps(record))
@@ -394,7 +394,7 @@ def played(folder, emulator):
         ("gs://mine/checkpoints", "none"),  # where launches put them, said in the inventory
     ],
 )
-def test_checkpoint_choice_are_wanted_is_read_as_people_write_it(asked, meant):
+def test_the_option_checkpoints_accepts_several_forms(asked, meant):
     assert checkpoint_choice(asked) == meant
 
 

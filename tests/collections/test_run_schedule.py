@@ -38,7 +38,7 @@ KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill
 @pytest.mark.parametrize(
     ("span", "expected"), [("30s", 30), ("1m", 60), ("6h", 21600), ("2d", 172800)]
 )
-def test_a_span_is_read_as_people_write_it(span, expected):
+def test_a_duration_accepts_several_forms(span, expected):
     assert seconds(span) == expected
 
 
@@ -152,7 +152,7 @@ def test_a_timer_that_fires_at_another_time_than_its_own_is_skipped(at, is_due):
     assert (done.returncode == 0) == is_due
 
 
-def test_cron_runs_an_interval_where_there_is_no_systemd():
+def test_cron_runs_an_interval_without_systemd():
     line = cron_line(WATCH)
 
     assert line.startswith("*/1 * * * * cd '/home/me/tpu fleet' && flock --nonblock ")

@@ -83,7 +83,7 @@ def test_a_crontab_that_can_not_be_read_is_not_written_over(table, tmp_path):
     assert table.read_text() == "5 4 * * * backup\n"
 
 
-def test_the_line_of_a_crontab_does_what_it_says(table, tmp_path):
+def test_the_line_of_a_crontab_runs_its_command(table, tmp_path):
     tool = script(tmp_path / "tool", WORKS, log=tmp_path / "log")
     Cron().put(timer("watch", tmp_path, tool), dry=False)
 

@@ -136,7 +136,7 @@ def test_a_request_that_cannot_be_met_is_refused_and_changes_nothing(controller,
     assert controller.table.read_text() == before
 
 
-def test_a_removal_where_there_are_no_timers_says_so(controller):
+def test_removing_without_timers_is_reported(controller):
     assert "there are: none" in controller.ask(state="absent", name="other")["msg"]
 
 

@@ -186,7 +186,7 @@ def test_the_interval_of_a_timer_is_read_from_its_unit(controller):
     assert intervals == [60, 0, 0]
 
 
-def test_where_there_are_no_timers_systemd_is_not_asked(controller):
+def test_without_timers_systemd_is_not_called(controller):
     controller.units.mkdir(parents=True)
 
     assert controller.systemd().lines() == []
@@ -241,7 +241,7 @@ def test_systemd_keeps_the_timers_where_it_runs_else_cron(
 
 
 @pytest.mark.parametrize(("is_booted", "programs"), [(True, set()), (False, {"systemctl"})])
-def test_a_controller_without_systemd_and_cron_is_told_so(
+def test_a_controller_without_systemd_and_cron_is_an_error(
     monkeypatch, tmp_path, is_booted, programs
 ):
     booted(monkeypatch, is_booted, programs, tmp_path)

@@ -99,7 +99,7 @@ def test_a_used_up_quota_stops_create_and_names_the_quota_and_the_dead_that_hold
     assert asked_for(local_api)[len(before) :] == [ZONES[0]]
 
 
-def test_what_holds_a_quota_is_looked_for_once_however_many_tpus_it_stops(api, local_api):
+def test_the_holders_of_a_quota_are_listed_once(api, local_api):
     fault(local_api, quota=[{"generation": "v2", "chips": 0}])
     done = make(api, SWEEP | {"count": 6, "zones": ZONES[:1]})
     assert {each.reason for each in done} == {"quota"}
@@ -107,7 +107,7 @@ def test_what_holds_a_quota_is_looked_for_once_however_many_tpus_it_stops(api, l
     assert sum("it is the quota v2 spot in us-central1-b again" in each.msg for each in done) == 5
 
 
-def test_only_what_counts_against_the_quota_is_said_to_hold_it():
+def test_only_resources_that_count_against_the_quota_are_listed():
     nodes = [
         node("mine", id="1", schedulingConfig={"spot": True}),
         node("gone", id="2", schedulingConfig={"spot": True}, state="PREEMPTED"),

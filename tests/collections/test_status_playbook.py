@@ -19,7 +19,7 @@ def environment(local_api):
     return environment_of(local_api)
 
 
-def test_a_run_whose_tpu_was_preempted_says_so_and_scripts_read_the_same(environment, tmp_path):
+def test_a_run_on_a_preempted_tpu_is_preempted_in_text_and_json(environment, tmp_path):
     inventory, told = tmp_path / "hosts.yml", tmp_path / "status.json"
     inventory.write_text("state_PREEMPTED: {hosts: {pod: {tpu_name: pod, tpu_state: PREEMPTED}}}\n")
     words = ("-e", f"status_json={told}", "-i", str(inventory))
@@ -31,7 +31,7 @@ def test_a_run_whose_tpu_was_preempted_says_so_and_scripts_read_the_same(environ
     assert (run["run"], run["state"], run["step"]) == ("mine", "preempted", 70)
 
 
-def test_a_run_whose_tpu_is_gone_is_shown_though_there_is_no_tpu_at_all(environment):
+def test_a_run_whose_tpu_is_gone_is_shown_without_any_tpu(environment):
     result = play(environment, "playbooks/status.yml")
 
     assert result.returncode == 0, result.stdout + result.stderr

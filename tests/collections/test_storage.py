@@ -71,7 +71,7 @@ def google_storage(scripted, url, *, message, bucket_exists, may_list=True):
 
 @pytest.mark.parametrize("url", PLACES)
 @pytest.mark.parametrize("message", NO_OBJECT)
-def test_a_missing_object_is_absent_whatever_google_says_about_it(scripted, url, message):
+def test_a_missing_object_is_absent_for_every_message_of_google(scripted, url, message):
     bucket = google_storage(scripted, url, message=message, bucket_exists=True)
 
     assert bucket.read("a.json") == ({}, ABSENT)

@@ -42,7 +42,7 @@ def test_a_page_token_that_comes_twice_ends_the_listing(client, scripted):
         client.list_nodes()
 
 
-def test_a_list_that_lacks_zones_is_an_error_that_names_them(client, scripted):
+def test_a_list_with_unreachable_zones_is_an_error_that_names_them(client, scripted):
     scripted.script = [
         Say({"nodes": [node()], "unreachable": ["projects/local-fleet/locations/us-east1-d"]})
     ]
@@ -84,7 +84,7 @@ def test_one_zone_of_two_that_fails_is_unreachable_where_partial_is_allowed(clie
     assert (len(listing.entries), listing.unreachable) == (1, ("us-east1-d",))
 
 
-def test_what_the_credentials_may_not_do_is_never_called_a_partial_list(client, scripted):
+def test_a_missing_permission_is_never_a_partial_list(client, scripted):
     scripted.answerer = lambda _: error(403, "Permission denied on zone")
     with pytest.raises(errors.Forbidden, match="Permission denied"):
         client.list_nodes([ZONE, "us-east1-d"], allow_partial=True)
@@ -97,7 +97,7 @@ def test_waits_between_tries_grow_and_honour_retry_after(client, scripted, clock
     assert clock.slept[0] >= 7
 
 
-def test_patience_ends_with_what_the_api_said(client, scripted):
+def test_retries_end_with_the_last_error_of_the_api(client, scripted):
     scripted.answerer = lambda _: BUSY
     with pytest.raises(errors.Unavailable, match=r"503 \(busy\)"):
         client.list_nodes()
@@ -116,13 +116,13 @@ def test_a_token_endpoint_that_refuses_the_key_is_one_line(client, scripted):
         client.list_nodes()
 
 
-def test_nobody_at_the_endpoint_is_one_line_with_its_address(client, scripted):
+def test_an_unreachable_endpoint_is_one_line_with_its_address(client, scripted):
     scripted.stop()
     with pytest.raises(errors.NoAnswer, match=f"no answer from {scripted.endpoint}"):
         client.list_nodes()
 
 
-def test_another_server_at_the_endpoint_is_told_apart(client, scripted):
+def test_another_server_at_the_endpoint_is_a_malformed_response(client, scripted):
     scripted.answerer = lambda _: Say(b"<html>router login</html>")
     with pytest.raises(errors.BadAnswer, match="malformed response"):
         client.list_nodes()
@@ -195,26 +195,26 @@ def test_an_operation_ends_with_its_own_error(client, clock, code, message, kind
         client.wait(failed, "create TPU demo", clock() + 600)
 
 
-def test_an_operation_that_outlasts_its_deadline_says_that_it_goes_on(client, scripted, clock):
+def test_an_operation_beyond_its_deadline_reports_that_the_cloud_continues(client, scripted, clock):
     scripted.answerer = lambda _: Say({"name": "o"})
     with pytest.raises(errors.DeadlineExceeded, match="the cloud continues"):
         client.wait({"name": "o"}, "create TPU demo", clock() + 30)
 
 
 @pytest.mark.parametrize("project", ["", "YOUR-PROJECT", "<project>", "a b", "../etc"])
-def test_a_project_that_is_none_says_what_to_fill_in(project):
+def test_an_invalid_project_is_refused_with_the_fix(project):
     with pytest.raises(errors.NotConfigured, match=r"inventory/gcp/tpu\.yml.*-i inventory/local"):
         ApiSettings.of({"project": project})
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:80", "ftp://x", "http://"])
-def test_an_endpoint_that_is_no_address_is_refused(endpoint):
+def test_an_invalid_endpoint_is_refused(endpoint):
     with pytest.raises(errors.NotConfigured, match="endpoint"):
         ApiSettings.of({"project": "local-fleet", "endpoint": endpoint})
 
 
 @pytest.mark.parametrize("zone", ["us-central2", "US-CENTRAL2-B", "a/b", ""])
-def test_what_is_no_zone_is_refused_before_asking(client, scripted, zone):
+def test_an_invalid_zone_is_refused_before_a_request(client, scripted, zone):
     with pytest.raises(errors.NotConfigured, match="invalid zone"):
         client.list_nodes([zone])
     assert scripted.asked == []
@@ -232,7 +232,7 @@ def test_a_credentials_file_that_is_none_is_one_line(tmp_path: Path, content: st
         TpuApi(settings).list_nodes()
 
 
-def test_a_missing_credentials_file_says_which_and_what_to_do(tmp_path: Path):
+def test_a_missing_credentials_file_is_named_with_the_fix(tmp_path: Path):
     settings = ApiSettings("local-fleet", "http://127.0.0.1:1", str(tmp_path / "gone.json"))
     with pytest.raises(errors.Unauthorized, match=r"gone\.json: No such file.*gcloud auth"):
         TpuApi(settings).list_nodes()

@@ -105,7 +105,7 @@ def test_a_missing_slice_keeps_its_number_free():
     assert facts(built, "tpu_slice_id", "tpu_slice_count") == [(2, 3), (0, 3), (0, 3)]
 
 
-def test_slices_that_are_not_numbered_stand_in_the_order_of_their_names():
+def test_slices_without_numbers_are_sorted_by_name():
     built = hosts_of(sliced("right"), sliced("left"))
     assert facts(built, "tpu_name", "tpu_slice_id")[::2] == [("right", 1), ("left", 0)]
 
@@ -143,7 +143,7 @@ def test_a_tpu_without_external_addresses_is_left_out_with_a_warning():
     assert "address: internal" in built.warnings[0]
 
 
-def test_internal_addresses_are_taken_where_asked_for():
+def test_internal_addresses_are_used_if_configured():
     first, _ = hosts_of(node(), address="internal").hosts
     assert first.variables["ansible_host"] == "10.0.0.2"
 
@@ -215,7 +215,7 @@ def test_a_tpu_that_is_gone_has_no_addresses(state):
     assert host.variables["tpu_internal_ips"] == []
 
 
-def test_a_dead_tpu_called_like_a_group_is_not_taken_for_the_group():
+def test_a_dead_tpu_with_the_name_of_a_group_is_not_the_group():
     (host,) = hosts_of(node("tpu", state="PREEMPTED")).hosts
     assert host.name == "tpu-us-central2-b"
 
@@ -233,7 +233,7 @@ def test_a_dead_tpu_called_like_a_group_is_not_taken_for_the_group():
         ({"labels": {"a": 1}}, "labels.a"),
     ],
 )
-def test_what_is_no_node_is_one_line_that_names_the_field(fields, what):
+def test_an_invalid_node_is_one_line_that_names_the_field(fields, what):
     with pytest.raises(BadAnswer, match=re.escape(what)) as caught:
         parse_node(node() | fields)
     assert "\n" not in str(caught.value)

@@ -50,13 +50,13 @@ def test_a_tpu_that_is_as_wanted_stays_as_it_is(cloud, local_api):
     assert changes(local_api) == before
 
 
-def test_check_mode_foretells_the_change_and_asks_for_none(cloud, local_api):
+def test_check_mode_shows_the_change_and_makes_none(cloud, local_api):
     foretold = ensure_present(cloud, DEMO, timeout=20, check=True)
     assert (foretold.changed, changes(local_api)) == (True, [])
     assert foretold.after == ensure_present(cloud, DEMO, timeout=20).after
 
 
-def test_a_deleted_tpu_is_gone_and_stays_gone(cloud, local_api):
+def test_deleting_a_tpu_twice_changes_it_once(cloud, local_api):
     ensure_present(cloud, DEMO, timeout=20)
     assert ensure_absent(cloud, ZONE, "demo", timeout=20).changed
     assert cloud.get_node(ZONE, "demo") is None
@@ -69,7 +69,7 @@ def test_a_deletion_in_check_mode_deletes_nothing(cloud, local_api):
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_what_cant_be_changed_fails_naming_every_difference(cloud):
+def test_an_immutable_difference_fails_with_every_difference(cloud):
     ensure_present(cloud, DEMO, timeout=20)
     other = replace(DEMO, accelerator_type="v4-8", spot=True)
     with pytest.raises(Different) as caught:
@@ -80,7 +80,7 @@ def test_what_cant_be_changed_fails_naming_every_difference(cloud):
     assert "recreate: true" in str(caught.value)
 
 
-def test_recreate_makes_the_different_tpu_anew(cloud):
+def test_recreate_replaces_a_different_tpu(cloud):
     first = ensure_present(cloud, DEMO, timeout=20)
     other = replace(DEMO, accelerator_type="v4-8")
     second = ensure_present(cloud, other, timeout=20, recreate=True)
@@ -88,7 +88,7 @@ def test_recreate_makes_the_different_tpu_anew(cloud):
     assert second.node.accelerator_type == "v4-8"
 
 
-def test_a_preempted_tpu_is_only_replaced_if_that_was_said(cloud, local_api):
+def test_a_preempted_tpu_is_replaced_only_if_requested(cloud, local_api):
     first = ensure_present(cloud, replace(DEMO, spot=True), timeout=20)
     assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
     with pytest.raises(Different, match="is PREEMPTED and can't start again"):
@@ -140,7 +140,7 @@ def test_a_tpu_that_is_still_being_made_is_waited_for(client, scripted):
     assert (done.changed, set(scripted.methods())) == (False, {"GET"})
 
 
-def test_the_deadline_says_what_the_tpu_is_doing(client, scripted):
+def test_a_deadline_reports_the_state_of_the_tpu(client, scripted):
     scripted.answerer = lambda _: Say(node(state="CREATING"))
     with pytest.raises(errors.DeadlineExceeded, match="is still CREATING"):
         ensure_present(client, DEMO, timeout=60)
@@ -163,7 +163,7 @@ def test_a_namesake_that_comes_after_a_deletion_is_not_deleted(client, scripted)
     assert scripted.methods().count("DELETE") == 1
 
 
-def test_what_may_change_is_patched_with_its_mask(client, scripted):
+def test_a_mutable_difference_is_patched_with_its_mask(client, scripted):
     scripted.script = [Say(node(labels={"a": "1"})), Say(node()), Say({"done": True}), Say(node())]
     wanted = replace(DEMO, labels={"a": "2"}, external_ip=True)
     done = ensure_present(client, wanted, timeout=600)
@@ -209,7 +209,7 @@ def test_a_lost_answer_to_a_stop_is_looked_after_and_not_asked_again(client, scr
     assert scripted.methods() == ["GET", "POST", "GET", "GET"]
 
 
-def test_starting_what_is_not_there_says_how_to_make_it(client, scripted):
+def test_starting_a_missing_tpu_is_reported_with_the_fix(client, scripted):
     scripted.script = [GONE]
     with pytest.raises(errors.NotFound, match="Create it with state: present"):
         ensure_power(client, ZONE, "demo", started=True, timeout=600)
@@ -234,7 +234,7 @@ RICH = replace(
 )
 
 
-def test_all_that_may_be_said_of_a_tpu_is_said_in_the_apis_words():
+def test_all_options_of_a_tpu_reach_the_api():
     body = RICH.body("p")
     assert body == {
         "acceleratorConfig": {"type": "V4", "topology": "2x2x2"},
@@ -280,7 +280,7 @@ def test_none_of_that_can_be_changed(client, scripted, change, what):
         ({"spot": True}, "set only one of spot"),
     ],
 )
-def test_what_can_t_be_is_refused_before_asking(client, scripted, change, what):
+def test_an_impossible_request_is_refused_before_sending(client, scripted, change, what):
     with pytest.raises(errors.NotConfigured, match=what):
         ensure_present(client, replace(RICH, **change), timeout=20)
     assert scripted.asked == []

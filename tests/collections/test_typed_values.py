@@ -26,7 +26,7 @@ def cut(monkeypatch, *given):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_each_text_of_several_words_is_looked_at(monkeypatch, name):
+def test_each_value_of_several_words_is_checked(monkeypatch, name):
     found = cut(monkeypatch, "run=a tpu=b", f"{name}=first second=third")
 
     assert f"train.yml -e {name}='\"{EXAMPLES[name]}\"'" in found
@@ -36,5 +36,5 @@ def test_each_text_of_several_words_is_looked_at(monkeypatch, name):
     "given",
     ['set="steps=5 seed=2"', '{"command": "sh mine.sh"}', "run=a tpu=b", "set=steps=5", "@a.yml"],
 )
-def test_what_is_whole_or_is_no_text_is_left_to_ansible(monkeypatch, given):
+def test_complete_values_and_other_types_are_accepted(monkeypatch, given):
     assert cut(monkeypatch, given) == ""

@@ -40,7 +40,7 @@ def shown(local_api: LocalApi) -> dict[str, dict]:
     return {rule["name"]: rule for rule in answer["items"] if rule["name"].startswith("tpufleet")}
 
 
-def test_ssh_comes_from_the_given_ranges_the_fleet_from_itself_and_nothing_else(compute, local_api):
+def test_only_ssh_from_given_ranges_and_the_fleet_itself_are_allowed(compute, local_api):
     assert have(compute, OFFICE, "2001:db8::/64").changed
     there = shown(local_api)
     kinds = ("inside", "rest", "rest6", "ssh", "ssh6")
@@ -63,7 +63,7 @@ def test_rules_that_are_as_wanted_stay_as_they_are(compute, local_api):
     assert shown(local_api) == before
 
 
-def test_another_range_changes_the_rule_and_none_takes_it_away(compute, local_api):
+def test_another_range_changes_the_rule_and_no_range_removes_it(compute, local_api):
     have(compute, OFFICE)
     done = have(compute, "198.51.100.7/32")
     assert done.before["tpufleet-ssh"]["source_ranges"] == [OFFICE]
@@ -78,7 +78,7 @@ def test_check_foretells_and_changes_nothing(compute, local_api):
     assert foretold.after == have(compute, OFFICE).after
 
 
-def test_absent_takes_away_the_fleets_rules_alone(compute, local_api):
+def test_absent_removes_only_the_fleet_s_rules(compute, local_api):
     others = len(compute.list_firewalls())
     have(compute, OFFICE)
     assert ensure_rules(compute, "tpufleet", (), timeout=20).changed
@@ -89,14 +89,14 @@ def test_absent_takes_away_the_fleets_rules_alone(compute, local_api):
 @pytest.mark.parametrize(
     "everybody", [["0.0.0.0/0"], ["::/0"], [OFFICE, "0.0.0.0/1", "128.0.0.0/1"]]
 )
-def test_everybody_is_only_let_in_by_name_and_then_with_a_warning(compute, local_api, everybody):
+def test_everyone_is_allowed_only_explicitly_and_with_a_warning(compute, local_api, everybody):
     with pytest.raises(errors.NotConfigured, match=r"ssh_from allows everyone.*set anyone: true"):
         rules(*everybody)
     done = have(compute, *everybody, anyone=True)
     assert any("allows ssh from everywhere" in warning for warning in done.warnings)
 
 
-def test_a_rule_of_others_that_lets_everybody_in_first_is_named(client, scripted):
+def test_another_rule_that_allows_everyone_first_is_named(client, scripted):
     open_door = {
         "name": "old-door",
         "network": "https://x/projects/p/global/networks/default",
@@ -122,7 +122,7 @@ def test_a_rule_that_we_did_not_make_is_never_touched(client, scripted, state):
     assert scripted.methods() == ["GET"]
 
 
-def test_another_network_can_t_be_changed_and_recreate_makes_the_rules_anew(compute, local_api):
+def test_a_rule_in_another_network_fails_unless_recreated(compute, local_api):
     body = {"name": "second", "autoCreateSubnetworks": True}
     path = "/compute/v1/projects/local-fleet/global/networks"
     assert local_api.call("POST", path, body).status_code == 200
@@ -160,7 +160,7 @@ def test_the_rule_that_denies_is_made_first(client, scripted):
     assert made == ["tpufleet-rest", "tpufleet-rest6", "tpufleet-inside", "tpufleet-ssh"]
 
 
-def test_what_may_not_be_made_is_said_in_googles_words(client, scripted):
+def test_a_refused_rule_is_reported_with_google_s_message(client, scripted):
     refused = error(403, "Required 'compute.firewalls.list' permission")
     scripted.script = [refused]
     with pytest.raises(errors.Forbidden, match=r"compute\.firewalls\.list"):
@@ -168,7 +168,7 @@ def test_what_may_not_be_made_is_said_in_googles_words(client, scripted):
 
 
 @pytest.mark.parametrize("text", ["203.0.113.7/24", "office", ""])
-def test_what_is_no_range_is_named(text):
+def test_an_invalid_range_is_named(text):
     with pytest.raises(errors.NotConfigured, match="ssh_from: expected ranges"):
         rules(text)
 
@@ -177,12 +177,12 @@ NETWORKS = st.ip_addresses(v=4).map(lambda address: f"{address}/32")
 
 
 @given(st.lists(NETWORKS, max_size=5))
-def test_some_addresses_are_never_everybody(ranges):
+def test_some_ranges_are_not_everyone(ranges):
     assert not open_to_all(ranges)
 
 
 @given(st.integers(1, 8))
-def test_everybody_in_equal_parts_is_everybody(bits):
+def test_two_halves_of_all_addresses_are_everyone(bits):
     parts = [f"{number << (32 - bits) >> 24 & 255}.0.0.0/{bits}" for number in range(2**bits)]
     assert open_to_all(parts)
     assert not open_to_all(parts[1:])

@@ -122,9 +122,7 @@ def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fl
         ({}, True, "this fleet did not create it"),
     ],
 )
-def test_an_unattended_create_replaces_only_the_preempted_tpu_that_it_is_told(
-    local_api, labels, own_id, why
-):
+def test_an_unattended_create_replaces_only_the_given_preempted_tpu(local_api, labels, own_id, why):
     node = local_api.ready("demo", labels=labels)
     local_api.call("POST", "/_localcloud/nodes/demo:preempt", {})
     local_api.state_is("demo", "PREEMPTED")

@@ -20,7 +20,7 @@ def evaluated(tree: ast.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("file", WORKERS, ids=lambda file: file.name)
-def test_no_union_is_worked_out_by_a_python_that_has_none(file):
+def test_worker_code_evaluates_no_type_union(file):
     unions = [words for words in evaluated(ast.parse(file.read_text())) if "|" in words]
     assert unions == []
 
@@ -35,6 +35,6 @@ def test_newer_syntax_would_be_found():
         ast.parse("match 1:\n    case _: pass", feature_version=(3, 9))
 
 
-def test_such_a_union_would_be_found():
+def test_the_check_finds_a_type_union():
     said = evaluated(ast.parse("def f(a: int | None = None) -> str: ..."))
     assert sorted(said) == ["int | None", "str"]

@@ -24,7 +24,7 @@ def index(tmp_path):
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
 
 
-def test_what_holds_for_the_worker_counts_not_what_holds_for_the_controller():
+def test_wheels_are_selected_for_the_worker_not_the_controller():
     lock = (
         "# a comment\n"
         "arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:a \\\n    --hash=sha256:b\n"
@@ -49,7 +49,7 @@ def test_a_mac_asks_for_wheels_of_the_worker_s_kind(tmp_path, index):
         assert archive.getnames() == [name]
 
 
-def test_what_the_controller_has_packed_is_downloaded_once(tmp_path, index):
+def test_the_controller_downloads_each_wheel_once(tmp_path, index):
     lock = make_wheel(tmp_path / "index", "apple")
     pack = packed(lock, HERE, tmp_path / "cache", index)
     nowhere = {"PIP_NO_INDEX": "1"}
@@ -57,7 +57,7 @@ def test_what_the_controller_has_packed_is_downloaded_once(tmp_path, index):
     assert packed(lock, HERE, tmp_path / "cache", nowhere) == pack
 
 
-def test_what_does_not_exist_is_named_as_the_controller_s_trouble(tmp_path, index):
+def test_a_missing_wheel_is_reported_as_a_failure_of_the_controller(tmp_path, index):
     lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
     with pytest.raises(EnvError, match=r"the controller: .*no-such-thing==1\.0") as refused:
@@ -78,7 +78,7 @@ def test_a_worker_whose_leader_gives_nothing_asks_the_controller(tmp_path):
         wheels.have_sent(tmp_path / "wheels/x", "", None, leader=True, minor=9)
 
 
-def test_what_was_sent_lies_where_downloaded_wheels_would(tmp_path, index):
+def test_sent_wheels_are_stored_like_downloaded_ones(tmp_path, index):
     lock = make_wheel(tmp_path / "index", "apple")
     pack = packed(lock, HERE, tmp_path / "cache", index)
     folder = wheels.wheels_folder(tmp_path / "worker", lock, 13)
@@ -88,7 +88,7 @@ def test_what_was_sent_lies_where_downloaded_wheels_would(tmp_path, index):
     assert [path.name for path in folder.iterdir()] == ["apple-1.0-py3-none-any.whl"]
 
 
-def test_what_the_lock_file_does_not_pin_is_refused(tmp_path, index):
+def test_a_wheel_that_the_lock_file_does_not_pin_is_refused(tmp_path, index):
     lock = make_wheel(tmp_path / "index", "apple")
     pack = packed(lock, HERE, tmp_path / "cache", index)
     folder = tmp_path / "worker/wheels/x"

@@ -86,7 +86,7 @@ def test_a_disk_that_can_only_be_read_is_mounted_so_and_holds_up_no_boot():
     assert {"ro", "noload", "nofail"} <= set(options.split(","))
 
 
-def test_a_disk_s_line_stands_in_the_table_once_and_the_others_stay():
+def test_a_disk_has_one_line_in_fstab_and_other_lines_stay():
     plan = Plan(False, "ext4", "0b1c")
     first = line("corpus", plan, "0b1c", "/mnt/corpus", read_only=False)
     once = with_line(FSTAB, "corpus", first)
@@ -162,7 +162,7 @@ def test_a_dry_run_only_looks_at_the_disk(monkeypatch, tmp_path, wanted):
         ("", "no word of why"),
     ],
 )
-def test_a_tool_that_fails_says_why_on_one_line(monkeypatch, wanted, said, line):
+def test_a_failing_tool_is_reported_on_one_line(monkeypatch, wanted, said, line):
     monkeypatch.setattr(data_disk, "done", Tools("mount", said))
 
     with pytest.raises(UnfitError) as caught:

@@ -95,7 +95,7 @@ def test_a_copy_is_the_leader_s_environment_whole_with_its_bytecode_still_valid(
     assert [path.name for path in env.parent.iterdir()] == [NAME]
 
 
-def test_a_copy_is_not_taken_from_a_leader_with_another_build_of_python(tmp_path, leader):
+def test_an_environment_is_not_copied_from_a_leader_with_another_python_build(tmp_path, leader):
     finish(leader, {**interpreter(PYTHON), "version": "3.13.5 (main, another day)"})
     env = tmp_path / "envs" / NAME
 
@@ -122,7 +122,7 @@ def test_an_environment_that_the_leader_lost_a_part_of_is_not_taken(tmp_path, le
     assert not env.exists()
 
 
-def test_a_copy_that_was_cut_short_is_gone_on_with_and_never_taken_for_whole(tmp_path, leader):
+def test_an_interrupted_copy_is_continued_and_never_counts_as_complete(tmp_path, leader):
     env = tmp_path / "envs" / NAME
     left = begun(env)
     (left / "lib").mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_a_leader_whose_sshd_turned_a_worker_away_is_asked_again(tmp_path, leade
     assert is_complete(tmp_path / "envs" / NAME)
 
 
-def test_a_leader_that_is_away_is_told_from_one_that_has_no_environment(
+def test_an_unreachable_leader_differs_from_one_without_the_environment(
     tmp_path, leader, monkeypatch
 ):
     monkeypatch.setattr(from_leader, "TRIES", 1)
@@ -164,7 +164,7 @@ def test_a_leader_that_is_away_is_told_from_one_that_has_no_environment(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
-def test_a_full_disk_is_said_in_one_line_and_what_was_begun_is_gone(tmp_path, leader):
+def test_a_full_disk_is_one_line_and_the_partial_copy_is_removed(tmp_path, leader):
     (leader / "lib/big").write_bytes(b"x" * 1_000_000)
     finish(leader)
     small = tmp_path / "small"

@@ -108,7 +108,7 @@ def test_an_environment_holds_what_the_lock_file_pins(index, make):
     assert sorted(index.asked) == ["apple", "pear"]
 
 
-def test_what_another_environment_has_is_not_downloaded_again(index, make):
+def test_wheels_of_another_environment_are_not_downloaded_again(index, make):
     apple = index.add("apple")
     make(ENV_A, apple)
 
@@ -130,7 +130,7 @@ def test_a_wheel_with_another_content_is_refused_in_one_line(tmp_path, index, ma
 
 
 @pytest.mark.parametrize("name", ["no-such-thing", "apple"])
-def test_a_requirement_without_a_wheel_is_named_with_what_mends_it(index, make, name):
+def test_a_requirement_without_a_wheel_is_named_with_the_fix(index, make, name):
     index.add("apple")
 
     words = rf"has a wheel of {name}==2\.0 for this Python: lock with uv pip compile"
@@ -179,7 +179,7 @@ def test_each_pin_may_come_from_any_of_the_indexes(tmp_path, index):
     assert index.asked == ["apple"]
 
 
-def test_pins_that_exclude_each_other_are_not_taken_for_a_missing_wheel(index, make):
+def test_conflicting_pins_are_not_reported_as_a_missing_wheel(index, make):
     lock = index.add("pear") + index.add("apple", needs="pear>=2")
 
     with pytest.raises(EnvError, match=r"apple depend on pear>=2.*: mend the lock") as refused:
@@ -218,7 +218,7 @@ def test_nothing_is_asked_of_a_network_where_the_cache_has_it_all(tmp_path, inde
     assert index.asked == []
 
 
-def test_an_index_that_is_told_to_pip_holds_for_uv(tmp_path, index):
+def test_an_index_configured_for_pip_is_used_by_uv(tmp_path, index):
     lock, env = index.add("apple"), tmp_path / ENV_A
 
     install_from_index(env, lock, PYTHON, UV, {"PIP_INDEX_URL": index.url}, tmp_path / "cache")
@@ -226,7 +226,7 @@ def test_an_index_that_is_told_to_pip_holds_for_uv(tmp_path, index):
     assert index.asked == ["apple"]
 
 
-def test_what_the_leader_downloaded_serves_a_worker_that_can_t_take_its_environment(
+def test_a_worker_that_cannot_copy_the_environment_uses_the_leader_s_wheels(
     tmp_path, index, make, monkeypatch
 ):
     lock = index.add("apple")
@@ -241,7 +241,7 @@ def test_what_the_leader_downloaded_serves_a_worker_that_can_t_take_its_environm
     assert index.asked == ["apple"]
 
 
-def test_of_a_leader_that_breaks_off_nothing_is_kept(tmp_path, monkeypatch):
+def test_a_copy_from_a_leader_that_disconnects_is_discarded(tmp_path, monkeypatch):
     serve(tmp_path, {"cache": str(tmp_path)}, monkeypatch)
     answer(tmp_path, "echo '@ERROR: gone'; exit 1")
 
@@ -250,7 +250,7 @@ def test_of_a_leader_that_breaks_off_nothing_is_kept(tmp_path, monkeypatch):
     assert not (tmp_path / "uv").exists()
 
 
-def test_a_worker_whose_leader_gives_nothing_downloads_for_itself_and_says_so(tmp_path, index):
+def test_a_worker_whose_leader_serves_nothing_downloads_itself_with_a_warning(tmp_path, index):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/uv").symlink_to(UV)
     options = {"root": str(tmp_path), "lock": index.add("apple")}
@@ -262,7 +262,7 @@ def test_a_worker_whose_leader_gives_nothing_downloads_for_itself_and_says_so(tm
     assert is_complete(tmp_path / ENV_A)
 
 
-def test_what_no_environment_has_any_more_goes_and_the_rest_stays(tmp_path, index, make):
+def test_unused_wheels_are_removed_and_used_ones_stay(tmp_path, index, make):
     apple, pear = index.add("apple"), index.add("pear")
     shutil.rmtree(make(ENV_A, apple + pear))
     make(ENV_B, pear)
@@ -287,7 +287,7 @@ def test_an_environment_is_made_from_wheels_alone_and_checks_their_hashes(tmp_pa
     assert not is_complete(tmp_path / ENV_B)
 
 
-def test_what_a_run_may_import_is_compiled_and_the_packages_own_tests_are_not(tmp_path):
+def test_packages_are_compiled_without_their_own_tests(tmp_path):
     package = tmp_path / "tests/env/lib/python3/site-packages/package"
     for name in ("module.py", "tests/test_module.py", "attestations/module.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ def protect() -> None:
     subprocess.run(nft, input=rules(["198.18.255.1"]), text=True, check=True)
 
 
-def test_who_waited_for_the_server_since_before_the_table_hears_its_answer(namespaces):
+def test_connections_from_before_the_rules_get_their_answers(namespaces):
     with program(SERVER, ANSWERS) as server:
         assert server.stdout.readline() == "listens\n"
         with program(WORKER, WAITS) as agent:
@@ -106,7 +106,7 @@ def test_who_waited_for_the_server_since_before_the_table_hears_its_answer(names
             assert agent.stdout.readline() == "changed\n"
 
 
-def test_nobody_opens_a_new_connection_by_the_server_s_name(namespaces):
+def test_the_metadata_server_cannot_be_impersonated_for_new_connections(namespaces):
     protect()
     with program(WORKER, LISTENS) as worker, program(SERVER, COMES) as stranger:
         assert worker.stdout.readline() == "listens\n"

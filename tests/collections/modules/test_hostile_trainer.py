@@ -112,7 +112,7 @@ def packed(paths: WorkerPaths, checkpoints: str = "none") -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_status_logs_and_fetch_show_nothing_behind_a_link(paths, secret, name):
+def test_status_logs_and_fetch_follow_no_symbolic_link(paths, secret, name):
     link(paths.run_dir("mine") / name, secret)
 
     assert SECRET not in all_that_root_reads(paths)
@@ -120,7 +120,7 @@ def test_status_logs_and_fetch_show_nothing_behind_a_link(paths, secret, name):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_status_logs_and_fetch_show_nothing_behind_a_second_hard_link(paths, secret, name):
+def test_status_logs_and_fetch_read_no_file_with_a_second_hard_link(paths, secret, name):
     os.link(secret, paths.run_dir("mine") / name)
 
     assert SECRET not in all_that_root_reads(paths)
@@ -297,7 +297,7 @@ def test_no_other_user_can_hold_the_lock_of_runs(tmp_path):
 
 
 @needs_tmpfiles
-def test_setup_takes_the_tree_back_that_belonged_to_the_trainers_user(tmp_path):
+def test_setup_makes_root_own_a_tree_of_the_trainer_s_user(tmp_path):
     template = jinja2.Template((ROOT / "roles/base/templates/tmpfiles.conf.j2").read_text())
     state = tmp_path / "state"
     values = {"ansible_managed": "", "__base_user": USER.pw_name, "__base_state": str(state)}

@@ -50,7 +50,7 @@ def test_uv_asks_the_mirror_for_a_python(tmp_path, mirror):
     assert all(path.startswith("/python/") and "cpython-3.12" in path for path in asked)
 
 
-def test_too_old_and_nowhere_to_get_one_is_one_line_with_what_mends_it(tmp_path, mirror):
+def test_an_old_python_without_a_source_for_a_new_one_is_one_line_with_the_fix(tmp_path, mirror):
     url, _ = mirror
 
     with pytest.raises(
@@ -63,7 +63,7 @@ def test_too_old_and_nowhere_to_get_one_is_one_line_with_what_mends_it(tmp_path,
     assert installed_python(tmp_path, "3.12") is None
 
 
-def test_a_python_that_was_installed_before_is_found_without_asking_anybody(tmp_path):
+def test_an_installed_python_is_found_without_network_access(tmp_path):
     program = tmp_path / "cpython-3.12.9-linux-x86_64-gnu/bin/python3.12"
     program.parent.mkdir(parents=True)
     program.touch()
@@ -71,7 +71,7 @@ def test_a_python_that_was_installed_before_is_found_without_asking_anybody(tmp_
     assert installed_python(tmp_path, "3.12") == program
 
 
-def test_a_dry_run_on_a_bare_machine_says_what_would_come(tmp_path):
+def test_a_dry_run_on_a_bare_machine_lists_the_changes(tmp_path):
     arguments = {
         "lock": "uv==1.0\n",
         "root": str(tmp_path),

@@ -70,7 +70,7 @@ def damage(file: Path) -> None:
     file.chmod(was.st_mode)
 
 
-def test_what_did_not_change_is_linked_to_the_newest_release(worker, code):
+def test_unchanged_files_are_linked_to_the_newest_release(worker, code):
     first = worker.push(stage(code))
     name = change(code)
 
@@ -95,7 +95,7 @@ def test_a_damaged_file_of_the_newest_release_is_not_passed_on(worker, code):
 
 
 @pytest.mark.parametrize("left", [b'[["train/ma', b'[["train/m\xe4'])
-def test_a_newest_release_with_a_torn_manifest_is_no_hindrance(left, worker, code):
+def test_a_damaged_manifest_of_the_newest_release_does_not_block_a_push(left, worker, code):
     first = worker.push(stage(code))
     manifest = next(first.glob(".*manifest*"))
     manifest.unlink()

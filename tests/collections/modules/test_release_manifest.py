@@ -111,7 +111,7 @@ def test_files_with_odd_names_travel_through_a_release(tmp_path_factory, names):
     }
 
 
-def test_what_git_ignores_stays_at_home(tmp_path):
+def test_files_that_git_ignores_are_not_part_of_the_code(tmp_path):
     code = write_code(tmp_path / "code")
     subprocess.run(["git", "init", "-q", str(code)], check=True)
     (code / ".gitignore").write_text(".env\n")
@@ -120,7 +120,7 @@ def test_what_git_ignores_stays_at_home(tmp_path):
     assert list_code(code) == [".gitignore", "latest", "run.sh", "train/main.py"]
 
 
-def test_a_tracked_file_that_was_deleted_is_no_longer_code(tmp_path):
+def test_a_deleted_tracked_file_is_not_part_of_the_code(tmp_path):
     code = write_code(tmp_path / "code")
     subprocess.run(["git", "init", "-q", str(code)], check=True)
     subprocess.run(["git", "-C", str(code), "add", "."], check=True)
@@ -161,7 +161,7 @@ def test_a_manifest_that_leads_out_of_its_release_is_refused(path):
         load(dump([Entry(path, "file", "0" * 64)]).encode())
 
 
-def test_a_manifest_with_a_file_behind_a_link_is_refused():
+def test_a_manifest_with_a_path_through_a_link_is_refused():
     with pytest.raises(ReleaseError, match="behind a link"):
         load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]).encode())
 
@@ -190,7 +190,7 @@ def test_an_installed_release_is_proven_and_the_newest(tmp_path):
     ],
     ids=["changed", "missing", "a link", "a pipe", "no manifest", "another manifest"],
 )
-def test_what_arrives_damaged_is_never_put_in_place(tmp_path, damage, seen):
+def test_a_damaged_transfer_is_never_installed(tmp_path, damage, seen):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
     for path in (tmp_path / "arrived").rglob("*.py"):
         text = path.read_text()
@@ -204,7 +204,7 @@ def test_what_arrives_damaged_is_never_put_in_place(tmp_path, damage, seen):
     assert list((tmp_path / "releases").iterdir()) == []
 
 
-def test_what_arrives_beside_a_release_stays_out_of_it(tmp_path):
+def test_files_that_are_not_in_the_manifest_are_not_installed(tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
     (tmp_path / "arrived/extra").write_text("x")
 
@@ -246,7 +246,7 @@ def test_an_interrupted_install_leaves_nothing(tmp_path):
     assert list((tmp_path / "releases").iterdir()) == []
 
 
-def test_what_a_killed_install_left_is_swept_away_and_releases_stay(tmp_path):
+def test_remains_of_a_killed_install_are_removed_and_releases_stay(tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
     release = put(tmp_path / "staged", tmp_path / "releases", name)
     left = tmp_path / "releases" / f".{name}.x1y2"
@@ -258,7 +258,7 @@ def test_what_a_killed_install_left_is_swept_away_and_releases_stay(tmp_path):
     assert list((tmp_path / "releases").iterdir()) == [release]
 
 
-def test_a_release_that_was_damaged_in_place_is_made_anew(tmp_path):
+def test_a_damaged_release_is_recreated(tmp_path):
     releases = tmp_path / "releases"
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "staged")
     put(tmp_path / "staged", releases, name)

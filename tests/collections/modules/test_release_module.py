@@ -46,7 +46,7 @@ def test_a_push_that_was_killed_is_cleared_away_by_the_next(push):
     assert names(push.releases) == {push.name}
 
 
-def test_a_dry_run_says_what_it_would_do_and_leaves_the_worker_as_it_is(push):
+def test_a_dry_run_reports_changes_and_makes_none(push):
     told = push(check=True)
 
     assert told["changed"]
@@ -54,7 +54,7 @@ def test_a_dry_run_says_what_it_would_do_and_leaves_the_worker_as_it_is(push):
     assert not push.releases.exists()
 
 
-def test_what_has_come_without_a_manifest_is_asked_for_again(push):
+def test_a_transfer_without_a_manifest_is_requested_again(push):
     (push.incoming / MANIFEST).unlink()
 
     told = push()

@@ -48,14 +48,14 @@ class Worker(ActionModule):
 GOOD, MISMATCH = {"changed": True}, {"failed": True, "mismatch": True, "msg": "a differs"}
 
 
-def test_a_leader_is_sent_what_it_lacks_unasked_and_proves_it_in_one_module_run(tmp_path):
+def test_a_leader_gets_missing_files_and_verifies_them_in_one_module_run(tmp_path):
     leader = Worker(dict(GOOD))
 
     assert leader.bring(Way.of(play(0, 0, 1), tmp_path)) == GOOD
     assert leader.done == [("sent",), "proved it"]
 
 
-def test_what_fails_its_proof_is_sent_once_more_by_checksum_and_then_said(tmp_path):
+def test_a_release_that_fails_verification_is_sent_once_more_by_checksum(tmp_path):
     leader = Worker(dict(MISMATCH), dict(MISMATCH))
 
     assert leader.bring(Way.of(play(0, 0, 1), tmp_path)) == {"failed": True, "msg": "a differs"}
@@ -104,7 +104,7 @@ def over_ssh(home: Path, ssh: str) -> ActionModule:
     return action
 
 
-def test_what_is_sent_is_packed_once_and_only_what_changed_is_written(tmp_path):
+def test_a_release_is_packed_once_and_only_changes_are_written(tmp_path):
     tree, home = tmp_path / "staged/x/tree", tmp_path / "home"
     (tree / "train").mkdir(parents=True)
     home.mkdir()
@@ -143,7 +143,7 @@ def test_the_leader_waits_for_nobody(tmp_path):
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_the_others_wait_for_the_leader_and_take_it_from_there_if_it_has_it(tmp_path, good):
+def test_other_workers_wait_for_the_leader_and_copy_the_release_from_it(tmp_path, good):
     leader, other = Way.of(play(0, 0, 1), tmp_path), Way.of(play(1, 0, 1), tmp_path)
     told = threading.Timer(0.2, leader.tell, [good])
     told.start()
@@ -155,7 +155,7 @@ def test_a_worker_alone_in_the_play_may_find_it_at_its_leader(tmp_path):
     assert Way.of(play(1, 1), tmp_path).wait() is True
 
 
-def test_a_tpu_of_one_worker_leads_itself_and_tells_nobody(tmp_path):
+def test_a_single_worker_is_its_own_leader(tmp_path):
     way = Way.of(worker(0, 1, hostvars={}, ansible_play_hosts=[]), tmp_path)
 
     way.tell(True)
@@ -174,7 +174,7 @@ def test_old_releases_go_but_never_one_that_is_used(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a1", "b2", "d4"]
 
 
-def test_of_a_broken_way_ssh_s_own_words_are_told_and_not_what_rsync_made_of_it():
+def test_a_failed_connection_is_reported_with_ssh_s_message_not_rsync_s():
     complaint = (
         "ssh: connect to host 10.0.0.2 port 22: No route to host\n"
         "rsync: [sender] safe_write failed to write 4 bytes to socket: Broken pipe (32)\n"

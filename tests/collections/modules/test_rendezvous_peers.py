@@ -114,7 +114,7 @@ hellos = st.fixed_dictionaries(
     ),
     stays=st.booleans(),
 )
-def test_whatever_a_stranger_sends_the_workers_still_meet(ports, parts, stays):
+def test_messages_of_strangers_do_not_prevent_the_rendezvous(ports, parts, stays):
     worker0 = Worker0(ports())
     with worker0.connect() as stranger:
         try:
@@ -187,9 +187,7 @@ def test_a_hello_that_was_overheard_opens_no_second_connection(ports):
 
 
 @pytest.mark.parametrize("greeting", [b"x" * 5000, DEEP, b"{}\n", b"0" * 32 + b"\n" + DEEP + b"\n"])
-def test_whatever_listens_at_worker_0s_port_worker_1_says_that_worker_0_did_not_come(
-    ports, greeting
-):
+def test_another_listener_on_worker_0_s_port_is_reported_as_worker_0_missing(ports, greeting):
     with socket.create_server(("127.0.0.1", ports())) as server:
 
         def answer() -> None:

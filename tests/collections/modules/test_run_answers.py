@@ -60,7 +60,7 @@ def test_a_run_that_started_everywhere_needs_no_second_step():
     assert (verdict["launch"], verdict["again"], verdict["push"]) == (["mine"], [], [])
 
 
-def test_a_run_of_which_one_worker_lacks_the_release_has_it_pushed_and_is_started_there():
+def test_a_worker_without_the_release_gets_it_and_starts():
     lacking = ready() | {"release_is_missing": True}
 
     verdict = launch_verdict({"w0": started(), "w1": lacking}, PARTS)
@@ -68,7 +68,7 @@ def test_a_run_of_which_one_worker_lacks_the_release_has_it_pushed_and_is_starte
     assert (verdict["again"], verdict["push"]) == (["mine"], ["mine"])
 
 
-def test_what_failed_at_the_push_is_the_last_word_of_a_worker():
+def test_a_failed_push_is_the_result_of_a_worker():
     lacking, failed = (
         ready() | {"release_is_missing": True},
         {"failed": True, "msg": "no space left"},
@@ -80,7 +80,7 @@ def test_what_failed_at_the_push_is_the_last_word_of_a_worker():
     assert failures(answers) == ["w1: no space left"]
 
 
-def test_a_worker_that_lacked_the_release_and_never_started_is_a_failure():
+def test_a_worker_without_the_release_that_never_started_is_a_failure():
     lacking = ready() | {"release_is_missing": True, "info": {}}
 
     assert failures(start_answers(["w0"], {"w0": lacking}, {}, {})) == ["w0: no answer"]
@@ -98,13 +98,13 @@ def test_each_blocker_is_named_with_its_worker():
     assert verdict["problems"] == {"mine": ["w0: run b is here"]}
 
 
-def test_what_several_workers_say_is_said_once():
+def test_equal_messages_of_several_workers_are_shown_once():
     verdict = launch_verdict({"w0": ready("absent", "full"), "w1": ready("absent", "full")}, PARTS)
 
     assert verdict["problems"] == {"mine": ["w[0-1]: full"]}
 
 
-def test_workers_that_never_had_a_run_say_nothing_of_its_end():
+def test_workers_that_never_had_a_run_do_not_report_its_end():
     never = {"info": report("lost", attempt=None)}
     saved = {"info": report_end("75", heartbeat={"step": 7})}
 
@@ -114,7 +114,7 @@ def test_workers_that_never_had_a_run_say_nothing_of_its_end():
     assert stopped_lines({"w2": never}) == ["no worker knows it"]
 
 
-def test_what_is_in_the_way_of_one_run_is_not_in_the_way_of_another():
+def test_a_blocker_of_one_run_does_not_block_another():
     parts = {"w0": {"run": "a"}, "w1": {"run": "b"}}
 
     verdict = launch_verdict({"w0": ready("absent", "no space"), "w1": ready()}, parts)
@@ -135,7 +135,7 @@ def test_a_run_that_is_done_everywhere_is_left_alone():
     assert "mine is done already" in verdict["notes"][0]
 
 
-def test_a_run_that_lost_one_worker_is_launched_anew():
+def test_a_run_that_lost_a_worker_is_launched_again():
     verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, PARTS)
 
     assert verdict["launch"] == ["mine"]
@@ -204,7 +204,7 @@ def test_a_host_that_registered_nothing_has_an_empty_answer():
     }
 
 
-def test_a_worker_that_does_not_say_which_runs_it_has_is_a_failure():
+def test_a_worker_that_does_not_list_its_runs_is_a_failure():
     assert failures({"w0": {"runs": []}, "w1": {"msg": "no bus"}}, "runs") == ["w1: no bus"]
 
 
@@ -216,7 +216,7 @@ def test_runs_that_need_no_launch_are_named_for_the_record():
     assert (verdict["running"], verdict["done"]) == (["a"], ["b"])
 
 
-def test_what_has_started_of_a_refused_run_and_what_an_older_attempt_left_is_stopped():
+def test_a_refused_run_and_remains_of_older_attempts_are_stopped():
     older = ready() | {"info": report(active=True)}
     answers = {"w0": started(), "w1": ready(), "w2": started(), "w3": older}
     processes = {host: {"run": "a" if host < "w2" else "b"} for host in answers}

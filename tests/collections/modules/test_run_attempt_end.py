@@ -29,14 +29,14 @@ def ended(paths, **systemd: str) -> dict:
     return observe("mine", paths, unit={"ActiveState": "inactive"})
 
 
-def test_it_is_systemd_s_words_on_the_attempt_and_when(paths):
+def test_the_end_has_systemd_s_result_and_time(paths):
     seen = ended(paths, SERVICE_RESULT="exit-code", EXIT_CODE="exited", EXIT_STATUS="75")
 
     assert seen["ended_at"] == pytest.approx(time.time(), abs=30)
     assert (seen["state"], seen["reason_code"], seen["exit_code"]) == ("interrupted", "saved", 75)
 
 
-def test_where_systemd_says_nothing_the_attempt_failed_to_start(paths):
+def test_an_attempt_without_a_systemd_result_failed_to_start(paths):
     assert ended(paths)["reason_code"] == "start_failed"
 
 

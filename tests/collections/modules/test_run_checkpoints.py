@@ -20,7 +20,7 @@ def emulator():
         yield address
 
 
-def test_a_bucket_that_takes_a_try_is_fine_and_nothing_of_the_try_stays(emulator):
+def test_a_writable_bucket_passes_and_the_probe_is_removed(emulator):
     assert trouble("gs://fleet/a/b", {"STORAGE_EMULATOR_HOST": emulator}) is None
     assert Bucket("gs://fleet", address=emulator).names() == []
 
@@ -39,7 +39,7 @@ def test_a_bucket_that_does_not_answer_is_named():
     assert "Connection refused" in trouble("gs://fleet/a", {"STORAGE_EMULATOR_HOST": address})
 
 
-def test_a_worker_without_an_account_says_so():
+def test_a_worker_without_a_service_account_is_reported():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"

@@ -77,7 +77,7 @@ def test_the_hosts_of_chips_get_every_variable_that_is_carried():
     assert [name for name in CARRIED if f"        {name}:" not in playbook] == []
 
 
-def test_one_chip_can_be_asked_for_and_must_be_there():
+def test_a_requested_chip_must_exist():
     assert [host["tpu_chip"] for host in chip_hosts(FACTS, ["pod-w0"], "2")] == [2]
     with pytest.raises(AnsibleFilterError, match="no chip 4"):
         chip_hosts(FACTS, ["pod-w0"], 4)
@@ -112,7 +112,7 @@ def test_runs_of_two_chips_never_share_a_port_whatever_their_attempts():
     assert max(taken) < 32768  # Linux gives itself ports from here on
 
 
-def test_the_release_is_brought_once_to_a_worker_whose_chips_all_lack_it():
+def test_a_worker_gets_a_release_once_for_all_its_chips():
     told = {"status": "absent", "started": False, "blockers": [], "release_is_missing": True}
     plan = {
         f"pod-w0-c{n}": {"run": f"mine-c{n}", "worker": "pod-w0", "process_id": 0} for n in (0, 1)
@@ -128,7 +128,7 @@ def test_the_release_is_brought_once_to_a_worker_whose_chips_all_lack_it():
     ("mine", "other", "in_the_way"),
     [(0, 1, False), (0, 0, True), (-1, 1, True), (1, -1, True), (-1, -1, True)],
 )
-def test_a_run_is_in_the_way_of_another_where_they_share_a_chip(mine, other, in_the_way):
+def test_runs_block_each_other_if_they_share_a_chip(mine, other, in_the_way):
     assert overlap(mine, other) is in_the_way
 
 

@@ -44,7 +44,7 @@ def test_the_unit_gets_the_groups_once_and_loses_them_when_none_is_needed(tmp_pa
         (["other"], [], ([], False), True),
     ],
 )
-def test_the_lockfile_goes_only_when_nobody_has_the_device(
+def test_the_lockfile_is_removed_only_when_no_process_holds_the_device(
     tmp_path, monkeypatch, active, held, expected, stays
 ):
     monkeypatch.setattr(run_start, "active_runs", lambda: active)

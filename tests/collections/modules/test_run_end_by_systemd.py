@@ -29,7 +29,7 @@ def test_an_end_that_nobody_wrote_down_is_systemd_s(unit, reason_code):
     assert end_state(end_by_systemd(unit, 3)).reason_code == reason_code
 
 
-def test_it_ended_when_systemd_says_in_the_attempt_that_was_launched():
+def test_systemd_s_end_time_belongs_to_the_launched_attempt():
     a_minute_ago = int((time.clock_gettime(time.CLOCK_MONOTONIC) - 60) * 1e6)
 
     ended = end_by_systemd(KILLED | {"ExecMainExitTimestampMonotonic": str(a_minute_ago)}, 3)
@@ -41,5 +41,5 @@ def test_it_ended_when_systemd_says_in_the_attempt_that_was_launched():
 @pytest.mark.parametrize(
     "unit", [{}, KILLED | {"ExecMainCode": "0"}, KILLED | {"ActiveState": "deactivating"}]
 )
-def test_of_what_runs_or_was_before_a_reboot_systemd_knows_no_end(unit):
+def test_a_running_unit_or_one_from_before_a_reboot_has_no_end(unit):
     assert end_by_systemd(unit, 3) is None

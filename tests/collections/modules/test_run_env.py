@@ -18,7 +18,7 @@ def test_a_value_may_hold_an_equals_sign():
 
 
 @pytest.mark.parametrize("given", ["A", "A='b", "{", [1], {"A": {"B": 1}}])
-def test_what_can_not_be_read_is_one_line_that_says_how(given):
+def test_an_invalid_environment_option_is_one_line_with_the_expected_form(given):
     with pytest.raises(AnsibleFilterError, match="Use a mapping"):
         parse_env(given)
 

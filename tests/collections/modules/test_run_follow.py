@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.collections.runs.answers import report
 
 
-def test_what_came_since_the_last_question_is_brought_line_by_whole_line(tmp_path):
+def test_new_complete_lines_are_returned(tmp_path):
     log = tmp_path / "log"
     log.write_text("one\ntwo\nhal")
 
@@ -31,14 +31,14 @@ def test_what_came_since_the_last_question_is_brought_line_by_whole_line(tmp_pat
     assert log_since(log, end) == (["half"], 13)
 
 
-def test_a_log_that_was_made_anew_is_read_from_its_beginning(tmp_path):
+def test_a_recreated_log_is_read_from_its_beginning(tmp_path):
     log = tmp_path / "log"
     log.write_text("new\n")
 
     assert log_since(log, 500) == (["new"], 4)
 
 
-def test_a_log_that_is_not_there_yet_says_nothing(tmp_path):
+def test_a_missing_log_has_no_lines(tmp_path):
     assert log_since(tmp_path / "log", 0) == ([], 0)
     assert log_start(tmp_path / "log", 5) == 0
 
@@ -63,7 +63,7 @@ def test_the_last_lines_begin_where_they_begin(tmp_path_factory, texts, count):
     assert lines == (texts[-count:] if count else [])
 
 
-def test_a_line_that_all_workers_say_is_shown_once_as_soon_as_the_last_has_said_it():
+def test_a_line_of_all_workers_is_shown_once_when_the_last_has_logged_it():
     stream = FoldedStream(["w0", "w1"])
     stream.add("w0", "begin", 0.0)
     assert stream.due(0.1) == []
@@ -72,14 +72,14 @@ def test_a_line_that_all_workers_say_is_shown_once_as_soon_as_the_last_has_said_
     assert stream.due(0.2) == ["w[0-1]: begin"]
 
 
-def test_a_line_that_one_worker_says_is_shown_after_a_while():
+def test_a_line_of_one_worker_is_shown_after_a_delay():
     stream = FoldedStream(["w0", "w1"])
     stream.add("w0", "only me", 0.0)
 
     assert stream.due(HOLD_SECONDS) == ["w0: only me"]
 
 
-def test_who_has_ended_is_not_waited_for():
+def test_a_worker_that_ended_is_not_waited_for():
     stream = FoldedStream(["w0", "w1"])
     stream.leave("w1")
     stream.add("w0", "go on", 0.0)
@@ -87,7 +87,7 @@ def test_who_has_ended_is_not_waited_for():
     assert stream.due(0.0) == ["w0: go on"]
 
 
-def test_a_line_said_twice_is_shown_twice():
+def test_a_repeated_line_is_shown_twice():
     stream = FoldedStream(["w0", "w1"])
     for host in ("w0", "w1"):
         stream.add(host, "again", 0.0)
@@ -161,12 +161,12 @@ def test_the_run_that_is_active_is_followed_from_where_the_last_answer_ended(mon
     assert (result["run"], result["state"]) == ("mine", "done")
 
 
-def test_more_workers_than_forks_can_not_be_followed_at_once_and_it_says_so(monkeypatch, tmp_path):
+def test_following_more_workers_than_forks_is_a_warning(monkeypatch, tmp_path):
     with pytest.raises(AnsibleActionFail, match="--forks 5"):
         followed([], monkeypatch, [], tmp_path, hosts=[f"w{index}" for index in range(5)])
 
 
-def test_what_other_forks_hear_is_shown_with_it_until_the_last_has_ended(monkeypatch, tmp_path):
+def test_lines_of_all_forks_are_shown_together_until_the_last_ends(monkeypatch, tmp_path):
     shown = []
     folder = tmp_path / "follow-task"
     folder.mkdir()

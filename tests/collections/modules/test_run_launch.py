@@ -66,7 +66,7 @@ def test_the_environments_programs_come_first():
     assert path.startswith(f"/opt/tpufleet/envs/{'e' * 16}/bin:")
 
 
-def test_sigterm_is_the_trainers_unless_the_launch_says_that_it_asks_for_jaxs_notice():
+def test_jax_s_preemption_service_is_disabled_unless_the_launch_enables_it():
     name = "JAX_ENABLE_PREEMPTION_SERVICE"
     asks = changed(env={name: "true"})
 
@@ -74,7 +74,7 @@ def test_sigterm_is_the_trainers_unless_the_launch_says_that_it_asks_for_jaxs_no
     assert environment(asks, PATHS, {})[name] == "true"
 
 
-def test_nobody_can_set_what_the_contract_sets():
+def test_variables_of_the_contract_cannot_be_overridden():
     forged = changed(env={"TPUFLEET_PROCESS_ID": "0", "MINE": "1"})
 
     variables = environment(forged, PATHS, {})
@@ -120,7 +120,7 @@ def test_a_value_that_systemd_would_drop_is_refused_without_being_shown():
     assert "secret" not in str(refused.value)
 
 
-def test_the_attempt_and_its_port_are_no_part_of_what_is_launched():
+def test_attempt_and_port_are_not_part_of_the_identity():
     again = changed(attempt=4)
 
     assert again.identity() == LAUNCH.identity()
@@ -139,7 +139,7 @@ def test_the_attempt_and_its_port_are_no_part_of_what_is_launched():
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_everything_else_is(change):
+def test_other_fields_are_part_of_the_identity(change):
     assert changed(**change).identity() != LAUNCH.identity()
     assert replace(LAUNCH, python_env="other").identity() != LAUNCH.identity()
 
@@ -264,7 +264,7 @@ def test_a_run_of_this_version_is_compared_by_its_identity():
     assert status(changed(env={}), seen, PATHS) == "other"
 
 
-def test_a_shared_place_for_what_was_compiled_is_the_trainers_alone(tmp_path):
+def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
     me = pwd.getpwuid(os.getuid())
     place = tmp_path / "shared/jax-cache"
 
@@ -272,7 +272,7 @@ def test_a_shared_place_for_what_was_compiled_is_the_trainers_alone(tmp_path):
     assert place.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_shared_place_that_can_not_be_made_is_no_obstacle_and_a_link_is_not_followed(tmp_path):
+def test_an_unusable_shared_cache_is_ignored_and_a_link_is_not_followed(tmp_path):
     me = pwd.getpwuid(os.getuid())
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
@@ -282,7 +282,7 @@ def test_a_shared_place_that_can_not_be_made_is_no_obstacle_and_a_link_is_not_fo
     assert usable_cache("gs://bucket/cache", me) == "gs://bucket/cache"
 
 
-def test_a_directory_of_somebody_else_is_not_taken_for_the_compile_cache(tmp_path):
+def test_another_user_s_directory_is_not_used_as_compile_cache(tmp_path):
     other = pwd.struct_passwd(("other", "x", os.getuid() + 1, os.getgid() + 1, "", "/", "/bin/sh"))
     (tmp_path / "theirs").mkdir(mode=0o755)
 
@@ -312,7 +312,7 @@ def test_a_secret_that_can_be_no_variable_is_refused_without_being_shown(pair):
     assert "hunter2" not in str(refused.value)
 
 
-def test_systemd_takes_the_unit(tmp_path):
+def test_systemd_accepts_the_unit(tmp_path):
     template = Path("roles/run/templates/tpufleet-run@.service.j2").read_text()
     text = template.replace("{{ run_stop_seconds }}", "120").replace(
         "/opt/tpufleet/bin/attempt_end", "/bin/true"

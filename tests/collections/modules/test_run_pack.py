@@ -52,11 +52,11 @@ def packed_and_told(paths, **more):
         return archive.getnames(), told
 
 
-def test_what_the_run_has_written_is_brought(paths):
+def test_files_of_the_run_are_fetched(paths):
     assert packed(paths) == ["mine/log", "mine/metrics.jsonl", "mine/launch.json"]
 
 
-def test_a_bundle_says_how_the_worker_is_and_holds_no_environment(paths):
+def test_a_bundle_describes_the_worker_without_its_environment(paths):
     names = packed(paths, bundle=True)
 
     assert {"mine/unit.txt", "mine/disks.txt", "mine/devices.txt"} <= set(names)
@@ -98,7 +98,7 @@ def test_the_newest_sound_checkpoint_alone_is_brought_when_asked_for(paths, tmp_
 
 
 @pytest.mark.parametrize("pattern", ["", "ckpt_*"])
-def test_the_log_is_brought_even_if_there_is_no_finished_checkpoint(paths, pattern):
+def test_the_log_is_fetched_even_without_a_finished_checkpoint(paths, pattern):
     names, told = packed_and_told(paths, checkpoints="newest", checkpoint_pattern=pattern)
 
     assert "mine/log" in names

@@ -37,7 +37,7 @@ def test_each_worker_of_a_tpu_is_the_process_of_its_index():
     }
 
 
-def test_several_tpus_have_a_run_each_with_their_name_behind_it():
+def test_each_of_several_tpus_has_a_run_with_its_name_as_suffix():
     found = place([*workers("a"), *workers("b", 1)], "mine")
 
     assert {host: each.run for host, each in found.items()} == {
@@ -217,7 +217,7 @@ def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, said):
     assert "\n" not in str(refused.value)
 
 
-def test_a_sweep_with_more_runs_than_tpus_says_so(tmp_path):
+def test_a_sweep_with_more_runs_than_tpus_is_refused(tmp_path):
     with pytest.raises(RunError, match="has 2 runs and 1 TPUs are addressed"):
         place(workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n"))
 
@@ -227,7 +227,7 @@ def test_a_tpu_that_a_sweep_names_and_is_not_addressed_is_named(tmp_path):
         place(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
 
 
-def test_what_a_launch_has_once_may_not_differ_between_its_workers():
+def test_variables_of_the_whole_launch_must_be_equal_on_all_workers():
     facts = {"a-w0": {"checkpoints": "gs://a"}, "a-w1": {"checkpoints": "gs://a"}, "b-w0": {}}
 
     with pytest.raises(

@@ -40,7 +40,7 @@ def test_the_way_between_two_attempts_does_not_count(tmp_path):
     assert progress(folder)["counted"] == 20.0
 
 
-def test_what_was_done_behind_the_checkpoint_that_was_taken_up_again_does_not_count(tmp_path):
+def test_steps_after_the_resumed_checkpoint_do_not_count(tmp_path):
     folder = run_dir(
         tmp_path, [(0, [(1, 10), (2, 20), (3, 30)]), (50, [(2, 60), (3, 70), (4, 80)])]
     )
@@ -56,7 +56,7 @@ def test_a_line_that_is_half_written_or_none_is_passed_over(tmp_path):
     assert progress(folder)["last"] == 2
 
 
-def test_without_metrics_or_with_one_step_nothing_is_said(tmp_path):
+def test_without_two_steps_there_is_no_goodput(tmp_path):
     assert progress(tmp_path) is None
     assert progress(run_dir(tmp_path, [(0, [(1, 10)])])) is None
 
@@ -86,14 +86,14 @@ def test_searching_the_file_finds_what_reading_all_of_it_finds(tmp_path_factory,
     assert (found or {"counted": 0})["counted"] == pytest.approx(counted if steps > 1 else 0)
 
 
-def test_steps_on_a_machine_that_is_gone_are_taken_to_have_been_as_quick():
+def test_steps_on_a_lost_machine_count_at_the_measured_speed():
     record = {"wanted": "running", "wanted_seconds": 0.0, "wanted_since": 0.0}
     told = {"first": 101, "last": 151, "counted": 100.0}
 
     assert goodput(told, record, now=600.0) == pytest.approx(0.5)
 
 
-def test_nothing_is_said_of_a_run_whose_record_does_not_tell_since_when_it_is_wanted():
+def test_a_record_without_a_start_time_has_no_goodput():
     assert goodput({"first": 1, "last": 3, "counted": 2.0}, {"wanted": "running"}, 5.0) is None
     assert goodput(None, {"wanted": "running", "wanted_seconds": 0.0}, 5.0) is None
 
@@ -108,7 +108,7 @@ def record_after(monkeypatch, *story):
     return record
 
 
-def test_the_time_in_which_it_stood_still_by_wish_is_not_counted(monkeypatch):
+def test_time_while_stopped_by_a_person_does_not_count(monkeypatch):
     record = record_after(
         monkeypatch, (100, "running"), (150, "running"), (200, "stopped"), (900, "running")
     )

@@ -162,7 +162,7 @@ def forbidding():
         server.shutdown()
 
 
-def test_a_bucket_without_the_right_to_write_says_which_right_is_missing_and_who_gives_it(
+def test_a_bucket_without_write_permission_names_the_missing_permission(
     forbidding,
 ):
     why = trouble("gs://fleet/mine", {"STORAGE_EMULATOR_HOST": forbidding})

@@ -128,7 +128,7 @@ def workers(tmp_path, attempt):
             process.wait()
 
 
-def test_nobody_starts_before_all_have_come_and_then_all_do(workers):
+def test_no_worker_starts_before_all_have_arrived(workers):
     workers.start(2, TOUCH.format(""))
     workers.start(0, TOUCH.format(""))
     deadline = time.monotonic() + 30
@@ -144,7 +144,7 @@ def test_nobody_starts_before_all_have_come_and_then_all_do(workers):
     workers.all_began()
 
 
-def test_if_one_does_not_come_none_starts_and_everybody_names_it(workers):
+def test_without_one_worker_none_starts_and_all_name_it(workers):
     for number in (0, 2):
         workers.start(number, TOUCH.format(""), rendezvous_seconds=2)
 
@@ -177,7 +177,7 @@ def test_a_worker_that_arrives_with_something_else_keeps_all_from_starting(worke
     assert workers.news(0)["error"] == workers.news(1)["error"] == f"pod-w1 arrived with {what}"
 
 
-def test_who_has_not_the_attempts_token_is_nobody(workers):
+def test_a_worker_without_the_token_of_the_attempt_is_ignored(workers):
     workers.start(0, TOUCH.format(""), rendezvous_seconds=3)
     workers.start(2, TOUCH.format(""), rendezvous_seconds=3)
     workers.start(
@@ -274,9 +274,7 @@ def test_the_token_is_not_in_the_trainers_environment(workers):
     assert [workers.code(number) for number in range(3)] == [0, 0, 0]
 
 
-def test_secrets_reach_a_trainer_behind_a_shell_wrapper_and_are_no_ones_arguments(
-    workers, tmp_path
-):
+def test_secrets_reach_a_trainer_through_a_shell_wrapper_but_no_command_line(workers, tmp_path):
     credentials = tmp_path / "credentials"
     credentials.mkdir()
     told = {"KEY": "sesame", "TPUFLEET_RUN": "other", "LD_PRELOAD": "/x.so"}
@@ -345,7 +343,7 @@ def test_a_worker_that_is_killed_outright_ends_the_others(workers):
     assert (news["peer"], news["peer_exit_code"]) == ("pod-w1", None)
 
 
-def test_a_trainer_that_saves_when_the_others_end_says_so_by_its_own_code(workers):
+def test_a_trainer_that_saves_when_a_peer_ends_keeps_its_exit_code(workers):
     save = (
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
@@ -366,7 +364,7 @@ def test_a_trainer_that_saves_when_the_others_end_says_so_by_its_own_code(worker
     assert [workers.code(number) for number in (0, 1, 2)] == [75, 1, 75]
 
 
-def test_workers_that_are_all_stopped_say_how_their_own_trainer_ended(workers):
+def test_stopped_workers_report_their_own_trainer_s_exit(workers):
     """A kill reaches them at different moments, so some hear of another's end before their own."""
     late = (
         "import pathlib, signal, time\n"
@@ -417,7 +415,7 @@ def test_term_before_the_beginning_ends_the_waiting(workers):
     assert not workers.began(0)
 
 
-def test_a_command_that_does_not_exist_says_so(workers, tmp_path):
+def test_a_missing_command_is_reported(workers, tmp_path):
     workers.start(0, "", environ=ALONE, command=["nowhere/python"])
 
     assert workers.code(0) == 127

@@ -60,7 +60,7 @@ def test_only_workers_that_differ_have_a_line_of_their_own():
     assert lines[2:] in (["mine, w[1-2]: stopping"], ["mine, w[0,3]: training"])
 
 
-def test_a_run_that_waits_says_for_whom():
+def test_a_waiting_run_names_the_missing_workers():
     lines = screen(on(w0=report("waiting", waiting_for=["w3"]), w1=report("starting")))
 
     assert "waiting for w3" in lines[1]
@@ -95,7 +95,7 @@ def test_a_run_without_a_heartbeat_for_long_is_hung():
     assert "hung, no heartbeat for 700 s" in lines[1]
 
 
-def test_what_kill_has_stopped_was_stopped_by_you():
+def test_a_killed_run_was_stopped_by_a_person():
     record = {"wanted": "stopped", "history": [{"kind": "stopped"}]}
     lines = screen(on(w0=report_end("75")), {"mine": record})
 
@@ -111,7 +111,7 @@ def test_a_run_shows_the_share_of_its_wanted_time_that_went_into_steps_that_coun
     assert "60%" in lines[1].split()
 
 
-def test_a_run_that_is_wanted_on_a_tpu_that_was_taken_away_is_preempted_on_a_line_of_its_own():
+def test_a_wanted_run_on_a_lost_tpu_has_a_line_as_preempted():
     record = {"wanted": "running", "attempt": 3, "tpu": "pod", "watch": {"best_step": 70}}
     stopped = {**record, "wanted": "stopped"}
     lines = screen({}, {"mine": record, "old": stopped}, {"pod": "PREEMPTED"}, pod="PREEMPTED")
@@ -127,7 +127,7 @@ def test_a_run_whose_tpu_is_in_no_list_any_more_is_preempted_too():
     assert "preempted" in lines[1]
 
 
-def test_a_run_whose_tpu_is_made_anew_says_how_far_that_is():
+def test_a_run_whose_tpu_is_recreated_shows_its_progress():
     lines = screen({}, {"mine": {"wanted": "running", "tpu": "pod"}}, {"pod": "CREATING"})
 
     assert "its TPU is creating" in lines[1]
@@ -174,20 +174,20 @@ def test_a_worker_of_an_older_attempt_is_named():
     assert lines[2:] == ["mine, w2: training, attempt 1"]
 
 
-def test_what_can_not_be_reached_and_what_is_not_ready_has_a_line():
+def test_unreachable_workers_and_tpus_that_are_not_ready_have_a_line():
     lines = screen({"w0": {"runs": []}, "w1": DOWN}, gone="PREEMPTED")
 
     assert [line.split()[2] for line in lines[1:4]] == ["preempted", "idle", "unreachable"]
     assert lines[-1] == "w1: can't be reached: ssh: No route to host"
 
 
-def test_what_a_foreign_trainer_writes_into_its_heartbeat_breaks_no_screen():
+def test_control_characters_in_a_heartbeat_are_not_printed():
     odd = report(heartbeat={"step": "many", "loss": [1]})
 
     assert " ".join(screen(on(w0=odd))[1].split()) == "mine 1 training - - - - - w0"
 
 
-def test_lines_that_several_workers_say_are_said_once_in_their_order():
+def test_lines_of_several_workers_are_shown_once_in_order():
     answers = on(
         w0=report(log=["begin", "only 0", "end"]),
         w1=report(log=["begin", "end"]),
@@ -206,14 +206,14 @@ def test_the_worker_that_failed_comes_first():
     assert folded_logs(answers) == ["w1: the reason", "w0: left"]
 
 
-def test_workers_are_ordered_as_people_count():
+def test_workers_are_sorted_by_number():
     states = {f"pod-w{index}": "READY" for index in (10, 2, 1)}
     workers = worker_statuses({host: {"runs": []} for host in states}, states)
 
     assert [each.worker for each in workers] == ["pod-w1", "pod-w2", "pod-w10"]
 
 
-def test_a_log_that_is_not_there_says_why():
+def test_a_missing_log_is_explained():
     assert log_lines(DOWN) == ["can't be reached: ssh: No route to host"]
     assert log_lines({"runs": []}) == ["no run has a log here"]
 

@@ -35,7 +35,7 @@ def test_no_run_asks_nothing(monkeypatch):
     assert asked == []
 
 
-def test_a_run_of_which_systemd_says_nothing_is_not_guessed_at(monkeypatch):
+def test_a_run_unknown_to_systemd_has_no_state(monkeypatch):
     answers(monkeypatch, TWO)
 
     with pytest.raises(RunError, match="no answer for c"):
@@ -52,7 +52,7 @@ def test_those_that_are_active_are_asked_for_with_the_one_that_is_named(monkeypa
     assert run_unit.active(found) == ["a"]
 
 
-def test_where_none_is_found_none_is_active(monkeypatch):
+def test_without_units_no_run_is_active(monkeypatch):
     answers(monkeypatch, "")
 
     assert run_unit.active_runs() == []

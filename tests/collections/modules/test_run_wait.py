@@ -70,7 +70,7 @@ def test_a_trainer_without_a_heartbeat_has_started_when_its_process_runs(
     assert outcome_of(step, OPTIONS | more, 10, runs_for) == outcome
 
 
-def test_a_trainer_without_a_heartbeat_says_when_it_wrote_something_last():
+def test_a_trainer_without_a_heartbeat_shows_its_last_output():
     writes = parse_process("w0", report("running", output_age=3.2))
 
     assert progress_text(writes) == "running, last output 3 s ago"
@@ -132,14 +132,14 @@ def test_a_run_that_has_begun_depends_on_no_connection():
     assert attempt_text(outcome, "mine", {}).startswith("run mine continues: w1: can't be reached")
 
 
-def test_a_run_that_crashes_later_stays_wanted_and_none_of_it_goes_on():
+def test_a_run_that_crashes_later_stays_wanted_and_stops_everywhere():
     crashed = waited(7, state="failed", reason_code="exit_code", exit_code=1)
     outcome = wait_outcome({"w0": crashed, "w1": waited(7, outcome="left")})
 
     assert (outcome["launch_failed"], outcome["stop"]) == (False, True)
 
 
-def test_a_run_whose_end_takes_longer_than_the_waiting_is_in_no_trouble():
+def test_a_run_that_ends_slowly_is_not_a_failure():
     outcome = wait_outcome({"w0": waited(7, outcome="continues")})
 
     assert outcome == {"problems": [], "launch_failed": False, "stop": False}

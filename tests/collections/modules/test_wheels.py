@@ -46,7 +46,7 @@ def index(tmp_path):
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
 
 
-def test_what_a_lock_file_pins_is_downloaded_whole(tmp_path, pip, index):
+def test_all_pinned_wheels_are_downloaded(tmp_path, pip, index):
     lock = make_wheel(tmp_path / "index", "apple") + make_wheel(tmp_path / "index", "pear")
     folder = wheels.wheels_folder(tmp_path, lock, sys.version_info.minor)
 
@@ -85,7 +85,7 @@ def test_a_long_lock_file_is_downloaded_whole(tmp_path, pip, index):
     assert len(list(folder.glob("*.whl"))) == len(names)
 
 
-def test_a_wheel_with_another_content_is_refused_and_nothing_is_there(tmp_path, pip, index):
+def test_a_wheel_with_another_digest_is_refused_and_not_stored(tmp_path, pip, index):
     lock = make_wheel(tmp_path / "index", "apple")
     make_wheel(tmp_path / "index", "apple", "evil = True")
     folder = wheels.wheels_folder(tmp_path, lock, 13)
@@ -95,9 +95,7 @@ def test_a_wheel_with_another_content_is_refused_and_nothing_is_there(tmp_path, 
     assert not folder.exists()
 
 
-def test_a_requirement_without_a_wheel_is_named_in_one_line_with_what_mends_it(
-    tmp_path, pip, index
-):
+def test_a_requirement_without_a_wheel_is_one_line_with_the_fix(tmp_path, pip, index):
     lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
     words = r"has a wheel of no-such-thing==1\.0 for this Python: lock with uv pip compile"
@@ -106,7 +104,7 @@ def test_a_requirement_without_a_wheel_is_named_in_one_line_with_what_mends_it(
     assert "\n" not in str(refused.value)
 
 
-def test_what_an_interruption_left_is_used_as_far_as_it_is_whole(tmp_path, pip):
+def test_complete_wheels_of_an_interrupted_download_are_used(tmp_path, pip):
     lock = make_wheel(tmp_path / "index", "apple")
     folder = wheels.wheels_folder(tmp_path, lock, 13)
     begun = folder.with_name(f".{folder.name}.new")

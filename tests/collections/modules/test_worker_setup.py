@@ -94,7 +94,7 @@ def test_a_python_that_does_not_run_is_named(tmp_path):
     assert python_minor(Path(sys.executable)) == sys.version_info.minor
 
 
-def test_tools_trust_what_the_system_trusts_unless_told_otherwise(tmp_path):
+def test_tools_use_the_system_s_certificates_unless_configured(tmp_path):
     bundle = tmp_path / "ca.crt"
     bundle.touch()
 
@@ -111,7 +111,7 @@ def test_the_proof_on_a_slice_is_bounded_to_one_worker():
     assert not any(name.startswith("TPU_") for name in proof_environment("cpu", 0))
 
 
-def test_a_full_disk_is_said_plainly_whatever_the_tool_wrote():
+def test_a_full_disk_is_reported_as_such_whatever_the_tool_printed():
     complaint = "error: failed to write\n  cause: No space left on device (os error 28)\n"
 
     assert reason(complaint).startswith("no space left on the disk: free space, then ")

@@ -65,7 +65,7 @@ def test_a_line_is_broken_where_a_gap_lies_between_two_points():
     assert segments([(1, 1.0), (2, math.nan), (3, 1.0)], []) == [[(1, 1.0)], [(3, 1.0)]]
 
 
-def test_what_has_no_logarithm_is_a_gap():
+def test_values_without_a_logarithm_are_gaps():
     assert segments([(1, 1.0), (2, 0.0), (3, 2.0)], [], log=True) == [[(1, 1.0)], [(3, 2.0)]]
 
 
@@ -88,7 +88,7 @@ def test_every_point_lies_on_the_picture(log):
     assert [y for _, y in numbers] == sorted(y for _, y in numbers)
 
 
-def test_two_curves_have_a_legend_and_one_has_none():
+def test_only_several_curves_have_a_legend():
     one = Curve("training", "train", FALLING)
     two = Curve("held out", "heldout", FALLING[::10], dots=True)
     assert ">training</text>" not in chart("x", [one], "step", "loss")
@@ -105,7 +105,7 @@ def test_one_point_and_a_flat_curve_have_axes():
         ET.fromstring(drawn)  # noqa: S314 - our own text
 
 
-def test_nothing_to_draw_is_said():
+def test_an_empty_chart_is_explained():
     assert "nothing to draw yet" in chart("loss", [Curve("x", "train")], "step", "loss")
     flat = Curve("x", "train", [(1, 0.0)])
     assert "nothing to draw yet" in chart("loss", [flat], "step", "loss", log=True)

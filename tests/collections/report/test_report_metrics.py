@@ -70,7 +70,7 @@ def test_a_step_that_was_done_again_counts_as_the_later_attempt_left_it():
     assert curve(rows, "loss") == [(1, 1.0), (2, 0.5), (3, 0.4)]
 
 
-def test_a_loss_that_is_no_number_is_a_gap():
+def test_a_loss_that_is_not_a_number_is_a_gap():
     rows = rows_of([record(1), record(2, None), record(3, None), record(4), record(5, None)])
     assert curve(rows, "loss") == [(1, 1.0), (4, 1.0)]
     assert gaps(rows, "loss") == [2, 5]
@@ -102,7 +102,7 @@ def test_attempts_are_found_in_the_log(tmp_path):
     assert attempts(tmp_path / "none") == []
 
 
-def test_time_between_attempts_is_no_work():
+def test_time_between_attempts_is_not_work():
     rows = rows_of([record(1), record(2), record(600), record(601)])
     assert stretches(rows, [1000.0, 1500.0]) == [[1001.0, 1002.0], [1600.0, 1601.0]]
     assert stretches(rows, []) == [[1001.0, 1601.0]]
@@ -112,7 +112,7 @@ def test_a_run_without_metrics_has_no_curves(tmp_path):
     assert summary(tmp_path) == {"attempts": [], "rows": 0}
 
 
-def test_a_long_run_is_told_in_few_points(tmp_path):
+def test_a_long_run_is_reduced_to_few_points(tmp_path):
     write(tmp_path / "metrics.jsonl", [record(step) for step in range(1, 20001)])
     told = summary(tmp_path)
     assert told["rows"] == 20000

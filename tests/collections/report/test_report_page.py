@@ -97,7 +97,7 @@ def shown(records=None, answers=None, **more) -> str:
     return page(run_views(records, answers, NOW), "my-project", NOW, **more)
 
 
-def test_it_is_well_formed_and_says_what_matters():
+def test_the_page_is_well_formed_and_complete():
     words = " ".join(Reader(shown()).words)
     for said in ("pod-run", "1,000 of 2,000", "0.0050", "75%", "preempted", "pod-w0", "1000/2000"):
         assert said in words, said
@@ -116,7 +116,7 @@ def test_nothing_in_it_leads_out_of_it():
     ]
 
 
-def test_whatever_a_run_a_worker_or_an_event_is_called_it_is_text():
+def test_names_of_runs_workers_and_events_are_escaped():
     evil = record(tpu=EVIL, release=EVIL, history=[{"time": BEGIN, "what": EVIL}])
     answers = {EVIL: {"runs": [answer(EVIL, state=EVIL)]}}
     text = shown({EVIL: evil}, answers)
@@ -173,7 +173,7 @@ def test_losses_are_drawn_on_a_logarithmic_axis_where_asked():
     ("seconds", "said"),
     [(0, "0 s"), (59.6, "1 min"), (425, "7 min 5 s"), (12000, "3 h 20 min"), (187200, "2 d 4 h")],
 )
-def test_spans_are_said_in_two_parts(seconds, said):
+def test_durations_have_two_units(seconds, said):
     assert duration(seconds) == said
 
 

@@ -57,7 +57,7 @@ def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):
     assert "launched with release a" in " ".join(Reader(where.read_text()).words)
 
 
-def test_it_is_written_beside_the_records_and_a_run_that_is_not_there_is_named(local_api):
+def test_the_report_is_written_beside_the_records_and_an_unknown_run_is_named(local_api):
     environment = environment_of(local_api)
     done = play(environment, REPORT)
     assert done.returncode == 0, flat(done)

@@ -71,7 +71,7 @@ def test_an_event_has_a_kind_and_a_text(event, kind, text):
     assert events_of(record((1000, event))) == [Event(1000, kind, text)]
 
 
-def test_attempts_end_by_what_the_record_says():
+def test_attempts_end_as_recorded():
     told = record(
         (1000, LAUNCHED),
         (2000, watch("preempted", "recreate")),
@@ -89,7 +89,7 @@ def test_a_new_tpus_log_knows_only_its_own_attempts_and_the_record_the_others():
     assert found[0].ended == "other"
 
 
-def test_the_last_attempt_ends_as_its_exit_says():
+def test_the_last_attempt_ends_with_its_exit_code():
     told = record((1000, LAUNCHED), attempt=1)
     ended = answer(**report_end("1", attempt=2, ended_at=1700.0))
     assert attempts_of(told, events_of(told), ended, NOW) == [Attempt(1, 1000, 1700, "crash")]
@@ -100,7 +100,7 @@ def test_a_run_that_nobody_can_be_asked_about_ends_where_it_was_last_seen():
     assert attempts_of(told, events_of(told), {}, NOW) == [Attempt(1, 1000, 1000)]
 
 
-def test_goodput_is_the_time_of_steps_that_stand_over_the_time_since_the_launch():
+def test_goodput_is_the_time_of_kept_steps_per_time_since_the_launch():
     attempts = [Attempt(1, 0, 400, "crash"), Attempt(2, 600, 1000)]
     assert goodput_of(attempts, [[100, 300], [700, 1000]]) == pytest.approx(0.5)
     assert goodput_of(attempts, []) is None
@@ -125,6 +125,6 @@ def test_runs_of_which_only_a_worker_or_only_a_record_knows_are_shown():
     assert [view.name for view in run_views({"a": {}, "b": {}}, {}, NOW, only="b")] == ["b"]
 
 
-def test_events_stand_by_their_time():
+def test_events_are_sorted_by_time():
     told = record((5, {"kind": "done"}), (1, LAUNCHED))
     assert events_of(told)[0] == Event(1, "launch", "launched with release a")

@@ -105,7 +105,7 @@ def test_any_other_end_leaves_no_marker(tmp_path, environ):
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_marker_is_written_behind_no_link(tmp_path):
+def test_a_marker_is_written_through_no_link(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
 
@@ -150,7 +150,7 @@ def test_a_bucket_that_this_controller_cannot_read_keeps_no_run_from_being_recov
     assert read_done_marker("gs://b/mine", "mine", api) is None
 
 
-def test_a_bucket_that_does_not_answer_is_no_proof_that_a_run_is_not_done(monkeypatch):
+def test_an_unreachable_bucket_does_not_prove_that_a_run_is_not_done(monkeypatch):
     def content(*_):
         raise errors.NoAnswer("no answer")
 
@@ -172,7 +172,7 @@ def test_a_bucket_that_does_not_answer_is_no_proof_that_a_run_is_not_done(monkey
     | st.fixed_dictionaries({"run": st.just("mine") | inner, "attempt": inner, "time": inner}),
     max_leaves=6,
 )).map(str.encode))  # fmt: skip
-def test_what_is_no_marker_is_read_as_none(text):
+def test_an_invalid_marker_is_ignored(text):
     marker = parse_text(text, "mine")
 
     assert marker is None or (marker.attempt >= 1 and marker.run == "mine")
@@ -215,9 +215,7 @@ def test_a_new_worker_starts_nothing_where_the_recorded_attempt_is_done(
     assert launched_again(tmp_path, monkeypatch, recorded) == status
 
 
-def test_a_launch_says_so_where_the_bucket_does_not_tell_whether_the_run_is_done(
-    tmp_path, monkeypatch
-):
+def test_a_launch_warns_if_the_bucket_cannot_tell_whether_the_run_is_done(tmp_path, monkeypatch):
     def unreadable(*_):
         raise OSError(5, "Input/output error")
 

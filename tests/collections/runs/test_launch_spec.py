@@ -19,7 +19,7 @@ def test_a_launch_is_the_same_after_it_was_written_and_read():
     assert LaunchSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
-def test_a_launch_of_the_version_before_lacks_only_what_has_a_default():
+def test_fields_missing_in_a_launch_of_the_previous_version_have_defaults():
     added = ("slices", "coordinator_host", "placement", "rendezvous_seconds")
     older = {name: value for name, value in launch_fields().items() if name not in added}
 
@@ -50,7 +50,7 @@ def test_a_field_of_another_form_is_refused_by_its_name_and_not_shown(field, val
 
 
 @pytest.mark.parametrize("value", [None, [], "x", 1])
-def test_what_is_no_object_is_no_launch(value):
+def test_json_that_is_not_an_object_is_not_a_launch(value):
     with pytest.raises(InvalidLaunchError, match="not a JSON object"):
         LaunchSpec.from_json(value)
 

@@ -218,7 +218,7 @@ def test_the_log_of_the_watch_has_one_line_for_each_event(tmp_path):
     assert (tmp_path / "watch.log").read_text().endswith("Z run mine: preempted: its TPU is gone\n")
 
 
-def test_a_log_named_from_the_current_directory_has_its_output_files_there(tmp_path, monkeypatch):
+def test_a_relative_log_has_its_output_files_beside_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     output = WatchLog(Path("watch.log"), quiet=False).output_of("a/../b")

@@ -85,7 +85,7 @@ def test_a_relaunch_sets_up_workers_that_an_older_version_set_up(process, needs_
     assert played == [*setup, "train.yml"]
 
 
-def test_a_workers_report_says_whether_it_is_set_up_for_this_version():
+def test_a_worker_reports_whether_it_is_set_up_for_this_version():
     assert parse_process("w0", report(is_set_up=False)).is_set_up is False
     assert parse_process("w0", report(is_set_up=True)).is_set_up is True
 
@@ -141,7 +141,7 @@ def test_the_state_directory_may_be_written_with_a_tilde(tmp_path, monkeypatch):
     assert kept_lock("~/state", DIGEST) == tmp_path / f"state/locks/{DIGEST}.lock"
 
 
-def test_playbooks_are_told_names_and_paths_and_nothing_else():
+def test_playbooks_get_only_names_and_paths():
     assert relaunch_variables(record(), KEPT, "gs://bucket/fleet") == {
         "run": "mine",
         "tpu": "pod",
@@ -154,7 +154,7 @@ def test_playbooks_are_told_names_and_paths_and_nothing_else():
     }
 
 
-def test_a_record_without_the_name_of_its_requirements_tells_none():
+def test_a_record_without_requirements_passes_no_requirements():
     old = record(jax_requirements=None)
 
     assert "jax_requirements" not in relaunch_variables(old, KEPT, "/fleet")

@@ -109,7 +109,7 @@ def controller(tmp_path: Path) -> Controller:
     return Controller(tmp_path, release_id(entries))
 
 
-def test_a_relaunch_takes_the_whole_launch_from_the_record(controller):
+def test_a_relaunch_uses_the_whole_recorded_launch(controller):
     variables = controller.variables()
     recorded = controller.record()
 

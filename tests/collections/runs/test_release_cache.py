@@ -110,12 +110,12 @@ def test_a_damaged_release_is_not_staged_under_another_name(code, cached, how):
 
 
 @pytest.mark.parametrize("name", ["..", "code", "0" * 15, "0" * 17, "A" * 16, "0" * 15 + "\n"])
-def test_a_name_that_is_no_release_id_is_refused(tmp_path, name):
+def test_an_invalid_release_id_is_refused(tmp_path, name):
     with pytest.raises(ReleaseError, match="not a release id"):
         verify_release(tmp_path / name)
 
 
-def test_a_release_that_is_not_there_is_said_to_be_missing(tmp_path):
+def test_an_absent_release_is_missing(tmp_path):
     with pytest.raises(ReleaseError, match="not on this controller"):
         verify_release(tmp_path / ("0" * 16))
 

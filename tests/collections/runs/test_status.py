@@ -71,7 +71,7 @@ def test_a_process_has_a_text(answer, text):
     assert process_text(parse_process("w0", answer)) == text
 
 
-def test_a_process_that_hangs_says_for_how_long():
+def test_a_hanging_process_shows_for_how_long():
     hung = ProcessStatus("w0", RunState.HUNG, heartbeat_age=700.4)
 
     assert process_text(hung) == "hung, no heartbeat for 700 s"
@@ -148,7 +148,7 @@ def test_every_event_has_a_text(kind):
     assert event_text(event)
 
 
-def test_a_pass_says_the_state_the_causes_and_the_action():
+def test_a_pass_is_described_by_state_causes_and_action():
     causes = (
         Cause.of(CauseCode.TPU_STATE, tpu_state="PREEMPTED"),
         Cause.of(CauseCode.RECREATE_IN, seconds=30),
@@ -174,5 +174,5 @@ def test_a_pass_says_the_state_the_causes_and_the_action():
         ),
     ],
 )
-def test_an_answer_without_a_result_says_why(answer, text):
+def test_a_failed_answer_shows_its_reason(answer, text):
     assert answer_error(answer) == text

@@ -54,7 +54,7 @@ def test_heartbeats_of_which_none_can_be_read_are_an_error(tmp_path):
         read_heartbeats(str(tmp_path), {})
 
 
-def test_no_pass_yet_is_no_heartbeat(tmp_path):
+def test_without_a_pass_there_is_no_heartbeat(tmp_path):
     assert read_heartbeats(str(tmp_path), {}) == ()
     assert heartbeat_line((), NOW) == ""
 
@@ -111,7 +111,7 @@ json_values = st.recursive(
         ),
     )
 )
-def test_whatever_is_read_is_a_heartbeat_or_an_error(value):
+def test_any_document_is_a_heartbeat_or_an_error(value):
     try:
         found = parse_heartbeat(value)
     except HeartbeatError:
@@ -130,7 +130,7 @@ def test_every_host_name_gives_a_controller_that_can_be_read_back(hostname):
     )
 
 
-def test_the_line_says_how_old_the_last_pass_is_and_why_it_failed():
+def test_the_line_shows_age_and_error_of_the_last_pass():
     assert heartbeat_line([SERVER, LAPTOP], NOW) == "watch: last pass 40 s ago on server.example"
     assert heartbeat_line([LAPTOP], NOW) == (
         "watch: last pass 2 h ago on laptop, failed: fleet_state cannot be read"
@@ -152,7 +152,7 @@ def test_the_line_says_how_old_the_last_pass_is_and_why_it_failed():
         (864000, "10 days"),
     ],
 )
-def test_an_age_is_told_in_its_largest_unit(seconds, text):
+def test_an_age_is_shown_in_its_largest_unit(seconds, text):
     assert age_text(seconds) == text
 
 
@@ -166,7 +166,7 @@ def test_a_field_is_read_up_to_its_limits():
 
 
 @pytest.mark.parametrize("value", [None, [], "heartbeat", 1])
-def test_what_is_not_an_object_is_no_heartbeat(value):
+def test_json_that_is_not_an_object_is_not_a_heartbeat(value):
     with pytest.raises(HeartbeatError, match="not a JSON object"):
         parse_heartbeat(value)
 
@@ -195,7 +195,7 @@ def test_a_host_name_becomes_a_name_without_other_characters(hostname, name):
     assert controller_name(hostname) == name
 
 
-def test_a_failed_pass_without_a_reason_is_told_as_failed():
+def test_a_failed_pass_without_a_reason_is_shown_as_failed():
     failed = Heartbeat("laptop", NOW - 40, 1.0, Outcome.FAILED)
 
     assert heartbeat_line([failed], NOW) == "watch: last pass 40 s ago on laptop, failed"
@@ -232,7 +232,7 @@ def test_a_heartbeat_that_could_not_be_read_back_is_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_that_are_no_heartbeats_are_not_read(tmp_path):
+def test_other_files_are_not_read_as_heartbeats(tmp_path):
     write_heartbeat(str(tmp_path), SERVER, {})
     folder = tmp_path / "watch/passes/runs"
     text = (folder / "server.example.json").read_text()

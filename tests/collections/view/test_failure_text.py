@@ -9,7 +9,7 @@ MANDATORY = (
 )
 
 
-def test_what_a_playbook_must_be_given_is_asked_for_in_its_own_words():
+def test_a_missing_variable_is_reported_with_the_playbook_s_message():
     assert failure_text({"msg": MANDATORY}) == "which port? -e port=1"
 
 
@@ -27,5 +27,5 @@ def test_a_loop_s_words_are_those_of_its_failed_items_once():
     assert failure_text({"msg": "one or more items failed", "results": items}) == "no disk"
 
 
-def test_without_words_what_was_printed_last_is_told():
+def test_a_failure_without_a_message_shows_the_last_output():
     assert failure_text({"stdout": "\n".join("abcdefg")}) == "c\nd\ne\nf\ng"

@@ -30,7 +30,7 @@ def printed(monkeypatch) -> str:
     return "".join(texts)
 
 
-def test_its_name_stands_there_once(printed):
+def test_a_long_task_is_named_once(printed):
     assert printed.count(TASK) == 1
     assert printed.startswith(f"  {TASK}  1/32 9 s")
 

@@ -38,13 +38,13 @@ def test_every_change_is_on_it(setup: Shown):
     assert "pod-w[1-31]" in setup.text
 
 
-def test_a_silence_is_broken_on_one_line_that_goes_on(setup: Shown):
+def test_a_long_task_shows_progress_on_one_line(setup: Shown):
     [waited] = [line for line in setup.text.splitlines() if "Wait as for" in line]
 
     assert re.fullmatch(r"  Wait as for a download  pod  \d+ s, \d+ s", waited)
 
 
-def test_what_runs_a_ci_gets_whole_lines(stage: Stage):
+def test_ci_output_has_complete_lines(stage: Stage):
     shown = stage.play(SLOW, CI="true")
 
     assert len([line for line in shown.text.splitlines() if "Wait as for" in line]) == 2

@@ -42,7 +42,7 @@ def test_every_command_in_a_text_gets_them():
     )
 
 
-def test_what_is_no_suggestion_stays():
+def test_other_text_is_not_changed():
     for text in ("ansible-playbook is missing", "ansible-playbook -i mine setup.yml", ""):
         assert completed(text, "-i inventory/local") == text
 

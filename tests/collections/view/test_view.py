@@ -28,7 +28,7 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_a_change_is_one_line_for_all_workers_and_what_is_right_is_none(stage):
+def test_a_change_is_one_line_for_all_workers_and_no_change_is_none(stage):
     shown = stage.play(CHANGE)
 
     assert lines_of(shown.text)[:3] == [
@@ -38,7 +38,7 @@ def test_a_change_is_one_line_for_all_workers_and_what_is_right_is_none(stage):
     ]
 
 
-def test_a_play_that_changes_nothing_says_only_its_recap(stage):
+def test_a_play_without_changes_prints_only_its_recap(stage):
     shown = stage.play(CHANGE, "--start-at-task", "Leave something")
 
     assert lines_of(shown.text)[0] == "pod-w[0-7] : ok=1 changed=0"
@@ -51,7 +51,7 @@ def test_without_a_terminal_there_is_no_control_code(stage):
     assert "\r" not in shown.text
 
 
-def test_failures_stand_at_the_end_whole_and_alike_ones_once(stage):
+def test_failures_are_last_complete_and_deduplicated(stage):
     shown = stage.play(FAIL)
 
     last = lines_of(shown.text)[-7:-1]
@@ -64,7 +64,7 @@ def test_failures_stand_at_the_end_whole_and_alike_ones_once(stage):
     ]
 
 
-def test_an_ignored_failure_is_no_failure(stage):
+def test_an_ignored_failure_is_not_reported(stage):
     shown = stage.play(
         "- name: Try\n  ansible.builtin.command: 'false'\n  ignore_errors: true\n"
         "  when: inventory_hostname == 'pod-w2'\n"
@@ -84,7 +84,7 @@ def test_a_loop_names_its_changed_items(stage):
     assert "  changed   Put files (a, c, d, 1 more)  pod-w[0-7]" in lines_of(shown.text)
 
 
-def test_check_mode_says_what_would_change(stage):
+def test_check_mode_shows_what_would_change(stage):
     shown = stage.play(
         "- name: Write\n  ansible.builtin.copy:\n    content: x\n"
         f"    dest: {stage.directory}/new\n    mode: '0644'\n",
@@ -97,7 +97,7 @@ def test_check_mode_says_what_would_change(stage):
     assert said.count("+x") == 1
 
 
-def test_what_a_debug_task_says_is_said_as_it_is(stage):
+def test_output_of_a_debug_task_is_printed_unchanged(stage):
     shown = stage.play(
         "- name: Say\n  ansible.builtin.debug:\n    msg: |\n      one\n      two\n"
         "  run_once: true\n"
@@ -213,7 +213,7 @@ def test_a_warning_of_what_is_done_once_a_play_names_no_worker(stage):
     assert "[WARNING]: the clock is late" in shown.text
 
 
-def test_a_play_that_leaves_itself_out_says_nothing(stage):
+def test_a_play_without_hosts_prints_nothing(stage):
     stage.more_plays = "- name: Left out\n  hosts: '!all'\n"
     shown = stage.play(CHANGE)
 

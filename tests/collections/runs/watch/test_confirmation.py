@@ -109,7 +109,7 @@ def test_a_destructive_action_needs_a_look_and_a_listing_that_are_recent(control
     assert listed == [controller.now]
 
 
-def test_a_tpu_in_another_state_by_now_is_looked_at_again(controller):
+def test_a_tpu_whose_state_changed_is_observed_again(controller):
     controller.wants()
     hung = answers(controller, running(age=1e5))
     controller.listing = [LOST]

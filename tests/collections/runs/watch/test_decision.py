@@ -75,9 +75,7 @@ def test_a_tpu_that_is_replaced_again_and_again_without_a_step_is_given_up():
 
 
 @pytest.mark.parametrize(("code", "crashes"), [("KILL", 1), ("75", 0), ("TERM", 0)])
-def test_what_was_interrupted_is_no_crash_but_what_was_killed_is_since_memory_may_be_short(
-    code, crashes
-):
+def test_an_interruption_is_not_a_crash_but_a_sigkill_is(code, crashes):
     decision = decide(RECORD, pod(ended(code), ended("77")), NOW)
 
     assert (decision.action, decision.memory.crashes) == (Action.LAUNCH, crashes)
@@ -137,9 +135,7 @@ RECORDS = st.builds(
 
 @settings(deadline=None, max_examples=300)
 @given(record=RECORDS, observed=OBSERVATIONS)
-def test_what_is_not_wanted_is_never_started_and_nothing_is_deleted_without_confirmation(
-    record, observed
-):
+def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmation(record, observed):
     decision = decide(record, observed, NOW)
 
     assert decision == decide(record, observed, NOW)

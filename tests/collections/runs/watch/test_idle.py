@@ -77,7 +77,7 @@ def test_with_a_memory_of_another_type_or_from_the_future_the_time_begins_again(
         assert idle_since({"id": "7", "since": since}, "7", used=False, now=NOW) == NOW
 
 
-def test_of_the_releases_that_no_run_needs_the_newest_and_the_young_stay():
+def test_the_newest_and_young_unused_releases_stay():
     names = [f"{index:016x}" for index in range(9)]
     old = {name: NOW - YOUNG_SECONDS * (index + 2) for index, name in enumerate(names)}
     young = {"f" * 16: NOW - 10}
@@ -106,7 +106,7 @@ def test_a_wanted_run_keeps_the_tpu_that_it_was_launched_on_by_zone_and_id(node,
     assert in_use(POD, HOSTS, QUIET, [record]) == used
 
 
-def test_other_hosts_say_nothing_of_a_tpu():
+def test_other_hosts_do_not_count_for_a_tpu():
     busy = {"runs": [{"run": "x", "active": True}], "holders": ["python3"]}
     others = {
         "other-w0": {"tpu_zone": ZONE, "tpu_id": "8"},
@@ -123,7 +123,7 @@ def test_a_tpu_of_one_worker_is_idle_when_that_one_is():
     assert in_use(one, {}, QUIET, [])
 
 
-def test_a_time_of_zero_is_no_time_since_when_a_tpu_is_idle():
+def test_an_idle_time_of_zero_is_ignored():
     assert idle_since({"id": "7", "since": 0}, "7", used=False, now=NOW) == NOW
     assert idle_since({"id": "7", "since": 1}, "7", used=False, now=NOW) == 1.0
     assert idle_since({"id": "7", "since": NOW}, "7", used=False, now=NOW) == NOW

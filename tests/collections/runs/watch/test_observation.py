@@ -79,7 +79,7 @@ def test_a_tpu_that_is_not_in_the_inventory_is_gone_and_not_confirmed():
     assert (seen.tpu_state, seen.is_confirmed, seen.tpus) == (GONE, False, ())
 
 
-def test_it_is_told_whether_any_worker_of_the_fleet_could_be_reached():
+def test_an_observation_includes_whether_any_worker_answers():
     other = f"other-{ZONE}-w0"
 
     assert observed(RECORD, HOSTS, {other: {"runs": []}}).any_worker_answers
@@ -105,7 +105,7 @@ def test_a_listing_of_the_api_and_the_inventory_show_the_same_tpu():
     assert tpus_of_nodes(nodes, owned) == tpus_of_inventory(hosts, owned) == (POD,)
 
 
-def test_a_tpu_of_the_same_name_in_another_zone_is_not_looked_at():
+def test_a_tpu_of_the_same_name_in_another_zone_is_ignored():
     hosts = workers() | workers(zone=ELSEWHERE, id_="9", labels={})
     answers = {host: {"runs": [RUN]} for host in hosts}
 
@@ -116,7 +116,7 @@ def test_a_tpu_of_the_same_name_in_another_zone_is_not_looked_at():
 
 
 @pytest.mark.parametrize("labels", [{}, {LABEL: "another-fleet"}])
-def test_a_tpu_of_somebody_else_in_another_zone_is_not_taken_for_the_lost_one(labels):
+def test_another_owner_s_tpu_in_another_zone_does_not_replace_the_lost_one(labels):
     hosts = workers(zone=ELSEWHERE, id_="9", labels=labels)
     answers = {host: {"runs": []} for host in hosts}
 
@@ -169,7 +169,7 @@ def test_an_unlabelled_tpu_is_never_deleted_and_the_command_for_a_person_is_name
         assert decide(away, seen, 1e5).action == action
 
 
-def test_a_record_without_a_tpu_id_is_not_acted_on_and_says_what_to_do():
+def test_a_record_without_a_tpu_id_is_not_acted_on_and_names_the_fix():
     older = run_record(nodes=[])
 
     for hosts in (HOSTS, {}, workers(tpu_state="PREEMPTED")):

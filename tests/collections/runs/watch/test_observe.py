@@ -83,7 +83,7 @@ def test_codes_that_this_version_does_not_know_are_unknown():
 
 
 @pytest.mark.parametrize("step", [None, "12", 1.5])
-def test_a_step_of_another_type_counts_as_none(step):
+def test_a_step_of_another_type_is_ignored(step):
     found = find_process("w0", "mine", answered(report(heartbeat={"step": step})))
 
     assert (found.step, found.has_heartbeat) == (None, True)
@@ -114,7 +114,7 @@ def test_a_worker_that_never_had_the_run_may_have_another():
         (1, 2, ""),
     ],
 )
-def test_a_run_on_another_chip_is_not_in_the_way(chip, others, expected):
+def test_a_run_on_another_chip_is_not_a_blocker(chip, others, expected):
     launched = {"launched": {"chip": others}} if others >= 0 else {}
     answer = answered(report("done"), report(run="other", **launched))
 
@@ -232,7 +232,7 @@ def test_a_slice_whose_name_somebody_else_took_decides_before_a_dead_one():
     )
 
 
-def test_a_run_without_a_known_tpu_is_seen_on_none():
+def test_a_run_without_a_known_tpu_is_observed_on_no_tpu():
     seen = observe_run(run_record(nodes=[]), {}, {}, [[POD]])
 
     assert (seen.tpu_state, seen.is_identified, seen.address) == (GONE, False, "pod")

@@ -45,7 +45,7 @@ def log(controller) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_an_outcome_is_told_in_one_line():
+def test_an_outcome_is_one_line():
     cause = Cause.of(CauseCode.OTHER_RUN, run="other", host="w0")
     outcome = Outcome("mine", RunState.FAILED, (cause,), Action.LAUNCH)
 
@@ -54,7 +54,7 @@ def test_an_outcome_is_told_in_one_line():
     assert outcome.after("no way").text == "run mine: failed: no way: launch"
 
 
-def test_an_outcome_whose_action_was_not_taken_names_the_reason():
+def test_an_outcome_without_action_has_its_reason():
     changed = Cause(CauseCode.RECORD_CHANGED)
 
     assert Outcome("mine", RunState.FAILED, (), Action.LAUNCH).did_nothing(changed) == Outcome(
@@ -119,7 +119,7 @@ def test_a_run_waits_for_the_first_that_is_in_its_way():
     assert cause == Cause.of(CauseCode.OTHER_RUN_LAUNCHED, run="b")
 
 
-def test_all_runs_are_told_sorted_and_a_second_one_on_a_tpu_waits(controller):
+def test_outcomes_are_sorted_and_a_second_run_of_a_tpu_waits(controller):
     controller.wants("b-first")
     controller.records.change("b-first", 1, {"wanted_since": 9e9}, {})
     controller.wants("a-second")
@@ -165,7 +165,7 @@ def test_a_run_in_order_is_remembered_once_and_not_logged(controller):
     assert log(controller) == ""
 
 
-def test_news_of_a_run_are_logged_and_in_its_history_once(controller):
+def test_a_changed_state_is_logged_and_recorded_once(controller):
     controller.wants()
     controller.listing = [replace(POD, state="CREATING")]
 
@@ -265,7 +265,7 @@ def test_a_run_that_fails_leaves_the_others_alone(controller, error):
     assert "run bad: unknown: it broke" in log(controller)
 
 
-def test_a_playbook_that_fails_is_the_reason_that_is_told(controller, monkeypatch):
+def test_a_failed_playbook_is_the_reported_reason(controller, monkeypatch):
     controller.wants()
     monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "pod-w0: no space left")
 
@@ -275,7 +275,7 @@ def test_a_playbook_that_fails_is_the_reason_that_is_told(controller, monkeypatc
     assert why(outcome) == "pod-w0: no space left"
 
 
-def test_the_fence_of_a_lease_that_was_taken_often_counts(controller):
+def test_the_fence_follows_the_lease_s_count(controller):
     controller.wants(fence=1)
     watch = controller.watch()
     for _ in range(4):
@@ -302,7 +302,7 @@ def test_a_tpu_that_is_lost_again_at_once_is_a_failure(controller, after, text):
     assert (outcome.failed, why(outcome)) == (True, text)
 
 
-def test_a_tpu_that_could_not_be_created_tells_why(controller, monkeypatch):
+def test_a_failed_creation_has_its_reason(controller, monkeypatch):
     controller.wants()
     controller.listing = [LOST]
     monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "no capacity")
@@ -312,7 +312,7 @@ def test_a_tpu_that_could_not_be_created_tells_why(controller, monkeypatch):
     assert (outcome.action, outcome.failed, why(outcome)) == ("recreate", True, "no capacity")
 
 
-def test_a_launch_on_a_recreated_tpu_that_fails_tells_why(controller, monkeypatch):
+def test_a_failed_launch_on_a_recreated_tpu_has_its_reason(controller, monkeypatch):
     controller.wants()
     controller.listing = [LOST]
 
@@ -327,7 +327,7 @@ def test_a_launch_on_a_recreated_tpu_that_fails_tells_why(controller, monkeypatc
     assert (outcome.failed, why(outcome)) == (True, "setup failed")
 
 
-def test_what_the_watch_knows_of_a_run_that_was_changed_meanwhile_is_not_written(controller):
+def test_the_watch_s_memory_of_a_changed_run_is_not_written(controller):
     controller.wants()
     watch = controller.watch()
     records = watch.store.read_all().usable

@@ -75,7 +75,7 @@ def test_the_done_marker_of_an_earlier_attempt_does_not_count(controller):
     assert controller.records.read("mine")["wanted"] == "running"
 
 
-def test_a_run_is_not_begun_again_while_its_bucket_does_not_say_whether_it_is_done(controller):
+def test_a_run_is_not_restarted_while_its_bucket_does_not_answer(controller):
     def no_answer(record):
         raise NoAnswer("the bucket does not answer")
 

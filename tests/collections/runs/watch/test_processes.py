@@ -25,7 +25,7 @@ from tests.collections.runs.observations import (
 )
 
 
-def test_a_run_that_runs_is_not_news():
+def test_a_running_run_is_not_a_change():
     first = decided(pod(TRAINING))
     again = decided(pod(TRAINING), first.remembered())
 
@@ -108,7 +108,7 @@ def test_a_hang_is_restarted_at_once_however_often_it_happened():
     ],
     ids=["in time", "all are silent", "no limit", "one writes", "one is unknown"],
 )
-def test_no_output_without_a_heartbeat_is_a_hang_only_if_a_limit_says_so(limit, ages, seconds):
+def test_missing_output_is_a_hang_only_with_a_limit(limit, ages, seconds):
     processes = [replace(SILENT, output_age=age) for age in ages]
 
     decision = decided(pod(*processes), limits=replace(LIMITS, output=limit))
@@ -166,7 +166,7 @@ START_FAILED = replace(ended("1"), reason_code=ReasonCode.START_FAILED, exit_cod
         ((replace(ended("1"), attempt=2),), "lost", None),
     ],
 )
-def test_what_ended_without_a_fault_is_launched_again_at_once(processes, state, host):
+def test_a_run_that_ended_without_failure_is_launched_again_at_once(processes, state, host):
     decision = decided(pod(*processes))
 
     assert (decision.action, decision.state) == (Action.LAUNCH, RunState(state))
@@ -180,7 +180,7 @@ def test_what_ended_without_a_fault_is_launched_again_at_once(processes, state, 
     }
 
 
-def test_what_ends_again_and_again_without_a_fault_is_launched_ever_more_seldom():
+def test_repeated_ends_without_failure_delay_the_launch():
     watch = {"state": "interrupted", "tries": 3, "not_before": NOW}
 
     decision = decided(pod(ended("75")), watch)
@@ -204,7 +204,7 @@ def test_a_bad_config_is_given_up_with_its_error():
     assert remembered(decision) == {"state": "given_up", "since": NOW}
 
 
-def test_a_loss_that_is_no_number_counts_once_an_attempt():
+def test_a_nan_loss_counts_once_per_attempt():
     first = decided(pod(ended("3")))
     again = decided(pod(ended("3")), first.remembered())
     other = decided(pod(ended("3")), first.remembered() | {"counted_attempt": 2})

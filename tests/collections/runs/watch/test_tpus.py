@@ -141,7 +141,7 @@ PREEMPTED = {"state": "preempted", "since": NOW}
         ),
     ],
 )
-def test_a_lost_tpu_is_recreated_ever_more_seldom_until_it_is_there(watch, expected):
+def test_repeated_creations_of_a_lost_tpu_are_delayed(watch, expected):
     decision = decided(lost("TERMINATED"), watch)
 
     assert (decision.action, decision.state) == (Action.RECREATE, RunState.PREEMPTED)

@@ -67,7 +67,7 @@ def deleted(controller):
     return [dict(play.variables) for play in controller.actor.played]
 
 
-def test_a_tpu_of_which_the_fleet_says_nothing_stays(controller):
+def test_a_tpu_without_idle_delete_after_stays(controller):
     assert delete_idle(controller, allowed=None) == []
 
 
@@ -92,7 +92,7 @@ def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
     assert delete_idle(controller) == []
 
 
-def test_of_two_tpus_of_one_name_just_the_fleets_own_is_deleted(controller):
+def test_only_the_fleet_s_own_of_two_tpus_with_one_name_is_deleted(controller):
     foreign = replace(TWO, zone=ELSEWHERE, id="9", is_ours=False)
     controller.listing = [foreign, TWO]
     snapshot = controller.snapshot
@@ -110,7 +110,7 @@ def test_of_two_tpus_of_one_name_just_the_fleets_own_is_deleted(controller):
     assert deleted(controller)[0]["zone"] == ZONE
 
 
-def test_of_two_tpus_of_the_fleet_with_one_name_none_is_deleted(controller):
+def test_two_tpus_of_the_fleet_with_one_name_both_stay(controller):
     controller.listing = [POD, replace(POD, zone=ELSEWHERE, id="9")]
     snapshot = controller.snapshot()
     hosts = {"pod-here-w0": snapshot.hosts["pod-w0"] | {"tpu_zone": ZONE, "tpu_id": "7"}}
