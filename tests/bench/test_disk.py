@@ -10,7 +10,7 @@ from bench.disk import has_no_journal
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine whose one disk, vda, holds the directory; more of it is the test's to say."""
+    """A machine with one disk, vda, which holds the directory."""
     device = tmp_path.stat().st_dev
     (tmp_path / "sys/devices/vda").mkdir(parents=True)
     link = tmp_path / f"sys/dev/block/{os.major(device)}:{os.minor(device)}"
@@ -36,11 +36,11 @@ def test_an_ext4_without_a_journal_distorts(machine, there, distorts):
     assert has_no_journal(machine, machine) is distorts
 
 
-def test_a_directory_on_no_disk_is_none_of_its_business(tmp_path):
+def test_a_directory_without_a_block_device_is_ignored(tmp_path):
     assert not has_no_journal(tmp_path, tmp_path)
 
 
-def test_the_warning_names_the_place_and_where_to_go(tmp_path, monkeypatch, capsys):
+def test_the_warning_names_the_directory_and_the_variables_to_set(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(disk, "has_no_journal", lambda place: place == tmp_path / "clouds")
 
     disk.warn_of_distortion(tmp_path / "clouds", tmp_path / "code")

@@ -23,33 +23,33 @@ LOG = """
 """
 
 
-def test_what_machines_take_is_read_out_of_the_watch_s_log_and_a_launch_is_not_of_it():
+def test_machine_seconds_from_the_watchs_log_exclude_launches():
     assert machines_seconds(LOG) == 74 + 719 + 7
     assert launch_seconds(LOG) == 53
 
 
-def test_a_fault_was_noticed_when_the_watch_first_wrote_of_it():
+def test_a_fault_is_noticed_at_the_first_line_of_the_watchs_log():
     assert first_line_at(LOG) == 1795273779
 
 
-def test_steps_without_a_break_count_whole():
+def test_uninterrupted_steps_count_completely():
     assert counted_seconds({step: 2.0 * step for step in range(1, 11)}) == 2.0 * 10
 
 
 @pytest.mark.parametrize("wait", [3.0, 500.0])
-def test_the_wait_behind_a_fault_counts_as_one_usual_step(wait):
+def test_the_first_step_after_a_fault_counts_as_an_average_step(wait):
     finished_at = {step: float(step + (wait if step > 5 else 0)) for step in range(1, 11)}
 
     assert counted_seconds(finished_at, behind={6}) == 10.0
 
 
-def test_steps_that_are_told_of_at_once_count_what_they_took_together():
+def test_steps_that_end_in_a_batch_count_their_total_time():
     finished_at = {step: 5.0 * -(-step // 10) for step in range(1, 101)}
 
     assert counted_seconds(finished_at) == pytest.approx(50.0, rel=0.1)
 
 
-def test_a_fault_costs_from_the_old_attempt_s_last_step_to_the_first_that_is_new():
+def test_a_faults_cost_is_from_the_old_attempts_last_step_to_the_first_new_one():
     last = first_line_at(LOG) - 6.0
     before = {step: last - 10 + step for step in range(1, 8)}
     redone = {step: last + 1000 + step for step in (8, 9, 10)}
@@ -63,7 +63,7 @@ def test_a_fault_costs_from_the_old_attempt_s_last_step_to_the_first_that_is_new
     assert "start and redone 154)" in loss.line()
 
 
-def test_a_fault_that_cost_no_step_twice_begins_with_the_new_one():
+def test_a_fault_without_repeated_steps_ends_with_the_new_step():
     last = first_line_at(LOG)
 
     loss = cost(
@@ -73,11 +73,11 @@ def test_a_fault_that_cost_no_step_twice_begins_with_the_new_one():
     assert (loss.behind, loss.again) == (3, 0)
 
 
-def test_nothing_done_counts_nothing():
+def test_no_steps_count_zero_seconds():
     assert counted_seconds({}) == 0.0
 
 
-def test_a_run_s_record_can_be_read_by_it_started_as_its_users_start_it():
+def test_goodput_can_read_records_when_run_as_a_module():
     record = "ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record"
     script = f"import bench.goodput, {record}"
     command = [sys.executable, "-c", script]

@@ -6,7 +6,7 @@ from harness.scripted_api import serving
 TINY = Fleet(4, 2, ("us-central2-b", "us-east1-d"), "v4-16")
 
 
-def test_the_plugin_and_the_static_file_say_the_same_in_one_request_a_page(tmp_path, capsys):
+def test_the_plugin_lists_the_same_as_the_static_file_with_one_request_per_page(tmp_path, capsys):
     with serving(tmp_path) as api:
         bench = Bench(TINY, api, tmp_path)
         compare(bench, rounds=1)

@@ -1,9 +1,9 @@
-"""Whatever happens to a run, it goes on by passes of the watch alone, to the undisturbed losses.
+"""After every fault the watch alone recovers a run, with the losses of an undisturbed run.
 
-TPUFLEET_CHAOS chooses the faults: `some` (five of them), `alone` (each once), `order` (each once,
-in random order), `all` (both: make chaos), or a part of a fault's name; without it nothing strikes.
-TPUFLEET_CHAOS_SEED gives the random order. TPUFLEET_TEST_CLOUD names a cloud that is up already and
-stays. Each test is the next step, in the order of this file.
+TPUFLEET_CHAOS selects the faults: `some` (five of them), `alone` (each once), `order` (each once,
+in random order), `all` (both: make chaos), or a part of a fault's name; without it the tests are
+skipped. TPUFLEET_CHAOS_SEED sets the random order. TPUFLEET_TEST_CLOUD names an existing cloud to
+use, which stays up. Each test is the next step, in the order of this file.
 """
 
 import os
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 SEED = int(os.environ.get("TPUFLEET_CHAOS_SEED", "1"))
 CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
-STRIKES = chosen(WHAT or "some", SEED)
+SELECTED = chosen(WHAT or "some", SEED)
 CHECKPOINT_EVERY = 20
 CONFIG = f"""
 steps: 1000000
@@ -34,7 +34,7 @@ checkpoint: {{every: {CHECKPOINT_EVERY}}}
 sample: {{length: 0}}
 """
 BACK_WITHIN_S = 900.0
-"""After which a run that doesn't go on has failed the test; no figure of speed."""
+"""Time limit of a recovery; not a benchmark."""
 LIMITS = {
     "heartbeat": 60,
     "unreachable": 30,
@@ -85,14 +85,14 @@ def disturbed(fleet, config):
     with Losses(fleet.place.machines, run).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={run}")
         yield Disturbed(fleet, run, losses, fleet.place.directory / "watch.log")
-        # A cloud that stays must not have a run that is wanted for ever.
+        # An existing cloud must not keep a run that is wanted forever.
         fleet.play("playbooks/kill.yml", "-e", f"run={run}")
 
 
-@pytest.mark.parametrize("fault", STRIKES, ids=[fault.name for fault in STRIKES])
-def test_the_run_goes_on_by_the_watch_alone_after(disturbed: Disturbed, fault: Fault):
+@pytest.mark.parametrize("fault", SELECTED, ids=[fault.name for fault in SELECTED])
+def test_the_watch_alone_resumes_the_run_after(disturbed: Disturbed, fault: Fault):
     attempt, log = disturbed.attempt(), len(disturbed.watch_log())
-    # A checkpoint must be there from which it can go on.
+    # Wait for a checkpoint from which the run can resume.
     enough = disturbed.losses.best + CHECKPOINT_EVERY + 5
     disturbed.watch_until(lambda: disturbed.losses.best >= enough, BACK_WITHIN_S)
 
@@ -112,7 +112,7 @@ def test_the_run_goes_on_by_the_watch_alone_after(disturbed: Disturbed, fault: F
     assert disturbed.losses.differing == []
 
 
-def test_no_fault_leaves_a_node_a_machine_or_a_run_behind(disturbed: Disturbed):
+def test_no_fault_leaks_a_node_machine_or_run(disturbed: Disturbed):
     nodes = client.ask(
         disturbed.fleet.place, "GET", "/v2/projects/local-fleet/locations/-/nodes"
     ).get("nodes", [])
@@ -126,7 +126,7 @@ def test_no_fault_leaves_a_node_a_machine_or_a_run_behind(disturbed: Disturbed):
         disturbed.fleet.on(worker, "sh", "-c", there)
 
 
-def test_what_was_disturbed_has_the_undisturbed_losses_step_for_step(disturbed, config):
+def test_the_disturbed_run_has_the_losses_of_an_undisturbed_one(disturbed, config):
     fleet = disturbed.fleet
     fleet.must_play("playbooks/kill.yml", "-e", f"run={disturbed.run}")
     reached, whole = disturbed.losses.best, f"whole-{disturbed.run}"
@@ -138,7 +138,7 @@ def test_what_was_disturbed_has_the_undisturbed_losses_step_for_step(disturbed, 
     assert {step: losses.by_step[step] for step in disturbed.losses.by_step} == (
         disturbed.losses.by_step
     )
-    # Lines that a machine took with it before they could be read from outside are none of the run.
+    # Lines that were lost with a machine before they could be read do not count.
     lost = reached - len(disturbed.losses.by_step)
-    gone = sum(fault.loses_machines for fault in STRIKES)
+    gone = sum(fault.loses_machines for fault in SELECTED)
     assert lost <= gone * CHECKPOINT_EVERY

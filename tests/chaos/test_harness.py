@@ -1,4 +1,4 @@
-"""The means of the chaos test are what they say, without a machine."""
+"""The chaos test's harness, without machines."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from harness.faults import FAULTS, SOME, chosen
 from harness.process_tree import kill_tree
 
 
-def test_all_strikes_each_alone_and_then_each_once_more_in_the_order_of_the_seed():
+def test_all_injects_each_fault_once_and_then_again_shuffled_by_the_seed():
     struck = chosen("all", 7)
 
     assert struck[: len(FAULTS)] == list(FAULTS)
@@ -23,21 +23,21 @@ def test_all_strikes_each_alone_and_then_each_once_more_in_the_order_of_the_seed
     assert struck != chosen("all", 8)
 
 
-def test_the_order_alone_is_that_of_all():
+def test_order_is_the_second_half_of_all():
     assert chosen("order", 7) == chosen("all", 7)[len(FAULTS) :]
 
 
-def test_five_stand_for_all():
+def test_some_are_five_faults():
     assert [fault.name for fault in chosen("some", 1)] == list(SOME)
     assert len(SOME) == 5
 
 
-def test_a_fault_that_is_none_is_told_with_those_that_are():
+def test_an_unknown_fault_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"unknown fault 'flood'.*a full disk"):
         chosen("flood", 1)
 
 
-def test_losses_are_collected_over_machines_and_a_step_with_two_losses_is_named(tmp_path):
+def test_losses_are_collected_from_all_machines_and_differing_ones_named(tmp_path):
     def write(machine: str, *losses: tuple[int, float]) -> None:
         folder = tmp_path / machine / "root/var/lib/tpufleet/runs/mine"
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def test_losses_are_collected_over_machines_and_a_step_with_two_losses_is_named(
     assert losses.repeated == 2
 
 
-def test_losses_that_a_trainer_took_back_and_wrote_again_are_read_anew(tmp_path):
+def test_losses_are_read_again_after_a_trainer_truncates_them(tmp_path):
     folder = tmp_path / "a-w-0/root/var/lib/tpufleet/runs/mine"
     folder.mkdir(parents=True)
     file = folder / "metrics.jsonl"
@@ -72,7 +72,7 @@ def test_losses_that_a_trainer_took_back_and_wrote_again_are_read_anew(tmp_path)
     with Losses(tmp_path, "mine").collected() as losses:
         while losses.best < 2:
             time.sleep(0.05)
-        # In place, and already longer than it was when it is looked at again.
+        # In place, and longer than at the previous read.
         file.write_text(line(1, 4.0, 10.0) + line(2, 3.0, 2000.125) + line(3, 2.5, 2001.125))
         while losses.best < 3:
             time.sleep(0.05)
@@ -81,7 +81,7 @@ def test_losses_that_a_trainer_took_back_and_wrote_again_are_read_anew(tmp_path)
     assert losses.repeated == 1
 
 
-def test_a_tree_of_processes_is_killed_even_where_sessions_differ():
+def test_a_process_tree_is_killed_across_sessions():
     script = "setsid sleep 600 & echo $!; wait"
     parent = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())

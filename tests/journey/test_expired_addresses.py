@@ -1,4 +1,4 @@
-"""Workers stop accepting the addresses of a TPU when it is deleted, for Google reuses them."""
+"""Workers stop accepting the addresses of a deleted TPU, because Google reuses them."""
 
 import os
 
@@ -29,7 +29,7 @@ def fleet(tmp_path_factory):
     try:
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml", "--tags", "base,firewall", "-e", "nfs_server=")
-        # A container has no NFS server in its kernel: what setup leaves of one, without it.
+        # A container's kernel has no NFS server: create only the files that setup would.
         fleet.on("stays-w0", "mkdir", "-p", "/etc/nfs.conf.d")
         fleet.on("stays-w0", "touch", "/etc/nfs.conf.d/tpufleet.conf", "/etc/exports")
         fleet.on("stays-w0", "ln", "-s", "/bin/true", "/usr/sbin/exportfs")
@@ -53,7 +53,7 @@ def address(fleet: Fleet, worker: str) -> str:
     return fleet.on(worker, "hostname", "-I").split()[0]
 
 
-def test_a_deleted_tpu_is_let_in_by_no_worker_and_may_mount_nothing(fleet):
+def test_addresses_of_a_deleted_tpu_are_removed_from_firewalls_and_exports(fleet):
     stays, goes = address(fleet, "stays-w0"), address(fleet, "goes-w0")
     assert accepts(fleet, goes)
     assert exports(fleet, goes)
@@ -66,7 +66,7 @@ def test_a_deleted_tpu_is_let_in_by_no_worker_and_may_mount_nothing(fleet):
     assert exports(fleet, stays)
 
 
-def test_a_worker_that_does_not_answer_does_not_fail_a_deletion(fleet):
+def test_an_unreachable_worker_does_not_fail_a_deletion(fleet):
     fleet.on("stays-w0", "systemctl", "stop", "ssh.socket", "ssh.service")
 
     fleet.must_play("playbooks/delete.yml", "-e", "tpu=gone", "-e", "yes=true")

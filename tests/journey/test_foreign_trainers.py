@@ -1,8 +1,7 @@
-"""Levanter, from the package index, as a run: SIGTERM ends it, and a run whose TPU was preempted
-resumes with the packages that it was launched with.
+"""Levanter, from the package index, as a run that ends on SIGTERM and resumes after a preemption.
 
-TPUFLEET_TEST_CLOUD names a cloud that is up already and stays. Levanter's packages (1.6 GB) are in
-no lock file of this project: they are resolved anew, so a new version of it may fail this test.
+TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up. Levanter's packages (1.6 GB) are
+in no lock file of this project, so a new version may break this test.
 """
 
 import hashlib
@@ -59,7 +58,7 @@ def fleet(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lock(tmp_path_factory) -> Path:
-    """Levanter and all that it needs, with hashes, as docs/own_trainer.md has it."""
+    """A lock file of Levanter with hashes, made as in docs/own_trainer.md."""
     folder = tmp_path_factory.mktemp("lock")
     (folder / "mine.in").write_text("marin-levanter\n")
     subprocess.run(
@@ -94,7 +93,7 @@ def code(tmp_path_factory) -> Path:
 
 
 def log(fleet: Fleet) -> str:
-    """Return what the last attempt has written; empty where the machine is not there."""
+    """Return the log of the last attempt, or "" if the machine does not exist."""
     try:
         return fleet.read(0, "/var/lib/tpufleet/runs/lev/log").rpartition("--- ")[2]
     except (OSError, ValueError):
@@ -111,14 +110,14 @@ def wait_for(fleet: Fleet, pattern: re.Pattern[str]) -> int:
 
 
 def environment(fleet: Fleet) -> str:
-    """Return the environment that the run's trainer has on the worker."""
+    """Return the environment of the run's trainer on the worker."""
     text = fleet.read(0, "/etc/tpufleet/runs/lev/environment")
     return re.search(r'VIRTUAL_ENV="(.*)"', text)[1]
 
 
 def launch(lock: Path, code: Path) -> tuple[str, ...]:
     words = ("-e", "run=lev", "-e", f"code={code}", "-e", f"jax_lock={lock}")
-    prepared = "MARIN_PREFIX=/mnt/shared/marin"  # else a bucket of Levanter's makers
+    prepared = "MARIN_PREFIX=/mnt/shared/marin"  # the default is Levanter's own bucket
     return ("train.yml", *words, "-e", f"env={prepared}", "-e", f"command={shlex.quote(COMMAND)}")
 
 

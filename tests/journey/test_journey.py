@@ -1,4 +1,4 @@
-"""The whole way, once: each test is the next step of one journey, in the order of this file."""
+"""The whole way from create to delete: each test is the next step, in the order of this file."""
 
 import json
 import os
@@ -20,7 +20,7 @@ CONFIG = f"""
 steps: {STEPS}
 batch: 8
 model: {{layers: 2, heads: 4, width: 96, context: 64}}
-checkpoint: {{every: 100000}}   # so that only the save on SIGTERM can explain where it goes on
+checkpoint: {{every: 100000}}   # so that it can only resume from the save on SIGTERM
 sample: {{length: 0}}
 """
 NODE = "/v2/projects/local-fleet/locations/us-central2-b/nodes/demo"
@@ -45,7 +45,7 @@ def test_an_empty_fleet_has_no_hosts(fleet):
     assert fleet.groups().get("tpu", []) == []
 
 
-def test_create_makes_the_fleet_and_changes_nothing_the_second_time(fleet):
+def test_create_is_idempotent(fleet):
     first = fleet.must_play("playbooks/create.yml")
     assert first.changed() > 0
     assert fleet.groups()["tpu"] == ["demo-w0", "demo-w1"]
@@ -53,14 +53,14 @@ def test_create_makes_the_fleet_and_changes_nothing_the_second_time(fleet):
     assert second.changed() == 0
 
 
-def test_a_worker_that_is_not_set_up_is_named_and_nothing_starts(fleet, config):
+def test_a_worker_without_setup_is_named_and_nothing_starts(fleet, config):
     played = fleet.play("train.yml", "-e", f"config={config}")
     assert played.code != 0
     assert "demo-w0" in played.output
     assert "setup.yml" in played.output
 
 
-def test_setup_makes_the_workers_ready_and_changes_nothing_the_second_time(fleet):
+def test_setup_is_idempotent(fleet):
     fleet.must_play("setup.yml")
     second = fleet.must_play("setup.yml")
     assert second.changed() == 0
@@ -89,9 +89,7 @@ def test_a_done_run_is_not_started_again(fleet, config):
     assert again.changed() == 0
 
 
-def test_kill_in_the_middle_saves_and_train_goes_on_from_there_as_if_nothing_had_been(
-    fleet, config, tmp_path
-):
+def test_a_killed_run_saves_and_resumes_with_the_same_losses(fleet, config, tmp_path):
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=cut")
     fleet.must_play(*launch)
     fleet.must_play("playbooks/kill.yml", "-e", "run=cut")
@@ -107,16 +105,16 @@ def test_kill_in_the_middle_saves_and_train_goes_on_from_there_as_if_nothing_had
     assert [line["loss"] for line in cut] == [line["loss"] for line in whole]
 
 
-def test_a_foreign_trainer_gets_its_words_and_a_secret_that_is_in_no_output(fleet, tmp_path):
+def test_a_foreign_trainer_gets_its_arguments_and_a_secret_that_no_output_shows(fleet, tmp_path):
     code, secret = tmp_path / "theirs", "sesame-4711-open"
     code.mkdir()
     (code / "mine.sh").write_text(
         'printf "%s" "I am $1 of $2, $MINE, "; printf "%s" "$KEY" | wc -c\n'
     )
-    told = tmp_path / "secrets.json"
-    told.write_text(json.dumps({"secrets": {"KEY": secret}}))
+    secrets_file = tmp_path / "secrets.json"
+    secrets_file.write_text(json.dumps({"secrets": {"KEY": secret}}))
     words = ("-e", 'command="sh mine.sh {process_id} {num_processes}"', "-e", "env='MINE=yes'")
-    launch = ("-e", f"@{told}", "-e", f"code={code}", *words, "-e", "run=theirs")
+    launch = ("-e", f"@{secrets_file}", "-e", f"code={code}", *words, "-e", "run=theirs")
     played = fleet.must_play("train.yml", "-vvv", *launch, "-e", "wait=done")
 
     assert secret not in played.output
@@ -129,11 +127,11 @@ def test_a_foreign_trainer_gets_its_words_and_a_secret_that_is_in_no_output(flee
         assert {(unit / name).stat().st_mode & 0o077 for name in ("environment", "secrets")} == {0}
 
 
-def test_kill_with_nothing_to_kill_is_fine(fleet):
+def test_kill_without_a_run_succeeds(fleet):
     assert fleet.must_play("playbooks/kill.yml", "-e", "run=cut").changed() == 0
 
 
-def test_a_run_that_runs_is_left_alone(fleet, config):
+def test_a_running_run_is_not_changed(fleet, config):
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=first", "-e", "set=steps=100000")
     fleet.must_play(*launch)
     assert fleet.must_play(*launch).changed() == 0
@@ -147,11 +145,11 @@ def test_another_run_on_busy_workers_is_refused_and_named(fleet, config):
     fleet.must_play("playbooks/kill.yml", "-e", "run=first")
 
 
-def test_check_mode_says_that_a_run_that_was_killed_would_be_started(fleet, config):
+def test_check_mode_shows_that_a_killed_run_would_be_started(fleet, config):
     tried = fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=first", "--check")
 
     assert "would change  Start the run" in tried.output
-    assert fleet.must_play("playbooks/kill.yml").changed() == 0  # as nothing was
+    assert fleet.must_play("playbooks/kill.yml").changed() == 0  # nothing ran
 
 
 @pytest.mark.parametrize(
@@ -162,7 +160,7 @@ def test_check_mode_says_that_a_run_that_was_killed_would_be_started(fleet, conf
         ("batch: 7\nsteps: 2", "batch"),
     ],
 )
-def test_a_bad_config_is_one_clear_line(fleet, tmp_path, text, reason):
+def test_a_bad_config_is_reported_on_one_line(fleet, tmp_path, text, reason):
     bad = tmp_path / "bad.yml"
     bad.write_text(text)
     played = fleet.play("train.yml", "-e", f"config={bad}")
@@ -177,7 +175,7 @@ def test_a_missing_config_is_named(fleet):
     assert "nowhere.yml" in played.output
 
 
-def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_path):
+def test_a_worker_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_path):
     [machine] = fleet.place.machines.glob("*-w-1")
     cloud.machines_of(fleet.place).power_off(machine.name)
     played = fleet.play("train.yml", "-e", f"config={config}", "-e", "run=alone")
@@ -185,7 +183,7 @@ def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, conf
     assert "demo-w1" in played.output
     rows = fleet.status("alone", tmp_path)
     assert [row for row in rows.values() if row["state"] == "training"] == []
-    # A start of the server boots what should run and does not.
+    # The server's start boots machines that should run.
     processes.end(f"--directory={fleet.place.directory}", grace_s=10)
     cloud.up(fleet.place, port=None, subnet=None, say=print)
     deadline = time.monotonic() + 120
@@ -194,7 +192,7 @@ def test_a_worker_that_is_down_at_launch_is_named_and_nothing_starts(fleet, conf
         time.sleep(0.3)
 
 
-def test_logs_of_every_worker_come_to_the_controller(fleet, tmp_path):
+def test_logs_shows_the_logs_of_every_worker(fleet, tmp_path):
     played = fleet.must_play("playbooks/logs.yml", "-e", "run=whole", "-e", f"logs_dir={tmp_path}")
     assert "demo-w0" in played.output
     assert sorted(file.name for file in Path(tmp_path).glob("*.log")) == [
@@ -203,7 +201,7 @@ def test_logs_of_every_worker_come_to_the_controller(fleet, tmp_path):
     ]
 
 
-def test_a_tunnel_leads_from_loopback_to_a_worker_s_port_until_it_is_closed(fleet):
+def test_a_tunnel_forwards_a_loopback_port_to_a_worker_until_it_is_closed(fleet):
     with socket.create_server(("127.0.0.1", 0)) as free:
         here = free.getsockname()
     words = ("playbooks/tunnel.yml", "-e", "worker_port=22", "-e", f"local_port={here[1]}")
@@ -219,21 +217,21 @@ def test_a_tunnel_leads_from_loopback_to_a_worker_s_port_until_it_is_closed(flee
         socket.create_connection(here, timeout=10)
 
 
-def test_a_preempted_tpu_is_seen_and_never_addressed(fleet):
+def test_a_preempted_tpu_is_listed_but_not_contacted(fleet):
     client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
     groups = fleet.groups()
     assert groups["state_PREEMPTED"] == ["demo"]
     assert groups.get("tpu", []) == []
 
 
-def test_delete_asks_and_without_a_terminal_deletes_nothing(fleet):
+def test_delete_without_a_terminal_deletes_nothing(fleet):
     refused = fleet.play("playbooks/delete.yml")
     assert refused.code != 0
     assert "yes=true" in refused.output
     assert client.ask(fleet.place, "GET", NODE)["state"] == "PREEMPTED"
 
 
-def test_delete_removes_the_fleet_and_the_second_time_finds_nothing(fleet):
+def test_delete_is_idempotent(fleet):
     fleet.must_play("playbooks/delete.yml", "-e", "yes=true")
     assert client.ask(fleet.place, "GET", NODE.rpartition("/")[0]) == {}
     assert fleet.must_play("playbooks/delete.yml", "-e", "yes=true").changed() == 0

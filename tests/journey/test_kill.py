@@ -1,6 +1,6 @@
-"""kill.yml ends trainers that don't want to end; each test is for itself, on one fleet.
+"""kill.yml ends stubborn trainers; the tests share a fleet but are independent.
 
-TPUFLEET_TEST_CLOUD names a cloud that is up already and stays.
+TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
 import os
@@ -82,7 +82,7 @@ def test_a_trainer_that_ignores_term_is_killed(fleet, begin):
         nobody_is_left(fleet, worker)
 
 
-def test_a_trainer_behind_a_shell_that_swallows_term_is_asked_itself_and_saves(fleet, begin):
+def test_a_trainer_behind_a_shell_that_ignores_term_gets_term_and_saves(fleet, begin):
     begin("wrapped", "sh wrapper.sh")
     fleet.on(
         "demo-w1",

@@ -1,6 +1,6 @@
-"""What others can learn and reach: no secret outside the run that has it, no port but ssh.
+"""Outsiders reach no port but ssh, and secrets stay inside their run.
 
-TPUFLEET_TEST_CLOUD names a cloud that is up already and stays.
+TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays up.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.machines
 CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 RUN = "guarded"
 PLANTED = {"WANDB_API_KEY": "planted-wandb-5f1c0a77", "HF_TOKEN": "planted-hub-93be26d4"}
-# Outside of every subnet of a local cloud (RFC 5737): an address that belongs to no fleet.
+# An address outside every fleet and local cloud (RFC 5737).
 OUTSIDE = "203.0.113.77"
 SSH = 22
 KNOWN_PORTS = (53, 80, 111, 443, 2049, 6006, 8080, 8470, 8471, 8476, 8477, 8478, 9009)
@@ -32,7 +32,7 @@ LISTENER = (
     "held = [socket.create_server(('', port)) for port in (6006, 8476)]; "
     "time.sleep(600)"
 )
-# What other users of a worker can read: all but what the packages of an image hold.
+# What other users of a worker may read, without the files of the image's packages.
 READABLE = (
     *("/etc", "/var", "/run", "/home", "/root", "/mnt", "/srv", "/opt/tpufleet/releases"),
     *("/tmp", "/dev/shm"),  # noqa: S108
@@ -46,7 +46,7 @@ def fleet(tmp_path_factory):
     place = Place.of(CLOUD or f"test-no-way-in-{os.getpid()}")
     if not CLOUD:
         cloud.up(place, port=None, subnet=None, say=print)
-    # Secrets of the inventory are what watch and restart give to a run.
+    # watch and restart pass the inventory's secrets to a run.
     fleet = Fleet(place, beside(tmp_path_factory.mktemp("inventory"), secrets=PLANTED))
     try:
         fleet.must_play("playbooks/create.yml")
@@ -62,7 +62,7 @@ def fleet(tmp_path_factory):
 
 @pytest.fixture
 def from_outside() -> Iterator[str]:
-    """Return this computer an address outside of the fleet for a while."""
+    """Give this computer an address outside the fleet."""
     link = ["dev", "lo"]
     subprocess.run(["ip", "address", "add", f"{OUTSIDE}/32", *link], check=True)
     try:
@@ -73,7 +73,7 @@ def from_outside() -> Iterator[str]:
 
 @pytest.fixture
 def listeners(fleet: Fleet) -> Iterator[None]:
-    """Let something listen on every address of each worker, as a trainer or TensorBoard does."""
+    """Listen on every address of each worker, like a trainer or TensorBoard."""
     for worker in workers(fleet):
         words = ["systemd-run", "--quiet", "--collect", "--unit=test-listener"]
         fleet.on(worker, *words, "python3", "-c", LISTENER)
@@ -92,7 +92,7 @@ def address_of(fleet: Fleet, worker: str) -> str:
 
 
 def listening(fleet: Fleet, worker: str) -> set[int]:
-    """Return the TCP ports that anything listens on, on any address of a worker."""
+    """Return the TCP ports on which any process of a worker listens."""
     rows = fleet.on(worker, "ss", "-Htln").splitlines()
     return {int(row.split()[3].rpartition(":")[2]) for row in rows if row.strip()}
 
@@ -118,7 +118,7 @@ def open_ports(source: str, address: str, ports: set[int]) -> set[int]:
     return asyncio.run(scan())
 
 
-def test_from_outside_of_a_fleet_a_worker_answers_on_ssh_alone(fleet, from_outside, listeners):
+def test_from_outside_a_worker_answers_only_on_ssh(fleet, from_outside, listeners):
     names = workers(fleet)
     for worker, peer in zip(names, reversed(names), strict=True):
         heard = listening(fleet, worker)
@@ -128,7 +128,7 @@ def test_from_outside_of_a_fleet_a_worker_answers_on_ssh_alone(fleet, from_outsi
 
         assert open_ports(from_outside, address, ports) == {SSH}
 
-        # The ports are closed to the outside alone: the fleet reaches them.
+        # The ports are closed only to the outside: the fleet reaches them.
         fleet.on(peer, "bash", "-c", f"exec 3<>/dev/tcp/{address}/8476")
 
 
@@ -136,7 +136,7 @@ def test_from_outside_of_a_fleet_a_worker_answers_on_ssh_alone(fleet, from_outsi
 
 
 class ProcessList:
-    """The command lines of this computer and of the workers on it, for as long as it is open.
+    """Records the command lines of this computer, including its workers, while it is open.
 
     Every user sees them. The workers' processes are in this kernel's list, too.
     """
@@ -166,12 +166,12 @@ class ProcessList:
 
 
 def found(text: str, secrets: dict[str, str]) -> list[str]:
-    """Name the secrets that a text holds."""
+    """Return the secrets in a text."""
     return [name for name, secret in secrets.items() if secret in text]
 
 
 def in_files(folder: Path, secrets: dict[str, str]) -> set[str]:
-    """Name the files below a folder that hold a secret, with the secret."""
+    """Return the files below a folder that contain a secret, with the secret."""
     return {
         f"{name} in {file}"
         for file in folder.rglob("*")
@@ -181,14 +181,14 @@ def in_files(folder: Path, secrets: dict[str, str]) -> set[str]:
 
 
 def private_lines(text: str) -> str:
-    """Return a line from the middle of a PEM private key: its beginning is the same for many."""
+    """Return a line from the middle of a PEM private key; many keys share the beginning."""
     lines = [line for line in re.split(r"\n|\\n", text) if len(line) > 30 and "-----" not in line]
     return lines[len(lines) // 2]
 
 
 @pytest.fixture(scope="module")
 def launched(fleet, tmp_path_factory):
-    """A run with secrets, all verbs at -vvv around it, and all that they said and wrote."""
+    """A run with secrets, and the output and files of all verbs at -vvv."""
     here = tmp_path_factory.mktemp("guarded")
     state, logs, code = here / "state", here / "logs", here / "code"
     code.mkdir()
@@ -202,13 +202,13 @@ def launched(fleet, tmp_path_factory):
     secrets = {**PLANTED, **{name: private_lines(text) for name, text in keys.items()}}
     common = ("-vvv", "-e", f"fleet_state={state}", "-e", f"watch_log={here / 'watch.log'}")
     begin = ("-e", f"code={code}", "-e", "command='sh mine.sh'")
-    said: dict[str, str] = {}
+    printed: dict[str, str] = {}
 
     def play(playbook: str, *words: str) -> None:
         with pytest.MonkeyPatch.context() as verbose:
-            verbose.setenv("ANSIBLE_VERBOSITY", "3")  # of the playbooks that restart starts, too
+            verbose.setenv("ANSIBLE_VERBOSITY", "3")  # also for the playbooks that restart starts
             played = fleet.must_play(playbook, *common, *words)
-        said[playbook] = said.get(playbook, "") + played.output
+        printed[playbook] = printed.get(playbook, "") + played.output
 
     def learn_token(name: str) -> None:
         for worker in workers(fleet):
@@ -234,7 +234,7 @@ def launched(fleet, tmp_path_factory):
         play("playbooks/kill.yml", "-e", f"run={RUN}")
         play("playbooks/restart.yml", "-e", f"run={RUN}", "-e", "even_if_stopped=true")
         learn_token("the last attempt's rendezvous token")
-    yield {"fleet": fleet, "secrets": secrets, "said": said, "at": here, "processes": shown}
+    yield {"fleet": fleet, "secrets": secrets, "printed": printed, "at": here, "processes": shown}
     fleet.must_play("playbooks/kill.yml", "-e", f"run={RUN}", "-e", f"fleet_state={state}")
 
 
@@ -246,7 +246,7 @@ def until_read(fleet: Fleet, worker: str) -> None:
 
 
 def inside(fleet: Fleet, worker: str, *command: str, user: int = 0, given: str = "") -> str:
-    """Run a command in a worker's name spaces as one of its users. Return what it prints.
+    """Run a command in a worker's namespaces as one of its users; return its output.
 
     It does not come by Ansible, so that a search for a secret leaves no trace of it there.
     """
@@ -263,7 +263,7 @@ def inside(fleet: Fleet, worker: str, *command: str, user: int = 0, given: str =
 
 
 def init_of(fleet: Fleet, worker: str) -> str:
-    """Return the process id that a worker's init has on this computer."""
+    """Return the process id of a worker's init on this computer."""
     [machine] = fleet.place.machines.glob(f"*-w-{worker.rpartition('-w')[2]}")
     children = [
         child
@@ -279,7 +279,7 @@ def init_of(fleet: Fleet, worker: str) -> str:
 
 
 def files_with(fleet: Fleet, worker: str, secrets: dict[str, str], *, user: int) -> list[str]:
-    """Name the files of a worker that hold a secret, as far as a user can read them."""
+    """Return the files of a worker that contain a secret and that a user can read."""
     search = ("grep", "--recursive", "--files-with-matches", "--no-messages", "--fixed-strings")
     patterns = "".join(f"{secret}\n" for secret in secrets.values())
     more = ("--devices=skip", "--text", "--file=-", *READABLE)
@@ -289,13 +289,13 @@ def files_with(fleet: Fleet, worker: str, secrets: dict[str, str], *, user: int)
 def test_no_verb_shows_a_secret_at_vvv(launched):
     shown = {
         f"{name} in {verb}"
-        for verb, text in launched["said"].items()
+        for verb, text in launched["printed"].items()
         for name in found(text, launched["secrets"])
     }
     assert shown == set()
     verbs = ("train", "status", "report", "logs", "fetch", "doctor", "watch", "restart", "kill")
-    assert {Path(playbook).stem for playbook in launched["said"]} == set(verbs)
-    assert all("ESTABLISH" in text or "TASK [" in text for text in launched["said"].values())
+    assert {Path(playbook).stem for playbook in launched["printed"]} == set(verbs)
+    assert all("ESTABLISH" in text or "TASK [" in text for text in launched["printed"].values())
 
 
 def test_no_log_record_release_status_or_report_holds_a_secret(launched):
@@ -314,7 +314,7 @@ def test_no_process_list_shows_a_secret_while_the_verbs_work(launched):
 @pytest.mark.parametrize("worker", ["demo-w0", "demo-w1"])
 def test_another_user_of_a_worker_finds_no_secret(launched, worker):
     fleet, secrets = launched["fleet"], launched["secrets"]
-    # Root finds them where they are kept, so this search finds them where they are readable.
+    # Root finds them in their place, which shows that the search works.
     assert f"/etc/tpufleet/runs/{RUN}/secrets" in files_with(fleet, worker, secrets, user=0)
     assert files_with(fleet, worker, secrets, user=NOBODY) == []
 
@@ -323,25 +323,25 @@ def test_another_user_of_a_worker_finds_no_secret(launched, worker):
         "environments": "cat /proc/[0-9]*/environ",
         "units": f"systemctl show --all 'tpufleet-run@{RUN}'; systemctl cat 'tpufleet-run@{RUN}'",
     }
-    told = {
+    reply = {
         name: inside(fleet, worker, "sh", "-c", command, user=NOBODY)
         for name, command in looks.items()
     }
-    assert "mine.sh" in told["processes"]
-    assert f"tpufleet-run@{RUN}" in told["units"]
-    shown = {f"{name} in {what}" for what, text in told.items() for name in found(text, secrets)}
+    assert "mine.sh" in reply["processes"]
+    assert f"tpufleet-run@{RUN}" in reply["units"]
+    shown = {f"{name} in {what}" for what, text in reply.items() for name in found(text, secrets)}
     assert shown == set()
 
 
 @pytest.mark.parametrize("worker", ["demo-w0", "demo-w1"])
-def test_neither_its_unit_nor_the_journal_nor_a_file_left_behind_holds_a_secret(launched, worker):
+def test_no_unit_journal_or_leftover_file_holds_a_secret(launched, worker):
     fleet, secrets = launched["fleet"], launched["secrets"]
     unit = inside(fleet, worker, "systemctl", "show", "--all", f"tpufleet-run@{RUN}")
     journal = inside(fleet, worker, "journalctl", "--no-pager", "--all")
     assert "ExecStart" in unit
     assert f"tpufleet-run@{RUN}" in journal
     assert found(unit + journal, secrets) == []
-    # Root can read the run's own files, and what systemd made of them for it.
+    # Root can read the run's own files, and systemd's copies of them.
     kept = (f"/etc/tpufleet/runs/{RUN}/", "/run/credentials/")
     held = files_with(fleet, worker, secrets, user=0)
     assert [file for file in held if not file.startswith(kept)] == []

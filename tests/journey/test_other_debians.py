@@ -1,7 +1,7 @@
-"""Workers of older releases than the tests' usual one: an older systemd, an older Python.
+"""Workers with older Debian releases: an older systemd, an older Python.
 
-Nothing on this computer serves them a Python that is new enough, so that JAX is left out; what
-they lack is said in one line.
+Their Python is too old for JAX, and this computer has no mirror with a newer one: setup without JAX
+works, and the missing Python is reported on one line.
 """
 
 import os
@@ -39,28 +39,28 @@ def suite(fleet):
     return fleet.place.name.split("-")[1]
 
 
-def test_the_workers_are_of_that_release(fleet, suite):
-    said = fleet.on("demo-w0", "python3", "--version") + fleet.on(
+def test_the_workers_have_the_requested_release(fleet, suite):
+    text = fleet.on("demo-w0", "python3", "--version") + fleet.on(
         "demo-w0", "systemctl", "--version"
     )
-    assert f"Python {PYTHON[suite]}" in said
-    assert f"systemd {SYSTEMD[suite]}" in said
+    assert f"Python {PYTHON[suite]}" in text
+    assert f"systemd {SYSTEMD[suite]}" in text
 
 
-def test_check_mode_tells_of_the_changes_on_a_bare_worker(fleet):
+def test_check_mode_shows_the_changes_on_a_bare_worker(fleet):
     assert fleet.must_play("setup.yml", "--check", *WITHOUT_JAX).changed() > 0
 
 
-def test_all_but_jax_is_set_up_and_the_second_time_nothing_changes(fleet):
+def test_setup_without_jax_is_idempotent(fleet):
     assert fleet.must_play("setup.yml", *WITHOUT_JAX).changed() > 0
     assert fleet.must_play("setup.yml", *WITHOUT_JAX).changed() == 0
 
 
-def test_the_rules_of_the_firewall_are_in_force(fleet):
+def test_the_firewall_rules_are_loaded(fleet):
     assert "tpufleet" in fleet.on("demo-w0", "nft", "list", "tables")
 
 
-def test_a_python_that_is_too_old_is_one_line_with_what_mends_it(fleet):
+def test_a_too_old_python_is_reported_on_one_line_with_the_fix(fleet):
     no = fleet.play("setup.yml", "--tags", "python", "-e", "python_mirror=http://127.0.0.1:9/")
     assert no.code
     assert "system's Python is too old" in " ".join(no.output.split())

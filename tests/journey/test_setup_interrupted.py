@@ -1,4 +1,4 @@
-"""setup.yml, interrupted again and again, ends in the same state as an undisturbed setup."""
+"""A repeatedly interrupted setup.yml ends in the same state as an undisturbed one."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 CUT = "fleet_ssh : Create a key of this worker"
 OFF = "jax : Install the Python environment and check JAX"
-"""The tasks at whose beginning the second worker loses its network and its power."""
+"""The tasks at which the second worker loses its network or its power."""
 POINTS = (
     "base : Install base packages",
     "base : Configure limits, logs and the journal",
@@ -33,7 +33,7 @@ POINTS = (
     "firewall : Load the rules",
     "firewall : Keep the confirmed rules",
 )
-"""At the other tasks the controller is killed, from the packages to the firewall."""
+"""At the other tasks the controller is killed."""
 if not os.environ.get("TPUFLEET_ALL_POINTS"):
     POINTS = (POINTS[0], POINTS[1], CUT, POINTS[6], OFF, POINTS[8])
 
@@ -50,7 +50,7 @@ def fleet():
 
 @pytest.fixture(scope="module")
 def controller(fleet, tmp_path_factory):
-    """The environment of setup's own process: ssh sees soon that nobody answers any more."""
+    """The environment of setup, in which ssh detects an unreachable worker quickly."""
     soon = "-C -o ControlMaster=auto -o ControlPersist=600s"
     return {
         **os.environ,
@@ -65,7 +65,7 @@ def controller(fleet, tmp_path_factory):
 
 
 def begun(controller):
-    """Begin setup in a session of its own."""
+    """Start setup in its own session."""
     return subprocess.Popen(
         ["ansible-playbook", "setup.yml"],
         cwd=PROJECT_ROOT,
@@ -79,7 +79,7 @@ def begun(controller):
 
 
 def reached(play, task):
-    """Wait until a task has begun, and a moment of its work; tell whether it came to that."""
+    """Wait until a task has run for a moment; return whether it started."""
     for line in play.stdout:
         if line.startswith(f"TASK [{task}"):
             time.sleep(0.5)
@@ -88,31 +88,31 @@ def reached(play, task):
 
 
 def killed_at(controller, task):
-    """Begin setup, and kill the controller at a task."""
+    """Start setup and kill the controller at a task."""
     with begun(controller) as play:
         assert reached(play, task), task
         kill_tree(play.pid)
 
 
-def lost_at(controller, task, fleet, trouble):
-    """Begin setup, and let a trouble come over the second worker; return what setup then says."""
+def lost_at(controller, task, fleet, fault):
+    """Start setup, inject a fault into the second worker, and return setup's output."""
     with begun(controller) as play:
         assert reached(play, task), task
-        afflict(fleet, trouble)
-        said = play.stdout.read()
+        inject(fleet, fault)
+        printed = play.stdout.read()
     assert play.returncode != 0
-    return said
+    return printed
 
 
-def afflict(fleet, trouble):
-    """Let a trouble of the local cloud's come over the second worker, or go."""
+def inject(fleet, fault):
+    """Inject a fault of the local cloud into the second worker, or clear it."""
     name = f"--name={fleet.place.name}"
-    words = [sys.executable, "-m", "localcloud", name, "fault", "worker", "demo-w1", trouble]
+    words = [sys.executable, "-m", "localcloud", name, "fault", "worker", "demo-w1", fault]
     subprocess.run(words, cwd=PROJECT_ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def answers(fleet):
-    """Wait until the second worker lets ssh in again."""
+    """Wait until the second worker answers ssh again."""
     words = ["ansible", "demo-w1", "-m", "ansible.builtin.wait_for_connection", "-a", "timeout=120"]
     where = {"ANSIBLE_INVENTORY": "inventory/local", "TPUFLEET_LOCALCLOUD": fleet.place.name}
     subprocess.run(words, cwd=PROJECT_ROOT, env={**os.environ, **where}, check=True)
@@ -120,25 +120,25 @@ def answers(fleet):
 
 def stamps(fleet):
     """Return the setup stamps by worker."""
-    told = {}
+    reply = {}
     for worker in (0, 1):
         try:
-            told[worker] = json.loads(fleet.read(worker, "/opt/tpufleet/ready.json"))
+            reply[worker] = json.loads(fleet.read(worker, "/opt/tpufleet/ready.json"))
         except FileNotFoundError:
             continue
-    return told
+    return reply
 
 
 def test_an_interrupted_setup_leaves_no_stamp_and_the_next_one_writes_it(fleet, controller):
     for point in POINTS:
         if point in (CUT, OFF):
             bad, good = ("cut", "reconnect") if point == CUT else ("power-off", "power-on")
-            said = lost_at(controller, point, fleet, bad)
+            printed = lost_at(controller, point, fleet, bad)
             # The leader's setup is completed, and the failed worker is reported.
-            assert "demo-w1" in said.rpartition("PLAY RECAP")[2]
-            assert re.search(r"demo-w1 .*(unreachable|failed)=1", said)
+            assert "demo-w1" in printed.rpartition("PLAY RECAP")[2]
+            assert re.search(r"demo-w1 .*(unreachable|failed)=1", printed)
             assert list(stamps(fleet)) == [0]
-            afflict(fleet, good)
+            inject(fleet, good)
             answers(fleet)
             fleet.on("demo-w0", "rm", "/opt/tpufleet/ready.json")
         else:
@@ -149,7 +149,7 @@ def test_an_interrupted_setup_leaves_no_stamp_and_the_next_one_writes_it(fleet, 
     assert list(stamps(fleet)) == [0, 1]
 
 
-def test_a_renewed_setup_has_nothing_left_to_do(fleet):
+def test_a_renewed_setup_changes_nothing_else(fleet):
     before = stamps(fleet)
     again = fleet.must_play("setup.yml", "-e", "renew=true")
     # Each worker's stamp is removed and written again.

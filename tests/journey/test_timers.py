@@ -1,6 +1,6 @@
-"""Timers under a real systemd: what fires, what is skipped, and what reaches the playbook.
+"""Timers under a real systemd: which ones run, which are skipped, and their arguments.
 
-TPUFLEET_TEST_CLOUD names a cloud that is up already, with a worker demo-w0, and stays.
+TPUFLEET_TEST_CLOUD names an existing cloud with a worker demo-w0 to use, which stays up.
 """
 
 import os
@@ -29,7 +29,7 @@ STAMPS = "/var/lib/systemd/timers"
 
 
 class Controller:
-    """A machine with systemd that plays the controller."""
+    """A machine with systemd as the controller."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -71,18 +71,18 @@ def controller(fleet):
         controller.schedule(state="absent", name=name)
 
 
-def test_timers_run_are_listed_and_are_removed(controller):
+def test_timers_are_created_listed_and_removed(controller):
     again = controller.schedule(state="present", verb="watch", every="1s", environment={"ODD": ODD})
     assert not again["changed"]
     assert controller.schedule(state="present", verb="kill", target="mine", at="2099-01-01 18:00")[
         "changed"
     ]
-    told = controller.schedule(state="list")
-    assert told["timers"] == ["tpufleet-do-kill-mine", "tpufleet-do-watch"]
-    assert any("2099-01-01 18:00" in line for line in told["lines"])
+    reply = controller.schedule(state="list")
+    assert reply["timers"] == ["tpufleet-do-kill-mine", "tpufleet-do-watch"]
+    assert any("2099-01-01 18:00" in line for line in reply["lines"])
 
     assert controller.done() == []
-    for name in told["timers"]:
+    for name in reply["timers"]:
         controller.schedule(state="absent", name=name)
 
     assert controller.schedule(state="list")["timers"] == []
@@ -110,8 +110,8 @@ def test_a_timer_runs_at_its_time(controller):
     }
 
 
-def test_a_time_that_passed_is_not_made_up_for(controller):
-    """As after a night in which the controller was off: the stamp is old, the time has passed."""
+def test_a_missed_time_is_not_caught_up(controller):
+    """As after a night with the controller off: the stamp is old, the time has passed."""
     name = "tpufleet-do-kill-mine"
     hour_ago = controller.sh("date -d '1 hour ago' +%H:%M").strip()
     backdate = f"touch -d '2 days ago' {STAMPS}/stamp-{name}.timer"
@@ -128,7 +128,7 @@ def test_a_time_that_passed_is_not_made_up_for(controller):
     assert controller.done() == []
 
 
-def test_the_stamp_of_an_older_version_goes_with_its_timer(controller):
+def test_the_stamp_of_an_older_version_is_removed_with_its_timer(controller):
     name = "tpufleet-do-kill-mine"
     kill = {"state": "present", "verb": "kill", "target": "mine", "at": "2099-01-01 18:00"}
     unit = f"/etc/systemd/system/{name}.timer"
@@ -147,7 +147,7 @@ def test_the_stamp_of_an_older_version_goes_with_its_timer(controller):
 
 
 def test_a_service_that_starts_late_is_skipped(controller):
-    """As on a computer that slept: systemd starts the service when it wakes up."""
+    """As after a suspend: systemd starts the service when the computer wakes up."""
     kill = {"state": "present", "verb": "kill", "target": "mine"}
     hour_ago = controller.sh("date -d '1 hour ago' +%H:%M").strip()
     controller.schedule(**kill, at=f"*-*-* {hour_ago}")

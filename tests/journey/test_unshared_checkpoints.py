@@ -1,6 +1,6 @@
-"""Runs on a TPU whose workers share no directory, as on a TPU VM without NFS and bucket.
+"""Runs on a TPU whose workers share no directory, like TPU VMs without NFS and bucket.
 
-TPUFLEET_TEST_CLOUD names a cloud that is up already (`up --mnt-shared local`) and stays.
+TPUFLEET_TEST_CLOUD names an existing cloud (`up --mnt-shared local`) to use, which stays up.
 """
 
 import json
@@ -68,12 +68,12 @@ def test_a_run_of_several_workers_is_refused_before_any_trainer_starts(fleet, co
     played = train(fleet, code, "apart")
 
     assert played.code == 2, played.output[-3000:]
-    said = " ".join(played.output.split())
+    text = " ".join(played.output.split())
     assert (
-        "/mnt/shared/checkpoints/apart is not the same directory on demo-w1 as on demo-w0" in said
+        "/mnt/shared/checkpoints/apart is not the same directory on demo-w1 as on demo-w0" in text
     )
-    assert "-e bucket=gs://BUCKET" in said
-    assert "-e volatile_checkpoints=true" in said
+    assert "-e bucket=gs://BUCKET" in text
+    assert "-e volatile_checkpoints=true" in text
     assert began(fleet, "apart") == []
     ended = json.loads(fleet.on("demo-w1", "cat", f"{RUNS}/apart/exit.json"))
     assert ended["status"] == "78"
@@ -82,11 +82,11 @@ def test_a_run_of_several_workers_is_refused_before_any_trainer_starts(fleet, co
 def test_the_doctor_names_the_directory_that_is_not_shared(fleet):
     played = fleet.play("playbooks/doctor.yml", "-e", "tpu=demo")
 
-    said = " ".join(played.output.split())
-    assert "demo-w1: checkpoints: /mnt/shared/checkpoints is on this worker's own disk" in said
+    text = " ".join(played.output.split())
+    assert "demo-w1: checkpoints: /mnt/shared/checkpoints is on this worker's own disk" in text
 
 
-def test_a_run_whose_checkpoints_may_be_lost_starts(fleet, code):
+def test_a_run_with_volatile_checkpoints_starts(fleet, code):
     assert train(fleet, code, "volatile", "-e", "volatile_checkpoints=true").code == 0
     assert began(fleet, "volatile") == list(WORKERS)
 
@@ -100,7 +100,7 @@ def test_a_run_of_one_worker_starts(fleet, code):
     assert (marker["run"], marker["attempt"]) == ("alone", 1)
 
 
-def test_a_run_with_a_bucket_starts_and_leaves_there_that_it_is_done(fleet, code):
+def test_a_run_with_a_bucket_starts_and_records_there_that_it_is_done(fleet, code):
     place = "gs://local-fleet/checkpoints"
 
     assert train(fleet, code, "bucketed", "-e", f"checkpoints={place}").code == 0
@@ -109,8 +109,8 @@ def test_a_run_with_a_bucket_starts_and_leaves_there_that_it_is_done(fleet, code
     assert json.loads(marker.read_bytes())["attempt"] == 1
 
 
-def test_the_tree_of_runs_is_roots_and_cutting_logs_follows_no_link_of_the_trainer(fleet):
-    """A worker that was set up when the tree was the trainer's is given back by setup."""
+def test_run_directories_belong_to_root_and_log_truncation_follows_no_link(fleet):
+    """Setup also corrects a worker whose tree of runs still belongs to the trainer's user."""
     fleet.on("demo-w0", "chown", "tpufleet:", "/var/lib/tpufleet", RUNS)
     fleet.on("demo-w0", "install", "-d", "-o", "tpufleet", f"{RUNS}/linked")
     fleet.on("demo-w0", "sh", "-c", "echo roots > /run/target; chmod 600 /run/target")

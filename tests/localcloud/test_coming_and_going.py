@@ -1,4 +1,4 @@
-"""What a cloud does to its host as it comes and goes: one at a time, and to its own things only."""
+"""Bringing clouds up and down: one at a time, and without touching other files."""
 
 import argparse
 import threading
@@ -18,7 +18,7 @@ YES = argparse.Namespace(yes=True)
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A cloud's directory without a cloud; the host is left alone."""
+    """A cloud's directory without a cloud; the host is not changed."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "clouds"))
     monkeypatch.setattr(cloud, "_HOST_LOCK", tmp_path / "lock")
     place = Place.of("one")
@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def taken_down(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The clouds that were taken down, of which only the directories are."""
+    """The names of the clouds that were taken down; they have only directories."""
     names = []
 
     def down(place: Place, *, say: cloud.Say) -> None:
@@ -40,8 +40,8 @@ def taken_down(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_second_cloud_waits_for_the_first_and_says_so(place: Place):
-    entered, leave, said = threading.Event(), threading.Event(), []
+def test_a_second_cloud_waits_for_the_first_with_a_message(place: Place):
+    entered, leave, output = threading.Event(), threading.Event(), []
 
     def hold() -> None:
         with cloud._alone_on_host(print):
@@ -49,7 +49,7 @@ def test_a_second_cloud_waits_for_the_first_and_says_so(place: Place):
             leave.wait(30)
 
     def say(line: str) -> None:
-        said.append((line, first.is_alive()))
+        output.append((line, first.is_alive()))
         leave.set()
 
     first = threading.Thread(target=hold)
@@ -57,10 +57,12 @@ def test_a_second_cloud_waits_for_the_first_and_says_so(place: Place):
     assert entered.wait(30)
     with cloud._alone_on_host(say):
         first.join(30)
-    assert said == [("waiting: another local cloud is coming up or going down on this host", True)]
+    assert output == [
+        ("waiting: another local cloud is coming up or going down on this host", True)
+    ]
 
 
-def test_a_root_file_system_in_the_making_keeps_no_other_cloud_waiting(
+def test_building_a_root_file_system_does_not_block_other_clouds(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ):
     waited = []
@@ -78,7 +80,7 @@ def test_a_root_file_system_in_the_making_keeps_no_other_cloud_waiting(
     assert waited == []
 
 
-def test_a_root_file_system_that_went_away_before_its_use_is_made_again(
+def test_a_root_file_system_removed_before_its_use_is_rebuilt(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ):
     made: list[Path] = []
@@ -101,10 +103,10 @@ def test_a_root_file_system_that_went_away_before_its_use_is_made_again(
     assert len(made) == 2
 
 
-def test_two_that_want_the_same_root_file_system_make_it_once(
+def test_two_clouds_build_the_same_root_file_system_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ):
-    builds, said, waiting = [], [], threading.Event()
+    builds, output, waiting = [], [], threading.Event()
 
     def build(wanted: Path, *_: object) -> None:
         assert waiting.wait(30)
@@ -112,7 +114,7 @@ def test_two_that_want_the_same_root_file_system_make_it_once(
         wanted.mkdir()
 
     def say(line: str) -> None:
-        said.append(line)
+        output.append(line)
         waiting.set()
 
     monkeypatch.setattr(image, "configured_sources", list)
@@ -122,10 +124,10 @@ def test_two_that_want_the_same_root_file_system_make_it_once(
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(image.ensure, (say, say))
     assert builds == [first] == [second]
-    assert said == ["waiting: another local cloud is building the machines' root file system"]
+    assert output == ["waiting: another local cloud is building the machines' root file system"]
 
 
-def test_who_waited_for_a_cache_that_was_removed_holds_the_new_one(place: Place):
+def test_a_lock_on_a_removed_cache_moves_to_the_new_cache(place: Place):
     entered = threading.Event()
 
     def wait(_line: str) -> None:
@@ -143,9 +145,7 @@ def test_who_waited_for_a_cache_that_was_removed_holds_the_new_one(place: Place)
     assert other.result()
 
 
-def test_clean_removes_clouds_and_images_and_nothing_that_lies_beside_them(
-    place: Place, taken_down: list[str]
-):
+def test_clean_removes_only_clouds_and_images(place: Place, taken_down: list[str]):
     clouds = place.directory.parent
     for ours in ("images/trixie-0123456789ab/etc", "images/trixie-0123456789ab.partial-7", "cut"):
         (clouds / ours).mkdir(parents=True)
@@ -158,12 +158,12 @@ def test_clean_removes_clouds_and_images_and_nothing_that_lies_beside_them(
     assert (clouds / "papers/2026").is_dir()
 
 
-def test_clean_leaves_nothing_where_all_is_its_own(place: Place, taken_down: list[str]):
+def test_clean_removes_the_directory_if_it_is_empty(place: Place, taken_down: list[str]):
     cli.clean(place, YES)
     assert not place.directory.parent.exists()
 
 
-def test_what_machines_share_is_not_removed_unasked(
+def test_shared_files_are_not_removed_without_confirmation(
     place: Place, taken_down: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     (place.shared / "checkpoints").mkdir()
@@ -173,16 +173,14 @@ def test_what_machines_share_is_not_removed_unasked(
     assert taken_down == []
 
 
-def test_a_mount_that_cannot_be_unmounted_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_unmounting_gives_up_after_a_lazy_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mounts, "below", lambda directory: [directory / "stuck"])
     clock = iter(range(0, 1000, 2))
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     mounts.unmount_below(tmp_path)
 
 
-def test_a_half_made_image_of_a_killed_build_goes_with_the_next(
+def test_the_partial_image_of_a_killed_build_is_removed_by_the_next(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ):
     images = place.directory.parent / "images"
@@ -193,7 +191,7 @@ def test_a_half_made_image_of_a_killed_build_goes_with_the_next(
     assert [entry.name for entry in images.iterdir()] == ["trixie-0123456789ab"]
 
 
-def test_settings_read_back_as_they_were_written(place: Place):
+def test_settings_are_read_as_written(place: Place):
     chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
     settings.write(place, chosen)
     assert settings.read(place) == chosen

@@ -5,21 +5,21 @@ import pytest
 from localcloud import demo
 
 
-def said(command: str) -> list[str]:
+def output(command: str) -> list[str]:
     return list(demo.output_lines([sys.executable, "-c", command], demo.Waiting("python")))
 
 
-def test_a_command_s_lines_come_as_it_says_them():
-    assert said("print('one'); print('two')") == ["one", "two"]
+def test_output_lines_arrive_as_they_are_printed():
+    assert output("print('one'); print('two')") == ["one", "two"]
 
 
-def test_a_command_that_fails_says_its_exit_code_last():
-    assert said("print('one'); raise SystemExit(3)") == ["one", "exit code 3"]
+def test_a_failing_commands_last_line_is_its_exit_code():
+    assert output("print('one'); raise SystemExit(3)") == ["one", "exit code 3"]
 
 
-def test_a_silence_is_broken_by_what_is_awaited(capsys, monkeypatch):
+def test_a_silent_command_shows_what_it_waits_for(capsys, monkeypatch):
     monkeypatch.setattr(demo, "QUIET_S", 0.05)
-    assert said("import time; time.sleep(0.2); print('late')") == ["late"]
+    assert output("import time; time.sleep(0.2); print('late')") == ["late"]
     assert "python" in capsys.readouterr().out
 
 
@@ -31,11 +31,11 @@ def test_a_heartbeat_is_progress():
 @pytest.mark.parametrize(
     "line", ["", "cat: heartbeat.json: no such file", "{", "[]", '{"step": 1}']
 )
-def test_what_is_no_heartbeat_changes_nothing(line):
+def test_other_lines_are_not_heartbeats(line):
     assert demo.parse_heartbeat(line) is None
 
 
-def test_a_playbook_speaks_for_itself_and_its_failure_ends_the_demo(tmp_path, monkeypatch, capfd):
+def test_a_failing_playbook_ends_the_demo_after_its_own_output(tmp_path, monkeypatch, capfd):
     script = tmp_path / "ansible-playbook"
     script.write_text("#!/bin/sh\necho 'FAILED  w0  Do it'\nexit 2\n")
     script.chmod(0o755)

@@ -1,4 +1,4 @@
-"""``python -m localcloud fault``: what is typed is what comes into force."""
+"""``python -m localcloud fault`` injects the requested faults."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.localcloud.api.local_api import ZONE, wait_for
 
 @pytest.fixture
 def typed(local_api, tmp_path, monkeypatch, capsys):
-    """Type a command line at the API of ``local_api``; give its exit code, output and errors."""
+    """Run a command line against ``local_api``; return its exit code, output and errors."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path))
     here = Place("cloud", local_api.state)
     settings.write(here, Settings(name="cloud", port=local_api.port, subnet="", image=""))
@@ -68,7 +68,7 @@ def typed(local_api, tmp_path, monkeypatch, capsys):
         (["reuse-addresses", "--times", "1"], "reuse", {"times": 1}),
     ],
 )
-def test_a_fault_that_is_typed_is_in_force_and_shown(local_api, typed, words, kind, fault):
+def test_a_fault_is_activated_and_shown(local_api, typed, words, kind, fault):
     code, out, _ = typed("fault", *words)
 
     in_force = local_api.get("/_localcloud/faults")
@@ -87,7 +87,7 @@ def test_clear_ends_all_faults(local_api, typed):
     assert not any(local_api.get("/_localcloud/faults").values())
 
 
-def test_a_health_is_given_with_a_symptom_and_taken_back(local_api, typed):
+def test_a_health_with_a_symptom_is_set_and_cleared(local_api, typed):
     local_api.ready("one")
 
     unwell = ["UNHEALTHY_TENSORFLOW", "--symptom", "LOW_MEMORY", "--worker", "1"]
@@ -109,7 +109,7 @@ def test_a_health_is_given_with_a_symptom_and_taken_back(local_api, typed):
         ("fill-disk", "free-disk", "full-disk"),
     ],
 )
-def test_a_worker_is_put_into_trouble_and_out_of_it(local_api, typed, word, back, trouble):
+def test_a_workers_fault_is_injected_and_cleared(local_api, typed, word, back, trouble):
     local_api.ready("one")
 
     assert typed("fault", "worker", "one-w1", word) == (0, f"one-w1: {word} succeeded\n", "")
@@ -120,7 +120,7 @@ def test_a_worker_is_put_into_trouble_and_out_of_it(local_api, typed, word, back
     assert typed("fault", "show")[1] == "no active faults\n"
 
 
-def test_a_worker_dies_and_boots_again(local_api, typed):
+def test_a_worker_is_powered_off_and_on(local_api, typed):
     local_api.ready("one")
 
     typed("fault", "worker", "one-w1", "power-off")
@@ -131,7 +131,7 @@ def test_a_worker_dies_and_boots_again(local_api, typed):
     wait_for(lambda: len(local_api.machines.running) == 2 or None)
 
 
-def test_a_worker_comes_late_once(local_api, typed):
+def test_a_worker_is_late_once(local_api, typed):
     code, out, _ = typed("fault", "worker", "one-w1", "late", "30")
 
     assert (code, out.split()[0]) == (0, "late")
@@ -139,7 +139,7 @@ def test_a_worker_comes_late_once(local_api, typed):
     assert local_api.get("/_localcloud/faults")["late"] == [late]
 
 
-def test_a_maintenance_reboots_the_worker_that_is_named(local_api, typed):
+def test_a_maintenance_reboots_the_named_worker(local_api, typed):
     local_api.ready("one")
 
     code, out, _ = typed("fault", "maintenance", "one", "--worker", "1")
@@ -149,7 +149,7 @@ def test_a_maintenance_reboots_the_worker_that_is_named(local_api, typed):
     assert [name[-4:] for name in local_api.machines.offs] == ["-w-1"]
 
 
-def test_a_preemption_is_announced_or_at_once(local_api, typed):
+def test_a_preemption_is_immediate_or_announced(local_api, typed):
     local_api.ready("one")
 
     _, announced, _ = typed("preempt", "one", "--warning", "3600")
@@ -165,20 +165,20 @@ def test_a_preemption_is_announced_or_at_once(local_api, typed):
     "words",
     [["preempt", "one"], ["fault", "health", "one", "TIMEOUT"], ["fault", "maintenance", "one"]],
 )
-def test_a_name_in_two_zones_wants_the_zone_said(local_api, typed, words):
+def test_a_name_in_two_zones_needs_the_zone(local_api, typed, words):
     for zone in ("us-central2-b", "us-east1-c"):
         local_api.ready("one", zone, acceleratorType="v2-8")
 
     unsaid = typed(*words)
-    said = typed(*words, "--zone", "us-east1-c")
+    text = typed(*words, "--zone", "us-east1-c")
 
     assert unsaid[0] == 1
     assert "several zones (us-central2-b, us-east1-c)" in unsaid[2]
-    assert said[0] == 0, said
+    assert text[0] == 0, text
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         (["fault", "error", "nodes.lst", "503"], 'Unknown method "nodes.lst"'),
         (["fault", "maintenance", "none"], "there is no TPU none"),
@@ -186,9 +186,9 @@ def test_a_name_in_two_zones_wants_the_zone_said(local_api, typed, words):
         (["fault", "health", "none", "TIMEOUT"], "nodes/none' was not found"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_code_1(typed, words, said):
+def test_an_invalid_fault_is_one_line_and_exit_code_1(typed, words, text):
     code, out, errors = typed(*words)
 
     assert (code, out) == (1, "")
-    assert said in errors
+    assert text in errors
     assert errors.count("\n") == 1

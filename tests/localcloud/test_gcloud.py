@@ -1,4 +1,4 @@
-"""Google's own gcloud as a caller of the local cloud, with a home and configuration apart."""
+"""Google's gcloud on the local cloud, with its own home and configuration."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Gcloud = Callable[..., str]
 
 
 def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
-    """Return a gcloud that knows one cloud alone, its service account activated."""
+    """Return a gcloud that is authenticated for one cloud."""
     variables = environment(home, endpoint)
 
     def gcloud(*arguments: str) -> str:
@@ -68,7 +68,7 @@ def local_api(shared_api) -> Iterator[LocalApi]:
 
 
 @pytest.mark.parametrize("track", [(), ("alpha",)])
-def test_it_creates_lists_describes_stops_starts_and_deletes_a_tpu(gcloud, local_api, track):
+def test_gcloud_creates_lists_describes_stops_starts_and_deletes_a_tpu(gcloud, local_api, track):
     tpus = (*track, *TPUS, "tpu-vm")
 
     gcloud(*tpus, "create", "one", ZONE, *KIND)
@@ -85,7 +85,7 @@ def test_it_creates_lists_describes_stops_starts_and_deletes_a_tpu(gcloud, local
     assert local_api.machines.specs == {}
 
 
-def test_it_queues_for_tpus_and_gives_them_back(gcloud, local_api):
+def test_gcloud_creates_and_deletes_queued_resources(gcloud, local_api):
     queue = (*TPUS, "queued-resources")
     kind = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
 
@@ -99,7 +99,7 @@ def test_it_queues_for_tpus_and_gives_them_back(gcloud, local_api):
     assert local_api.get("locations/-/queuedResources") == {}
 
 
-def test_it_makes_and_deletes_what_belongs_to_compute(gcloud):
+def test_gcloud_creates_and_deletes_compute_resources(gcloud):
     gcloud("compute", "disks", "create", "data", ZONE, "--size=10GB", "--type=pd-balanced")
     gcloud("compute", "disks", "resize", "data", ZONE, "--size=20GB")
     disks = gcloud(
@@ -114,16 +114,16 @@ def test_it_makes_and_deletes_what_belongs_to_compute(gcloud):
     )
     gcloud(*rules, "delete", "mine")
     gcloud("compute", "project-info", "add-metadata", "--metadata=a=b")
-    told = gcloud("compute", "project-info", "describe", "--format=value(commonInstanceMetadata)")
+    reply = gcloud("compute", "project-info", "describe", "--format=value(commonInstanceMetadata)")
     networks = gcloud("compute", "networks", "list", "--format=value(name)")
 
     assert disks.split() == ["data", "20", "pd-balanced"]
     assert listed.split() == ["mine", "203.0.113.7/32"]
-    assert "'key': 'a', 'value': 'b'" in told
+    assert "'key': 'a', 'value': 'b'" in reply
     assert networks.split() == ["default"]
 
 
-def test_it_lists_tpus_and_what_a_zone_offers_by_the_first_version(gcloud, local_api):
+def test_gcloud_lists_tpus_types_and_versions_through_v1(gcloud, local_api):
     local_api.ready("one")
 
     listed = gcloud(*TPUS, "list", ZONE, "--format=value(name.basename(),state)")
@@ -147,7 +147,7 @@ def test_it_lists_tpus_and_what_a_zone_offers_by_the_first_version(gcloud, local
         ("--provisioning-model=flex-start", {"runDuration": {"maxRunDuration": "3600s"}}),
     ],
 )
-def test_it_queues_by_the_tiers_of_the_alpha(gcloud, local_api, tier, shown):
+def test_gcloud_alpha_creates_queued_resources_of_each_tier(gcloud, local_api, tier, shown):
     queue = ("alpha", *TPUS, "queued-resources")
     kind = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
     more = ("--max-run-duration=1h",) if "flex" in tier else ()
@@ -159,7 +159,7 @@ def test_it_queues_by_the_tiers_of_the_alpha(gcloud, local_api, tier, shown):
     assert json.loads(gcloud(*queue, "describe", "qr", ZONE, f"--format=json({fields})")) == shown
 
 
-def test_it_attaches_and_detaches_a_disk_by_the_alpha(gcloud, local_api):
+def test_gcloud_alpha_attaches_and_detaches_a_disk(gcloud, local_api):
     local_api.ready("one", acceleratorType="v4-8")
     gcloud("compute", "disks", "create", "attached", ZONE, "--size=10GB")
     tpu = ("alpha", *TPUS, "tpu-vm")
@@ -173,7 +173,7 @@ def test_it_attaches_and_detaches_a_disk_by_the_alpha(gcloud, local_api):
     assert "dataDisks" not in local_api.node("one")
 
 
-def test_it_labels_disks_and_lists_subnetworks_and_machine_types(gcloud):
+def test_gcloud_labels_disks_and_lists_subnetworks_and_machine_types(gcloud):
     gcloud("compute", "disks", "create", "labelled", ZONE, "--size=10GB", "--labels=team=a")
     gcloud("compute", "disks", "add-labels", "labelled", ZONE, "--labels=cost=1")
     labels = gcloud("compute", "disks", "describe", "labelled", ZONE, "--format=json(labels)")
@@ -187,8 +187,8 @@ def test_it_labels_disks_and_lists_subnetworks_and_machine_types(gcloud):
     assert "ct6e-standard-4t" in types.split()
 
 
-def test_it_does_what_maxtext_s_multihost_job_and_runner_ask_of_it(gcloud, local_api, tmp_path):
-    """MaxText has no client of its own: its scripts call gcloud, with these words."""
+def test_the_gcloud_commands_of_maxtexts_scripts_succeed(gcloud, local_api, tmp_path):
+    """MaxText has no client of its own: its scripts call gcloud with these arguments."""
     script = tmp_path / "startup_script.txt"
     script.write_text("#!/bin/bash\necho here\n")
     where = ("--project=local-fleet", ZONE)
@@ -219,13 +219,13 @@ def test_it_does_what_maxtext_s_multihost_job_and_runner_ask_of_it(gcloud, local
     assert local_api.get("locations/-/nodes") == {}
 
 
-def test_a_refusal_is_told_in_the_cloud_s_own_words(gcloud):
+def test_gcloud_shows_the_clouds_error_message(gcloud):
     with pytest.raises(AssertionError, match=r'accelerator "v9-8" was not found in the zone'):
         gcloud(*TPUS, "tpu-vm", "create", "one", ZONE, "--accelerator-type=v9-8", KIND[1])
 
 
 @pytest.mark.machines
-def test_it_runs_commands_on_all_workers_and_copies_files_to_them(tmp_path):
+def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
     place = Place.of(f"test-gcloud-{os.getpid()}")
     try:
         up = cloud.up(place, port=None, subnet=None, say=print)
@@ -236,8 +236,8 @@ def test_it_runs_commands_on_all_workers_and_copies_files_to_them(tmp_path):
 
         copied = str(tmp_path / "file")
         gcloud(*tpus, "scp", copied, "me@pod:there", ZONE, "--worker=all")
-        said = gcloud(*tpus, "ssh", "me@pod", ZONE, "--worker=all", "--command=whoami; cat there")
+        output = gcloud(*tpus, "ssh", "me@pod", ZONE, "--worker=all", "--command=whoami; cat there")
     finally:
         cloud.down(place, say=print)
 
-    assert sorted(said.splitlines()) == ["from here"] * 2 + ["me"] * 2
+    assert sorted(output.splitlines()) == ["from here"] * 2 + ["me"] * 2

@@ -1,7 +1,4 @@
-"""Real machines as guests: what their metadata do to them, and what goes wrong on demand.
-
-One cloud with one TPU of two workers serves all of it: machines cost seconds.
-"""
+"""Real machines: their metadata and injected faults, on one TPU of two workers."""
 
 import os
 import shlex
@@ -22,14 +19,14 @@ STARTUP = "#!/bin/sh\necho started by $(id -un) >> /var/log/startup\n"
 SHUTDOWN = "echo down >> /mnt/shared/shutdown-$(hostname)"
 
 
-def until(look, patience_s: float = 60.0):
-    """Look until there is something, and give it."""
-    deadline = time.monotonic() + patience_s
+def until(look, timeout_s: float = 60.0):
+    """Call ``look`` until it returns something true, and return that."""
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if seen := look():
             return seen
         time.sleep(0.2)
-    raise AssertionError(f"nothing came within {patience_s} s")
+    raise AssertionError(f"no result within {timeout_s} s")
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +89,10 @@ def ssh(key: Path, address: str, command: str, user: str = "tpu") -> subprocess.
     )  # fmt: skip
 
 
-def test_a_worker_learns_its_place_in_the_pod_by_the_metadata_server(workers, key):
+def test_a_worker_gets_its_number_from_the_metadata_server(workers, key):
     for index, address in enumerate(workers):
-        told = ssh(key, address, f"{ASK}/instance/attributes/agent-worker-number")
-        assert told.stdout == str(index)
+        reply = ssh(key, address, f"{ASK}/instance/attributes/agent-worker-number")
+        assert reply.stdout == str(index)
 
 
 def test_the_startup_script_runs_as_root_at_each_boot(workers, key):
@@ -103,9 +100,7 @@ def test_the_startup_script_runs_as_root_at_each_boot(workers, key):
     assert log == "started by root\n"
 
 
-def test_a_key_that_is_patched_in_opens_a_running_machine_and_one_that_left_does_not(
-    place, workers, key, tmp_path
-):
+def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(place, workers, key, tmp_path):
     other = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
     patch = f"{NODES}/pod?updateMask=metadata"
@@ -120,7 +115,7 @@ def test_a_key_that_is_patched_in_opens_a_running_machine_and_one_that_left_does
     assert ssh(key, workers[1], "true").returncode == 0
 
 
-def test_a_worker_that_hangs_answers_nothing_until_it_resumes_where_it_was(place, workers, key):
+def test_a_hanging_worker_answers_nothing_until_it_resumes(place, workers, key):
     fault(place, "inject", 1, "hang")
     hung = answers_ssh(workers[1], 1.0)
     state = client.ask(place, "GET", f"{NODES}/pod")["state"]
@@ -131,7 +126,7 @@ def test_a_worker_that_hangs_answers_nothing_until_it_resumes_where_it_was(place
     assert ssh(key, workers[1], "true").returncode == 0
 
 
-def test_a_worker_that_is_cut_off_reaches_nobody_and_loses_no_process(place, workers, key):
+def test_a_cut_worker_is_unreachable_and_loses_no_process(place, workers, key):
     ssh(key, workers[1], "nohup sleep 600 > /dev/null 2>&1 & echo $! > ~/pid")
     fault(place, "inject", 1, "cut")
     reached = answers_ssh(workers[1], 1.0)
@@ -143,7 +138,7 @@ def test_a_worker_that_is_cut_off_reaches_nobody_and_loses_no_process(place, wor
     until(lambda: ssh(key, workers[1], "kill -0 $(cat ~/pid)").returncode == 0)
 
 
-def test_a_full_disk_is_that_worker_s_alone_and_is_freed_with_all_files_kept(place, workers, key):
+def test_a_full_disk_affects_one_worker_and_loses_no_file(place, workers, key):
     ssh(key, workers[1], "echo kept > ~/before; sync")
     fault(place, "inject", 1, "full-disk")
     full = ssh(key, workers[1], "dd if=/dev/zero of=big bs=1M count=8")
@@ -156,9 +151,7 @@ def test_a_full_disk_is_that_worker_s_alone_and_is_freed_with_all_files_kept(pla
     assert again.stdout == "kept\n"
 
 
-def test_a_worker_that_dies_leaves_its_node_ready_and_has_its_files_after_a_boot(
-    place, workers, key
-):
+def test_a_powered_off_worker_has_its_files_after_a_boot(place, workers, key):
     ssh(key, workers[1], "echo kept > ~/before; sync")
     fault(place, "powerOff", 1)
     assert not answers_ssh(workers[1], 1.0)
@@ -169,7 +162,7 @@ def test_a_worker_that_dies_leaves_its_node_ready_and_has_its_files_after_a_boot
     until(lambda: ssh(key, workers[1], "cat ~/before").stdout == "kept\n")
 
 
-def test_a_maintenance_runs_the_shutdown_script_and_the_startup_script_again(place, workers, key):
+def test_a_maintenance_runs_the_shutdown_and_startup_scripts(place, workers, key):
     name = ssh(key, workers[0], "hostname").stdout.strip()
     path = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
     client.ask(place, "POST", path, {"workerIds": ["0"]})
@@ -179,7 +172,7 @@ def test_a_maintenance_runs_the_shutdown_script_and_the_startup_script_again(pla
     until(lambda: ssh(key, workers[0], "wc -l < /var/log/startup").stdout == "2\n")
 
 
-def test_a_warned_preemption_reaches_the_guests_and_ends_with_no_machine(place, workers, key):
+def test_an_announced_preemption_shuts_guests_down_and_deletes_their_machines(place, workers, key):
     names = [ssh(key, address, "hostname").stdout.strip() for address in workers]
     (place.shared / f"shutdown-{names[0]}").unlink(missing_ok=True)
     wait = f"{ASK}/instance/preempted?wait_for_change=true > /mnt/shared/preempted"

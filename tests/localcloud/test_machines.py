@@ -1,4 +1,4 @@
-"""The local cloud with real machines behind it: booted, reached, lost and found again."""
+"""The local cloud with real machines: boot, access, loss and recovery."""
 
 import os
 import signal
@@ -78,13 +78,13 @@ def test_a_node_has_as_many_machines_as_its_type_has_workers(pod):
     assert len(set(addresses(pod))) == 2
 
 
-def test_the_metadata_s_user_logs_in_and_may_become_root(pod, key):
+def test_the_metadatas_user_can_log_in_and_use_sudo(pod, key):
     for address in addresses(pod):
         done = ssh(key, address, "sudo -n id -un")
         assert done.stdout == "root\n", done.stderr
 
 
-def test_a_worker_has_the_tools_that_scripts_for_tpu_vms_call(pod, key):
+def test_a_worker_has_the_tools_of_scripts_for_tpu_vms(pod, key):
     tools = "git lsof tmux patch pip virtualenv sudo screen"
     looked = f"for tool in {tools}; do command -v $tool >/dev/null || echo $tool; done"
     assert ssh(key, addresses(pod)[0], looked).stdout == ""
@@ -92,25 +92,25 @@ def test_a_worker_has_the_tools_that_scripts_for_tpu_vms_call(pod, key):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_worker_opens_as_many_files_as_the_host_allows(pod, key):
-    # 100,000 is what scripts for TPU VMs ask for.
+def test_a_worker_can_open_as_many_files_as_the_host_allows(pod, key):
+    # Scripts for TPU VMs request 100,000.
     try_it = "ulimit -Hn 100000 2>/dev/null; ulimit -Hn"
     host = subprocess.run(["bash", "-c", try_it], capture_output=True, text=True, check=True)
     allowed = 100_000 if host.stdout == "unlimited\n" else min(100_000, int(host.stdout))
-    said = ssh(key, addresses(pod)[0], f"ulimit -n {allowed} && ulimit -n")
-    assert said.stdout == f"{allowed}\n", said.stderr
+    output = ssh(key, addresses(pod)[0], f"ulimit -n {allowed} && ulimit -n")
+    assert output.stdout == f"{allowed}\n", output.stderr
 
 
-def test_the_workers_know_each_other_and_themselves_by_name(place, pod, key):
+def test_workers_resolve_each_others_and_their_own_names(place, pod, key):
     first, second = addresses(pod)
     other = ssh(key, second, "hostname").stdout.strip()
     assert ssh(key, first, f"getent hosts {other}").stdout.split()[0] == second
     assert ssh(key, second, f"getent hosts {other}").stdout.split()[0] == second
 
 
-def test_guest_attributes_are_the_keys_that_sshd_presents(place, pod, key):
-    told = client.ask(place, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"})
-    for address, attributes in zip(addresses(pod), told["guestAttributes"], strict=True):
+def test_guest_attributes_are_sshds_host_keys(place, pod, key):
+    reply = client.ask(place, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"})
+    for address, attributes in zip(addresses(pod), reply["guestAttributes"], strict=True):
         items = attributes["queryValue"]["items"]
         published = {(item["key"], item["value"]) for item in items}
         scan = subprocess.run(
@@ -121,13 +121,13 @@ def test_guest_attributes_are_the_keys_that_sshd_presents(place, pod, key):
         assert (kind, presented) in published
 
 
-def test_machines_see_one_shared_directory(place, pod, key):
+def test_machines_share_one_directory(place, pod, key):
     first, second = addresses(pod)
     ssh(key, first, "echo from the first > /mnt/shared/note")
     assert ssh(key, second, "cat /mnt/shared/note").stdout == "from the first\n"
 
 
-def test_each_machine_of_a_cloud_without_sharing_has_a_mnt_shared_of_its_own(key):
+def test_machines_without_sharing_have_their_own_mnt_shared(key):
     place = Place.of(f"test-local-{os.getpid()}")
     cloud.up(place, port=None, subnet=None, mnt_shared="local", say=print)
     try:
@@ -136,15 +136,15 @@ def test_each_machine_of_a_cloud_without_sharing_has_a_mnt_shared_of_its_own(key
         ssh(key, first, "echo from the first | sudo tee /mnt/shared/note")
         assert ssh(key, first, "cat /mnt/shared/note").stdout == "from the first\n"
         assert ssh(key, second, "ls -A /mnt/shared").stdout == ""
-        # As on a TPU VM: on the worker's own disk, not on one that is mounted there.
+        # As on a TPU VM: on the worker's own disk, not on a mounted one.
         assert ssh(key, second, "stat -c %d / /mnt/shared | uniq | wc -l").stdout == "1\n"
     finally:
         cloud.down(place, say=print)
 
 
-def test_a_machine_reboots_with_its_files_and_its_address(pod, key):
+def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
     address = addresses(pod)[1]
-    began = "stat -c %Y-%i /proc/1/ns/pid"  # every boot of a machine has a namespace of its own
+    began = "stat -c %Y-%i /proc/1/ns/pid"  # every boot of a machine has its own namespace
     before = ssh(key, address, f"echo kept > ~/note; {began}").stdout
     ssh(key, address, "sudo systemctl reboot")
     deadline = time.monotonic() + 60
@@ -156,7 +156,7 @@ def test_a_machine_reboots_with_its_files_and_its_address(pod, key):
     assert ssh(key, address, "cat ~/note").stdout == "kept\n"
 
 
-def test_a_maintained_worker_is_reached_by_its_new_external_address(place, pod, key):
+def test_a_maintained_worker_is_reachable_by_its_new_external_address(place, pod, key):
     maintain = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
     patch = f"{NODES}/pod?updateMask=networkConfig.enableExternalIps"
     client.ask(place, "PATCH", patch, {"networkConfig": {"enableExternalIps": True}})
@@ -170,7 +170,7 @@ def test_a_maintained_worker_is_reached_by_its_new_external_address(place, pod, 
     assert ssh(key, external, "cat ~/maintained").stdout == "kept\n"
 
 
-def test_a_killed_server_s_machines_are_known_to_the_next(place, pod, key):
+def test_a_new_server_finds_the_machines_of_a_killed_one(place, pod, key):
     server = processes.with_argument(f"--directory={place.directory}")
     assert len(server) == 1
     os.kill(server[0], signal.SIGKILL)
@@ -180,7 +180,7 @@ def test_a_killed_server_s_machines_are_known_to_the_next(place, pod, key):
     assert ssh(key, addresses(pod)[0], "cat /tmp/marker").stdout == "before\n"
 
 
-def test_a_machine_that_died_with_its_server_is_started_again_with_its_files(place, pod, key):
+def test_a_machine_killed_with_its_server_is_restarted_with_its_files(place, pod, key):
     address = addresses(pod)[0]
     name = ssh(key, address, "echo kept > ~/before; sync; hostname").stdout.strip()
     processes.end(f"--directory={place.directory}")
@@ -191,7 +191,7 @@ def test_a_machine_that_died_with_its_server_is_started_again_with_its_files(pla
     assert ssh(key, address, "cat ~/before").stdout == "kept\n"
 
 
-def test_a_leftover_machine_that_no_node_owns_is_cleared_at_the_start(place, pod):
+def test_a_machine_of_no_node_is_deleted_at_the_start(place, pod):
     stray = place.machines / "stray"
     (stray / "lower").mkdir(parents=True)
     mounts.overlay(stray / "lower", stray)
@@ -201,7 +201,7 @@ def test_a_leftover_machine_that_no_node_owns_is_cleared_at_the_start(place, pod
     assert not stray.exists()
 
 
-def test_a_second_cloud_runs_beside_it_and_takes_nothing_of_it_away(place, pod, key):
+def test_a_second_cloud_does_not_disturb_the_first(place, pod, key):
     beside = Place.of(f"test-beside-{os.getpid()}")
     there = cloud.up(beside, port=None, subnet=None, say=print)
     here = settings.read(place)
@@ -219,7 +219,7 @@ def test_a_second_cloud_runs_beside_it_and_takes_nothing_of_it_away(place, pod, 
     assert beside.nft_table not in tables.stdout
 
 
-def test_a_preempted_node_stays_listed_and_its_machines_are_gone(place, pod, key):
+def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(place, pod, key):
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base",
             "schedulingConfig": {"spot": True}}  # fmt: skip
     client.ask(place, "POST", f"{NODES}?nodeId=spot", body)

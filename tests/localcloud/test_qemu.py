@@ -1,7 +1,4 @@
-"""A machine with a kernel of its own: booted, rebooted from inside, lost, found, deleted.
-
-Its data disks are real: what the role disks promises is shown on them, before and after the reboot.
-"""
+"""A machine with its own kernel and real data disks, which the role disks mounts."""
 
 import os
 import signal
@@ -23,7 +20,7 @@ NODES = f"/v2/{PROJECT}/locations/{ZONE}/nodes"
 DISKS = f"/compute/v1/{PROJECT}/zones/{ZONE}/disks"
 BOOT_S = 900
 SIZE_GIB = 10
-# A disk that is empty, one with a stranger's data, and a file system that the TPU may only read.
+# An empty disk, one with foreign data, and a file system attached read-only.
 MODES = {"corpus": "READ_WRITE", "foreign": "READ_WRITE", "given": "READ_ONLY"}
 MOUNT = """
 - hosts: tpu
@@ -68,13 +65,13 @@ def node(place, key, tmp_path_factory):
     client.ask(place, "POST", f"{NODES}?nodeId=one", body)
     wait_until(lambda: client.ask(place, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
     made = client.ask(place, "GET", f"{NODES}/one")
-    # READY says that its sshd answers; its guest agent brings the key a little later.
+    # READY means that sshd answers; the guest agent installs the key a little later.
     wait_until(lambda: boot_id(key, made), BOOT_S)
     return made
 
 
 def fill_disks(place, scratch: Path) -> None:
-    """Put on two of the disks what another machine would have left there."""
+    """Write data of another machine to two of the disks."""
     (scratch / "files").mkdir()
     (scratch / "files/note").write_text("given\n")
     (scratch / "foreign").write_text("a stranger's data\n")
@@ -91,7 +88,7 @@ def fill_disks(place, scratch: Path) -> None:
 
 
 def mount(place, key: Path, disk: str, scratch: Path, *how: str) -> subprocess.CompletedProcess:
-    """Let the role disks mount one disk of the machine."""
+    """Mount one disk of the machine by the role disks."""
     (scratch / "mount.yml").write_text(MOUNT)
     return subprocess.run(
         ["ansible-playbook", "--inventory", str(PROJECT_ROOT / "inventory/local"), "--extra-vars",
@@ -125,20 +122,18 @@ def boot_id(key: Path, node: dict) -> str:
     return ssh(key, node, "cat /proc/sys/kernel/random/boot_id")
 
 
-def test_it_has_a_kernel_and_a_name_of_its_own(place, node, key):
+def test_a_qemu_machine_has_its_own_kernel_and_name(place, node, key):
     [machine] = place.machines.iterdir()
     assert ssh(key, node, "hostname") == machine.name
     assert ssh(key, node, "uname -r") != os.uname().release
 
 
-def test_a_data_disk_is_there_by_its_name(node, key):
+def test_a_data_disk_is_found_by_its_name(node, key):
     size = ssh(key, node, "sudo blockdev --getsize64 /dev/disk/by-id/google-corpus")
     assert int(size) == SIZE_GIB * 2**30
 
 
-def test_an_empty_disk_is_formatted_and_mounted_and_the_second_time_left_alone(
-    place, node, key, tmp_path
-):
+def test_an_empty_disk_is_formatted_and_mounted_once(place, node, key, tmp_path):
     check = mount(place, key, "corpus", tmp_path, "--check")
     assert "changed=1" in check.stdout, check.stdout + check.stderr
     assert ssh(key, node, "findmnt /mnt/disks/corpus") == ""
@@ -151,14 +146,14 @@ def test_an_empty_disk_is_formatted_and_mounted_and_the_second_time_left_alone(
     assert ssh(key, node, "cat /mnt/disks/corpus/note") == "kept"
 
 
-def test_a_stranger_s_data_is_refused_and_left_as_it_is(place, node, key, tmp_path):
+def test_a_disk_with_foreign_data_is_refused_and_unchanged(place, node, key, tmp_path):
     refused = mount(place, key, "foreign", tmp_path)
     assert refused.returncode
     assert "holds data of an unknown kind and is left as it is" in refused.stdout
     assert ssh(key, node, "sudo head -c 17 /dev/disk/by-id/google-foreign") == "a stranger's data"
 
 
-def test_a_disk_that_the_tpu_may_only_read_is_mounted_so(place, node, key, tmp_path):
+def test_a_read_only_disk_is_mounted_read_only(place, node, key, tmp_path):
     done = mount(place, key, "given", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ssh(key, node, "cat /mnt/disks/given/note") == "given"
@@ -166,18 +161,18 @@ def test_a_disk_that_the_tpu_may_only_read_is_mounted_so(place, node, key, tmp_p
     assert ssh(key, node, "sudo blockdev --getro /dev/disk/by-id/google-given") == "1"
 
 
-def test_it_reboots_from_inside_with_its_files_and_its_disks(node, key):
+def test_a_reboot_of_the_guest_keeps_files_and_disks(node, key):
     ssh(key, node, "echo kept > ~/note; sync")
     before = boot_id(key, node)
     ssh(key, node, "sudo systemctl reboot --no-block")
     wait_until(lambda: boot_id(key, node) not in ("", before), BOOT_S)
     assert ssh(key, node, "cat ~/note") == "kept"
-    # A boot waits for no data disk: they may come after sshd.
+    # The boot does not wait for data disks, which may appear after sshd.
     notes = "cat /mnt/disks/corpus/note /mnt/disks/given/note"
     wait_until(lambda: ssh(key, node, notes) == "kept\ngiven", BOOT_S)
 
 
-def test_a_killed_server_s_machine_is_known_to_the_next(place, node, key):
+def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(place, node, key):
     before = boot_id(key, node)
     [server] = processes.with_argument(f"--directory={place.directory}")
     os.kill(server, signal.SIGKILL)
@@ -187,7 +182,7 @@ def test_a_killed_server_s_machine_is_known_to_the_next(place, node, key):
     assert boot_id(key, node) == before
 
 
-def test_a_deleted_one_leaves_no_process_link_or_file(place, node):
+def test_a_deleted_machine_leaves_no_process_link_or_file(place, node):
     machines = cloud.machines_of(place)
     assert isinstance(machines, QemuMachines)
     [machine] = place.machines.iterdir()

@@ -1,4 +1,4 @@
-"""The commands that the local cloud's messages suggest act on the cloud that they speak of."""
+"""The commands that the local cloud's messages suggest act on the right cloud."""
 
 import argparse
 import ast
@@ -20,14 +20,14 @@ VERBS = [["up"], ["down", "--yes"], ["status"], ["bucket", "start"], ["preempt",
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A cloud that is not the default one, in a directory that is not the default one."""
+    """A cloud with another name and directory than the default."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "my clouds"))
     monkeypatch.delenv("SUDO_UID", raising=False)
     return Place.of("own")
 
 
 def understood(line: str) -> tuple[Place, argparse.Namespace]:
-    """Return the cloud and the options that a suggested command line leads to, typed in a shell."""
+    """Return the cloud and options that a suggested command line selects in a shell."""
     words = shlex.split(line)
     words = [word for word in words if word not in ("sudo", "env")]
     environment = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
@@ -44,14 +44,14 @@ def understood(line: str) -> tuple[Place, argparse.Namespace]:
     st.booleans(),
     st.sampled_from(VERBS),
 )
-def test_a_suggested_command_acts_on_the_cloud_it_was_made_for(name, clouds, default, words):
+def test_a_suggested_command_acts_on_its_own_cloud(name, clouds, default, words):
     place = Place(name, (PROJECT_ROOT / ".localcloud" if default else clouds) / name)
     there, options = understood(place.command(*words))
     assert there == place
     assert options.verb == words[0]
 
 
-def test_down_without_a_terminal_suggests_to_take_down_the_same_cloud(own, monkeypatch):
+def test_down_without_a_terminal_suggests_a_command_for_the_same_cloud(own, monkeypatch):
     (own.machines / "t1v-n-0-w-0").mkdir(parents=True)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(CloudError) as refused:
@@ -60,7 +60,7 @@ def test_down_without_a_terminal_suggests_to_take_down_the_same_cloud(own, monke
     assert (there, options.verb, options.yes) == (own, "down", True)
 
 
-def test_a_verb_that_needs_root_is_suggested_with_it(own, monkeypatch):
+def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(CloudError) as refused:
         cloud.up(own, port=None, subnet=None, say=print)
@@ -70,7 +70,7 @@ def test_a_verb_that_needs_root_is_suggested_with_it(own, monkeypatch):
     assert not own.command("status").startswith("sudo")
 
 
-def test_a_cloud_that_is_not_up_is_suggested_by_its_own_name(own):
+def test_a_cloud_that_is_not_up_is_named_in_the_suggested_command(own):
     for ask in (lambda: settings.read(own), lambda: client.ask(own, "GET", "/")):
         with pytest.raises(CloudError) as refused:
             ask()
@@ -78,7 +78,7 @@ def test_a_cloud_that_is_not_up_is_suggested_by_its_own_name(own):
         assert (there, options.verb) == (own, "up")
 
 
-def test_no_message_writes_the_local_cloud_s_command_line_by_hand():
+def test_all_messages_build_commands_through_place():
     by_hand = {
         f"{path.relative_to(PROJECT_ROOT)}:{node.lineno}"
         for path in SOURCES
@@ -90,7 +90,7 @@ def test_no_message_writes_the_local_cloud_s_command_line_by_hand():
 
 
 def spoken(tree: ast.AST) -> list[ast.Constant]:
-    """List the strings of a module that are not docstrings."""
+    """Return the strings of a module that are not docstrings."""
     docstrings = {
         id(node.value)
         for node in ast.walk(tree)

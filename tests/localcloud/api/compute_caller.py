@@ -1,4 +1,4 @@
-"""Calls of the Compute API against a local cloud, every answer held against Google's document."""
+"""A caller of the local cloud's Compute API."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ HERE = f"/compute/v1/projects/{PROJECT}"
 
 
 class Compute:
-    """A caller; ``done`` waits for an operation's end as Google's clients do."""
+    """A caller; ``done`` waits for an operation's end like Google's clients."""
 
     def __init__(self, api: LocalApi) -> None:
         self.api = api
@@ -23,7 +23,7 @@ class Compute:
         return answer.json()
 
     def done(self, verb: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
-        """Send a request and give its operation, ended."""
+        """Send a request and return its operation after its end."""
         answer = self.call(verb, path, body, **query)
         assert answer.status_code == 200, answer.text
         link = answer.json()["selfLink"].removeprefix(self.api.endpoint)
@@ -32,12 +32,12 @@ class Compute:
         return ended.json()
 
     def refused(self, verb: str, path: str, body: Any = None, **query: Any) -> tuple[int, str]:
-        """Send a request that is refused; give code and reason."""
+        """Send a request that is refused; return code and reason."""
         error = self.call(verb, path, body, **query).json()["error"]
         return error["code"], error["errors"][0]["reason"]
 
     def names(self, path: str, **query: Any) -> list[str]:
-        """Name what a list has on its pages, one after the other."""
+        """Return the names on all pages of a list."""
         found, token = [], None
         while token != "":
             pages = {**query, **({"pageToken": token} if token else {})}

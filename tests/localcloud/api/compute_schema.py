@@ -1,7 +1,7 @@
-"""Google's word on what the Compute API answers: the discovery document checks every answer.
+"""Check every answer of the Compute API against Google's discovery document.
 
-It is the one that google-api-python-client bundles. Compute writes false and 0 where the Cloud
-TPU API leaves them out; 64-bit integers are strings in both.
+google-api-python-client bundles it. Unlike the Cloud TPU API, Compute includes false and 0; 64-bit
+integers are strings in both.
 """
 
 import base64
@@ -19,7 +19,7 @@ from tests.localcloud.api.google_schema import Method, SchemaError
 _ERROR = {"code": int, "message": str, "errors": list}
 _NAMED = {"kind", "id", "name", "selfLink"}
 _MADE = {*_NAMED, "creationTimestamp"}
-# Every answer has these, though the document cannot say so.
+# Fields that are always present; the document cannot express it.
 _ALWAYS = {
     "Disk": {
         *(*_MADE, "zone", "type", "sizeGb", "status", "physicalBlockSizeBytes"),
@@ -49,28 +49,30 @@ _SIMPLE = {"string": str, "boolean": bool, "integer": int}
 
 @cache
 def document() -> Mapping[str, Any]:
-    """Read the discovery document of compute.googleapis.com v1."""
+    """Return the discovery document of compute.googleapis.com v1."""
     return json.loads(get_static_doc("compute", "v1"))
 
 
 @cache
 def methods() -> tuple[Method, ...]:
-    """Return all methods; the names are the document's, such as ``compute.disks.get``."""
+    """Return all methods by the document's names, such as ``compute.disks.get``."""
     return tuple(_methods(document()["resources"]))
 
 
 def _methods(resources: Mapping[str, Any]) -> Iterator[Method]:
     for resource in resources.values():
-        for said in resource.get("methods", {}).values():
-            pieces = re.split(r"\{\w+\}", f"/{document()['servicePath']}{said['flatPath']}")
+        for output in resource.get("methods", {}).values():
+            pieces = re.split(r"\{\w+\}", f"/{document()['servicePath']}{output['flatPath']}")
             pattern = re.compile("[^/:]+".join(re.escape(piece) for piece in pieces))
-            query = [name for name, it in said["parameters"].items() if it["location"] == "query"]
-            answer = said.get("response", {}).get("$ref", "")
-            yield Method(said["id"], "v1", said["httpMethod"], pattern, frozenset(query), answer)
+            query = [name for name, it in output["parameters"].items() if it["location"] == "query"]
+            answer = output.get("response", {}).get("$ref", "")
+            yield Method(
+                output["id"], "v1", output["httpMethod"], pattern, frozenset(query), answer
+            )
 
 
 def method_of(verb: str, target: str) -> Method | None:
-    """Find the method that a request is for."""
+    """Return the method of a request, or None."""
     path = urlsplit(target).path
     if not path.startswith(f"/{document()['servicePath']}"):
         return None
@@ -81,7 +83,7 @@ def method_of(verb: str, target: str) -> Method | None:
 
 
 def check(method: Method, code: int, answer: Any) -> None:
-    """Check one answer of a method; raises SchemaError naming the field."""
+    """Check one answer of a method; raise SchemaError with the field."""
     if code != 200:
         _check_error(answer, code)
     elif method.answer:
@@ -91,7 +93,7 @@ def check(method: Method, code: int, answer: Any) -> None:
 
 
 def check_message(value: Any, schema: str, path: str) -> None:
-    """Check a JSON value against a schema by name; raises SchemaError naming the field."""
+    """Check a JSON value against a schema by name; raise SchemaError with the field."""
     _check_object(value, document()["schemas"][schema], path)
     if missing := _ALWAYS.get(schema, set()) - set(value):
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")

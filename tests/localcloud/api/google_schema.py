@@ -1,9 +1,8 @@
-"""Google's own word on what the API answers: the discovery documents, as a check of every answer.
+"""Check every answer of the Cloud TPU API against Google's discovery documents.
 
-They are those that google-api-python-client bundles. Types, formats and enums are checked as
-proto3's JSON has them (https://protobuf.dev/programming-guides/json): a field that has its
-default value is left out, 64-bit integers are strings. An operation's ``done`` is the exception: it
-is there while it is false.
+google-api-python-client bundles them. Types, formats and enums are checked as in proto3's JSON
+(https://protobuf.dev/programming-guides/json): default values are omitted, 64-bit integers are
+strings. An operation's ``done`` is an exception: it is present while it is false.
 """
 
 import json
@@ -23,7 +22,7 @@ _FORMATS = {
     "google-duration": r"-?\d+(\.\d{1,9})?s",
     "google-fieldmask": r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
 }
-# Every answer has those of these that its version knows, though the documents cannot say so.
+# Fields that are always present, as far as the version has them; the documents cannot express it.
 _ALWAYS = {
     "AcceleratorType": {"name", "type", "acceleratorConfigs"},
     "Location": {"name", "locationId"},
@@ -43,7 +42,7 @@ _SIMPLE = {"string": str, "boolean": bool, "integer": int}
 
 
 class SchemaError(AssertionError):
-    """An answer that Google's clients could not, or need not, understand."""
+    """An answer that does not match the document."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Method:
 
 @cache
 def document(version: str) -> Mapping[str, Any]:
-    """Read the discovery document of tpu.googleapis.com ``version``."""
+    """Return the discovery document of tpu.googleapis.com ``version``."""
     return json.loads(get_static_doc("tpu", version))
 
 
@@ -71,24 +70,24 @@ def methods(version: str) -> tuple[Method, ...]:
 
 
 def _methods(resource: Mapping[str, Any], version: str) -> Iterator[Method]:
-    for said in resource.get("methods", {}).values():
-        pieces = re.split(r"\{\w+\}", said["flatPath"])
+    for output in resource.get("methods", {}).values():
+        pieces = re.split(r"\{\w+\}", output["flatPath"])
         pattern = re.compile("/" + "[^/:]+".join(re.escape(piece) for piece in pieces))
-        query = [name for name, it in said["parameters"].items() if it["location"] == "query"]
+        query = [name for name, it in output["parameters"].items() if it["location"] == "query"]
         yield Method(
-            said["id"].removeprefix(PREFIX),
+            output["id"].removeprefix(PREFIX),
             version,
-            said["httpMethod"],
+            output["httpMethod"],
             pattern,
             frozenset(query),
-            said["response"]["$ref"],
+            output["response"]["$ref"],
         )
     for inner in resource.get("resources", {}).values():
         yield from _methods(inner, version)
 
 
 def method_of(verb: str, target: str) -> Method | None:
-    """Find the method that a request is for."""
+    """Return the method of a request, or None."""
     path = urlsplit(target).path
     for version in ("v1", "v2", "v2alpha1"):
         for method in methods(version):
@@ -98,7 +97,7 @@ def method_of(verb: str, target: str) -> Method | None:
 
 
 def check(method: Method, code: int, answer: Any) -> None:
-    """Check one answer of a method; raises SchemaError naming the field."""
+    """Check one answer of a method; raise SchemaError with the field."""
     if code == 200:
         check_message(answer, method.answer, method.version, method.name)
     else:
@@ -108,9 +107,9 @@ def check(method: Method, code: int, answer: Any) -> None:
 def check_message(
     value: Any, schema: str, version: str, path: str, *, as_asked: bool = False
 ) -> None:
-    """Check a JSON value against a schema by name; raises SchemaError naming the field.
+    """Check a JSON value against a schema by name; raise SchemaError with the field.
 
-    ``as_asked``: it repeats what a caller said, who need not say everything.
+    ``as_asked``: it repeats what a caller output, who need not say everything.
     """
     properties = document(version)["schemas"][schema].get("properties", {})
     if not isinstance(value, dict):

@@ -1,7 +1,6 @@
-"""A server in a process of its own, to be killed: ``killable_server.py STATE PORT DELAY``.
+"""A server in its own process, to be killed: ``killable_server.py STATE PORT DELAY``.
 
-Its machines are directories: what a killed process had made is there for the next one, as real
-machines are.
+Its machines are directories, which survive a kill like real machines.
 """
 
 import signal

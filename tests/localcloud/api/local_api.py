@@ -1,6 +1,6 @@
 """A local cloud's API on loopback with machines in memory, and a client with real credentials.
 
-The client holds every answer to a method of Google's against Google's discovery document.
+The client checks every answer of Google's methods against Google's discovery documents.
 """
 
 import threading
@@ -33,10 +33,10 @@ def private_key() -> rsa.RSAPrivateKey:
 
 
 class LoopbackCredentials(service_account.Credentials):
-    """The service account's credentials, kept on loopback.
+    """The service account's credentials, without requests to Google.
 
-    google-auth looks up regional access boundaries at Google with every new token; a test that
-    let it would send a local cloud's token out of the computer.
+    With every new token google-auth looks up regional access boundaries, which would send a local
+    cloud's token to Google.
     """
 
     def _is_regional_access_boundary_lookup_required(self) -> bool:
@@ -44,7 +44,7 @@ class LoopbackCredentials(service_account.Credentials):
 
 
 class LocalApi:
-    """The server in a thread, restartable on the same state; ``call`` speaks to it."""
+    """The server in a thread, restartable on the same state, with a client."""
 
     metadata_at: tuple[str, int] | None = None
 
@@ -56,7 +56,7 @@ class LocalApi:
         self.boot()
 
     def boot(self) -> None:
-        """Start the server on the state there is, as after its end."""
+        """Start the server on the existing state."""
         key = private_key()
         with mock.patch.object(rsa, "generate_private_key", lambda **_: key):
             self.server = create_server(
@@ -69,7 +69,7 @@ class LocalApi:
         self.session = self.new_session()
 
     def halt(self) -> None:
-        """Stop the server in good order."""
+        """Stop the server."""
         self.server.stop()
         self._thread.join(20)
 
@@ -90,7 +90,7 @@ class LocalApi:
         return session
 
     def call(self, verb: str, path: str, body: Any = None, **query: Any) -> requests.Response:
-        """Send one request; a path without a slash in front is under the project's v2 path."""
+        """Send one request; a relative path is below the project's v2 path."""
         full = path if path.startswith("/") else f"/v2/projects/{PROJECT}/{path}"
         answer = self.session.request(
             verb, self.endpoint + full, json=body, params=query, timeout=20, max_allowed_time=30
@@ -111,7 +111,7 @@ class LocalApi:
         return answer.json()
 
     def create(self, node_id: str, zone: str = ZONE, **fields: Any) -> dict[str, Any]:
-        """Ask for a node; return the operation as it was answered."""
+        """Request a node; return the operation."""
         path = f"locations/{zone}/nodes"
         answer = self.call("POST", path, {**NODE, **fields}, nodeId=node_id)
         assert answer.status_code == 200, answer.text
@@ -123,7 +123,7 @@ class LocalApi:
         return answer.json()
 
     def ended(self, operation: Mapping[str, Any]) -> dict[str, Any]:
-        """Wait for an operation's end and give it."""
+        """Wait for an operation's end and return it."""
 
         def look() -> dict[str, Any] | None:
             now = self.get(f"/v2/{operation['name']}")
@@ -141,7 +141,7 @@ class LocalApi:
         return self.get(f"locations/{zone}/nodes/{node_id}")
 
     def state_is(self, node_id: str, state: str) -> dict[str, Any]:
-        """Wait until a node is there and in a state; return it."""
+        """Wait until a node exists in a state; return it."""
 
         def look() -> dict[str, Any] | None:
             answer = self.call("GET", f"locations/{ZONE}/nodes/{node_id}")
@@ -153,11 +153,11 @@ class LocalApi:
         return (self.state / "server.log").read_text()
 
 
-def wait_for(look, patience: float = 20.0):
-    """Look until there is something, and give it; fail after ``patience`` seconds."""
-    deadline = time.monotonic() + patience
+def wait_for(look, timeout_s: float = 20.0):
+    """Call ``look`` until it returns something other than None, and return that."""
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if (seen := look()) is not None:
             return seen
         time.sleep(0.02)
-    raise AssertionError(f"nothing came within {patience} s")
+    raise AssertionError(f"no result within {timeout_s} s")

@@ -1,4 +1,4 @@
-"""Machines that are a record of what was asked of them: for tests of what stands before them."""
+"""Fake machines that record the calls, for tests of the API."""
 
 import threading
 from collections.abc import Collection, Mapping
@@ -10,10 +10,10 @@ KEY_TYPE = "ssh-ed25519"
 
 
 class MachinesInMemory:
-    """Keeps machines as a dictionary of specs; fails and waits where a test says so.
+    """Machines as a dictionary of specs.
 
-    ``hold`` makes every start wait until it is set; ``refuse`` maps ``start``, ``power_off``
-    and ``delete`` to the number of times that verb still fails. Who is ``deaf`` does not shut down.
+    ``hold`` makes every start wait until it is set; ``refuse`` maps ``start``, ``power_off`` and
+    ``delete`` to the number of remaining failures; ``deaf`` machines do not shut down.
     """
 
     def __init__(self, subnet: str = "10.77.0.0/24") -> None:
@@ -108,7 +108,7 @@ class MachinesInMemory:
         return unknown
 
     def power_fails(self) -> None:
-        """Stop every machine, as a reboot of the computer does: disks stay, nothing runs."""
+        """Stop every machine, like a reboot of the computer: disks stay, nothing runs."""
         self.running.clear()
 
     def _maybe_refuse(self, verb: str, name: str) -> None:

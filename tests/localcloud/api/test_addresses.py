@@ -1,4 +1,4 @@
-"""Addresses of deleted TPUs come round as late as possible, or early where that is asked for."""
+"""Addresses of deleted TPUs are reused as late as possible, or early on request."""
 
 import tempfile
 from ipaddress import IPv4Network
@@ -30,20 +30,20 @@ def made_and_deleted(api, node_id="one"):
 
 @pytest.fixture
 def small(tmp_path):
-    """A cloud of six addresses: three TPUs of two workers."""
+    """A cloud with six addresses: for three TPUs of two workers."""
     api = LocalApi(tmp_path / "small", MachinesInMemory("10.77.0.0/29"))
     yield api
     api.halt()
 
 
-def test_addresses_of_a_deleted_tpu_come_again_only_after_all_others(small):
+def test_addresses_of_a_deleted_tpu_are_reused_last(small):
     rounds = [made_and_deleted(small) for _ in range(4)]
 
     assert len({address for pair in rounds[:3] for address in pair}) == 6
     assert set(rounds[3]) == set(rounds[0])
 
 
-def test_a_restart_does_not_bring_addresses_back_early(small):
+def test_a_restart_does_not_reuse_addresses_early(small):
     before = made_and_deleted(small)
     small.halt()
     small.boot()
@@ -51,7 +51,7 @@ def test_a_restart_does_not_bring_addresses_back_early(small):
     assert not set(made_and_deleted(small)) & set(before)
 
 
-def test_a_tpu_of_a_queued_resource_gets_no_address_of_a_tpu_just_deleted(small):
+def test_a_queued_tpu_gets_no_address_of_a_tpu_just_deleted(small):
     before = made_and_deleted(small)
     queued(small)
 
@@ -68,7 +68,7 @@ def queued(api):
     api.call("POST", path, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="q")
 
 
-def test_a_maintained_worker_s_former_outer_address_comes_again_last(small):
+def test_a_maintained_workers_old_external_address_is_reused_last(small):
     small.ready("one", networkConfig={"enableExternalIps": True})
     path = f"/v2alpha1/projects/local-fleet/locations/{ZONE}/nodes/one:simulateMaintenanceEvent"
     outer = []
@@ -80,7 +80,7 @@ def test_a_maintained_worker_s_former_outer_address_comes_again_last(small):
     assert len(set(outer)) == 3
 
 
-def test_early_reuse_gives_a_new_tpu_the_addresses_of_the_one_deleted_last(small):
+def test_early_reuse_gives_a_new_tpu_the_most_recently_released_addresses(small):
     deleted_last = [made_and_deleted(small) for _ in range(2)][-1]
     small.call("POST", REUSE, {"reuse": [{"zone": ZONE, "times": 1}]})
 
@@ -88,7 +88,7 @@ def test_early_reuse_gives_a_new_tpu_the_addresses_of_the_one_deleted_last(small
     assert not set(made_and_deleted(small)) & set(deleted_last)
 
 
-def test_early_reuse_holds_for_queued_resources(small):
+def test_early_reuse_applies_to_queued_resources(small):
     deleted = made_and_deleted(small)
     small.call("POST", REUSE, {"reuse": [{}]})
     queued(small)
@@ -97,7 +97,7 @@ def test_early_reuse_holds_for_queued_resources(small):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=30))
-def test_no_address_is_given_while_one_released_before_it_is_free(steps):
+def test_addresses_are_reused_in_the_order_of_their_release(steps):
     with tempfile.TemporaryDirectory() as directory:
         database = Database(Path(directory) / "state.sqlite")
         nodes, released, alive = NodeTable(database), dict.fromkeys(POOL, -1), []

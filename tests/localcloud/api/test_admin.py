@@ -1,4 +1,4 @@
-"""The local cloud's own methods: preempt, faults, status; and the log of requests."""
+"""The local cloud's own methods (preempt, faults, status) and its request log."""
 
 import threading
 
@@ -23,7 +23,7 @@ def test_a_preempted_node_stays_listed_without_machines_and_endpoints(local_api)
     assert local_api.machines.specs == {}
 
 
-def test_a_preempted_node_can_be_deleted_and_made_again(local_api):
+def test_a_preempted_node_can_be_deleted_and_recreated(local_api):
     local_api.ready("one")
     preempt(local_api, "one")
     taken = local_api.call("POST", f"locations/{ZONE}/nodes", NODE, nodeId="one")
@@ -47,7 +47,7 @@ def test_a_node_that_is_not_ready_cannot_be_preempted(local_api):
     assert preempt(local_api, "none").status_code == 404
 
 
-def test_a_name_in_two_zones_is_preempted_only_with_its_zone(local_api):
+def test_preempting_a_name_in_two_zones_needs_the_zone(local_api):
     local_api.ready("one")
     local_api.ready("one", "us-central1-a")
 
@@ -60,7 +60,7 @@ def test_a_name_in_two_zones_is_preempted_only_with_its_zone(local_api):
     assert local_api.node("one", "us-central1-a")["state"] == "READY"
 
 
-def test_a_preemption_whose_machines_stay_says_so_and_a_delete_finishes_it(local_api):
+def test_a_preemption_that_cannot_delete_machines_fails_and_a_delete_finishes_it(local_api):
     local_api.ready("one")
     local_api.machines.refuse = {"delete": 1}
 
@@ -73,7 +73,7 @@ def test_a_preemption_whose_machines_stay_says_so_and_a_delete_finishes_it(local
     assert local_api.machines.specs == {}
 
 
-def test_status_tells_nodes_machines_and_free_addresses(local_api):
+def test_status_lists_nodes_machines_and_free_addresses(local_api):
     local_api.ready("one")
     local_api.machines.running.remove(max(local_api.machines.running))
 
@@ -87,7 +87,7 @@ def test_status_tells_nodes_machines_and_free_addresses(local_api):
     assert status["project"] == "local-fleet"
 
 
-def test_an_error_that_was_asked_for_comes_as_often_as_asked_and_only_there(local_api):
+def test_an_injected_error_occurs_the_requested_number_of_times_in_its_zone_only(local_api):
     fault = {"method": "nodes.list", "code": 503, "times": 2, "zone": "-"}
     wrong = local_api.call("POST", "/_localcloud/faults", {"errors": [fault]})
     assert wrong.status_code == 400

@@ -1,4 +1,4 @@
-"""The version v2alpha1: the methods of v2 by its paths, and those that it has more."""
+"""The version v2alpha1: v2's methods by its paths, and its additional methods."""
 
 import re
 import time
@@ -29,7 +29,7 @@ def active(api):
     wait_for(lambda: api.get(f"{HERE}/queuedResources/qr")["state"]["state"] == "ACTIVE" or None)
 
 
-def test_every_method_of_the_document_is_answered_with_its_verb_path_and_parameters(local_api):
+def test_every_v2alpha1_method_has_the_documented_verb_path_and_parameters(local_api):
     mine = {
         (route.verb, re.sub(r"\{\w+\}", "x", route.template)): route
         for route in local_api.server.routes
@@ -45,7 +45,7 @@ def test_every_method_of_the_document_is_answered_with_its_verb_path_and_paramet
         assert [frozenset(it.query) for it in found] == [method.query], method.name
 
 
-def test_a_node_is_made_listed_and_deleted_by_the_alpha_s_paths(local_api):
+def test_v2alpha1_creates_lists_and_deletes_a_node(local_api):
     made = ended(local_api, local_api.call("POST", f"{HERE}/nodes", NODE, nodeId="one"))
     listed = local_api.get(f"{HERE}/nodes")["nodes"]
     ended(local_api, local_api.call("DELETE", f"{HERE}/nodes/one"))
@@ -66,7 +66,7 @@ def create(api, name="one", /, version="v2alpha1", **fields):
     return api.call("POST", path, {**NODE, **fields}, nodeId=name)
 
 
-def test_fields_that_only_the_alpha_has_are_stored_and_shown_by_the_alpha_alone(local_api):
+def test_v2alpha1_fields_are_stored_and_shown_only_in_v2alpha1(local_api):
     ended(local_api, create(local_api, **ALPHA_FIELDS))
 
     alpha = local_api.get(f"{HERE}/nodes/one")
@@ -78,7 +78,7 @@ def test_fields_that_only_the_alpha_has_are_stored_and_shown_by_the_alpha_alone(
 
 
 @pytest.mark.parametrize("field", ["autocheckpointEnabled", "bootDiskConfig", "schedulingConfig"])
-def test_a_field_that_only_the_alpha_has_is_unknown_to_v2(local_api, field):
+def test_v2_rejects_a_v2alpha1_field(local_api, field):
     answer = create(local_api, version="v2", **{field: ALPHA_FIELDS[field]})
 
     assert answer.status_code == 400
@@ -98,12 +98,12 @@ def test_a_field_that_only_the_alpha_has_is_unknown_to_v2(local_api, field):
         {"schedulingConfig": {"provisioningModel": "RESERVATION_BOUND"}},
     ],
 )
-def test_a_value_that_a_field_of_the_alpha_cannot_have_is_refused(local_api, fields):
+def test_v2alpha1_rejects_an_invalid_value(local_api, fields):
     assert create(local_api, **fields).status_code == 400
     assert local_api.get("locations/-/nodes") == {}
 
 
-def test_numbers_of_the_alpha_may_be_sent_as_numbers_and_come_as_strings(local_api):
+def test_int64_fields_accept_numbers_and_return_strings(local_api):
     ended(local_api, create(local_api, bootDiskConfig={"diskSizeGb": 200}))
 
     assert local_api.get(f"{HERE}/nodes/one")["bootDiskConfig"] == {"diskSizeGb": "200"}
@@ -121,18 +121,14 @@ def test_numbers_of_the_alpha_may_be_sent_as_numbers_and_come_as_strings(local_a
         ),
     ],
 )
-def test_a_provisioning_model_of_the_alpha_is_seen_in_v2_as_what_it_implies(
-    local_api, scheduling, implied
-):
+def test_v2_shows_the_fields_that_a_provisioning_model_implies(local_api, scheduling, implied):
     ended(local_api, create(local_api, schedulingConfig=scheduling))
 
     assert local_api.node("one")["schedulingConfig"] == implied
 
 
 @pytest.mark.parametrize("version", ["v2", "v2alpha1"])
-def test_an_operation_names_the_version_that_began_it_in_the_words_of_the_one_that_asks(
-    local_api, version
-):
+def test_an_operation_names_its_version_in_messages_of_the_requested_version(local_api, version):
     begun = create(local_api, version=version).json()
     local_api.ended(begun)
 
@@ -144,7 +140,7 @@ def test_an_operation_names_the_version_that_began_it_in_the_words_of_the_one_th
         assert found["response"]["@type"] == f"{package}.Node"
 
 
-def test_a_node_says_which_version_created_it(local_api):
+def test_a_node_shows_the_version_that_created_it(local_api):
     ended(local_api, create(local_api, "old", version="v2"))
     ended(local_api, create(local_api, "new"))
 
@@ -166,7 +162,7 @@ def tiers(api, name="qr", **fields):
         ({"provisioningModel": "SPOT"}, {"spot": True}),
     ],
 )
-def test_a_tier_of_the_alpha_is_seen_in_the_request_and_in_its_node(local_api, fields, scheduling):
+def test_a_v2alpha1_tier_is_shown_in_the_request_and_its_node(local_api, fields, scheduling):
     assert tiers(local_api, **fields).status_code == 200
     active(local_api)
 
@@ -189,12 +185,12 @@ def test_a_tier_of_the_alpha_is_seen_in_the_request_and_in_its_node(local_api, f
         {"runDuration": {"maxRunDuration": "9s", "terminationTime": "2099-01-01T00:00:00Z"}},
     ],
 )
-def test_a_tier_that_cannot_be_is_refused(local_api, fields):
+def test_an_invalid_tier_is_refused(local_api, fields):
     assert tiers(local_api, **fields).status_code == 400
 
 
 @pytest.mark.parametrize("fields", [{"bestEffort": {}}, {"guaranteed": {"reserved": True}}])
-def test_a_tier_that_only_the_alpha_has_is_unknown_to_v2(local_api, fields):
+def test_v2_rejects_a_v2alpha1_tier(local_api, fields):
     body = {"tpu": {"nodeSpec": [{**SPEC, "nodeId": "one"}]}, **fields}
     path = f"locations/{ZONE}/queuedResources"
     answer = local_api.call("POST", path, body, queuedResourceId="qr")
@@ -203,7 +199,7 @@ def test_a_tier_that_only_the_alpha_has_is_unknown_to_v2(local_api, fields):
     assert "Unknown name" in answer.json()["error"]["message"]
 
 
-def test_flex_start_tpus_say_when_they_end_and_are_taken_away_then(local_api):
+def test_flex_start_tpus_show_their_end_and_are_deleted_then(local_api):
     start = {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "1s"}}
     before = time.time()
     assert tiers(local_api, **start).status_code == 200
@@ -223,7 +219,7 @@ def test_flex_start_tpus_say_when_they_end_and_are_taken_away_then(local_api):
     assert local_api.machines.specs == {}
 
 
-def test_one_node_spec_may_stand_without_a_list_around_it(local_api):
+def test_a_single_node_spec_needs_no_list(local_api):
     body = {"tpu": {"nodeSpec": {**SPEC, "nodeId": "one"}}}
     path = f"locations/{ZONE}/queuedResources"
 
@@ -239,7 +235,7 @@ def attach(api, disks, version="v2alpha1"):
 
 @pytest.fixture
 def disks(local_api):
-    """Two disks of the zone, as a node has them."""
+    """Two disks of the zone, in the form of a node's dataDisks."""
     compute = Compute(local_api)
     for name in ("a", "b"):
         compute.done("POST", f"zones/{ZONE}/disks", {"name": name})
@@ -247,9 +243,7 @@ def disks(local_api):
     return [{"sourceDisk": f"{source}/{name}", "mode": "READ_ONLY"} for name in ("a", "b")]
 
 
-def test_disks_are_attached_and_detached_by_the_alpha_and_are_there_after_the_next_boot(
-    local_api, disks
-):
+def test_v2alpha1_attaches_and_detaches_disks_for_the_next_boot(local_api, disks):
     local_api.ready("one", acceleratorType="v4-8", dataDisks=disks[:1])
 
     ended(local_api, attach(local_api, disks))
@@ -276,13 +270,13 @@ def test_a_disk_that_another_tpu_writes_to_cannot_be_attached(local_api, disks):
     assert "dataDisks" not in local_api.node("one")
 
 
-def test_disks_cannot_be_attached_by_v2(local_api, disks):
+def test_v2_cannot_attach_disks(local_api, disks):
     local_api.ready("one")
 
     assert attach(local_api, disks, version="v2").status_code == 400
 
 
-def test_a_disk_may_be_one_worker_s_alone(local_api, disks):
+def test_a_disk_can_belong_to_one_worker(local_api, disks):
     own = [{**disks[0], "mode": "READ_WRITE", "workerIds": ["1"]}]
     wrong = [{**disks[0], "workerIds": ["2"]}]
 
@@ -293,7 +287,7 @@ def test_a_disk_may_be_one_worker_s_alone(local_api, disks):
     assert [len(spec.disks) for spec in specs] == [0, 1]
 
 
-def test_a_node_is_made_once_and_deleted_once_by_a_request_id(local_api):
+def test_a_request_id_creates_and_deletes_a_node_only_once(local_api):
     first, second = str(uuid.uuid4()), str(uuid.uuid4())
     query = {"nodeId": "one", "requestId": first}
 
@@ -305,7 +299,7 @@ def test_a_node_is_made_once_and_deleted_once_by_a_request_id(local_api):
     assert gone[0].json()["name"] == gone[1].json()["name"]
 
 
-def test_several_slices_are_asked_by_the_alpha_s_name_and_seen_by_each_version_s_own(local_api):
+def test_multislice_params_have_each_versions_name(local_api):
     answer = queued(local_api, {"multiNodeParams": {"nodeCount": 2, "nodeIdPrefix": "s"}})
     assert answer.status_code == 200, answer.text
     active(local_api)
@@ -315,7 +309,7 @@ def test_several_slices_are_asked_by_the_alpha_s_name_and_seen_by_each_version_s
     assert alpha["multiNodeParams"] == stable["multisliceParams"]
 
 
-def test_a_maintenance_boots_every_worker_of_a_node(local_api):
+def test_a_maintenance_reboots_every_worker_of_a_node(local_api):
     local_api.ready("one")
 
     ended(local_api, local_api.call("POST", f"{HERE}/nodes/one:performMaintenance", {}))
@@ -323,20 +317,20 @@ def test_a_maintenance_boots_every_worker_of_a_node(local_api):
     assert len(local_api.machines.offs) == 2
 
 
-def test_a_maintenance_of_a_queued_resource_is_that_of_the_node_it_names(local_api):
+def test_a_maintenance_of_a_queued_resource_maintains_the_named_node(local_api):
     queued(local_api, {"nodeId": "one"})
     active(local_api)
     one = f"{HERE}/queuedResources/qr"
 
-    (told,) = local_api.get(f"{one}:getMaintenanceInfo")["nodeUpcomingMaintenances"]
+    (reply,) = local_api.get(f"{one}:getMaintenanceInfo")["nodeUpcomingMaintenances"]
     verb = f"{one}:performMaintenanceQueuedResource"
     unknown = local_api.call("POST", verb, {"nodeNames": ["other"]})
     ended(local_api, local_api.call("POST", verb, {"nodeNames": ["one"]}))
 
-    assert told["nodeName"] == "one"
+    assert reply["nodeName"] == "one"
     assert unknown.status_code == 400
     assert len(local_api.machines.offs) == 2
 
 
-def test_there_are_no_reservations(local_api):
+def test_the_list_of_reservations_is_empty(local_api):
     assert local_api.get(f"{HERE}/reservations") == {}

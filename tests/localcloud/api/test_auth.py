@@ -1,4 +1,4 @@
-"""Who may call: google-auth's real path in, Google's 401 for everybody else."""
+"""Authentication: google-auth's tokens are accepted, everything else gets Google's 401."""
 
 import json
 import stat
@@ -53,12 +53,12 @@ def with_token(api, token, path=NODES):
     return requests.get(api.endpoint + path, headers=headers, timeout=20)
 
 
-def test_google_auth_gets_a_token_with_the_written_file_and_the_api_takes_it(local_api):
+def test_google_auth_gets_a_token_that_the_api_accepts(local_api):
     assert local_api.call("GET", NODES).status_code == 200
     assert local_api.session.credentials.token
 
 
-def test_the_service_account_file_is_google_s_kind_and_for_its_owner_only(local_api):
+def test_the_service_account_file_has_googles_fields_and_mode_0600(local_api):
     content = account(local_api)
 
     assert content["type"] == "service_account"
@@ -88,7 +88,7 @@ def test_an_assertion_for_the_file_s_own_token_uri_gets_a_token_for_an_hour(loca
     ],
     ids=["audience", "issuer", "expired", "future", "too long", "no number"],
 )
-def test_an_assertion_that_claims_what_is_wrong_is_an_invalid_grant(local_api, changes):
+def test_an_assertion_with_wrong_claims_is_an_invalid_grant(local_api, changes):
     answer = ask_token(local_api, signed(local_api, **changes))
 
     assert answer.status_code == 400
@@ -115,7 +115,7 @@ def test_an_assertion_signed_with_another_key_is_refused(local_api):
 
 
 @pytest.mark.parametrize("assertion", ["", "a.b", "a.b.c", "ä.ö.ü", "W10.W10.W10"])
-def test_an_assertion_that_is_no_jwt_is_refused(local_api, assertion):
+def test_an_assertion_that_is_not_a_jwt_is_refused(local_api, assertion):
     assert ask_token(local_api, assertion).json()["error"] == "invalid_grant"
 
 
@@ -136,7 +136,7 @@ def test_another_grant_type_is_refused(local_api):
     ],
 )
 @pytest.mark.parametrize("path", [NODES, "/_localcloud/status", "/nowhere"])
-def test_without_a_valid_token_every_path_answers_google_s_401(local_api, path, header, reason):
+def test_every_path_answers_401_without_a_valid_token(local_api, path, header, reason):
     headers = {"Authorization": header} if header else {}
 
     answer = requests.get(local_api.endpoint + path, headers=headers, timeout=20)
@@ -158,15 +158,13 @@ def test_without_a_valid_token_every_path_answers_google_s_401(local_api, path, 
         (NODES, "https://storage.googleapis.com/", 401),
     ],
 )
-def test_a_jwt_signed_by_the_account_itself_opens_the_api_that_is_its_audience(
-    local_api, path, audience, code
-):
+def test_a_self_signed_jwt_is_accepted_for_its_audience(local_api, path, audience, code):
     token = signed(local_api, aud=audience, scope="")
 
     assert with_token(local_api, token, path).status_code == code
 
 
-def test_a_token_ends_after_an_hour(tmp_path, local_api):
+def test_a_token_expires_after_an_hour(tmp_path, local_api):
     seconds = [time.time()]
     database = Database(tmp_path / "other.sqlite")
     accounts = Accounts(database, now=lambda: seconds[0])
@@ -198,7 +196,7 @@ def test_a_restart_keeps_key_and_tokens(local_api):
     assert with_token(local_api, token).status_code == 200
 
 
-def test_a_lost_or_damaged_file_is_made_anew_and_the_old_tokens_end(local_api):
+def test_a_damaged_key_file_is_recreated_and_old_tokens_become_invalid(local_api):
     token = ask_token(local_api, signed(local_api)).json()["access_token"]
     local_api.halt()
     local_api.credentials_file.write_text("{}")
@@ -209,7 +207,7 @@ def test_a_lost_or_damaged_file_is_made_anew_and_the_old_tokens_end(local_api):
     assert local_api.call("GET", NODES).status_code == 200
 
 
-def test_neither_tokens_nor_assertions_nor_queries_are_written_down(local_api):
+def test_tokens_assertions_and_queries_are_not_logged(local_api):
     assertion = signed(local_api)
     token = ask_token(local_api, assertion).json()["access_token"]
     with_token(local_api, token)

@@ -1,4 +1,4 @@
-"""The Compute API beside the Cloud TPU API: its methods, shapes, operations and refusals."""
+"""The Compute API: its methods, messages, operations and errors."""
 
 import re
 import uuid
@@ -25,18 +25,18 @@ def routes(api):
     return [route for route in api.server.routes if route.name.startswith("compute.")]
 
 
-def test_every_method_stands_in_google_s_document_with_its_verb_path_and_parameters(local_api):
+def test_every_compute_method_has_the_documented_verb_path_and_parameters(local_api):
     known = {method.name: method for method in compute_schema.methods()}
 
     for route in routes(local_api):
         method = known[route.name]
         path = re.sub(r"\{\w+\}", "x", route.template)
         assert method.verb == route.verb and method.pattern.fullmatch(path), route.name
-        # The document has it on no list; Google's API takes it on all, and gcloud sends it.
+        # The document has it on no list, but Google accepts it on all, and gcloud sends it.
         assert frozenset(route.query) - {"returnPartialSuccess"} == method.query, route.name
 
 
-def test_every_method_has_an_answer_that_the_document_allows(local_api, compute):
+def test_every_compute_methods_answer_matches_the_document(local_api, compute):
     region = "regions/us-central2"
     compute.done("POST", "global/networks", {"name": "other"})
     compute.done("POST", "global/firewalls", RULE)
@@ -67,14 +67,14 @@ def test_every_method_has_an_answer_that_the_document_allows(local_api, compute)
         compute.get(f"{scope}/operations/{operation}")
         compute.call("DELETE", f"{scope}/operations/{operation}")
 
-    # A region has no operations here: nothing in one changes.
+    # A region has no operations here, as nothing in it changes.
     regional = {f"compute.regionOperations.{verb}" for verb in ("get", "wait", "delete")}
     assert {name for _, name in local_api.proven} == {
         it.name for it in routes(local_api)
     } - regional
 
 
-def test_an_operation_runs_before_it_is_done_and_its_id_is_a_number_in_a_string(compute):
+def test_an_operation_is_running_before_it_is_done_and_its_id_is_a_string(compute):
     begun = compute.call("POST", "global/firewalls", RULE).json()
     ended = compute.done("DELETE", "global/firewalls/ssh")
 
@@ -85,7 +85,7 @@ def test_an_operation_runs_before_it_is_done_and_its_id_is_a_number_in_a_string(
     assert begun["operationType"] == "insert"
 
 
-def test_an_operation_is_found_again_by_a_new_server(local_api, compute):
+def test_an_operation_survives_a_restart(local_api, compute):
     link = compute.done("POST", "global/firewalls", RULE)["selfLink"]
     local_api.halt()
     local_api.boot()
@@ -107,7 +107,7 @@ def test_the_same_request_id_twice_is_one_request(compute):
     assert compute.refused("POST", DISKS, {"name": "d"}, requestId="twice") == (400, "invalid")
 
 
-def test_lists_come_by_pages_filtered_and_ordered(compute):
+def test_lists_have_pages_filters_and_an_order(compute):
     for name in ("c", "a", "b"):
         compute.done("POST", DISKS, {"name": name, "sizeGb": "10"})
 
@@ -124,7 +124,7 @@ def test_lists_come_by_pages_filtered_and_ordered(compute):
     assert compute.refused("GET", DISKS, pageToken="nonsense") == (400, "invalid")
 
 
-def test_another_s_project_a_missing_thing_and_a_missing_token_are_refused_as_compute_does(
+def test_a_foreign_project_a_missing_resource_and_a_missing_token_give_computes_errors(
     local_api, compute
 ):
     foreign = local_api.call("GET", "/compute/v1/projects/other/global/networks").json()["error"]
@@ -139,7 +139,7 @@ def test_another_s_project_a_missing_thing_and_a_missing_token_are_refused_as_co
     assert (bare["code"], bare["errors"][0]["reason"]) == (401, "authError")
 
 
-def test_faults_strike_compute_s_methods_and_zones_by_name(local_api, compute):
+def test_faults_apply_to_compute_methods_and_zones_by_name(local_api, compute):
     error = {"method": "compute.firewalls.insert", "code": 503, "times": 1}
     local_api.call("POST", "/_localcloud/faults", {"errors": [error], "unreachable": [ZONE]})
 
@@ -151,9 +151,7 @@ def test_faults_strike_compute_s_methods_and_zones_by_name(local_api, compute):
     compute.done("POST", "global/firewalls", RULE)
 
 
-def test_an_operation_that_a_fault_lets_fail_ends_with_its_error_and_changes_nothing(
-    local_api, compute
-):
+def test_an_operation_failed_by_a_fault_has_its_error_and_changes_nothing(local_api, compute):
     failing = {"method": "compute.disks.*", "code": "QUOTA_EXCEEDED", "times": 1, "zone": ZONE}
     local_api.call("POST", "/_localcloud/faults", {"outcomes": [failing]})
 
@@ -165,7 +163,7 @@ def test_an_operation_that_a_fault_lets_fail_ends_with_its_error_and_changes_not
     assert compute.get(f"{DISKS}/one")["sizeGb"] == "10"
 
 
-def test_machine_types_of_tpus_are_listed_by_zone_and_everywhere_with_their_chips(compute):
+def test_machine_types_are_listed_by_zone_and_for_all_zones_with_their_chips(compute):
     one = compute.get(f"{MACHINES}/ct6e-standard-8t")
     few = compute.names(MACHINES, filter="name=ct6e-*", orderBy="name desc", maxResults=1)
     everywhere = compute.get("aggregated/machineTypes", filter="name=ct5p-hightpu-4t")["items"]
@@ -179,7 +177,7 @@ def test_machine_types_of_tpus_are_listed_by_zone_and_everywhere_with_their_chip
     assert compute.refused("GET", f"{MACHINES}/floppy-1t") == (404, "notFound")
 
 
-def test_all_regions_subnetworks_come_in_one_list_by_region(compute):
+def test_the_aggregated_list_of_subnetworks_is_by_region(compute):
     compute.done("POST", "global/networks", {"name": "other"})
     compute.done("POST", "global/networks", {"name": "bare", "autoCreateSubnetworks": False})
 
@@ -194,7 +192,7 @@ def test_all_regions_subnetworks_come_in_one_list_by_region(compute):
     assert page["nextPageToken"]
 
 
-def test_the_project_s_metadata_changes_only_with_its_present_fingerprint(compute):
+def test_changing_the_projects_metadata_needs_the_current_fingerprint(compute):
     before = compute.get("")["commonInstanceMetadata"]["fingerprint"]
     items = [{"key": "ssh-keys", "value": "me:ssh-ed25519 AAAA me"}]
 
@@ -209,7 +207,7 @@ def test_the_project_s_metadata_changes_only_with_its_present_fingerprint(comput
     assert after["items"] == items and after["fingerprint"] != before
 
 
-def test_google_s_python_client_makes_finds_changes_and_deletes(local_api):
+def test_googles_python_client_creates_gets_changes_and_deletes(local_api):
     client = service(local_api, "v1", "compute", "/compute/v1/")
     mine = {"project": "local-fleet"}
 

@@ -1,4 +1,4 @@
-"""Disks by name, and the TPUs that have them."""
+"""Compute's disks, and their attachment to TPUs."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def refused(api, node_id, **fields):
     return error["code"], error["status"]
 
 
-def test_a_disk_has_a_type_and_a_size_in_a_string(compute):
+def test_a_disk_has_a_type_and_its_size_as_a_string(compute):
     made(compute)
     kind = f"zones/{ZONE}/diskTypes/hyperdisk-balanced"
     compute.done("POST", DISKS, {"name": "fast", "type": kind, "sizeGb": 4, "labels": {"a": "b"}})
@@ -52,11 +52,11 @@ def test_a_disk_has_a_type_and_a_size_in_a_string(compute):
         ({"type": "zones/us-east1-c/diskTypes/pd-ssd"}, (404, "notFound")),
     ],
 )
-def test_a_disk_that_cannot_be_is_refused(compute, fields, expected):
+def test_an_invalid_disk_is_refused(compute, fields, expected):
     assert compute.refused("POST", DISKS, {"name": "data", **fields}) == expected
 
 
-def test_a_disk_grows_and_never_shrinks(compute):
+def test_a_disk_can_be_enlarged_but_not_shrunk(compute):
     made(compute, sizeGb="20")
 
     compute.done("POST", f"{DISKS}/data/resize", {"sizeGb": "40"})
@@ -66,7 +66,7 @@ def test_a_disk_grows_and_never_shrinks(compute):
     assert compute.refused("POST", f"{DISKS}/data/resize", {}) == (400, "required")
 
 
-def test_all_zones_disks_come_in_one_list_by_zone(compute):
+def test_the_aggregated_list_of_disks_is_by_zone(compute):
     made(compute)
     compute.done("POST", "zones/us-east1-c/disks", {"name": "east"})
 
@@ -79,7 +79,7 @@ def test_all_zones_disks_come_in_one_list_by_zone(compute):
     assert items["zones/us-west4-a"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
 
 
-def test_a_disk_is_a_tpu_s_until_the_tpu_is_gone(local_api, compute):
+def test_a_disk_is_in_use_until_its_tpu_is_deleted(local_api, compute):
     made(compute)
     local_api.ready("one", **attached())
 
@@ -96,7 +96,7 @@ def test_a_disk_is_a_tpu_s_until_the_tpu_is_gone(local_api, compute):
     assert compute.refused("GET", f"{DISKS}/data") == (404, "notFound")
 
 
-def test_one_worker_may_write_to_its_disk_and_several_only_read_theirs(local_api, compute):
+def test_one_worker_may_write_to_a_disk_but_several_may_only_read_it(local_api, compute):
     made(compute)
 
     assert refused(local_api, "pod", **attached("READ_WRITE")) == (400, "INVALID_ARGUMENT")
@@ -104,7 +104,7 @@ def test_one_worker_may_write_to_its_disk_and_several_only_read_theirs(local_api
     assert refused(local_api, "two", **attached()) == (400, "FAILED_PRECONDITION")
 
 
-def test_several_tpus_share_a_disk_that_none_writes_to(local_api, compute):
+def test_several_tpus_can_share_a_read_only_disk(local_api, compute):
     made(compute)
 
     local_api.ready("one", **attached())
@@ -124,11 +124,11 @@ def test_several_tpus_share_a_disk_that_none_writes_to(local_api, compute):
         (SOURCE.replace("local-fleet", "other"), (400, "INVALID_ARGUMENT")),
     ],
 )
-def test_a_tpu_gets_no_disk_that_its_zone_doesn_t_have(local_api, source, expected):
+def test_a_tpu_cannot_attach_a_disk_of_another_zone(local_api, source, expected):
     assert refused(local_api, "one", **attached(source=source)) == expected
 
 
-def test_a_disk_is_not_ready_before_its_operation_has_ended(local_api, compute, monkeypatch):
+def test_a_disk_is_ready_when_its_operation_ends(local_api, compute, monkeypatch):
     monkeypatch.setattr(compute_operation_table, "LASTS_S", 3600.0)
     compute.call("POST", DISKS, {"name": "data"})
     status = compute.get(f"{DISKS}/data")["status"]
@@ -137,7 +137,7 @@ def test_a_disk_is_not_ready_before_its_operation_has_ended(local_api, compute, 
     assert refused(local_api, "one", **attached()) == (400, "FAILED_PRECONDITION")
 
 
-def test_a_queued_request_is_refused_for_a_disk_that_is_not_there(local_api):
+def test_a_queued_resource_with_a_missing_disk_is_refused(local_api):
     spec = {
         "parent": f"projects/local-fleet/locations/{ZONE}",
         "nodeId": "one",
@@ -149,7 +149,7 @@ def test_a_queued_request_is_refused_for_a_disk_that_is_not_there(local_api):
     assert answer.status_code == 404
 
 
-def test_a_queued_request_whose_disk_went_away_meanwhile_fails_and_says_so(local_api, compute):
+def test_a_queued_resource_whose_disk_is_deleted_meanwhile_fails(local_api, compute):
     made(compute)
     local_api.call("POST", "/_localcloud/faults", {"capacity": [{}]})
     spec = {
@@ -169,7 +169,7 @@ def test_a_queued_request_whose_disk_went_away_meanwhile_fails_and_says_so(local
     assert SOURCE in wait_for(failure)["failedData"]["error"]["message"]
 
 
-def test_a_deleted_disk_s_content_is_gone_before_another_has_its_name(local_api, compute):
+def test_a_new_disk_has_no_content_of_a_deleted_one_of_its_name(local_api, compute):
     made(compute)
     assert local_api.machines.forgotten == []
 
@@ -178,7 +178,7 @@ def test_a_deleted_disk_s_content_is_gone_before_another_has_its_name(local_api,
     assert local_api.machines.forgotten == [(ZONE, "data")]
 
 
-def test_a_disk_s_labels_change_only_with_their_present_fingerprint(compute):
+def test_changing_a_disks_labels_needs_the_current_fingerprint(compute):
     made(compute, labels={"team": "a"})
     before = compute.get(f"{DISKS}/data")["labelFingerprint"]
     path = f"{DISKS}/data/setLabels"
@@ -198,7 +198,7 @@ def test_a_disk_s_labels_change_only_with_their_present_fingerprint(compute):
 
 
 @pytest.mark.parametrize("labels", [{"Team": "a"}, {"1st": "a"}, {"team": "A b"}, {"t" * 64: ""}])
-def test_a_label_that_google_does_not_take_is_refused(compute, labels):
+def test_an_invalid_label_of_a_disk_is_refused(compute, labels):
     answer = compute.refused("POST", DISKS, {"name": "data", "labels": labels})
 
     assert answer[0] == 400

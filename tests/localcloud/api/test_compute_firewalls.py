@@ -1,4 +1,4 @@
-"""Firewall rules and networks: what is filled in, what changes, what is refused."""
+"""Firewall rules and networks: defaults, changes and errors."""
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ def test_a_new_cloud_has_the_default_network_with_its_usual_rules(compute):
     assert inside["sourceRanges"] == [subnet["ipCidrRange"]] == ["10.77.0.0/24"]
 
 
-def test_what_a_rule_leaves_unsaid_is_filled_in(compute):
+def test_a_rule_gets_default_values(compute):
     compute.done("POST", RULES, RULE)
 
     rule = compute.get(f"{RULES}/ssh")
@@ -38,7 +38,7 @@ def test_what_a_rule_leaves_unsaid_is_filled_in(compute):
     assert rule["network"].endswith("/projects/local-fleet/global/networks/default")
 
 
-def test_a_patch_changes_what_it_names_and_an_update_replaces_the_rule(compute):
+def test_a_patch_changes_given_fields_and_an_update_replaces_the_rule(compute):
     compute.done("POST", RULES, {**RULE, "sourceTags": ["fleet"], "description": "old"})
 
     compute.done("PATCH", f"{RULES}/ssh", {"priority": 0, "disabled": True, "description": None})
@@ -53,7 +53,7 @@ def test_a_patch_changes_what_it_names_and_an_update_replaces_the_rule(compute):
     assert updated["id"] == patched["id"]
 
 
-def test_a_rule_as_it_was_read_may_be_written_back(compute):
+def test_a_rule_can_be_written_back_as_read(compute):
     compute.done("POST", RULES, RULE)
     rule = compute.get(f"{RULES}/ssh")
 
@@ -62,7 +62,7 @@ def test_a_rule_as_it_was_read_may_be_written_back(compute):
     assert compute.get(f"{RULES}/ssh") == rule
 
 
-def test_name_and_network_of_a_rule_stay(compute):
+def test_a_rules_name_and_network_cannot_change(compute):
     compute.done("POST", "global/networks", {"name": "other"})
     compute.done("POST", RULES, RULE)
 
@@ -92,7 +92,7 @@ def test_name_and_network_of_a_rule_stay(compute):
         ({"colour": "red"}, "invalid"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused_and_not_made(compute, change, reason):
+def test_an_invalid_rule_is_refused(compute, change, reason):
     assert compute.refused("POST", RULES, {**RULE, **change}) == (400, reason)
     assert "ssh" not in compute.names(RULES)
 
@@ -110,7 +110,7 @@ ENTRIES = st.lists(st.fixed_dictionaries({"IPProtocol": JSON, "ports": JSON}), m
     body=st.dictionaries(st.sampled_from(sorted(FIREWALL.fields)), JSON, max_size=5),
     entries=ENTRIES,
 )
-def test_whatever_is_said_a_rule_is_whole_or_refused_with_a_reason(body, entries):
+def test_any_input_gives_a_complete_rule_or_a_400(body, entries):
     for allowed in (entries, body.get("allowed")):
         try:
             rule = complete_rule(
@@ -122,7 +122,7 @@ def test_whatever_is_said_a_rule_is_whole_or_refused_with_a_reason(body, entries
             assert complete_rule(rule) == rule
 
 
-def test_a_network_that_a_rule_names_cannot_be_deleted(compute):
+def test_a_network_used_by_a_rule_cannot_be_deleted(compute):
     compute.done("POST", "global/networks", {"name": "other", "autoCreateSubnetworks": False})
     compute.done("POST", RULES, {**RULE, "network": "global/networks/other"})
 
@@ -134,7 +134,7 @@ def test_a_network_that_a_rule_names_cannot_be_deleted(compute):
     assert compute.refused("POST", "global/networks", {"name": "n", "mtu": 9}) == (400, "invalid")
 
 
-def test_a_network_has_a_subnetwork_in_each_region_only_if_it_makes_them(compute):
+def test_only_an_auto_mode_network_has_a_subnetwork_in_each_region(compute):
     compute.done("POST", "global/networks", {"name": "auto"})
     compute.done("POST", "global/networks", {"name": "own", "autoCreateSubnetworks": False})
 

@@ -1,4 +1,4 @@
-"""Faults on demand: each kind does what it says, where and as often as it was asked to."""
+"""Injected faults: each kind has its effect, in its zone and the requested number of times."""
 
 import threading
 
@@ -35,14 +35,14 @@ def queue_state(api, name):
 
 
 def outcome(api, path=NODES):
-    """Tell what a listing met: its code, or that the connection dropped."""
+    """Return the code of a listing, or that the connection dropped."""
     try:
         return api.call("GET", path).status_code
     except requests.ConnectionError:
         return "dropped"
 
 
-def test_an_error_is_answered_on_a_method_and_zone_for_a_number_of_calls(local_api):
+def test_an_error_is_limited_by_method_zone_and_number_of_calls(local_api):
     faults(local_api, errors=[{"method": "nodes.list", "code": 503, "zone": ZONE, "times": 2}])
 
     there = f"locations/{OTHER}/nodes"
@@ -54,7 +54,7 @@ def test_an_error_is_answered_on_a_method_and_zone_for_a_number_of_calls(local_a
     ]
 
 
-def test_a_pattern_means_all_methods_of_google_s_and_none_of_the_cloud_s_own(local_api):
+def test_a_pattern_matches_googles_methods_but_not_the_clouds_own(local_api):
     faults(local_api, errors=[{"code": 500}])
 
     assert outcome(local_api) == 500
@@ -63,15 +63,15 @@ def test_a_pattern_means_all_methods_of_google_s_and_none_of_the_cloud_s_own(loc
     assert outcome(local_api) == 200
 
 
-def test_an_error_for_a_time_ends_by_itself(local_api):
-    told = faults(local_api, errors=[{"method": "nodes.*", "code": 403, "forSeconds": 0.4}])
+def test_an_error_with_a_duration_ends_by_itself(local_api):
+    reply = faults(local_api, errors=[{"method": "nodes.*", "code": 403, "forSeconds": 0.4}])
 
-    assert told["errors"] == [{"method": "nodes.*", "forSeconds": 0.4, "code": 403}]
+    assert reply["errors"] == [{"method": "nodes.*", "forSeconds": 0.4, "code": 403}]
     wait_for(lambda: outcome(local_api) == 200 or None)
     assert local_api.get("/_localcloud/faults")["errors"] == []
 
 
-def test_a_429_that_was_asked_for_is_a_rate_limit_and_no_quota(local_api):
+def test_an_injected_429_is_a_rate_limit_not_a_quota_error(local_api):
     faults(local_api, errors=[{"method": "nodes.list", "code": 429}])
 
     error = local_api.call("GET", NODES).json()["error"]
@@ -80,7 +80,7 @@ def test_a_429_that_was_asked_for_is_a_rate_limit_and_no_quota(local_api):
     assert error["details"][0]["reason"] == "RATE_LIMIT_EXCEEDED"
 
 
-def test_a_delayed_call_is_overtaken_by_one_that_began_later(local_api):
+def test_a_delayed_call_does_not_block_others(local_api):
     faults(local_api, latency=[{"method": "nodes.list", "delaySeconds": 1.5, "times": 1}])
     ended = []
     slow_session, began = local_api.new_session(), threading.Event()
@@ -102,7 +102,7 @@ def test_a_delayed_call_is_overtaken_by_one_that_began_later(local_api):
 
 
 @pytest.mark.parametrize(("when", "made"), [("before", 404), ("after", 200)])
-def test_a_connection_drops_before_or_after_the_call_is_done(local_api, when, made):
+def test_a_connection_drops_before_or_after_the_calls_effect(local_api, when, made):
     faults(local_api, drops=[{"method": "nodes.create", "when": when, "times": 1}])
 
     with pytest.raises(requests.ConnectionError):
@@ -111,7 +111,7 @@ def test_a_connection_drops_before_or_after_the_call_is_done(local_api, when, ma
     assert local_api.call("GET", f"{NODES}/one").status_code == made
 
 
-def test_a_mix_meets_the_same_calls_with_the_same_faults_by_its_seed(local_api):
+def test_a_mix_is_reproducible_by_its_seed(local_api):
     def series(seed):
         faults(local_api, mix=[{"seed": seed, "share": 0.5, "method": "nodes.list"}])
         return [outcome(local_api) for _ in range(24)]
@@ -123,7 +123,7 @@ def test_a_mix_meets_the_same_calls_with_the_same_faults_by_its_seed(local_api):
 
 
 @pytest.mark.parametrize(("share", "codes"), [(0, {200}), (1, {503})])
-def test_a_mix_strikes_the_share_of_calls_that_it_says(local_api, share, codes):
+def test_a_mix_fails_the_requested_share_of_calls(local_api, share, codes):
     faults(local_api, mix=[{"share": share, "codes": [503], "drops": False}])
 
     assert {outcome(local_api) for _ in range(8)} == codes
@@ -140,7 +140,7 @@ def test_without_capacity_a_creation_ends_with_code_8_and_leaves_no_node(local_a
     assert "response" in local_api.ended(create(local_api, "one").json())
 
 
-def test_capacity_is_short_only_in_its_zone_and_of_its_type(local_api):
+def test_a_shortage_applies_only_to_its_zone_and_type(local_api):
     faults(local_api, capacity=[{"zone": ZONE, "acceleratorType": "v4-8"}])
 
     elsewhere = local_api.ended(create(local_api, "one", OTHER).json())
@@ -150,7 +150,7 @@ def test_capacity_is_short_only_in_its_zone_and_of_its_type(local_api):
     assert "response" in bigger
 
 
-def test_a_queued_resource_waits_for_capacity_to_come_back(local_api):
+def test_a_queued_resource_waits_until_there_is_capacity_again(local_api):
     faults(local_api, capacity=[{"zone": ZONE}])
     queue(local_api, "qr", spot={})
     wait_for(lambda: queue_state(local_api, "qr") == "WAITING_FOR_RESOURCES" or None)
@@ -187,7 +187,7 @@ def test_a_quota_counts_only_its_zone_generation_and_tier(local_api):
     assert create(local_api, "three", acceleratorType="v5p-8", **spot).status_code == 200
 
 
-def test_a_dead_queued_resource_holds_its_quota_until_it_is_deleted(local_api):
+def test_a_failed_queued_resource_uses_its_quota_until_it_is_deleted(local_api):
     faults(local_api, quota=[{"generation": "v4", "chips": 4}])
     queue(local_api, "qr", spot={})
     wait_for(lambda: queue_state(local_api, "qr") == "ACTIVE" or None)
@@ -200,14 +200,14 @@ def test_a_dead_queued_resource_holds_its_quota_until_it_is_deleted(local_api):
     assert queue(local_api, "again").status_code == 200
 
 
-def test_faults_are_added_to_those_in_force_or_take_their_place(local_api):
+def test_faults_are_added_to_active_ones_or_replace_them(local_api):
     first = {"code": 503, "method": "nodes.list", "times": 1}
     faults(local_api, errors=[first], unreachable=[OTHER])
 
-    told = faults(local_api, ":add", errors=[{**first, "code": 500}], unreachable=[ZONE])
+    reply = faults(local_api, ":add", errors=[{**first, "code": 500}], unreachable=[ZONE])
 
-    assert told["unreachable"] == [OTHER, ZONE]
-    assert [fault["code"] for fault in told["errors"]] == [503, 500]
+    assert reply["unreachable"] == [OTHER, ZONE]
+    assert [fault["code"] for fault in reply["errors"]] == [503, 500]
     assert faults(local_api, errors=[], unreachable=[])["errors"] == []
 
 
@@ -234,7 +234,7 @@ def test_faults_are_added_to_those_in_force_or_take_their_place(local_api):
         {"quota": [{"chips": 4, "generation": "v9"}]},
     ],
 )
-def test_a_fault_that_is_not_understood_changes_nothing(local_api, body):
+def test_an_invalid_fault_is_refused_and_changes_nothing(local_api, body):
     before = faults(local_api, unreachable=[ZONE])
 
     answer = local_api.call("POST", "/_localcloud/faults", {"unreachable": [ZONE], **body})
@@ -247,20 +247,20 @@ def preempt(api, name="one", **body):
     return api.call("POST", f"/_localcloud/nodes/{name}:preempt", body)
 
 
-def test_a_warned_node_runs_until_its_time_and_is_preempted_then(local_api):
+def test_a_node_runs_until_its_announced_preemption(local_api):
     local_api.ready("one", schedulingConfig={"spot": True})
 
     answer = preempt(local_api, warningSeconds=0.5)
 
     assert answer.json()["state"] == "READY"
-    (told,) = local_api.get("/_localcloud/status")["nodes"]
-    assert told["preemptTime"].endswith("Z")
+    (reply,) = local_api.get("/_localcloud/status")["nodes"]
+    assert reply["preemptTime"].endswith("Z")
     node = local_api.state_is("one", "PREEMPTED")
     assert "networkEndpoints" not in node
     wait_for(lambda: not local_api.machines.specs or None)
 
 
-def test_a_warning_outlives_the_server(local_api):
+def test_an_announced_preemption_survives_a_restart(local_api):
     local_api.ready("one")
     preempt(local_api, warningSeconds=0.5)
     local_api.halt()
@@ -270,7 +270,7 @@ def test_a_warning_outlives_the_server(local_api):
     local_api.state_is("one", "PREEMPTED")
 
 
-def test_a_preemption_that_was_announced_can_be_brought_forward(local_api):
+def test_an_announced_preemption_can_be_brought_forward(local_api):
     local_api.ready("one")
     preempt(local_api, warningSeconds=3600)
 
@@ -278,7 +278,7 @@ def test_a_preemption_that_was_announced_can_be_brought_forward(local_api):
 
 
 @pytest.mark.parametrize("warning", [-1, "soon", 1e9])
-def test_a_warning_that_is_no_time_is_refused(local_api, warning):
+def test_an_invalid_warning_time_is_refused(local_api, warning):
     local_api.ready("one")
 
     assert preempt(local_api, warningSeconds=warning).status_code == 400
@@ -289,7 +289,7 @@ def set_health(api, **body):
     return api.call("POST", "/_localcloud/nodes/one:setHealth", body)
 
 
-def test_a_node_has_the_health_and_symptoms_that_it_was_given_until_they_are_taken_back(local_api):
+def test_a_node_has_the_given_health_and_symptoms_until_they_are_cleared(local_api):
     local_api.ready("one")
 
     set_health(
@@ -317,7 +317,7 @@ def test_a_node_has_the_health_and_symptoms_that_it_was_given_until_they_are_tak
         {"symptoms": [{"symptomType": "LOW_MEMORY", "workerId": "9"}]},
     ],
 )
-def test_a_health_that_no_node_can_have_is_refused(local_api, body):
+def test_an_invalid_health_is_refused(local_api, body):
     node = local_api.ready("one")
 
     assert set_health(local_api, **body).status_code == 400

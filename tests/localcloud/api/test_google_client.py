@@ -1,4 +1,4 @@
-"""Google's own Python client, made from the discovery document, as a caller of the local cloud."""
+"""Google's Python client, built from the discovery document, against the local cloud."""
 
 import google_auth_httplib2
 import httplib2
@@ -40,7 +40,7 @@ def done(tpu, operation):
     return wait_for(look)
 
 
-def test_it_makes_lists_changes_and_deletes_nodes(tpu):
+def test_googles_client_creates_lists_changes_and_deletes_nodes(tpu):
     small = {**NODE, "acceleratorType": "v4-8"}
     for name in ("a", "b", "c"):
         done(tpu, tpu.nodes().create(parent=HERE, nodeId=name, body=small).execute())
@@ -63,7 +63,7 @@ def test_it_makes_lists_changes_and_deletes_nodes(tpu):
     assert listed[0]["labels"] == {"x": "y"}
 
 
-def test_it_queues_for_slices_and_gives_them_back(tpu):
+def test_googles_client_creates_and_deletes_queued_slices(tpu):
     slices = {"nodeCount": 2, "nodeIdPrefix": "s"}
     spec = {"parent": HERE, "multisliceParams": slices, "node": NODE}
     body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
@@ -77,7 +77,7 @@ def test_it_queues_for_slices_and_gives_them_back(tpu):
     assert tpu.nodes().list(parent=HERE).execute() == {}
 
 
-def test_it_simulates_maintenance_by_the_alpha_version(local_api, tpu):
+def test_googles_client_simulates_maintenance(local_api, tpu):
     local_api.ready("one")
     alpha = service(local_api, "v2alpha1").projects().locations()
 
@@ -88,7 +88,7 @@ def test_it_simulates_maintenance_by_the_alpha_version(local_api, tpu):
     assert len(local_api.machines.offs) == 1
 
 
-def test_it_reads_a_refusal_s_reason(tpu):
+def test_googles_client_gets_an_errors_reason(tpu):
     with pytest.raises(HttpError) as refusal:
         tpu.nodes().get(name=f"{HERE}/nodes/none").execute()
 

@@ -1,4 +1,4 @@
-"""The HTTP rim: loopback only, connections kept, no request that can harm the next."""
+"""The HTTP server: loopback only, kept connections, robust against bad requests."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 
 def exchange(api, text):
-    """Send raw bytes; give all that comes back until the server closes."""
+    """Send raw bytes; return everything until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", api.port), timeout=20) as connection:
         connection.sendall(text)
         connection.shutdown(socket.SHUT_WR)
@@ -22,7 +22,7 @@ def exchange(api, text):
     return received.decode()
 
 
-def test_a_connection_is_kept_over_requests_refused_ones_too(local_api):
+def test_a_connection_is_kept_alive_also_after_errors(local_api):
     request = b"POST /token HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na=b"
 
     received = exchange(local_api, request * 3)
@@ -40,7 +40,7 @@ def test_a_connection_is_kept_over_requests_refused_ones_too(local_api):
         ("Transfer-Encoding: chunked", 411),
     ],
 )
-def test_a_body_whose_end_cannot_be_trusted_ends_the_connection(local_api, headers, code):
+def test_a_body_of_unknown_length_closes_the_connection(local_api, headers, code):
     request = f"POST /token HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\nabc".encode()
 
     received = exchange(local_api, request)
@@ -52,7 +52,7 @@ def test_a_body_whose_end_cannot_be_trusted_ends_the_connection(local_api, heade
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"a"', b"\xff"])
-def test_a_body_that_is_no_json_object_is_a_400(local_api, content):
+def test_a_body_that_is_not_a_json_object_is_a_400(local_api, content):
     url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
 
     answer = local_api.session.post(url, params={"nodeId": "a"}, data=content, timeout=20)
@@ -60,13 +60,13 @@ def test_a_body_that_is_no_json_object_is_a_400(local_api, content):
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
-def test_a_path_that_is_no_method_is_a_404(local_api):
+def test_an_unknown_path_is_a_404(local_api):
     for verb, path in (("GET", "/v2/nowhere"), ("PUT", f"locations/{ZONE}/nodes"), ("GET", "/")):
         answer = local_api.call(verb, path)
         assert (answer.status_code, answer.json()["error"]["status"]) == (404, "NOT_FOUND")
 
 
-def test_google_s_system_parameters_are_taken_and_unknown_ones_refused(local_api):
+def test_googles_system_parameters_are_accepted_and_unknown_ones_refused(local_api):
     fine = local_api.call("GET", "locations/-/nodes", alt="json", **{"$alt": "json"})
     wrong = local_api.call("GET", "locations/-/nodes", page="2")
 
@@ -75,7 +75,7 @@ def test_google_s_system_parameters_are_taken_and_unknown_ones_refused(local_api
     assert '"page"' in wrong.json()["error"]["message"]
 
 
-def test_an_error_of_the_cloud_s_own_is_a_500_that_tells_no_insides(local_api):
+def test_an_internal_error_is_a_500_without_details(local_api):
     local_api.machines.addresses = lambda: 1 / 0
 
     answer = local_api.call("GET", "/_localcloud/status")
@@ -86,7 +86,7 @@ def test_an_error_of_the_cloud_s_own_is_a_500_that_tells_no_insides(local_api):
     assert "ZeroDivisionError" in local_api.log()
 
 
-def test_only_loopback_is_listened_on(local_api):
+def test_the_server_listens_only_on_loopback(local_api):
     assert local_api.server._front.server_address[0] == "127.0.0.1"
 
 
@@ -96,7 +96,7 @@ def test_a_second_server_of_the_same_state_is_refused(local_api):
     assert local_api.get("locations/-/nodes") == {}
 
 
-def test_a_port_in_use_is_an_os_error_and_leaves_the_state_free(local_api, tmp_path):
+def test_a_port_in_use_is_an_os_error_and_releases_the_state(local_api, tmp_path):
     with pytest.raises(OSError, match="in use"):
         create_server(tmp_path / "second", MachinesInMemory(), local_api.port)
 

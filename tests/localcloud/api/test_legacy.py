@@ -1,4 +1,4 @@
-"""The version v1, which ``gcloud compute tpus list`` and the commands beside it call."""
+"""The version v1, which ``gcloud compute tpus list`` and related commands call."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.localcloud.api.local_api import PROJECT, ZONE
 HERE = f"/v1/projects/{PROJECT}/locations"
 
 
-def test_every_method_of_v1_that_reads_is_answered_with_its_path_and_parameters(local_api):
+def test_every_read_method_of_v1_has_the_documented_path_and_parameters(local_api):
     mine = {
         re.sub(r"\{\w+\}", "x", it.template): it
         for it in local_api.server.routes

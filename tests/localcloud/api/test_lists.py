@@ -1,4 +1,4 @@
-"""Lists: pages, all zones, zones that cannot be reached; the catalog; operations."""
+"""Lists: pages, all zones, unreachable zones; the catalog; operations."""
 
 import itertools
 import tempfile
@@ -18,7 +18,7 @@ OTHER = "us-central1-a"
 
 
 def pages(api, path, key, **query):
-    """Follow a list's pages; return the items of each."""
+    """Yield the items of each page of a list."""
     token = ""
     for _ in range(200):
         answer = api.get(path, **query, **({"pageToken": token} if token else {}))
@@ -47,7 +47,7 @@ fleets = st.sets(st.tuples(st.sampled_from(ZONES[:3]), names), max_size=25)
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets, size=st.integers(1, 7))
-def test_pages_of_any_size_give_every_node_once_in_order(fleet, size):
+def test_pages_of_any_size_contain_every_node_once_in_order(fleet, size):
     with stored(fleet) as table:
         seen, after = [], None
         while page := table.page(ZONES[:3], after, size):
@@ -60,7 +60,7 @@ def test_pages_of_any_size_give_every_node_once_in_order(fleet, size):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets.filter(lambda fleet: len(fleet) > 3), data=st.data())
-def test_nodes_that_go_between_pages_hide_no_other(fleet, data):
+def test_a_node_deleted_between_pages_hides_no_other(fleet, data):
     gone = data.draw(st.sampled_from(sorted(fleet)))
     with stored(fleet) as table:
         first = table.page(ZONES[:3], None, 2)
@@ -72,7 +72,7 @@ def test_nodes_that_go_between_pages_hide_no_other(fleet, data):
     assert seen | {gone} == fleet
 
 
-def test_the_list_is_paged_over_http_and_dash_means_all_zones(local_api):
+def test_a_list_has_pages_and_dash_selects_all_zones(local_api):
     for name, zone in (("a", ZONE), ("b", ZONE), ("c", OTHER)):
         local_api.ready(name, zone, acceleratorType="v4-8")
 
@@ -101,7 +101,7 @@ def test_an_empty_list_is_an_empty_object(local_api):
         {"filter": "state=READY"},
     ],
 )
-def test_a_page_that_cannot_be_is_refused(local_api, query):
+def test_an_invalid_page_size_or_token_is_refused(local_api, query):
     answer = local_api.call("GET", "locations/-/nodes", **query)
 
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
@@ -113,7 +113,7 @@ def test_a_page_token_of_another_list_is_refused(local_api):
     assert local_api.call("GET", "locations/-/nodes", pageToken=token).status_code == 400
 
 
-def test_a_zone_that_cannot_be_reached_is_named_and_its_nodes_are_left_out(local_api):
+def test_an_unreachable_zone_is_named_and_its_nodes_are_omitted(local_api):
     local_api.ready("near")
     local_api.ready("far", OTHER)
     local_api.call("POST", "/_localcloud/faults", {"unreachable": [OTHER]})
@@ -130,7 +130,7 @@ def test_a_zone_that_cannot_be_reached_is_named_and_its_nodes_are_left_out(local
     assert len(local_api.get("locations/-/nodes")["nodes"]) == 2
 
 
-def test_locations_are_listed_in_pages_and_given_one_by_one(local_api):
+def test_locations_are_listed_in_pages_and_can_be_read(local_api):
     found = list(itertools.chain(*pages(local_api, "locations", "locations", pageSize=7)))
 
     assert [location["locationId"] for location in found] == sorted(ZONES)
@@ -153,7 +153,7 @@ def test_accelerator_types_are_listed_with_type_and_topology(local_api):
     assert local_api.call("GET", f"{path}/v4-7").status_code == 404
 
 
-def test_runtime_versions_are_listed_and_given_one_by_one(local_api):
+def test_runtime_versions_are_listed_and_can_be_read(local_api):
     path = f"locations/{ZONE}/runtimeVersions"
 
     found = local_api.get(path)["runtimeVersions"]
@@ -173,13 +173,13 @@ def test_runtime_versions_are_listed_and_given_one_by_one(local_api):
         ("type:6e-25", ["v6e-256"]),
     ],
 )
-def test_accelerator_types_are_chosen_by_a_filter(local_api, text, found):
-    told = local_api.get(f"locations/{ZONE}/acceleratorTypes", filter=text)
+def test_a_filter_selects_accelerator_types(local_api, text, found):
+    reply = local_api.get(f"locations/{ZONE}/acceleratorTypes", filter=text)
 
-    assert [entry["type"] for entry in told.get("acceleratorTypes", [])] == found
+    assert [entry["type"] for entry in reply.get("acceleratorTypes", [])] == found
 
 
-def test_an_ordered_list_has_its_order_over_all_pages(local_api):
+def test_an_order_applies_to_all_pages(local_api):
     path = f"locations/{ZONE}/acceleratorTypes"
 
     found = list(
@@ -191,7 +191,7 @@ def test_an_ordered_list_has_its_order_over_all_pages(local_api):
     assert [entry["type"] for entry in found] == sorted(ACCELERATORS, reverse=True)
 
 
-def test_operations_and_locations_are_chosen_by_a_filter(local_api):
+def test_a_filter_selects_operations_and_locations(local_api):
     local_api.ready("one")
     local_api.ended(local_api.delete("one"))
 
@@ -212,7 +212,7 @@ def test_operations_and_locations_are_chosen_by_a_filter(local_api):
         {"orderBy": "colour"},
     ],
 )
-def test_a_selection_that_is_not_understood_is_refused_rather_than_passed_over(local_api, query):
+def test_an_unsupported_filter_or_order_is_refused(local_api, query):
     answer = local_api.call("GET", f"locations/{ZONE}/acceleratorTypes", **query)
 
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
@@ -235,7 +235,7 @@ def test_a_selection_that_is_not_understood_is_refused_rather_than_passed_over(l
         ("v6e-256", 64),
     ],
 )
-def test_an_accelerator_type_has_the_workers_that_google_gives_it(name, workers):
+def test_an_accelerator_type_has_googles_number_of_workers(name, workers):
     assert ACCELERATORS[name].workers == workers
 
 
@@ -249,7 +249,7 @@ def test_the_topology_of_every_accelerator_type_has_its_chips():
         assert product == chips, name
 
 
-def test_operations_are_listed_and_outlive_their_node(local_api):
+def test_operations_are_listed_also_after_their_node_is_deleted(local_api):
     local_api.ready("one")
     deletion = local_api.ended(local_api.delete("one"))
 

@@ -1,4 +1,4 @@
-"""The machines' metadata server: each worker asks about itself, as on a TPU VM of Google's."""
+"""The machines' metadata server: each worker gets its own metadata, as on Google's TPU VMs."""
 
 import http.client
 import json
@@ -23,26 +23,26 @@ FLAVOR = {"Metadata-Flavor": "Google"}
 
 
 @dataclass(frozen=True)
-class Told:
+class Reply:
     code: int
     text: str
     headers: dict[str, str]
 
 
 class Cloud(LocalApi):
-    """A local cloud whose machines have addresses of loopback, so that a test may ask as one."""
+    """A local cloud whose machines have loopback addresses, so that a test can act as one."""
 
     metadata_at = ("127.0.0.1", 0)
 
-    def ask(self, machine: str, path: str, headers=FLAVOR) -> Told:
+    def ask(self, machine: str, path: str, headers=FLAVOR) -> Reply:
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.server.metadata_port, timeout=20, source_address=(machine, 0)
         )
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
-        told = Told(answer.status, answer.read().decode(), dict(answer.getheaders()))
+        reply = Reply(answer.status, answer.read().decode(), dict(answer.getheaders()))
         connection.close()
-        return told
+        return reply
 
     def addresses(self, node_id: str) -> list[str]:
         return [it["ipAddress"] for it in self.node(node_id)["networkEndpoints"]]
@@ -67,7 +67,7 @@ class Waiter(threading.Thread):
 
     def __init__(self, cloud: Cloud, machine: str, path: str, query: str = "") -> None:
         super().__init__(daemon=True)
-        self.told: Told | None = None
+        self.reply: Reply | None = None
         plain = query.removeprefix("&")
         etag = cloud.ask(machine, f"{path}?{plain}").headers["ETag"]
         waits = f"wait_for_change=true&last_etag={etag}{query}"
@@ -76,15 +76,15 @@ class Waiter(threading.Thread):
 
     def run(self) -> None:
         cloud, machine, path = self._ask
-        self.told = cloud.ask(machine, path)
+        self.reply = cloud.ask(machine, path)
 
     def answer(self) -> str:
         self.join(20)
-        assert self.told is not None
-        return self.told.text
+        assert self.reply is not None
+        return self.reply.text
 
 
-def test_each_worker_is_told_about_itself(cloud, workers):
+def test_each_worker_gets_its_own_metadata(cloud, workers):
     for index, machine in enumerate(workers):
         assert cloud.ask(machine, f"{ATTRIBUTES}/agent-worker-number").text == str(index)
         assert cloud.ask(machine, f"{V1}/instance/network-interfaces/0/ip").text == machine
@@ -92,31 +92,31 @@ def test_each_worker_is_told_about_itself(cloud, workers):
     assert names == set(cloud.machines.specs)
 
 
-def test_who_is_no_machine_of_the_cloud_is_told_nothing(cloud, workers):
+def test_an_address_that_is_not_a_machines_gets_a_403(cloud, workers):
     assert cloud.ask("127.77.0.200", f"{V1}/project/project-id").code == 403
 
 
 @pytest.mark.parametrize(
     "headers", [{}, {"Metadata-Flavor": "google"}, {**FLAVOR, "X-Forwarded-For": "10.0.0.1"}]
 )
-def test_a_request_that_the_guest_itself_did_not_make_is_refused(cloud, workers, headers):
-    told = cloud.ask(workers[0], f"{V1}/project/project-id", headers)
+def test_a_request_of_a_web_page_or_proxy_is_refused(cloud, workers, headers):
+    reply = cloud.ask(workers[0], f"{V1}/project/project-id", headers)
 
-    assert told.code == 403
-    assert told.headers["Metadata-Flavor"] == "Google"
+    assert reply.code == 403
+    assert reply.headers["Metadata-Flavor"] == "Google"
 
 
 def test_a_ping_of_the_root_is_answered_as_google_auth_expects(cloud, workers):
-    told = cloud.ask(workers[0], "/", {})
+    reply = cloud.ask(workers[0], "/", {})
 
-    assert (told.code, told.headers["Metadata-Flavor"]) == (200, "Google")
-    assert told.text == "computeMetadata/\n"
+    assert (reply.code, reply.headers["Metadata-Flavor"]) == (200, "Google")
+    assert reply.text == "computeMetadata/\n"
 
 
-def test_jax_finds_its_place_in_the_pod(cloud, workers, monkeypatch):
+def test_jax_finds_its_process_id_and_coordinator(cloud, workers, monkeypatch):
     def get(url, headers, timeout):
-        told = cloud.ask(workers[1], url.removeprefix("http://metadata.google.internal"), headers)
-        return type("Response", (), {"status_code": told.code, "text": told.text})
+        reply = cloud.ask(workers[1], url.removeprefix("http://metadata.google.internal"), headers)
+        return type("Response", (), {"status_code": reply.code, "text": reply.text})
 
     monkeypatch.setattr("requests.get", get)
     cluster = cloud_tpu_cluster.GceTpuCluster
@@ -127,7 +127,7 @@ def test_jax_finds_its_place_in_the_pod(cloud, workers, monkeypatch):
     assert cloud_tpu_cluster.get_tpu_env_value_from_metadata("ACCELERATOR_TYPE") == "v4-16"
 
 
-def test_slices_of_one_request_know_their_order_and_the_first(cloud):
+def test_slices_of_a_queued_resource_have_their_number_and_coordinator(cloud):
     spec = {
         "parent": f"projects/local-fleet/locations/{ZONE}",
         "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"},
@@ -146,7 +146,7 @@ def test_slices_of_one_request_know_their_order_and_the_first(cloud):
     assert "WORKER_ID: '1'" in env
 
 
-def test_nodes_that_are_no_multislice_have_no_slices(cloud, workers):
+def test_a_node_outside_a_multislice_has_no_slice_variables(cloud, workers):
     assert "MEGASCALE" not in cloud.ask(workers[0], f"{ATTRIBUTES}/tpu-env").text
 
 
@@ -165,19 +165,19 @@ def test_chips_and_hosts_multiply_to_the_topology(kind, chips, hosts):
     assert bounds(catalog.ACCELERATORS[kind]) == (chips, hosts)
 
 
-def test_every_accelerator_has_as_many_hosts_as_its_bounds_say():
+def test_every_accelerators_host_bounds_match_its_number_of_workers():
     for accelerator in catalog.ACCELERATORS.values():
         x, y, z = map(int, bounds(accelerator)[1].split(","))
         assert x * y * z == accelerator.workers, accelerator.name
 
 
-def test_the_node_s_metadata_are_attributes_as_they_were_given(cloud, workers):
+def test_the_nodes_metadata_are_attributes(cloud, workers):
     assert cloud.ask(workers[0], f"{ATTRIBUTES}/ssh-keys").text == "tpu:key"
     assert cloud.ask(workers[0], f"{ATTRIBUTES}/startup-script").text == "echo\nhello"
     assert cloud.ask(workers[0], f"{ATTRIBUTES}/shutdown-script").code == 404
 
 
-def test_a_directory_lists_its_names_and_is_asked_for_with_a_slash(cloud, workers):
+def test_a_directory_needs_a_slash_and_lists_its_names(cloud, workers):
     there = cloud.ask(workers[0], f"{V1}/project/")
     moved = cloud.ask(workers[0], f"{V1}/project")
 
@@ -185,11 +185,11 @@ def test_a_directory_lists_its_names_and_is_asked_for_with_a_slash(cloud, worker
     assert (moved.code, moved.headers["Location"]) == (301, f"{V1}/project/")
 
 
-def test_all_below_a_directory_is_json_in_camel_case_but_for_the_attributes(cloud, workers):
-    told = cloud.ask(workers[0], f"{V1}/instance/?recursive=true")
+def test_a_recursive_request_returns_camel_case_json_except_attributes(cloud, workers):
+    reply = cloud.ask(workers[0], f"{V1}/instance/?recursive=true")
 
-    instance = json.loads(told.text)
-    assert told.headers["Content-Type"] == "application/json"
+    instance = json.loads(reply.text)
+    assert reply.headers["Content-Type"] == "application/json"
     assert instance["attributes"]["agent-worker-number"] == "0"
     assert instance["networkInterfaces"] == [{"ip": workers[0], "accessConfigs": []}]
     assert instance["machineType"].endswith("/machineTypes/ct4p-hightpu-4t")
@@ -197,19 +197,19 @@ def test_all_below_a_directory_is_json_in_camel_case_but_for_the_attributes(clou
     assert isinstance(instance["id"], int)
 
 
-def test_all_below_a_directory_may_be_a_line_a_leaf(cloud, workers):
-    told = cloud.ask(workers[0], f"{V1}/instance/scheduling/?recursive=true&alt=text")
+def test_a_recursive_text_request_returns_one_line_per_value(cloud, workers):
+    reply = cloud.ask(workers[0], f"{V1}/instance/scheduling/?recursive=true&alt=text")
 
     expected = "automatic-restart TRUE\non-host-maintenance TERMINATE\npreemptible FALSE\n"
-    assert told.text == expected
+    assert reply.text == expected
 
 
-def test_a_leaf_is_text_or_json_as_asked(cloud, workers):
+def test_a_value_is_returned_as_text_or_json(cloud, workers):
     assert cloud.ask(workers[0], f"{V1}/project/project-id?alt=json").text == '"local-fleet"'
     assert cloud.ask(workers[0], f"{V1}/project/project-id?alt=yaml").code == 400
 
 
-def test_an_external_address_is_there_where_the_node_has_one(cloud):
+def test_a_node_with_an_external_address_has_an_access_config(cloud):
     cloud.ready("out", networkConfig={"enableExternalIps": True})
     (machine, _) = cloud.addresses("out")
 
@@ -218,7 +218,7 @@ def test_an_external_address_is_there_where_the_node_has_one(cloud):
     assert cloud.ask(machine, path).text == external
 
 
-def test_a_token_is_the_node_s_account_s_and_opens_nothing_of_the_api(cloud, workers):
+def test_a_nodes_token_is_for_its_account_and_invalid_for_the_api(cloud, workers):
     accounts = f"{V1}/instance/service-accounts"
     email = cloud.ask(workers[0], f"{accounts}/default/email").text
     token = json.loads(cloud.ask(workers[0], f"{accounts}/default/token").text)
@@ -234,7 +234,7 @@ def test_a_token_is_the_node_s_account_s_and_opens_nothing_of_the_api(cloud, wor
     assert "token" not in cloud.ask(workers[0], f"{accounts}/?recursive=true").text
 
 
-def test_a_token_is_renewed_before_it_ends():
+def test_a_token_is_renewed_before_it_expires():
     clock = [0.0]
     tokens = Tokens(now=lambda: clock[0])
     first = tokens.of("a")["access_token"]
@@ -245,7 +245,7 @@ def test_a_token_is_renewed_before_it_ends():
     assert tokens.of("b")["access_token"] != tokens.of("a")["access_token"]
 
 
-def test_a_patched_value_reaches_who_waits_for_it(cloud, workers):
+def test_a_patched_value_reaches_a_waiting_guest(cloud, workers):
     waiter = Waiter(cloud, workers[1], f"{ATTRIBUTES}/ssh-keys")
     still = Waiter(cloud, workers[1], f"{V1}/instance/name", "&timeout_sec=1")
     path = f"locations/{ZONE}/nodes/pod"
@@ -261,21 +261,21 @@ def test_a_change_between_two_waits_is_not_lost(cloud, workers):
     cloud.call("PATCH", path, {"metadata": {"note": "new"}}, updateMask="metadata")
 
     query = f"recursive=true&wait_for_change=true&last_etag={before}"
-    told = cloud.ask(workers[0], f"{ATTRIBUTES}/?{query}")
+    reply = cloud.ask(workers[0], f"{ATTRIBUTES}/?{query}")
 
-    assert json.loads(told.text)["note"] == "new"
-    assert told.headers["ETag"] != before
+    assert json.loads(reply.text)["note"] == "new"
+    assert reply.headers["ETag"] != before
 
 
-def test_who_waits_no_longer_than_so_long_is_told_what_is(cloud, workers):
-    told = cloud.ask(workers[0], f"{V1}/instance/preempted?wait_for_change=true&timeout_sec=0")
+def test_a_wait_with_a_timeout_returns_the_current_value(cloud, workers):
+    reply = cloud.ask(workers[0], f"{V1}/instance/preempted?wait_for_change=true&timeout_sec=0")
 
-    assert told.text == "FALSE"
+    assert reply.text == "FALSE"
     query = "wait_for_change=true&timeout_sec=soon"
     assert cloud.ask(workers[0], f"{V1}/instance/preempted?{query}").code == 400
 
 
-def test_an_announced_preemption_wakes_who_waits_for_it(cloud, workers):
+def test_an_announced_preemption_wakes_a_waiting_guest(cloud, workers):
     waiter = Waiter(cloud, workers[1], f"{V1}/instance/preempted")
 
     cloud.call("POST", "/_localcloud/nodes/pod:preempt", {"warningSeconds": 3600})
@@ -284,7 +284,7 @@ def test_an_announced_preemption_wakes_who_waits_for_it(cloud, workers):
     assert cloud.node("pod")["state"] == "READY"
 
 
-def test_a_maintenance_is_told_to_the_worker_that_it_reboots(cloud, workers):
+def test_a_maintenance_event_is_shown_to_the_affected_worker(cloud, workers):
     event = f"{V1}/instance/maintenance-event"
     waiter = Waiter(cloud, workers[1], event)
     cloud.machines.hold = threading.Event()
@@ -299,7 +299,7 @@ def test_a_maintenance_is_told_to_the_worker_that_it_reboots(cloud, workers):
     assert cloud.ask(workers[1], event).text == "NONE"
 
 
-def test_the_project_s_metadata_and_number_are_those_of_the_compute_api(cloud, workers):
+def test_the_projects_metadata_and_number_match_the_compute_api(cloud, workers):
     path = "/compute/v1/projects/local-fleet"
     project = cloud.get(path)
     items = [{"key": "ssh-keys", "value": "bob:key"}]
@@ -309,12 +309,12 @@ def test_the_project_s_metadata_and_number_are_those_of_the_compute_api(cloud, w
     change = {"fingerprint": fingerprint, "items": items}
     assert cloud.call("POST", f"{path}/setCommonInstanceMetadata", change).status_code == 200
 
-    told = json.loads(waiter.answer())
-    assert told["attributes"] == {"ssh-keys": "bob:key"}
-    assert str(told["numericProjectId"]) == project["id"]
+    reply = json.loads(waiter.answer())
+    assert reply["attributes"] == {"ssh-keys": "bob:key"}
+    assert str(reply["numericProjectId"]) == project["id"]
 
 
-def test_a_server_that_ends_lets_go_of_who_waits(cloud, workers):
+def test_a_stopping_server_answers_waiting_guests(cloud, workers):
     waiter = Waiter(cloud, workers[0], f"{V1}/instance/preempted")
     time.sleep(0.1)  # its request has most likely arrived by then
 

@@ -1,4 +1,4 @@
-"""Nodes that are there: patched, switched off and on, maintained; operations cancelled."""
+"""Changes of existing nodes: patch, stop, start, maintenance; cancelled operations."""
 
 import threading
 
@@ -27,7 +27,7 @@ def status(answer):
     return answer.status_code, answer.json().get("error", {}).get("status")
 
 
-def test_a_patch_changes_the_fields_of_its_mask_and_no_others(local_api):
+def test_a_patch_changes_only_the_fields_in_its_mask(local_api):
     local_api.ready("one", labels={"a": "1"}, description="old", tags=["x"])
 
     answer = patch(local_api, {"labels": {"b": "2"}, "tags": ["y"]}, "labels,description")
@@ -46,7 +46,7 @@ def test_a_patch_changes_the_fields_of_its_mask_and_no_others(local_api):
 @pytest.mark.parametrize(
     "mask", ["network_config.enable_external_ips", "networkConfig.enableExternalIps"]
 )
-def test_external_addresses_are_given_and_taken_by_a_patch(local_api, mask):
+def test_a_patch_adds_and_removes_external_addresses(local_api, mask):
     local_api.ready("one")
 
     patch(local_api, {"networkConfig": {"enableExternalIps": True}}, mask)
@@ -60,7 +60,7 @@ def test_external_addresses_are_given_and_taken_by_a_patch(local_api, mask):
 
 
 @pytest.mark.parametrize("mask", ["", "acceleratorType", "labels,runtimeVersion", "labels.a", "*"])
-def test_a_mask_that_is_empty_or_names_what_cannot_change_is_refused(local_api, mask):
+def test_a_mask_that_is_empty_or_has_immutable_fields_is_refused(local_api, mask):
     node = local_api.ready("one")
 
     answer = patch(local_api, {"labels": {"a": "1"}, "acceleratorType": "v4-8"}, mask)
@@ -70,7 +70,7 @@ def test_a_mask_that_is_empty_or_names_what_cannot_change_is_refused(local_api, 
     assert local_api.node("one") == node
 
 
-def test_a_node_that_is_being_made_cannot_be_patched(local_api):
+def test_a_node_in_creation_cannot_be_patched(local_api):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one")
 
@@ -79,7 +79,7 @@ def test_a_node_that_is_being_made_cannot_be_patched(local_api):
     local_api.ended(operation)
 
 
-def test_a_stopped_node_has_its_machine_off_and_its_files_kept_until_it_is_started(local_api):
+def test_a_stopped_nodes_machine_is_off_and_keeps_its_files(local_api):
     local_api.ready("one", **SMALL)
     (machine,) = local_api.machines.specs
 
@@ -93,7 +93,7 @@ def test_a_stopped_node_has_its_machine_off_and_its_files_kept_until_it_is_start
     assert local_api.machines.running == {machine}
 
 
-def test_a_stopped_node_stays_stopped_when_the_server_comes_back(local_api):
+def test_a_stopped_node_stays_stopped_after_a_restart(local_api):
     local_api.ready("one", **SMALL)
     local_api.ended(post(local_api, "stop").json())
     local_api.halt()
@@ -104,7 +104,7 @@ def test_a_stopped_node_stays_stopped_when_the_server_comes_back(local_api):
     assert local_api.machines.running == set()
 
 
-def test_a_start_that_a_stopped_server_left_goes_on(local_api):
+def test_an_interrupted_start_resumes_after_a_restart(local_api):
     local_api.ready("one", **SMALL)
     local_api.ended(post(local_api, "stop").json())
     local_api.machines.hold = threading.Event()
@@ -139,13 +139,13 @@ def test_a_pod_and_a_spot_node_cannot_be_stopped(local_api, fields, word):
     assert local_api.node("one")["state"] == "READY"
 
 
-def test_a_node_that_runs_cannot_be_started(local_api):
+def test_a_running_node_cannot_be_started(local_api):
     local_api.ready("one", **SMALL)
 
     assert status(post(local_api, "start")) == (400, "FAILED_PRECONDITION")
 
 
-def test_a_node_whose_machine_does_not_go_off_says_so(local_api):
+def test_a_failed_power_off_is_shown_in_the_node(local_api):
     local_api.ready("one", **SMALL)
     local_api.machines.refuse = {"power_off": 1}
 
@@ -155,7 +155,7 @@ def test_a_node_whose_machine_does_not_go_off_says_so(local_api):
     assert local_api.node("one")["state"] == "TERMINATED"
 
 
-def test_a_maintenance_reboots_one_worker_and_moves_it_to_another_outer_address(local_api):
+def test_a_maintenance_reboots_one_worker_and_changes_its_external_address(local_api):
     before = local_api.ready("one", networkConfig={"enableExternalIps": True})
     machines = sorted(local_api.machines.specs)
 
@@ -193,14 +193,14 @@ def test_a_node_under_maintenance_is_being_repaired_and_unhealthy(local_api):
     assert local_api.node("one")["health"] == "HEALTHY"
 
 
-def test_a_maintenance_of_a_worker_that_is_not_there_is_refused(local_api):
+def test_a_maintenance_of_an_unknown_worker_is_refused(local_api):
     local_api.ready("one")
 
     assert status(maintain(local_api, workerIds=["2"])) == (400, "INVALID_ARGUMENT")
     assert local_api.node("one")["state"] == "READY"
 
 
-def test_with_no_address_left_a_maintained_worker_keeps_its_own(tmp_path):
+def test_a_maintained_worker_keeps_its_address_if_none_is_free(tmp_path):
     api = LocalApi(tmp_path / "cloud", MachinesInMemory("10.77.0.0/30"))
     node = api.ready("one", networkConfig={"enableExternalIps": True})
 
@@ -210,7 +210,7 @@ def test_with_no_address_left_a_maintained_worker_keeps_its_own(tmp_path):
     assert after["networkEndpoints"] == node["networkEndpoints"]
 
 
-def test_a_node_deleted_while_it_is_maintained_is_gone(local_api):
+def test_a_node_can_be_deleted_during_maintenance(local_api):
     local_api.ready("one")
     local_api.machines.hold = threading.Event()
     maintenance = maintain(local_api).json()
@@ -226,7 +226,7 @@ def cancel(api, operation):
     return api.call("POST", f"/v2/{operation['name']}:cancel", {})
 
 
-def test_a_cancelled_creation_ends_as_cancelled_and_leaves_nothing(local_api):
+def test_a_cancelled_creation_ends_as_cancelled_and_leaves_no_machine(local_api):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one")
     assert local_api.machines.reached_hold.wait(20)
@@ -240,7 +240,7 @@ def test_a_cancelled_creation_ends_as_cancelled_and_leaves_nothing(local_api):
     assert local_api.machines.specs == {}
 
 
-def test_an_operation_that_has_ended_is_not_changed_by_a_cancel_and_can_be_forgotten(local_api):
+def test_an_ended_operation_cannot_be_cancelled_but_deleted(local_api):
     local_api.ready("one")
     (operation,) = local_api.get("locations/-/operations")["operations"]
 
@@ -252,7 +252,7 @@ def test_an_operation_that_has_ended_is_not_changed_by_a_cancel_and_can_be_forgo
     assert local_api.node("one")["state"] == "READY"
 
 
-def test_an_operation_under_way_cannot_be_forgotten(local_api):
+def test_a_running_operation_cannot_be_deleted(local_api):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one")
 

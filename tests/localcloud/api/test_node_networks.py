@@ -1,4 +1,4 @@
-"""Which networks and names a TPU may have: what Google refuses is refused here."""
+"""The networks and names of TPUs: what Google refuses is refused here."""
 
 import uuid
 
@@ -64,7 +64,7 @@ def test_a_tpu_has_the_full_names_of_its_network_and_subnetwork(
         ({"network": "zones/x/networks/default"}, (400, "INVALID_ARGUMENT")),
     ],
 )
-def test_a_network_or_subnetwork_that_a_tpu_cannot_be_in_is_refused(local_api, config, expected):
+def test_an_invalid_network_or_subnetwork_is_refused(local_api, config, expected):
     assert refused(local_api, config) == expected
     assert local_api.get("locations/-/nodes") == {}
 
@@ -84,11 +84,11 @@ def queued(api, network="default", node_id="one", name="q"):
     return api.call("POST", QUEUE, {"tpu": {"nodeSpec": [spec]}}, queuedResourceId=name)
 
 
-def test_a_queued_request_in_a_network_that_does_not_exist_is_refused(local_api):
+def test_a_queued_resource_in_a_missing_network_is_refused(local_api):
     assert queued(local_api, "nowhere").json()["error"]["status"] == "NOT_FOUND"
 
 
-def test_a_queued_request_whose_network_went_away_meanwhile_fails_and_says_so(local_api, compute):
+def test_a_queued_resource_whose_network_is_deleted_meanwhile_fails(local_api, compute):
     local_api.call("POST", "/_localcloud/faults", {"capacity": [{}]})
     assert queued(local_api, "other").ok
     compute.done("DELETE", "global/networks/other")
@@ -113,9 +113,9 @@ def test_a_network_with_a_tpu_in_it_cannot_be_deleted(local_api, compute):
 
 
 @pytest.mark.parametrize(
-    "node_id", ["", "Pod", "my_tpu", "1pod", "pod-", "-pod", "p.d", "a b", "p" * 64, "pöd"]
+    "node_id", ["", "Pod", "my_tpu", "1pod", "pod-", "-pod", "p.d", "a b", "a/b", "p" * 64, "pöd"]
 )
-def test_a_node_id_that_is_no_name_of_google_s_is_refused(local_api, node_id):
+def test_an_invalid_node_id_is_refused(local_api, node_id):
     direct = local_api.call("POST", NODES, NODE, nodeId=node_id).json()["error"]
     by_queue = queued(local_api, node_id=node_id).json()["error"]
 
@@ -125,5 +125,5 @@ def test_a_node_id_that_is_no_name_of_google_s_is_refused(local_api, node_id):
 
 
 @pytest.mark.parametrize("node_id", ["p", "pod-1", "p" * 63])
-def test_a_node_id_that_is_a_name_is_taken(local_api, node_id):
+def test_a_valid_node_id_is_accepted(local_api, node_id):
     assert local_api.ready(node_id)["name"].endswith(f"/{node_id}")

@@ -1,4 +1,4 @@
-"""Queued resources: put in the queue, given their nodes, suspended, deleted."""
+"""Queued resources: created, provisioned, suspended, deleted."""
 
 import threading
 import time
@@ -23,8 +23,12 @@ def slices(count=2, **params):
     return {"parent": LOCATION, "multisliceParams": params, "node": node}
 
 
+def body_of(*specs, **fields):
+    return {"tpu": {"nodeSpec": list(specs) or [spec()]}, **fields}
+
+
 def post(api, name="qr", *specs, request_id="", **fields):
-    body = {"tpu": {"nodeSpec": list(specs) or [spec()]}, **fields}
+    body = body_of(*specs, **fields)
     query = {"requestId": request_id} if request_id else {}
     return api.call("POST", PATH, body, queuedResourceId=name, **query)
 
@@ -54,14 +58,14 @@ def preempt(api, name="one"):
 
 @pytest.fixture
 def full(tmp_path):
-    """A cloud with room for one v4-16, which ``other`` has."""
+    """A cloud with addresses for one v4-16, which ``other`` uses."""
     api = LocalApi(tmp_path / "full", MachinesInMemory("10.77.0.0/30"))
     api.ready("other")
     yield api
     api.halt()
 
 
-def test_a_request_becomes_active_with_its_node_ready_and_named(local_api):
+def test_a_request_becomes_active_when_its_node_is_ready(local_api):
     operation = ask(local_api)
 
     assert operation["metadata"]["target"] == f"{LOCATION}/queuedResources/qr"
@@ -76,19 +80,19 @@ def test_a_request_becomes_active_with_its_node_ready_and_named(local_api):
     assert len(node["networkEndpoints"]) == 2
 
 
-def test_a_request_whose_node_is_being_made_is_provisioning(local_api):
+def test_a_request_with_a_node_in_creation_is_provisioning(local_api):
     local_api.machines.hold = threading.Event()
     ask(local_api)
 
-    told = reaches(local_api, "PROVISIONING")
+    reply = reaches(local_api, "PROVISIONING")
 
-    assert told["state"]["provisioningData"] == {}
+    assert reply["state"]["provisioningData"] == {}
     assert local_api.node("one")["state"] == "CREATING"
     local_api.machines.hold.set()
     reaches(local_api, "ACTIVE")
 
 
-def test_several_slices_are_named_by_prefix_and_number_and_marked(local_api):
+def test_slices_are_named_by_prefix_and_number(local_api):
     ask(local_api, "qr", slices(3, nodeIdPrefix="s"))
 
     reaches(local_api, "ACTIVE")
@@ -98,7 +102,7 @@ def test_several_slices_are_named_by_prefix_and_number_and_marked(local_api):
     assert [node["multisliceNode"] for node in nodes] == [True] * 3
 
 
-def test_slices_without_a_prefix_have_the_request_s_name(local_api):
+def test_slices_without_a_prefix_are_named_like_the_request(local_api):
     ask(local_api, "big", slices(2))
 
     reaches(local_api, "ACTIVE", "big")
@@ -107,7 +111,7 @@ def test_slices_without_a_prefix_have_the_request_s_name(local_api):
     assert names == ["big-0", "big-1"]
 
 
-def test_a_spot_request_makes_a_spot_node_and_a_guaranteed_one_does_not(local_api):
+def test_a_spot_request_creates_a_spot_node_and_a_guaranteed_one_does_not(local_api):
     ask(local_api, "cheap", spec("a"), spot={})
     ask(local_api, "dear", spec("b"), guaranteed={"minDuration": "3600s"})
 
@@ -117,7 +121,7 @@ def test_a_spot_request_makes_a_spot_node_and_a_guaranteed_one_does_not(local_ap
     assert local_api.node("b")["schedulingConfig"] == {}
 
 
-def test_without_capacity_a_request_waits_until_there_is_some(full):
+def test_a_request_waits_for_capacity(full):
     ask(full)
     assert full.get(f"{PATH}/qr")["state"]["state"] in ("CREATING", "WAITING_FOR_RESOURCES")
     reaches(full, "WAITING_FOR_RESOURCES")
@@ -127,7 +131,7 @@ def test_without_capacity_a_request_waits_until_there_is_some(full):
     reaches(full, "ACTIVE")
 
 
-def test_all_slices_come_or_none(full):
+def test_slices_are_created_all_or_none(full):
     full.ended(full.delete("other"))
     ask(full, "qr", slices(3))
 
@@ -138,21 +142,21 @@ def test_all_slices_come_or_none(full):
 
 
 @pytest.mark.parametrize("policy", ["validUntilDuration", "validUntilTime", "validInterval"])
-def test_a_request_that_gets_no_capacity_in_time_fails(full, policy):
+def test_a_request_without_capacity_fails_when_it_expires(full, policy):
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
     value = {"validUntilDuration": "0.3s", "validInterval": {"endTime": soon}}.get(policy, soon)
     ask(full, queueingPolicy={policy: value})
 
-    told = reaches(full, "FAILED")
+    reply = reaches(full, "FAILED")
 
-    assert told["queueingPolicy"] == {policy: value}
-    assert "no capacity was available before" in told["state"]["failedData"]["error"]["message"]
+    assert reply["queueingPolicy"] == {policy: value}
+    assert "no capacity was available before" in reply["state"]["failedData"]["error"]["message"]
     full.ended(full.delete("other"))
     assert full.get("locations/-/nodes") == {}
     assert state_of(full) == "FAILED"
 
 
-def test_a_request_that_may_not_begin_yet_is_accepted_and_begins_in_time(local_api):
+def test_a_request_with_a_later_start_is_accepted_and_starts_then(local_api):
     ask(local_api, queueingPolicy={"validAfterDuration": "0.4s"})
 
     assert reaches(local_api, "ACCEPTED")["state"]["acceptedData"] == {}
@@ -160,20 +164,20 @@ def test_a_request_that_may_not_begin_yet_is_accepted_and_begins_in_time(local_a
     reaches(local_api, "ACTIVE")
 
 
-def test_a_preempted_node_suspends_its_request_for_good(local_api):
+def test_a_preempted_node_suspends_its_request(local_api):
     ask(local_api, spot={})
     reaches(local_api, "ACTIVE")
     starts = list(local_api.machines.starts)
 
     preempt(local_api)
 
-    told = reaches(local_api, "SUSPENDED")
-    assert told["state"]["stateInitiator"] == "SERVICE"
+    reply = reaches(local_api, "SUSPENDED")
+    assert reply["state"]["stateInitiator"] == "SERVICE"
     assert local_api.node("one")["state"] == "PREEMPTED"
     assert local_api.machines.starts == starts
 
 
-def test_with_one_slice_preempted_the_others_go_too(local_api):
+def test_a_preempted_slice_preempts_the_others(local_api):
     ask(local_api, "qr", slices(3, nodeIdPrefix="s"), spot={})
     reaches(local_api, "ACTIVE")
 
@@ -194,7 +198,7 @@ def test_a_request_whose_node_the_user_deletes_is_suspended_by_the_user(local_ap
     assert reaches(local_api, "SUSPENDED")["state"]["stateInitiator"] == "USER"
 
 
-def test_an_active_request_is_deleted_only_by_force(local_api):
+def test_deleting_an_active_request_needs_force(local_api):
     ask(local_api)
     reaches(local_api, "ACTIVE")
 
@@ -210,7 +214,7 @@ def test_an_active_request_is_deleted_only_by_force(local_api):
     assert local_api.machines.specs == {}
 
 
-def test_a_suspended_request_takes_its_dead_node_along(local_api):
+def test_deleting_a_suspended_request_deletes_its_node(local_api):
     ask(local_api)
     reaches(local_api, "ACTIVE")
     preempt(local_api)
@@ -231,23 +235,23 @@ def test_a_waiting_request_has_no_nodes_and_can_be_deleted(full):
     assert full.call("GET", f"{PATH}/qr").status_code == 404
 
 
-def test_a_request_that_is_being_deleted_says_so(local_api):
+def test_a_request_in_deletion_is_deleting(local_api):
     local_api.machines.hold = threading.Event()
     ask(local_api)
     reaches(local_api, "PROVISIONING")
     operation = delete(local_api, force="true").json()
 
-    told = local_api.get(f"{PATH}/qr")["state"]
+    reply = local_api.get(f"{PATH}/qr")["state"]
     again = delete(local_api, force="true")
 
-    assert told == {"state": "DELETING", "stateInitiator": "USER", "deletingData": {}}
+    assert reply == {"state": "DELETING", "stateInitiator": "USER", "deletingData": {}}
     assert again.json()["error"]["status"] == "FAILED_PRECONDITION"
     local_api.machines.hold.set()
     assert "response" in local_api.ended(operation)
     assert local_api.machines.specs == {}
 
 
-def test_a_delete_whose_machines_stay_fails_and_can_be_said_again(local_api):
+def test_a_delete_that_cannot_delete_machines_fails_and_can_be_repeated(local_api):
     ask(local_api)
     reaches(local_api, "ACTIVE")
     local_api.machines.refuse = {"delete": 1}
@@ -259,18 +263,18 @@ def test_a_delete_whose_machines_stay_fails_and_can_be_said_again(local_api):
     assert "response" in local_api.ended(delete(local_api).json())
 
 
-def test_a_request_with_a_machine_that_does_not_start_fails_and_leaves_no_node(local_api):
+def test_a_request_whose_machine_fails_to_start_fails_and_leaves_no_node(local_api):
     local_api.machines.refuse = {"start": 1}
 
     ask(local_api, "qr", slices(2))
 
-    told = reaches(local_api, "FAILED")
-    assert "would not start" in told["state"]["failedData"]["error"]["message"]
+    reply = reaches(local_api, "FAILED")
+    assert "would not start" in reply["state"]["failedData"]["error"]["message"]
     assert local_api.get("locations/-/nodes") == {}
     assert local_api.machines.specs == {}
 
 
-def test_a_reset_boots_the_machines_anew(local_api):
+def test_a_reset_reboots_the_machines(local_api):
     ask(local_api)
     reaches(local_api, "ACTIVE")
     machines = sorted(local_api.machines.specs)
@@ -307,7 +311,7 @@ def test_the_same_request_id_twice_makes_one_request(local_api):
     assert delete(local_api, **gone).json()["name"] == delete(local_api, **gone).json()["name"]
 
 
-def test_requests_are_listed_in_pages_over_all_zones_with_those_out_of_reach(local_api):
+def test_requests_of_all_zones_are_listed_in_pages_and_unreachable_zones_named(local_api):
     for name in ("a", "b", "c"):
         ask(local_api, name, spec(f"node-{name}"))
         reaches(local_api, "ACTIVE", name)
@@ -329,7 +333,7 @@ def test_a_taken_name_of_a_request_or_node_is_refused(local_api):
     assert post(local_api, "other", spec("one")).status_code == 409
 
 
-def test_a_node_s_name_taken_while_its_request_waited_fails_the_request(local_api):
+def test_a_request_fails_if_its_nodes_name_is_taken_while_it_waits(local_api):
     ask(local_api, queueingPolicy={"validAfterDuration": "0.5s"})
     local_api.ready("one")
 
@@ -339,7 +343,7 @@ def test_a_node_s_name_taken_while_its_request_waited_fails_the_request(local_ap
     assert local_api.node("one")["state"] == "READY"
 
 
-def test_requests_go_on_where_a_stopped_server_left_them(local_api):
+def test_requests_resume_after_a_restart(local_api):
     local_api.machines.hold = threading.Event()
     ask(local_api, "qr", slices(2, nodeIdPrefix="s"))
     ask(local_api, "late", spec("late"), queueingPolicy={"validAfterDuration": "1s"})
@@ -363,31 +367,25 @@ NODE_SPEC = "queuedResource.tpu.nodeSpec"
     ("body", "field"),
     [
         ({}, NODE_SPEC),
-        ({"tpu": {"nodeSpec": [spec()]}, "colour": "red"}, "queuedResource"),
-        ({"tpu": {"nodeSpec": [{**spec(), "parent": "projects/p"}]}}, f"{NODE_SPEC}[0].parent"),
-        ({"tpu": {"nodeSpec": [spec("")]}}, f"{NODE_SPEC}[0].nodeId"),
-        ({"tpu": {"nodeSpec": [spec(), spec()]}}, NODE_SPEC),
+        (body_of(colour="red"), "queuedResource"),
+        (body_of({**spec(), "parent": "projects/p"}), f"{NODE_SPEC}[0].parent"),
+        (body_of(spec("")), f"{NODE_SPEC}[0].nodeId"),
+        (body_of(spec(), spec()), NODE_SPEC),
+        (body_of(slices(1)), f"{NODE_SPEC}[0].multisliceParams.nodeCount"),
+        (body_of({**slices(2), "nodeId": "one"}), f"{NODE_SPEC}[0].nodeId"),
+        (body_of(spec(acceleratorType="v4-7")), "node.acceleratorType"),
+        (body_of(spot={}, guaranteed={}), "queuedResource.spot"),
         (
-            {"tpu": {"nodeSpec": [slices(1)]}},
-            f"{NODE_SPEC}[0].multisliceParams.nodeCount",
-        ),
-        ({"tpu": {"nodeSpec": [{**slices(2), "nodeId": "one"}]}}, f"{NODE_SPEC}[0].nodeId"),
-        ({"tpu": {"nodeSpec": [spec(acceleratorType="v4-7")]}}, "node.acceleratorType"),
-        ({"tpu": {"nodeSpec": [spec()]}, "spot": {}, "guaranteed": {}}, "queuedResource.spot"),
-        (
-            {"tpu": {"nodeSpec": [spec()]}, "queueingPolicy": {"validUntilDuration": "1h"}},
+            body_of(queueingPolicy={"validUntilDuration": "1h"}),
             "queuedResource.queueingPolicy.validUntilDuration",
         ),
         (
-            {
-                "tpu": {"nodeSpec": [spec()]},
-                "queueingPolicy": {"validUntilDuration": "1s", "validAfterDuration": "1s"},
-            },
+            body_of(queueingPolicy={"validUntilDuration": "1s", "validAfterDuration": "1s"}),
             "queuedResource.queueingPolicy",
         ),
     ],
 )
-def test_a_wrong_field_is_named(local_api, body, field):
+def test_an_invalid_field_is_named(local_api, body, field):
     answer = local_api.call("POST", PATH, body, queuedResourceId="qr")
 
     assert answer.status_code == 400
@@ -397,8 +395,6 @@ def test_a_wrong_field_is_named(local_api, body, field):
 
 
 @pytest.mark.parametrize("query", [{}, {"queuedResourceId": "qr", "requestId": "again"}])
-def test_a_request_without_a_name_or_with_an_id_that_is_no_uuid_is_refused(local_api, query):
-    body = {"tpu": {"nodeSpec": [spec()]}}
-
-    assert local_api.call("POST", PATH, body, **query).status_code == 400
+def test_a_request_without_a_name_or_with_an_invalid_id_is_refused(local_api, query):
+    assert local_api.call("POST", PATH, body_of(), **query).status_code == 400
     assert local_api.get(PATH) == {}

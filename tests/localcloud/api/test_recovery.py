@@ -1,4 +1,4 @@
-"""A server that was killed or stopped: the next one knows every machine and loses none."""
+"""After a kill or stop, the next server finds all machines and resumes their operations."""
 
 import json
 import random
@@ -20,7 +20,7 @@ from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
 ROOT = Path(__file__).parents[3]
 
 
-def test_nodes_operations_and_addresses_outlive_the_server(local_api):
+def test_nodes_operations_and_addresses_survive_a_restart(local_api):
     node = local_api.ready("one")
     operations = local_api.get("locations/-/operations")
     local_api.halt()
@@ -32,7 +32,7 @@ def test_nodes_operations_and_addresses_outlive_the_server(local_api):
     assert local_api.ready("two")["networkEndpoints"][0]["ipAddress"] == "10.77.0.3"
 
 
-def test_a_ready_node_whose_machines_died_with_the_computer_is_started_again(local_api):
+def test_a_ready_node_is_restarted_after_a_reboot_of_the_computer(local_api):
     local_api.ready("one")
     local_api.halt()
     local_api.machines.power_fails()
@@ -47,7 +47,7 @@ def test_a_ready_node_whose_machines_died_with_the_computer_is_started_again(loc
     assert local_api.machines.running == set(local_api.machines.specs)
 
 
-def test_a_node_that_cannot_be_started_again_says_so_and_is_tried_at_the_next_start(local_api):
+def test_a_node_that_cannot_be_restarted_is_retried_at_the_next_start(local_api):
     local_api.ready("one")
     local_api.halt()
     local_api.machines.power_fails()
@@ -62,7 +62,7 @@ def test_a_node_that_cannot_be_started_again_says_so_and_is_tried_at_the_next_st
     assert "healthDescription" not in local_api.state_is("one", "READY")
 
 
-def test_a_preempted_node_is_not_started_again(local_api):
+def test_a_preempted_node_is_not_restarted(local_api):
     local_api.ready("one")
     local_api.call("POST", "/_localcloud/nodes/one:preempt")
     local_api.halt()
@@ -74,7 +74,7 @@ def test_a_preempted_node_is_not_started_again(local_api):
     assert local_api.machines.starts == starts
 
 
-def test_a_preemption_that_was_cut_short_is_finished(local_api):
+def test_an_interrupted_preemption_is_completed(local_api):
     local_api.ready("one")
     local_api.machines.refuse = {"delete": 1}
     local_api.call("POST", "/_localcloud/nodes/one:preempt")
@@ -86,7 +86,7 @@ def test_a_preemption_that_was_cut_short_is_finished(local_api):
     assert local_api.node("one")["state"] == "PREEMPTED"
 
 
-def test_machines_that_no_node_knows_are_swept_at_the_start(local_api):
+def test_machines_of_no_node_are_deleted_at_the_start(local_api):
     local_api.ready("one")
     local_api.halt()
     known = set(local_api.machines.specs)
@@ -99,7 +99,7 @@ def test_machines_that_no_node_knows_are_swept_at_the_start(local_api):
     assert "t1v-n-stray-w-0" in local_api.log()
 
 
-def test_a_stop_in_the_middle_of_a_creation_leaves_it_to_the_next_start(local_api):
+def test_a_creation_interrupted_by_a_stop_resumes_at_the_next_start(local_api):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one", acceleratorType="v4-64")
     assert local_api.machines.reached_hold.wait(20)
@@ -115,7 +115,7 @@ def test_a_stop_in_the_middle_of_a_creation_leaves_it_to_the_next_start(local_ap
     assert len(local_api.ended(operation)["response"]["networkEndpoints"]) == 8
 
 
-def test_a_reset_that_a_stopped_server_left_boots_every_machine(local_api):
+def test_an_interrupted_reset_reboots_every_machine(local_api):
     path = f"locations/{ZONE}/queuedResources"
     node = {**NODE, "acceleratorType": "v4-64"}
     spec = {"parent": f"projects/local-fleet/locations/{ZONE}", "nodeId": "one", "node": node}
@@ -138,7 +138,7 @@ def test_a_reset_that_a_stopped_server_left_boots_every_machine(local_api):
     assert local_api.machines.running == set(local_api.machines.specs)
 
 
-def test_a_state_of_the_first_version_is_brought_up_to_date(local_api):
+def test_a_database_of_the_first_version_is_migrated(local_api):
     local_api.halt()
     file = local_api.state / "state.sqlite"
     for left in local_api.state.glob("state.sqlite*"):
@@ -158,12 +158,12 @@ def test_a_state_of_the_first_version_is_brought_up_to_date(local_api):
 
     local_api.boot()
 
-    (told,) = local_api.get("/_localcloud/status")["nodes"]
-    assert (told["name"], told["state"]) == ("old", "READY")
-    assert [worker["alive"] for worker in told["workers"]] == [True]
+    (reply,) = local_api.get("/_localcloud/status")["nodes"]
+    assert (reply["name"], reply["state"]) == ("old", "READY")
+    assert [worker["alive"] for worker in reply["workers"]] == [True]
 
 
-def test_a_state_of_another_version_is_refused_in_words(local_api):
+def test_a_database_of_a_newer_version_is_refused(local_api):
     local_api.halt()
     connection = sqlite3.connect(local_api.state / "state.sqlite")
     connection.execute("PRAGMA user_version=99")
@@ -180,7 +180,7 @@ def free_port() -> int:
 
 
 class Killable(LocalApi):
-    """The server as a process, which can be killed; the client is the same."""
+    """The server as a process, which can be killed; with the same client."""
 
     delay = 0.15
 
@@ -222,13 +222,13 @@ def killable(tmp_path):
     api.halt()
 
 
-def test_a_server_ends_on_sigterm_with_code_0(killable):
+def test_a_server_exits_with_0_on_sigterm(killable):
     killable.process.terminate()
 
     assert killable.process.wait(20) == 0
 
 
-def test_a_creation_cut_short_by_sigkill_goes_on_at_the_next_start(killable):
+def test_a_creation_interrupted_by_sigkill_resumes_at_the_next_start(killable):
     operation = killable.create("one", acceleratorType="v4-64")
     wait_for(lambda: killable.machine_states() or None)
     killable.kill()
@@ -241,7 +241,7 @@ def test_a_creation_cut_short_by_sigkill_goes_on_at_the_next_start(killable):
     assert list(killable.machine_states().values()) == [True] * 8
 
 
-def test_a_deletion_cut_short_by_sigkill_is_finished_at_the_next_start(killable):
+def test_a_deletion_interrupted_by_sigkill_completes_at_the_next_start(killable):
     killable.ready("one", acceleratorType="v4-64")
     operation = killable.delete("one")
     wait_for(lambda: len(killable.machine_states()) < 8 or None)
@@ -253,7 +253,7 @@ def test_a_deletion_cut_short_by_sigkill_is_finished_at_the_next_start(killable)
     assert killable.machine_states() == {}
 
 
-def test_kills_at_any_moment_lose_and_double_nothing(killable):
+def test_a_kill_at_any_moment_loses_and_duplicates_nothing(killable):
     moments = random.Random(20261121)  # noqa: S311 - reproducible, not secret
     operations = []
     for number in range(4):
@@ -274,7 +274,7 @@ def test_kills_at_any_moment_lose_and_double_nothing(killable):
     assert list(killable.machine_states().values()) == [True] * 6
 
 
-def test_kills_at_any_moment_of_a_queued_resource_s_life_lose_and_double_nothing(killable):
+def test_a_kill_at_any_moment_loses_and_duplicates_no_queued_resource(killable):
     moments = random.Random(20261122)  # noqa: S311 - reproducible, not secret
     path = f"locations/{ZONE}/queuedResources"
     spec = {
@@ -330,7 +330,7 @@ def assert_nothing_is_leaked_or_doubled(killable):
         assert running == expected[node["state"]], node
 
 
-# What a person may ask for of a node, by the state that it is seen in.
+# The possible requests for a node, by its observed state.
 _DEMANDS = {
     None: ("create",),
     "READY": ("delete", "preempt", "warn", "stop", "maintain", "power off"),
@@ -359,7 +359,7 @@ def demand(killable, node_id, verb):
         ),
         "power off": ("POST", f"{fault}:powerOff", {}),
     }
-    # A refusal is an answer as well: the state may have changed since it was seen.
+    # An error is acceptable too: the state may have changed since it was observed.
     killable.call(*calls[verb])
 
 
@@ -367,7 +367,7 @@ ONE_WORKER = {**NODE, "acceleratorType": "v4-8"}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_kills_at_random_moments_of_several_nodes_lives_leak_and_double_nothing(killable, seed):
+def test_random_kills_leak_and_duplicate_no_machine(killable, seed):
     chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
     names = ("a", "b", "c")
     for _ in range(5):
@@ -390,7 +390,7 @@ def test_kills_at_random_moments_of_several_nodes_lives_leak_and_double_nothing(
         return not (status["operations"] or announced or held or moving) or None
 
     wait_for(settled)
-    # Only a machine that was let die on purpose may be off until the next start.
+    # Only a machine that was powered off on purpose may be off until the next start.
     killable.kill()
     killable.boot()
     wait_for(settled)

@@ -1,5 +1,6 @@
-"""Google's discovery document and this cloud: the same methods, the same parameters, the same
-fields. Every other test's answers are held against it too, by ``LocalApi.call``.
+"""The cloud has the methods, parameters and fields of Google's discovery document.
+
+``LocalApi.call`` checks the answers of all other tests against it, too.
 """
 
 import re
@@ -29,7 +30,7 @@ def routes(api):
     return {it.name: it for it in api.server.routes if it.template.startswith("/v2/")}
 
 
-def test_every_method_of_version_2_is_answered_with_its_verb_path_and_parameters(local_api):
+def test_every_v2_method_has_the_documented_verb_path_and_parameters(local_api):
     mine = routes(local_api)
 
     for method in google_schema.methods("v2"):
@@ -39,7 +40,7 @@ def test_every_method_of_version_2_is_answered_with_its_verb_path_and_parameters
         assert (route.verb, frozenset(route.query)) == (method.verb, method.query), method.name
 
 
-def test_every_method_of_version_2_has_an_answer_that_the_document_allows(local_api):
+def test_every_v2_methods_answer_matches_the_document(local_api):
     here = f"locations/{ZONE}"
     spec = {"parent": f"projects/local-fleet/{here}", "nodeId": "queued", "node": SMALL}
     calls = (
@@ -92,7 +93,7 @@ def name_of_last(api):
     return api.get("locations/-/operations")["operations"][-1]["name"]
 
 
-def test_a_node_of_the_document_s_shape_passes():
+def test_a_valid_node_passes_the_schema_check():
     check_message(NODE, "Node", "v2", "node")
 
 
@@ -114,18 +115,18 @@ def test_a_node_of_the_document_s_shape_passes():
         ({"schedulingConfig": {"cheap": True}}, "SchedulingConfig has no cheap"),
     ],
 )
-def test_a_node_of_another_shape_is_found_out(change, complaint):
+def test_an_invalid_node_fails_the_schema_check(change, complaint):
     with pytest.raises(SchemaError, match=re.escape(complaint)):
         check_message({**NODE, **change}, "Node", "v2", "node")
 
 
-def test_a_field_that_is_missing_is_found_out():
+def test_a_missing_field_fails_the_schema_check():
     with pytest.raises(SchemaError, match="a Node without state"):
         check_message({key: NODE[key] for key in NODE if key != "state"}, "Node", "v2", "node")
 
 
 @pytest.mark.parametrize("end", [{}, {"response": {}, "error": {}}])
-def test_an_operation_that_is_done_has_either_response_or_error(end):
+def test_a_done_operation_has_either_a_response_or_an_error(end):
     metadata = {"@type": "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata"}
     operation = {"name": "o", "metadata": metadata, "done": True, **end}
 

@@ -1,4 +1,4 @@
-"""Faults of single workers, and how guests go off: asked for, told, cleared."""
+"""Faults of single workers, and shutdown of guests."""
 
 import time
 
@@ -24,20 +24,20 @@ def becomes(api, expected):
 
 
 @pytest.mark.parametrize("fault", ["hang", "cut", "full-disk"])
-def test_a_worker_in_trouble_is_told_while_its_node_stays_as_it_was(local_api, fault):
+def test_a_workers_fault_is_listed_and_its_node_stays_ready(local_api, fault):
     before = local_api.ready("pod")
 
     answer = post(local_api, "nodes/pod:inject", workerIds=["1"], fault=fault)
 
     assert answer.json() == {"workers": ["pod-w1"]}
-    told = {"worker": "pod-w1", "zone": ZONE, "faults": [fault]}
-    assert local_api.get("/_localcloud/workerFaults") == {"workers": [told]}
+    reply = {"worker": "pod-w1", "zone": ZONE, "faults": [fault]}
+    assert local_api.get("/_localcloud/workerFaults") == {"workers": [reply]}
     assert local_api.node("pod") == before
     post(local_api, "nodes/pod:clear", workerIds=["1"], fault=fault)
     assert local_api.get("/_localcloud/workerFaults") == {"workers": []}
 
 
-def test_clear_ends_the_faults_and_the_troubles_of_every_machine(local_api):
+def test_clear_ends_the_faults_of_calls_and_machines(local_api):
     local_api.ready("pod")
     post(local_api, "nodes/pod:inject", fault="hang")
     post(local_api, f"locations/{ZONE}/nodes/pod:inject", workerIds=["0"], fault="cut")
@@ -50,22 +50,22 @@ def test_clear_ends_the_faults_and_the_troubles_of_every_machine(local_api):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "output"),
     [
         ({"fault": "fire"}, "not one of hang, cut, full-disk"),
         ({"fault": "hang", "workerIds": ["7"]}, "has no worker '7'; it has 0, 1"),
     ],
 )
-def test_what_no_worker_can_suffer_is_refused(local_api, body, said):
+def test_an_invalid_fault_of_a_worker_is_refused(local_api, body, output):
     local_api.ready("pod")
 
     answer = post(local_api, "nodes/pod:inject", **body)
 
     assert answer.status_code == 400
-    assert said in answer.json()["error"]["message"]
+    assert output in answer.json()["error"]["message"]
 
 
-def test_a_worker_that_dies_leaves_its_node_ready_and_boots_again_when_told(local_api):
+def test_a_powered_off_worker_leaves_its_node_ready_and_can_boot_again(local_api):
     before = local_api.ready("pod")
 
     post(local_api, "nodes/pod:powerOff", workerIds=["1"])
@@ -78,7 +78,7 @@ def test_a_worker_that_dies_leaves_its_node_ready_and_boots_again_when_told(loca
     becomes(local_api, [True, True])
 
 
-def test_a_preempted_node_has_no_workers_to_fail(local_api):
+def test_faults_of_a_preempted_nodes_workers_are_refused(local_api):
     local_api.ready("pod")
     post(local_api, "nodes/pod:preempt")
 
@@ -87,7 +87,7 @@ def test_a_preempted_node_has_no_workers_to_fail(local_api):
     assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
 
 
-def test_a_late_worker_boots_after_its_node_is_ready_and_only_once_late(local_api):
+def test_a_late_worker_boots_after_its_node_is_ready_and_only_once(local_api):
     late = {"worker": "pod-w1", "delaySeconds": 0.4, "times": 1}
     post(local_api, "faults", late=[late])
 
@@ -102,7 +102,7 @@ def test_a_late_worker_boots_after_its_node_is_ready_and_only_once_late(local_ap
     assert alive(local_api) == [True, True]
 
 
-def test_a_node_that_is_deleted_before_its_late_worker_boots_leaves_nothing(local_api):
+def test_deleting_a_node_cancels_the_boot_of_its_late_worker(local_api):
     post(local_api, "faults", late=[{"worker": "pod-w0", "delaySeconds": 0.1}])
     local_api.ready("pod")
 
@@ -112,7 +112,7 @@ def test_a_node_that_is_deleted_before_its_late_worker_boots_leaves_nothing(loca
     assert local_api.machines.specs == {}
 
 
-def test_a_late_worker_of_a_killed_server_boots_with_the_next(local_api):
+def test_a_late_worker_boots_at_a_restart_of_the_server(local_api):
     post(local_api, "faults", late=[{"worker": "pod-w0", "delaySeconds": 3600}])
     local_api.ready("pod")
     local_api.halt()
@@ -123,7 +123,7 @@ def test_a_late_worker_of_a_killed_server_boots_with_the_next(local_api):
     assert alive(local_api) == [True, True]
 
 
-def test_a_stop_lets_the_guest_shut_down_first(local_api):
+def test_a_stop_shuts_the_guest_down_first(local_api):
     local_api.ready("one", acceleratorType="v4-8")
 
     local_api.ended(local_api.call("POST", f"locations/{ZONE}/nodes/one:stop", {}).json())
@@ -133,7 +133,7 @@ def test_a_stop_lets_the_guest_shut_down_first(local_api):
     )
 
 
-def test_a_guest_that_does_not_shut_down_is_switched_off(local_api, monkeypatch):
+def test_a_guest_that_does_not_shut_down_is_powered_off(local_api, monkeypatch):
     monkeypatch.setattr(lifecycle, "SHUTDOWN_S", 0.3)
     local_api.ready("one", acceleratorType="v4-8")
     local_api.machines.deaf = set(local_api.machines.specs)
@@ -144,7 +144,7 @@ def test_a_guest_that_does_not_shut_down_is_switched_off(local_api, monkeypatch)
     assert local_api.machines.running == set()
 
 
-def test_a_stop_that_waits_for_its_guest_is_left_to_the_next_server(local_api):
+def test_an_interrupted_stop_resumes_after_a_restart(local_api):
     local_api.ready("one", acceleratorType="v4-8")
     local_api.machines.deaf = set(local_api.machines.specs)
     operation = local_api.call("POST", f"locations/{ZONE}/nodes/one:stop", {}).json()
@@ -167,7 +167,7 @@ def test_an_announced_preemption_shuts_the_guests_down_while_the_node_is_ready(l
     assert set(local_api.machines.shut_downs) == set(local_api.machines.specs)
 
 
-def test_an_announced_preemption_outlives_the_server_and_its_machines_are_not_revived(local_api):
+def test_machines_of_an_announced_preemption_are_not_restarted_by_the_next_server(local_api):
     local_api.ready("pod")
     post(local_api, "nodes/pod:preempt", warningSeconds=3600)
     becomes(local_api, [False, False])
@@ -181,7 +181,9 @@ def test_an_announced_preemption_outlives_the_server_and_its_machines_are_not_re
     assert "preemptTime" in local_api.get("/_localcloud/status")["nodes"][0]
 
 
-def test_a_machine_that_cannot_be_swept_away_stops_no_start_and_goes_later(local_api, monkeypatch):
+def test_an_unknown_machine_that_cannot_be_deleted_is_retried_after_the_start(
+    local_api, monkeypatch
+):
     monkeypatch.setattr(lifecycle, "SWEEP_AGAIN_S", 0.05)
     local_api.ready("pod")
     local_api.halt()
@@ -198,7 +200,7 @@ def test_a_machine_that_cannot_be_swept_away_stops_no_start_and_goes_later(local
     assert "would not delete" in local_api.log()
 
 
-def test_a_sweep_that_fails_in_another_way_stops_no_start_either(local_api, monkeypatch):
+def test_a_failing_sweep_does_not_prevent_the_start(local_api, monkeypatch):
     local_api.ready("pod")
     local_api.halt()
 

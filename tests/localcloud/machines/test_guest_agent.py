@@ -1,4 +1,4 @@
-"""The guest agent: accounts and keys follow the metadata, and a person's own keys stay."""
+"""The guest agent: accounts and keys follow the metadata, and users' own keys stay."""
 
 import getpass
 import http.server
@@ -10,35 +10,35 @@ import pytest
 from localcloud.machines.guest import agent, install
 
 
-def told(node: str = "", project: str = "", **attributes: str) -> dict:
-    """Return metadata as the server tells them."""
+def reply(node: str = "", project: str = "", **attributes: str) -> dict:
+    """Return metadata as the server returns them."""
     return {
         "instance": {"attributes": {"ssh-keys": node, **attributes}},
         "project": {"attributes": {"ssh-keys": project}},
     }
 
 
-def test_each_line_of_ssh_keys_names_a_user_and_a_key():
+def test_each_line_of_ssh_keys_has_a_user_and_a_key():
     keys = agent.login_keys("ada:ssh-ed25519 AAAA a@b\nbob:ssh-rsa BBBB\nada:ssh-rsa CCCC")
     assert keys == {"ada": ["ssh-ed25519 AAAA a@b", "ssh-rsa CCCC"], "bob": ["ssh-rsa BBBB"]}
 
 
-def test_a_name_that_is_no_unix_user_is_passed_over():
+def test_an_invalid_user_name_is_skipped():
     assert agent.login_keys("../root:ssh-rsa A\n-x:ssh-rsa B\nno colon here\nada:") == {}
 
 
-def test_metadata_without_keys_gives_no_users():
+def test_metadata_without_keys_has_no_users():
     assert agent.wanted_keys({"instance": {"attributes": {}}, "project": {"attributes": {}}}) == {}
 
 
-def test_keys_of_the_project_count_unless_the_node_blocks_them():
-    both = told("ada:a", "ada:p\nbob:b")
+def test_project_keys_apply_unless_the_node_blocks_them():
+    both = reply("ada:a", "ada:p\nbob:b")
     assert agent.wanted_keys(both) == {"ada": ["a", "p"], "bob": ["b"]}
-    blocked = told("ada:a", "bob:b", **{"block-project-ssh-keys": "TRUE"})
+    blocked = reply("ada:a", "bob:b", **{"block-project-ssh-keys": "TRUE"})
     assert agent.wanted_keys(blocked) == {"ada": ["a"]}
 
 
-def test_a_person_s_own_keys_stay_and_the_metadata_s_are_replaced():
+def test_users_own_keys_stay_and_metadata_keys_are_replaced():
     before = ["ssh-rsa own", agent.MARK, "ssh-rsa old", "# mine", agent.MARK, "ssh-rsa older"]
     after = agent.merged(before, ["ssh-rsa new"])
     assert after == ["ssh-rsa own", "# mine", agent.MARK, "ssh-rsa new"]
@@ -47,12 +47,12 @@ def test_a_person_s_own_keys_stay_and_the_metadata_s_are_replaced():
 
 @pytest.fixture
 def home(tmp_path):
-    """A directory of homes with that of whoever runs this."""
+    """A directory of homes with that of the current user."""
     (tmp_path / getpass.getuser()).mkdir()
     return tmp_path
 
 
-def test_a_user_s_keys_are_written_once_and_taken_away_with_the_metadata_s(home):
+def test_a_users_keys_are_written_once_and_removed_with_the_metadata(home):
     me = getpass.getuser()
     file = home / me / ".ssh/authorized_keys"
 
@@ -64,7 +64,7 @@ def test_a_user_s_keys_are_written_once_and_taken_away_with_the_metadata_s(home)
     assert file.read_text() == ""
 
 
-def test_a_link_in_the_user_s_directory_leads_the_agent_nowhere(home, tmp_path):
+def test_the_agent_follows_no_link_in_a_users_directory(home, tmp_path):
     me = getpass.getuser()
     (home / me / ".ssh").mkdir()
     target = tmp_path / "target"
@@ -78,12 +78,12 @@ def test_a_link_in_the_user_s_directory_leads_the_agent_nowhere(home, tmp_path):
 
 @pytest.fixture
 def asked():
-    """A server that answers what is set and keeps what it was asked."""
+    """A server that gives set answers and records requests."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append((self.path, self.headers["Metadata-Flavor"]))
-            content = json.dumps(told("ada:a")).encode()
+            content = json.dumps(reply("ada:a")).encode()
             self.send_response(server.code)
             self.send_header("ETag", "e1")
             self.send_header("Content-Length", str(len(content)))
@@ -102,7 +102,7 @@ def asked():
     server.server_close()
 
 
-def test_the_agent_waits_for_metadata_other_than_those_it_knows(asked):
+def test_the_agent_waits_for_changed_metadata(asked):
     server, requests = asked
     place = f"127.0.0.1:{server.server_port}"
 
@@ -116,14 +116,14 @@ def test_the_agent_waits_for_metadata_other_than_those_it_knows(asked):
     assert "last_etag=e0" in path
 
 
-def test_a_refusal_is_an_error_and_no_answer(asked):
+def test_an_http_error_of_the_metadata_server_is_an_error(asked):
     server, _ = asked
     server.code = 403
     with pytest.raises(agent.http.client.HTTPException, match="403"):
         agent.next_metadata("0", f"127.0.0.1:{server.server_port}")
 
 
-def test_every_file_of_the_guest_s_part_is_installed_and_its_units_start_at_boot(tmp_path):
+def test_every_guest_file_is_installed_and_its_units_are_enabled(tmp_path):
     install.install(tmp_path)
     install.install(tmp_path)
 

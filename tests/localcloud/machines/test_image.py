@@ -18,7 +18,7 @@ DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 UBUNTU = {"ID": "ubuntu", "VERSION_CODENAME": "noble"}
 
 
-def test_a_debian_host_gives_debian_13_from_its_own_mirror():
+def test_a_debian_host_builds_debian_13_from_its_own_mirror():
     sources = [
         Source("http://mirror.example/debian/", "bookworm", "main"),
         Source("http://mirror.example/security/", "bookworm-security", "main"),
@@ -29,7 +29,7 @@ def test_a_debian_host_gives_debian_13_from_its_own_mirror():
     )
 
 
-def test_an_ubuntu_host_gives_its_own_release_with_universe_and_updates():
+def test_an_ubuntu_host_builds_its_own_release_with_universe_and_updates():
     sources = [
         Source("http://mirror.example/ubuntu/", "noble", "main"),
         Source("http://mirror.example/ubuntu/", "noble", "universe"),
@@ -47,12 +47,12 @@ def test_an_ubuntu_host_gives_its_own_release_with_universe_and_updates():
 
 
 @pytest.mark.parametrize("os_release", [{"ID": "fedora"}, DEBIAN])
-def test_a_host_without_a_usable_source_is_told_so(os_release):
+def test_a_host_without_a_usable_package_source_is_refused(os_release):
     with pytest.raises(CloudError, match="package source"):
         base_lines([Source("http://elsewhere.example/apt/", "stable", "main")], os_release)
 
 
-def test_proxies_and_validity_checks_of_the_host_reach_the_machines_and_nothing_else_does():
+def test_only_proxy_and_validity_settings_of_apt_are_copied():
     dump = "\n".join(
         [
             'Acquire "";',
@@ -81,17 +81,17 @@ def two_certificates(tmp_path):
     return pems
 
 
-def test_a_company_s_certificate_that_only_the_host_trusts_is_carried_over(two_certificates):
+def test_a_certificate_that_only_the_host_trusts_is_copied(two_certificates):
     public, company = two_certificates
     assert missing_certificates(public + company, public) == certificates(company)
 
 
-def test_nothing_is_carried_over_when_both_trust_the_same(two_certificates):
+def test_no_certificate_is_copied_if_both_trust_the_same(two_certificates):
     both = "".join(two_certificates)
     assert missing_certificates(both, both) == []
 
 
-def test_another_debian_is_made_on_a_debian_host_and_refused_elsewhere():
+def test_another_suite_is_built_only_on_a_debian_host():
     debian = [Source("http://mirror.example/debian/", "bookworm", "main")]
     ubuntu = [Source("http://mirror.example/ubuntu/", "noble", "main")]
     assert base_lines(debian, DEBIAN, "bullseye") == (
@@ -103,12 +103,12 @@ def test_another_debian_is_made_on_a_debian_host_and_refused_elsewhere():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
-def test_a_temporary_directory_of_this_host_is_not_looked_for_inside_an_image(monkeypatch):
+def test_commands_inside_an_image_do_not_get_the_hosts_tmpdir(monkeypatch):
     monkeypatch.setenv("TMPDIR", "/of-this-host-alone")
     inside(Path("/"), "sh", "-c", 'test -z "$TMPDIR" && made=$(mktemp -d) && rmdir $made')
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
-def test_a_command_that_fails_inside_an_image_is_named_with_its_last_words():
+def test_an_error_inside_an_image_has_the_command_and_its_output():
     with pytest.raises(CloudError, match=r"sh -c .* failed\. .*\nno room left"):
         inside(Path("/"), "sh", "-c", "echo no room left >&2; exit 1")

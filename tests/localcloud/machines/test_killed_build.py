@@ -1,4 +1,4 @@
-"""A build that is killed, by real processes and mounts: nothing goes on, a directory is left."""
+"""A killed build, with real processes and mounts, leaves only a directory."""
 
 import os
 import subprocess
@@ -18,14 +18,14 @@ subprocess.run([*image.LEASH, "sh", "-c", sys.argv[1], sys.argv[2]])
 """
 
 
-def until(true, seconds: float = 30) -> bool:
+def until(is_true, seconds: float = 30) -> bool:
     deadline = time.monotonic() + seconds
-    while not (found := true()) and time.monotonic() < deadline:
+    while not (found := is_true()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return bool(found)
 
 
-def test_what_a_killed_build_had_started_and_mounted_goes_with_it(tmp_path: Path):
+def test_a_killed_build_leaves_no_process_and_no_mount(tmp_path: Path):
     tree = tmp_path / "trixie-0123456789ab.partial-7"
     (tree / "proc").mkdir(parents=True)
     work = f"mount -t tmpfs mine {tree}/proc && touch {tree}/mounted; sleep 1000 & wait"
@@ -33,7 +33,7 @@ def test_what_a_killed_build_had_started_and_mounted_goes_with_it(tmp_path: Path
     try:
         assert until((tree / "mounted").exists)
         assert processes.with_argument(str(tree))
-        assert mounts.below(tree) == []  # this host sees none of its mounts
+        assert mounts.below(tree) == []  # its mounts are private
     finally:
         builder.kill()
         builder.wait()

@@ -1,4 +1,4 @@
-"""A machine's file systems, by real mounts."""
+"""A machine's file systems, with real mounts."""
 
 import os
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         mounts.unmount_below(tmp_path)
 
 
-def test_a_machine_s_disk_has_its_own_size_and_takes_little_of_the_host_s(disk: Path):
+def test_a_machines_disk_has_its_own_size_and_is_sparse(disk: Path):
     known = os.statvfs(disk)
     assert 0.9 < known.f_blocks * known.f_frsize / 2**30 <= 1.0
     assert disk.with_name("disk.ext4").stat().st_blocks * 512 < 100 << 20
 
 
-def test_what_a_machine_writes_is_not_cached_a_second_time_by_the_host(disk: Path):
+def test_a_machines_writes_are_not_cached_twice(disk: Path):
     number = disk.stat().st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     try:
@@ -35,7 +35,7 @@ def test_what_a_machine_writes_is_not_cached_a_second_time_by_the_host(disk: Pat
     assert (device / "loop/dio").read_text().strip() == "1"
 
 
-def test_a_disk_that_is_mounted_is_taken_as_it_is(disk: Path):
+def test_a_mounted_disk_is_reused(disk: Path):
     (disk / "kept").touch()
     assert mounts.disk(disk, gib=1) == disk
     assert (disk / "kept").exists()

@@ -21,23 +21,23 @@ subnets = st.integers(0, 127).map(lambda i: list(RANGE.subnets(new_prefix=22))[i
 
 
 @given(st.sets(subnets, max_size=127))
-def test_a_chosen_subnet_overlaps_nothing_that_is_in_use(taken):
+def test_the_chosen_subnet_overlaps_no_used_one(taken):
     chosen = free_subnet(taken)
     assert not any(chosen.overlaps(other) for other in taken)
     assert chosen.subnet_of(RANGE)
 
 
-def test_the_wanted_subnet_is_taken_if_it_is_free():
+def test_the_requested_subnet_is_used_if_it_is_free():
     wanted = IPv4Network("198.18.40.0/22")
     assert free_subnet([IPv4Network("198.18.0.0/22")], wanted) == wanted
 
 
-def test_another_subnet_is_taken_if_the_wanted_one_is_in_use():
+def test_another_subnet_is_used_if_the_requested_one_is_in_use():
     wanted = IPv4Network("198.18.40.0/22")
     assert free_subnet([IPv4Network("198.18.41.0/24")], wanted) == IPv4Network("198.18.0.0/22")
 
 
-def test_a_host_that_uses_the_whole_range_is_told_a_subnet_that_is_free(monkeypatch):
+def test_a_free_subnet_is_suggested_if_the_whole_range_is_in_use(monkeypatch):
     used = [RANGE, IPv4Network("10.0.0.0/16")]
     monkeypatch.setattr(network, "_routes", lambda: used)
     monkeypatch.setattr(network, "_present", lambda _place: None)
@@ -46,7 +46,7 @@ def test_a_host_that_uses_the_whole_range_is_told_a_subnet_that_is_free(monkeypa
     assert str(refused.value).endswith(" -m localcloud --name two up --subnet 10.1.0.0/22")
 
 
-def test_an_external_address_leads_to_its_machine_and_none_to_no_rule(tmp_path):
+def test_an_external_address_is_translated_to_its_machine(tmp_path):
     place = Place("x", tmp_path)
     pair = {IPv4Address("198.18.4.200"): IPv4Address("198.18.4.10")}
 
@@ -54,7 +54,7 @@ def test_an_external_address_leads_to_its_machine_and_none_to_no_rule(tmp_path):
     assert "dnat" not in outside_rules(place, {})
 
 
-def test_machines_never_get_the_gateway_s_or_the_broadcast_address(tmp_path):
+def test_machines_never_get_the_gateway_or_broadcast_address(tmp_path):
     network = Network(Place("x", tmp_path), IPv4Network("198.18.4.0/22"))
     addresses = network.machine_addresses()
     assert network.gateway not in addresses
@@ -63,7 +63,7 @@ def test_machines_never_get_the_gateway_s_or_the_broadcast_address(tmp_path):
     assert len(addresses) >= 1000
 
 
-def test_only_this_cloud_s_machines_are_led_to_its_metadata_server():
+def test_only_this_clouds_machines_reach_its_metadata_server():
     place = Place("one", Path("/clouds/one"))
     rules = metadata_rules(Network(place, IPv4Network("198.18.4.0/22")), 4711)
     assert f'iifname "{place.bridge}" ip daddr 169.254.169.254' in rules
@@ -71,7 +71,7 @@ def test_only_this_cloud_s_machines_are_led_to_its_metadata_server():
     assert place.nft_table in place.nft_metadata_table
 
 
-def test_a_machine_never_reaches_the_metadata_server_of_the_host():
+def test_a_machine_never_reaches_the_hosts_metadata_server():
     place = Place("one", Path("/clouds/one"))
     rules = nat_rules(place, IPv4Network("198.18.4.0/22"))
     assert f'iifname "{place.bridge}" ip daddr 169.254.0.0/16 drop' in rules

@@ -6,7 +6,7 @@ from localcloud.machines import processes
 
 
 def sleeper(mark: str, *, deaf: bool = False) -> subprocess.Popen:
-    """A process that carries ``mark``; a deaf one ignores TERM. Ends by itself after a minute."""
+    """Start a process with the argument ``mark``; a deaf one ignores TERM. It ends in a minute."""
     code = "import signal, sys, time\n"
     if deaf:
         code += "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -33,12 +33,12 @@ def test_a_process_that_ignores_term_is_killed_after_its_grace():
         assert process.wait(timeout=5) == -9
 
 
-def test_a_process_that_heeds_term_is_not_killed():
+def test_a_process_that_ends_on_term_is_not_killed():
     mark = f"--mark={uuid.uuid4()}"
     with sleeper(mark) as process:
         assert processes.end(mark, grace_s=10) == [process.pid]
         assert process.wait(timeout=5) == -15
 
 
-def test_ending_what_is_not_there_ends_nothing():
+def test_ending_a_missing_process_does_nothing():
     assert processes.end(f"--mark={uuid.uuid4()}") == []

@@ -1,4 +1,4 @@
-"""A data disk's file: it grows with its record and keeps what it holds."""
+"""A data disk's file grows with its record and keeps its content."""
 
 import json
 import shutil
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.skipif(
 
 
 def size(file: Path) -> int:
-    told = subprocess.run(["qemu-img", "info", "--output=json", file], capture_output=True,
+    reply = subprocess.run(["qemu-img", "info", "--output=json", file], capture_output=True,
                           check=True)  # fmt: skip
-    return json.loads(told.stdout)["virtual-size"]
+    return json.loads(reply.stdout)["virtual-size"]
 
 
-def test_a_disk_that_was_resized_is_larger_at_its_next_boot_and_never_smaller(tmp_path: Path):
+def test_a_resized_disk_grows_at_the_next_boot_and_never_shrinks(tmp_path: Path):
     file = tmp_path / "corpus.qcow2"
     qemu._make_disk(file, gib=10)
     qemu.grow(file, 12)

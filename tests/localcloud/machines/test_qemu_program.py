@@ -13,7 +13,7 @@ DEBIAN_13 = "QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)\nCopy
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QemuImage:
-    """An image on a Debian host without KVM, whose newer qemu is made by an empty command."""
+    """An image on a Debian host without KVM, whose newer qemu is an empty directory."""
 
     def make(tree: Path, command: list[str], say: object) -> None:
         assert f"{tree}.partial-" in " ".join(command)
@@ -28,19 +28,19 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QemuImage:
     return QemuImage(tmp_path / "trixie-0123456789ab")
 
 
-def host_has(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setattr(qemu_program, "host_version", lambda: told)
+def host_has(monkeypatch: pytest.MonkeyPatch, reply: str) -> None:
+    monkeypatch.setattr(qemu_program, "host_version", lambda: reply)
 
 
 @pytest.mark.parametrize(
-    ("told", "sound"),
+    ("reply", "sound"),
     [(DEBIAN_12, False), (DEBIAN_13, True), ("QEMU emulator version 9.2.1", False), ("", False)],
 )
-def test_a_qemu_is_sound_from_version_10_on(told: str, sound: bool):
-    assert qemu_program.is_sound(told) is sound
+def test_a_qemu_is_sound_from_version_10_on(reply: str, sound: bool):
+    assert qemu_program.is_sound(reply) is sound
 
 
-def test_a_newer_qemu_runs_by_its_own_loader_with_every_processor_feature(
+def test_a_newer_qemu_runs_with_its_own_loader_and_all_processor_features(
     made: QemuImage, monkeypatch: pytest.MonkeyPatch
 ):
     host_has(monkeypatch, DEBIAN_12)
@@ -50,7 +50,7 @@ def test_a_newer_qemu_runs_by_its_own_loader_with_every_processor_feature(
     assert command[-1] == "max"
 
 
-def test_a_host_with_a_sound_qemu_runs_its_own(made: QemuImage, monkeypatch: pytest.MonkeyPatch):
+def test_a_sound_host_qemu_is_used(made: QemuImage, monkeypatch: pytest.MonkeyPatch):
     host_has(monkeypatch, DEBIAN_13)
     qemu_program.ensure(made, print)
     assert not made.qemu.exists()
@@ -58,18 +58,18 @@ def test_a_host_with_a_sound_qemu_runs_its_own(made: QemuImage, monkeypatch: pyt
     assert qemu_program.command(made)[-1] == "max"
 
 
-def test_a_host_without_a_source_of_a_newer_one_is_told_and_gets_the_safer_processor(
+def test_an_old_qemu_without_a_newer_one_gets_a_warning_and_the_safer_processor(
     made: QemuImage, monkeypatch: pytest.MonkeyPatch
 ):
     host_has(monkeypatch, DEBIAN_12)
     monkeypatch.setattr(image, "sources", lambda: ("jammy", [], []))
-    said: list[str] = []
-    qemu_program.ensure(made, said.append)
-    assert "may fail" in said[-1]
+    output: list[str] = []
+    qemu_program.ensure(made, output.append)
+    assert "may fail" in output[-1]
     assert qemu_program.command(made)[-1] == "Nehalem"
 
 
-def test_with_kvm_the_host_s_own_runs_whatever_its_age(
+def test_with_kvm_the_hosts_qemu_is_used_at_any_age(
     made: QemuImage, monkeypatch: pytest.MonkeyPatch
 ):
     host_has(monkeypatch, DEBIAN_12)

@@ -1,4 +1,4 @@
-"""Asking a running qemu over its socket: answers are told from events and refusals."""
+"""Commands to a qemu over its socket: answers, events and errors."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ from localcloud.machines import qmp
 
 @pytest.fixture
 def qemu(tmp_path):
-    """A qemu's socket in a directory; it answers each command with the lines set for it."""
+    """A socket in a directory that answers each command with the lines set for it."""
     answers = {"qmp_capabilities": [{"return": {}}]}
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(tmp_path / qmp.SOCKET))
@@ -34,14 +34,14 @@ def qemu(tmp_path):
     listener.close()
 
 
-def test_an_answer_is_found_behind_the_events_that_came_before_it(qemu):
+def test_events_before_an_answer_are_skipped(qemu):
     directory, answers = qemu
     answers["query-status"] = [{"event": "STOP"}, {"return": {"status": "paused"}}]
 
     assert qmp.ask(directory, "query-status", 5.0) == {"status": "paused"}
 
 
-def test_a_refusal_is_an_error_with_qemu_s_words(qemu):
+def test_a_qemu_error_is_raised_with_its_message(qemu):
     directory, answers = qemu
     answers["cont"] = [{"error": {"desc": "not now"}}]
 
