@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+# Set before the library is imported, which reads it once: no test may contact the hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
 pytest.importorskip("datasets")
 
 from tests.train.bucket import NAME, emulated_bucket
 from train.config import ConfigError, DataConfig, DatasetConfig
 from train.corpus import prepare, read_meta, read_tokenizer
 from train.texts import CorpusError
-
-# No test may contact the hub.
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture
