@@ -51,7 +51,7 @@ def test_the_curve_is_the_one_that_train_plot_draws(tmp_path, steps):
     assert curve(read(path), "loss") == drawn
     heldout = [(r["step"], r["heldout_loss"]) for r in theirs if r.get("heldout_loss")]
     assert curve(read(path), "heldout_loss") == heldout
-    assert plot.MOST_POINTS == MOST_POINTS
+    assert plot.MAX_POINTS == MOST_POINTS
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=400), st.integers(1, 50))
