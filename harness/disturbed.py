@@ -131,7 +131,7 @@ class Disturbed:
 
     def record(self) -> dict:
         """Return the record from the bucket."""
-        from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import (
+        from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
             record_store,
         )
 

@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
     Bucket,
     BucketUrl,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import record_store
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import record_store
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 
 from harness.scripted_api import Say, error

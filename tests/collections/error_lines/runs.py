@@ -25,9 +25,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     command_words,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import Exit
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import end_state
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import end_state
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     attempt_text,
+    launch_verdict,
     wait_outcome,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
@@ -43,7 +44,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep impor
     read_sweep,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values import parse_env
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import launch_verdict
 
 from harness.scripted_api import error
 from tests.collections.error_lines.bad import Bad, case, refused, shown

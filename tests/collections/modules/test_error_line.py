@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line im
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import wait_outcome
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import parse_process
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import parse_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import process_line
 from hypothesis import given
 from hypothesis import strategies as st

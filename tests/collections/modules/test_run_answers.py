@@ -8,12 +8,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.answers import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
     bad_logs,
     failures,
-    start_answers,
-    wait_outcome,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import (
     launch_verdict,
     leftovers,
+    start_answers,
+    wait_outcome,
 )
 
 from tests.collections.runs.answers import report, report_end

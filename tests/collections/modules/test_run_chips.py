@@ -21,15 +21,15 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.chip_hosts imp
     CARRIED,
     chip_hosts,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
+    launch_verdict,
+    one_a_worker,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
     observe_run,
     tpus_of_inventory,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import (
-    launch_verdict,
-    one_a_worker,
-)
 
 from tests.collections.runs.records import ZONE, run_record
 from tests.collections.runs.valid_record import process

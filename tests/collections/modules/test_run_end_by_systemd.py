@@ -3,8 +3,10 @@
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import end_state
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import end_by_systemd
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import (
+    end_by_systemd,
+    end_state,
+)
 
 KILLED = {
     "ActiveState": "failed",

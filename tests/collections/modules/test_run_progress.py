@@ -4,9 +4,9 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress import progress
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import (
     goodput,
-    progress,
     wanted_seconds,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import after_change

@@ -1,8 +1,8 @@
 """The module tpufleet.core.run_record: attempts, wanted states and budgets."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.action.run_record import changed
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import changed
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 

@@ -19,8 +19,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import trouble
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import failures
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.verdict import launch_verdict
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
+    failures,
+    launch_verdict,
+)
 
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
 from tests.collections.runs.valid_record import process

@@ -13,10 +13,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files imp
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
     ReasonCode,
     RunState,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import (
     end_state,
+    observe,
     process_state,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
 
 BEAT = {"state": "running", "step": 4}
 

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.action import run_record
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_record import want
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 

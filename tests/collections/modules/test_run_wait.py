@@ -12,7 +12,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
     wait_outcome,
     wait_outcomes,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import parse_process
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import parse_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import progress_text
 
 from tests.collections.runs.answers import report

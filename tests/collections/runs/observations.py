@@ -11,8 +11,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     Observation,
     ObservedTpu,
+    ProcessStatus,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits, Memory
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import Actor, Claim, Play
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import Actor, Play
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Claim, Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ObservedTpu
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import Snapshot
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import cause_text
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
@@ -16,7 +17,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log impor
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Outcome,
-    Snapshot,
     WatchPass,
 )
 

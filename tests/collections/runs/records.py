@@ -11,11 +11,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     RunRecord,
     parse_record,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
+    cache_release,
     keep_lock,
     kept_release,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import cache_release
 
 from tests.collections.runs import valid_record
 

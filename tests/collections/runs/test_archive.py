@@ -8,8 +8,8 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordBucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record_gcs import RecordBucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     ARCHIVE_AFTER_S,
     RunStore,

@@ -21,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker imp
     read_done_marker,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_record import want
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from hypothesis import given
 from hypothesis import strategies as st

@@ -11,11 +11,11 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import playbook_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import (
     Actor,
-    Claim,
     Play,
     ansible_playbook,
     play_error,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Claim
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.playbook_process import run_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
 

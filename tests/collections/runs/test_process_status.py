@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     ProcessStatus,
     parse_process,
 )

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import ABSENT, Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_stores import record_store
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import record_store
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,

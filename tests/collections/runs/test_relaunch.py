@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import release_id
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import plays_of
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import (
+    plays_of,
+    relaunch_variables,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import Observation
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
+    Observation,
     ProcessStatus,
     parse_process,
 )
@@ -23,12 +26,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     RunRecord,
     parse_record,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
     keep_lock,
     kept_lock,
     kept_release,
     missing_here,
-    relaunch_variables,
 )
 
 from tests.collections.runs.answers import report

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import release_id
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.relaunch import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
     keep_lock,
     kept_release,
-    relaunch_variables,
 )
 
 from tests.collections.runs.valid_record import record_fields

@@ -6,7 +6,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.action.run_judge import Judge
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import launch_for
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_record import want
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,

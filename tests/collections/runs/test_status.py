@@ -7,7 +7,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     ProcessStatus,
     cause_of,
     parse_process,

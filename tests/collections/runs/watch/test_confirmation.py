@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
-    SNAPSHOT_VALID_S,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
 
 from tests.collections.runs.passes import POD, Controller, running, why
 from tests.collections.runs.records import ZONE, keep_release, run_record

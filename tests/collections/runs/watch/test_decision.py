@@ -13,8 +13,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     FOREIGN,
     GONE,
     Observation,
+    ProcessStatus,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     RunRecord,
     parse_record,

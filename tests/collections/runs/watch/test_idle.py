@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import ObservedTpu
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_idle import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
     KEPT_RELEASES,
     YOUNG_SECONDS,
     idle_since,

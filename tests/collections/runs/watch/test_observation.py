@@ -13,15 +13,13 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     GONE,
     READY,
     ObservedTpu,
+    ProcessStatus,
+    parse_process,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
     observe_run,
     tpus_of_inventory,
     tpus_of_nodes,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import (
-    ProcessStatus,
-    parse_process,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 

@@ -14,6 +14,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     FOREIGN,
     GONE,
     ObservedTpu,
+    ProcessStatus,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
     address_of,
@@ -23,7 +24,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
     tpus_of_inventory,
     tpus_of_nodes,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.process_status import ProcessStatus
 
 from harness.scripted_api import node
 from tests.collections.runs.answers import report, report_end

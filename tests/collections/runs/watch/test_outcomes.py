@@ -7,6 +7,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import 
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import lease_name
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordConflictError,
     RecordError,
@@ -17,7 +18,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass impo
     Outcome,
     by_tpu,
     changed_since,
-    lease_name,
     unusable_outcomes,
     waits_for,
 )

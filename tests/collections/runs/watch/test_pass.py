@@ -9,11 +9,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import 
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import DoneMarker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, Leases
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
-    SNAPSHOT_VALID_S,
-    unusable_outcomes,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import unusable_outcomes
 
 from tests.collections.runs.passes import POD, Controller, Rehearsal, ended, running, why
 from tests.collections.runs.records import ZONE, keep_release

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordError,
     RecordFolder,
@@ -14,7 +15,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     UnusableRecord,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import Upkeep, prune
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import SNAPSHOT_VALID_S
 
 from tests.collections.runs.passes import POD, Controller
 from tests.collections.runs.records import ZONE, run_record

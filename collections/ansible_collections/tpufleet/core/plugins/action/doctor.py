@@ -52,13 +52,13 @@ from ..plugin_utils.doctor.watch import watch_finding
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.inventory_groups import foreign_tpus, workers_of
 from ..plugin_utils.fleet.source import zones_of
+from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.watch_heartbeat import (
     HeartbeatError,
     controller_name,
     read_heartbeats,
 )
 from ..plugin_utils.view.folded_names import folded
-from .run_record import plain
 
 #: Fewer retries than create.yml, so that errors show soon.
 _RETRY = RetryPolicy(tries=2, connect_tries=1, request_timeout=20)

@@ -20,8 +20,8 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.release import ReleaseError
+from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.release_cache import cache_release
-from ..plugin_utils.runs.staged_code import staged
 
 INCOMING = ".cache/tpufleet/incoming"
 SSH_FAILED = 255

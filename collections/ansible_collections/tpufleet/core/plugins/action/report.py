@@ -13,11 +13,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..plugin_utils.plain_values import plain
 from ..plugin_utils.report.report_page import page
 from ..plugin_utils.report.report_runs import run_views
 from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
-from .run_record import plain
 
 _AS_OF = re.compile(r'<p class="dim">As of .*?</p>')
 

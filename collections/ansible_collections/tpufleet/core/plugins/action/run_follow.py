@@ -16,7 +16,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.worker.run import latest
-from ..plugin_utils.runs.process_status import parse_process
+from ..plugin_utils.runs.observation import parse_process
 from ..plugin_utils.runs.status import process_text
 from ..plugin_utils.view.folded_stream import FoldedStream
 

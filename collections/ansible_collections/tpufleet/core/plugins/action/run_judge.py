@@ -10,17 +10,20 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.worker.run import RunError
 from ..module_utils.worker.run_state import RunState
+from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.launch_outcome import (
     bad_logs,
     hosts_by_run,
+    launch_verdict,
+    leftovers,
+    one_a_worker,
     start_outcomes,
     wait_outcomes,
 )
 from ..plugin_utils.runs.record import DesiredState
+from ..plugin_utils.runs.record_change import changed
 from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
-from ..plugin_utils.runs.verdict import launch_verdict, leftovers, one_a_worker
-from .run_record import changed, plain
 
 Json = Mapping[str, Any]
 

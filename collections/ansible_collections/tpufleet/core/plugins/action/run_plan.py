@@ -17,11 +17,12 @@ from ..module_utils.worker.node_identity import NodeIdentity
 from ..module_utils.worker.process import check_secrets
 from ..module_utils.worker.release import ReleaseError
 from ..module_utils.worker.run import RunError, check_name
+from ..plugin_utils.plain_values import plain
+from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.launch import new_launches, relaunched
-from ..plugin_utils.runs.launch_record import Want, want
 from ..plugin_utils.runs.record import DesiredState, LaunchSpec
-from ..plugin_utils.runs.relaunch import keep_lock, kept_release
-from ..plugin_utils.runs.release_cache import cache_release, verify_release
+from ..plugin_utils.runs.record_change import Want, want
+from ..plugin_utils.runs.release_cache import cache_release, keep_lock, kept_release, verify_release
 from ..plugin_utils.runs.run_plan import (
     Placement,
     Worker,
@@ -35,10 +36,8 @@ from ..plugin_utils.runs.run_plan import (
 )
 from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.run_sweep import read_sweep
-from ..plugin_utils.runs.staged_code import staged
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.typed_values import cut_short, parse_env
-from .run_record import plain
 
 WITH_SPACES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
 """Variables of the command line that may have spaces, each with an example."""

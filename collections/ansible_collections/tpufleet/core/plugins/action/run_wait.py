@@ -12,7 +12,7 @@ from ansible.utils.display import Display
 
 from ..module_utils.worker.run_state import RunState
 from ..plugin_utils.runs.launch_outcome import WaitOutcome
-from ..plugin_utils.runs.process_status import ProcessStatus, parse_process
+from ..plugin_utils.runs.observation import ProcessStatus, parse_process
 from ..plugin_utils.runs.status import progress_text
 
 POLL_SECONDS = 6

@@ -16,21 +16,27 @@ from ..module_utils.cloud.errors import CloudError
 from ..plugin_utils.fleet.cloud_tpus import open_source
 from ..plugin_utils.fleet.ownership import DEFAULT_FLEET_NAME, is_ours, parse_fleet_name
 from ..plugin_utils.fleet.source import list_nodes, zones_of
+from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
 from ..plugin_utils.runs.decision import Action
 from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.lease import Leases
 from ..plugin_utils.runs.observation import ObservedTpu
-from ..plugin_utils.runs.observe import IsOurs, host_facts, tpus_of_inventory, tpus_of_nodes
-from ..plugin_utils.runs.record_stores import record_store
+from ..plugin_utils.runs.observe import (
+    IsOurs,
+    Snapshot,
+    host_facts,
+    tpus_of_inventory,
+    tpus_of_nodes,
+)
+from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_memory import Limits
-from ..plugin_utils.runs.watch_pass import Outcome, Snapshot, WatchPass, unusable_outcomes
-from .run_record import plain
+from ..plugin_utils.runs.watch_pass import Outcome, WatchPass, unusable_outcomes
 
 PASS_S = 1500.0
 """The longest that the playbooks of one pass may take together."""

@@ -6,6 +6,8 @@ import it.
 
 from __future__ import annotations
 
+import re
+
 ROOT = "/opt/tpufleet"
 """Environments, releases and the programs of the fleet on a worker."""
 STATE_DIR = "/var/lib/tpufleet"
@@ -22,6 +24,9 @@ number needs setup before it can start a run.
 """
 DONE_MARKER = "tpufleet-done.json"
 """The file beside the checkpoints of a run that is done."""
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""The name of a run, which is also the instance of a unit and the name of a file."""
 
 # Exit codes of a trainer and of its unit (docs/own_trainer.md). Any other is a crash.
 DONE = 0

@@ -13,10 +13,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
-from .contract import RENDEZVOUS_SECONDS, coordinator_port, rendezvous_port
+from .contract import RENDEZVOUS_SECONDS, RUN_NAME, coordinator_port, rendezvous_port
 from .node_identity import NodeIdentity
 
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _RELEASE = re.compile(r"[0-9a-f]{16}")

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .contract import ETC_DIR, ROOT, STATE_DIR
-from .launch_spec import RUN_NAME
+from .contract import ETC_DIR, ROOT, RUN_NAME, STATE_DIR
 
 TRAINER = ("python", "-m", "train", "run", "{config}")
 """The command of the project's own trainer, which writes a heartbeat."""

@@ -8,7 +8,17 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+from .contract import (
+    BAD_CONFIG,
+    DONE,
+    NOT_A_NUMBER,
+    NOT_SHARED,
+    PEER_ENDED,
+    RENDEZVOUS_FAILED,
+    SAVED,
+)
 from .error_line import error_line, last_attempt
 from .process import MAX_LAUNCH_BYTES, launch_summary
 from .python_env import is_complete
@@ -22,15 +32,7 @@ from .run_files import (
     read_rendezvous,
 )
 from .run_log import tail
-from .run_state import (
-    ACTIVE_STATES,
-    ACTIVE_UNIT,
-    KILLED_REASONS,
-    RENDEZVOUS_REASONS,
-    ProcessState,
-    RunState,
-    process_state,
-)
+from .run_state import ACTIVE_STATES, ReasonCode, RunState
 from .safe_files import open_file, read_json
 from .setup_stamp import is_set_up
 
@@ -41,6 +43,28 @@ SHOWN = (
 )
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED and so on, waitid(2)
 ERROR_LINES = 200
+ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
+"""systemd's ActiveState of a unit that has processes."""
+EXIT_CODES = {
+    DONE: (RunState.DONE, ReasonCode.NONE),
+    BAD_CONFIG: (RunState.FAILED, ReasonCode.BAD_CONFIG),
+    NOT_A_NUMBER: (RunState.FAILED, ReasonCode.LOSS_NOT_A_NUMBER),
+    SAVED: (RunState.INTERRUPTED, ReasonCode.SAVED),
+    RENDEZVOUS_FAILED: (RunState.FAILED, ReasonCode.RENDEZVOUS_FAILED),
+    PEER_ENDED: (RunState.INTERRUPTED, ReasonCode.PEER_ENDED),
+    NOT_SHARED: (RunState.FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED),
+}
+"""The run contract's exit codes."""
+OTHER_EXIT_CODES = {
+    70: ReasonCode.NO_STEP,
+    126: ReasonCode.COMMAND_NOT_EXECUTABLE,
+    127: ReasonCode.COMMAND_NOT_FOUND,
+}
+"""What this project's trainer (70) and a shell mean by an exit code."""
+RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED})
+"""Failures before the trainer started. The rendezvous has their error message."""
+KILLED_REASONS = frozenset({ReasonCode.KILLED, ReasonCode.OUT_OF_MEMORY})
+"""Failures that the trainer cannot write an error message about."""
 
 
 def unit_state(run: str) -> dict[str, str]:
@@ -117,7 +141,7 @@ def observe(
     """Return the state of a run on this worker, with the last lines of its log.
 
     ``unit`` is what systemd reports of it, if it was asked already. The controller reads this with
-    plugin_utils/runs/process_status.py.
+    plugin_utils/runs/observation.py.
     """
     unit = unit_state(run) if unit is None else unit
     folder = paths.run_dir(run)
@@ -193,3 +217,60 @@ def output_age(log: Path) -> float | None:
 def known_runs(paths: WorkerPaths) -> list[str]:
     """Name the runs that were ever launched here."""
     return sorted(path.parent.name for path in (paths.etc / "runs").glob("*/launch.json"))
+
+
+class ProcessState(NamedTuple):
+    """The state of a run on a worker. ``signal`` is a name such as ``KILL``, empty if none."""
+
+    state: RunState
+    reason_code: ReasonCode = ReasonCode.NONE
+    exit_code: int | None = None
+    signal: str = ""
+
+
+def process_state(
+    unit: Mapping[str, str],
+    heartbeat: Heartbeat | None,
+    ended: Exit | None,
+    rendezvous: Rendezvous | None = None,
+    has_heartbeat: bool = True,
+) -> ProcessState:
+    """Return the state of a run on this worker.
+
+    Args:
+        unit: systemd's properties of the run's unit.
+        heartbeat: what the trainer wrote last.
+        ended: how the last attempt ended, if it did.
+        rendezvous: whom the unit waits for.
+        has_heartbeat: whether the trainer writes a heartbeat, once it has its first step.
+    """
+    active = unit.get("ActiveState", "inactive")
+    if active == "deactivating":
+        return ProcessState(RunState.STOPPING)
+    if active in ACTIVE_UNIT:
+        if heartbeat:
+            return ProcessState(RunState.TRAINING)
+        if rendezvous and rendezvous.waiting_for is not None:
+            return ProcessState(RunState.WAITING)
+        return ProcessState(RunState.STARTING if has_heartbeat else RunState.RUNNING)
+    return ProcessState(RunState.LOST) if ended is None else end_state(ended)
+
+
+def end_state(ended: Exit) -> ProcessState:
+    """Return the state of an attempt that has ended (systemd.exec(5), $EXIT_CODE)."""
+    if ended.code == "exited" and ended.status.isdecimal():
+        code = int(ended.status)
+        if code in EXIT_CODES:
+            return ProcessState(*EXIT_CODES[code], exit_code=code)
+        reason = OTHER_EXIT_CODES.get(code, ReasonCode.EXIT_CODE)
+        if ended.result == "oom-kill":
+            reason = ReasonCode.OUT_OF_MEMORY
+        return ProcessState(RunState.FAILED, reason, exit_code=code)
+    if ended.code not in ("killed", "dumped"):
+        return ProcessState(RunState.FAILED, ReasonCode.START_FAILED)
+    if ended.result == "oom-kill":
+        return ProcessState(RunState.FAILED, ReasonCode.OUT_OF_MEMORY, signal=ended.status)
+    if ended.status == "TERM":
+        return ProcessState(RunState.INTERRUPTED, ReasonCode.NOT_SAVED, signal="TERM")
+    reason = ReasonCode.KILLED if ended.status == "KILL" else ReasonCode.SIGNAL
+    return ProcessState(RunState.FAILED, reason, signal=ended.status)

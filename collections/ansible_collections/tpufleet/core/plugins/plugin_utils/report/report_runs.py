@@ -10,7 +10,7 @@ from ...module_utils.worker.run_state import ReasonCode, RunState
 from ..runs import history
 from ..runs.decision import Action
 from ..runs.history import EventKind
-from ..runs.process_status import ProcessStatus, parse_process
+from ..runs.observation import ProcessStatus, parse_process
 from ..runs.status import event_text, process_text
 from .report_chart import Curve
 

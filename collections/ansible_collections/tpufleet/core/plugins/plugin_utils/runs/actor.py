@@ -7,21 +7,24 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible import context
 
 from ...module_utils.worker.node_identity import NodeIdentity
 from ..view import play_result
 from .decision import Action
+from .lease import Claim
 from .observation import Observation
 from .playbook_process import run_process
-from .record import RunRecord
-from .relaunch import relaunch_variables
+from .release_cache import kept_lock, kept_release
 from .watch_log import WatchLog
+
+if TYPE_CHECKING:
+    from .record import RunRecord
 
 CREATE, DELETE, SETUP = "playbooks/create.yml", "playbooks/delete.yml", "setup.yml"
 PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
@@ -29,19 +32,6 @@ ACTION_S = 1200.0
 """The longest that one playbook may take."""
 CREATE_S = 60
 """How long create.yml waits for a TPU. Later passes see what became of it."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The right to act on a run or a TPU. Each function returns why it is lost; empty if it is not.
-
-    Args:
-        lost: asked twice a second while a playbook runs, so it asks nobody else.
-        blocker: asked immediately before each playbook: whether the run is still to be acted on.
-    """
-
-    lost: Callable[[], str]
-    blocker: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -194,3 +184,27 @@ def play_error(code: int, result: Path, output: Path) -> str:
     except play_result.ResultError as invalid:
         return f"exit code {code}, {invalid}. See its output: tail {output}"
     return "" if code == 0 else error or f"exit code {code}. See its output: tail {output}"
+
+
+def relaunch_variables(
+    record: RunRecord, kept: Path, fleet_state: str, tpu: str = ""
+) -> dict[str, Any]:
+    """Return the extra variables by which setup.yml, push.yml and train.yml relaunch a run.
+
+    ``tpu`` is what addresses the run's TPU now, where it is another word than the record's.
+    """
+    launch = record.launch
+    found: dict[str, Any] = {
+        "run": record.run,
+        "tpu": tpu or launch.tpu,
+        "relaunch": True,
+        "code": str(kept_release(kept, launch.release)),
+        "jax_lock": str(kept_lock(kept, launch.requirements)),
+        "fleet_state": fleet_state,
+        "wait": "started",
+    }
+    if launch.jax_requirements:
+        found["jax_requirements"] = launch.jax_requirements
+    if launch.chip >= 0:
+        found |= {"per_chip": True, "chip": launch.chip}
+    return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .launch_outcome import stopped_processes
-from .verdict import said_once
+from .launch_outcome import said_once, stopped_processes
 
 Answer = Mapping[str, Any]
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run_state import RunState
 from .causes import Cause
-from .observation import Observation
-from .process_status import ProcessStatus
+from .observation import Observation, ProcessStatus
 from .watch_memory import Limits, Memory
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...module_utils.worker.run import latest
-from ...module_utils.worker.run_progress import goodput
 from ...module_utils.worker.run_state import ReasonCode, RunState
 from ..fleet.slices import run_places
 from ..view.folded_names import natural_order
+from .goodput import goodput
 from .history import EventKind
-from .observation import DEAD, GONE, READY
-from .process_status import ProcessStatus, parse_process
+from .observation import DEAD, GONE, READY, ProcessStatus, parse_process
 from .record import DesiredState
 
 HUNG_AFTER_S = 600.0

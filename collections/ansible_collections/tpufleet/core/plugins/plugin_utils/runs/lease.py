@@ -18,9 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .run_record import RecordConflictError, RecordError, RecordStore
+
+if TYPE_CHECKING:
+    from .record import RunRecord
 
 LEASE_S, RENEW_EVERY_S = 90.0, 20.0
 MAX_SKEW_S = 60.0
@@ -177,3 +180,26 @@ def _held_by(name: str, holder: str) -> LeaseHeldError:
         f"{name}: {host_and_pid} is acting on it. Wait until it has finished, at most "
         f"{LEASE_S + MAX_SKEW_S:.0f} s after it died"
     )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to act on a run or a TPU. Each function returns why it is lost; empty if it is not.
+
+    Args:
+        lost: asked twice a second while a playbook runs, so it asks nobody else.
+        blocker: asked immediately before each playbook: whether the run is still to be acted on.
+    """
+
+    lost: Callable[[], str]
+    blocker: Callable[[], str]
+
+
+def lease_name(record: RunRecord) -> str:
+    """Return the name of the lease on a run's TPU and all its runs."""
+    return lease_of_tpu(record.launch.tpu)
+
+
+def lease_of_tpu(name: str) -> str:
+    """Return the name of the lease on a TPU and its runs."""
+    return f"runs-of-{name}"

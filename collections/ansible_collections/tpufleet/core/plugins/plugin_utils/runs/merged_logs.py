@@ -9,7 +9,7 @@ from typing import Any
 from ...module_utils.worker.run import latest
 from ..view.folded_names import folded, natural_order
 from .judge import is_fine
-from .process_status import parse_process
+from .observation import parse_process
 from .status import answer_error
 
 

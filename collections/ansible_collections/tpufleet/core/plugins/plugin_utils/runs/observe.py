@@ -6,22 +6,33 @@ A TPU is found by zone and id. Its name alone may be another person's TPU, in th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...module_utils.cloud.nodes import Node
 from ...module_utils.worker.run import chip_of, overlap
 from ...module_utils.worker.run_state import RunState
-from .observation import CHANGING, DEAD, FOREIGN, GONE, READY, Observation, ObservedTpu
-from .process_status import ProcessStatus, parse_process
+from .observation import (
+    CHANGING,
+    DEAD,
+    FOREIGN,
+    GONE,
+    READY,
+    Observation,
+    ObservedTpu,
+    ProcessStatus,
+    parse_process,
+)
 
 if TYPE_CHECKING:
+    from ...module_utils.cloud.nodes import Node
     from ...module_utils.worker.node_identity import NodeIdentity
     from .record import RunRecord
 
 MULTISLICE = "multislice_"
 """How a record names TPUs that one queued resource made together: as the inventory's group does."""
 IsOurs = Callable[[Mapping[str, str]], bool]
+SNAPSHOT_VALID_S = 90.0
+"""A destructive action needs an observation of the run that is not older than this."""
 HOST_FACTS = (
     "tpu_name",
     "tpu_id",
@@ -177,3 +188,30 @@ def _worst(states: Sequence[str]) -> str:
         if bad is not None:
             return bad
     return READY if states else GONE
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a pass observes of all runs.
+
+    Args:
+        hosts: the inventory's variables of each host.
+        answers: run_info's answer of each host.
+        listings: the TPUs in the inventory, then in each answer of the API.
+        asked_at: when the first worker was asked. Times are unix seconds.
+        listed_at: when the API was asked last; 0 for the inventory, which may come from a cache.
+    """
+
+    hosts: Mapping[str, Mapping[str, Any]]
+    answers: Mapping[str, Mapping[str, Any]]
+    listings: tuple[tuple[ObservedTpu, ...], ...]
+    asked_at: float
+    listed_at: float = 0.0
+
+    def of(self, record: RunRecord) -> Observation:
+        """Return the observation of one run."""
+        return observe_run(record, self.hosts, self.answers, self.listings)
+
+    def with_listing(self, listed: Sequence[ObservedTpu], at: float) -> Snapshot:
+        """Return the same with a newer answer of the API."""
+        return replace(self, listings=(*self.listings, tuple(listed)), listed_at=at)

@@ -12,13 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ...module_utils.worker.launch_spec import (
-    CONTROL,
-    RUN_NAME,
-    VARIABLE,
-    InvalidLaunchError,
-    LaunchSpec,
-)
+from ...module_utils.worker.contract import RUN_NAME
+from ...module_utils.worker.launch_spec import CONTROL, VARIABLE, InvalidLaunchError, LaunchSpec
 from .history import Event, parse_event
 from .run_record import RecordError
 

@@ -1,4 +1,4 @@
-"""Releases cached on the controller, from which a run is launched again.
+"""Releases and lock files that this controller keeps, from which a run is launched again.
 
 A cached release is a directory named by its release id, with a manifest of its files. It is written
 durably and verified before every use: it may be damaged by a power cut, a full disk or a person.
@@ -6,13 +6,18 @@ durably and verified before every use: it may be damaged by a power cut, a full 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...module_utils.worker.release import ID_LENGTH, MANIFEST, ReleaseError, proven, summary
+
+if TYPE_CHECKING:
+    from ...module_utils.worker.launch_spec import LaunchSpec
 
 _RELEASE_ID = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 
@@ -84,3 +89,47 @@ def _sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+RELEASES, LOCKS = "releases", "locks"
+
+
+def kept_release(kept: Path | str, release: str) -> Path:
+    """Return where this controller keeps the code of a release; ``kept`` is its state directory."""
+    return Path(kept).expanduser() / RELEASES / release
+
+
+def kept_lock(kept: Path | str, digest: str) -> Path:
+    """Return where this controller keeps the lock file of a Python environment."""
+    return Path(kept).expanduser() / LOCKS / f"{digest}.lock"
+
+
+def keep_lock(kept: str, lock: bytes) -> None:
+    """Keep a copy of a lock file under its digest, for relaunches. Raises OSError."""
+    place = kept_lock(kept, hashlib.sha256(lock).hexdigest())
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if is_whole(place, place.stem):
+        return
+    with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".lock-", delete=False) as stream:
+        stream.write(lock + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    Path(stream.name).replace(place)
+
+
+def is_whole(lock: Path, digest: str) -> bool:
+    """Tell whether a kept lock file is there and is the one of this digest."""
+    try:
+        return hashlib.sha256(lock.read_bytes().strip()).hexdigest() == digest
+    except OSError:
+        return False
+
+
+def missing_here(launch: LaunchSpec, kept: Path) -> str:
+    """Return the path of what a relaunch needs and this controller lacks or has damaged, or ""."""
+    release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
+    try:
+        verify_release(release)
+    except ReleaseError:
+        return str(release)
+    return "" if is_whole(lock, launch.requirements) else str(lock)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...module_utils.worker.run_progress import wanted_time
+from .goodput import wanted_time
 
 HISTORY = 50
 

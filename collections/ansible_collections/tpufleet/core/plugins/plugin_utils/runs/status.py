@@ -6,13 +6,15 @@ Programs compare states, reason codes and causes, never these texts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
 from .history import Event, EventKind
-from .judge import RunStatus, WorkerStatus
-from .process_status import ProcessStatus, process_of
+from .observation import ProcessStatus, process_of
+
+if TYPE_CHECKING:
+    from .judge import RunStatus, WorkerStatus
 
 _STATES = {
     RunState.STARTING: "starting",

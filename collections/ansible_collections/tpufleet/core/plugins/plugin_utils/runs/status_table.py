@@ -14,7 +14,7 @@ from .judge import (
     run_statuses,
     worker_statuses,
 )
-from .process_status import ProcessStatus
+from .observation import ProcessStatus
 from .status import (
     answer_error,
     last_sign_text,

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils.worker.run import RUN_NAME
+from ...module_utils.worker.contract import RUN_NAME
 from .history import Event
 from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
-from .record_stores import record_store
+from .record_store import record_store
 from .run_record import (
     RecordConflictError,
     RecordError,

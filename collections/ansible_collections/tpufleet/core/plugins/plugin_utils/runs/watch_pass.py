@@ -7,61 +7,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run import overlap
 from ...module_utils.worker.run_state import RunState
-from .actor import Actor, Claim
+from .actor import Actor
 from .causes import Cause, CauseCode
 from .decision import DESTRUCTIVE, LAUNCHES, Action, Decision
 from .done_marker import DoneMarker
 from .history import Event, EventKind
-from .lease import Lease, LeaseHeldError, Leases
+from .lease import Claim, Lease, LeaseHeldError, Leases, lease_name
 from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
-from .observe import observe_run
+from .observe import SNAPSHOT_VALID_S, Snapshot
 from .record import DesiredState, RunRecord
-from .relaunch import missing_here
+from .release_cache import missing_here
 from .run_record import RecordConflictError, RecordError
 from .status import pass_text
-from .store import RunStore, UnusableRecord
-from .watch_decision import decide
+from .watch_decision import decide, is_unreachable
 from .watch_log import WatchLog
 from .watch_memory import Limits
-from .watch_tpus import is_unreachable
+
+if TYPE_CHECKING:
+    from .store import RunStore, UnusableRecord
 
 AT_ONCE = 8
 ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
-SNAPSHOT_VALID_S = 90.0
-"""A destructive action needs an observation of the run that is not older than this."""
 NOT_FOR_DONE = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.GIVE_UP)
 """Actions that are wrong for a run that is done: its worker may be gone before a pass asks it."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What a pass observes of all runs.
-
-    Args:
-        hosts: the inventory's variables of each host.
-        answers: run_info's answer of each host.
-        listings: the TPUs in the inventory, then in each answer of the API.
-        asked_at: when the first worker was asked. Times are unix seconds.
-        listed_at: when the API was asked last; 0 for the inventory, which may come from a cache.
-    """
-
-    hosts: Mapping[str, Mapping[str, Any]]
-    answers: Mapping[str, Mapping[str, Any]]
-    listings: tuple[tuple[ObservedTpu, ...], ...]
-    asked_at: float
-    listed_at: float = 0.0
-
-    def of(self, record: RunRecord) -> Observation:
-        """Return the observation of one run."""
-        return observe_run(record, self.hosts, self.answers, self.listings)
-
-    def with_listing(self, listed: Sequence[ObservedTpu], at: float) -> Snapshot:
-        """Return the same with a newer answer of the API."""
-        return replace(self, listings=(*self.listings, tuple(listed)), listed_at=at)
 
 
 @dataclass(frozen=True)
@@ -314,16 +286,6 @@ def by_tpu(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     for record in sorted(records, key=lambda each: (-(each.wanted_since or 0), each.run)):
         groups.setdefault(lease_name(record), []).append(record)
     return list(groups.values())
-
-
-def lease_name(record: RunRecord) -> str:
-    """Return the name of the lease on a run's TPU and all its runs."""
-    return lease_of_tpu(record.launch.tpu)
-
-
-def lease_of_tpu(name: str) -> str:
-    """Return the name of the lease on a TPU and its runs."""
-    return f"runs-of-{name}"
 
 
 def waits_for(

@@ -1,4 +1,4 @@
-"""Records of runs in a bucket: what several controllers share."""
+"""Stores of run records and other documents of the fleet: a directory, or a bucket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 
 from ...module_utils.cloud.errors import CloudError, Conflict
 from ...module_utils.cloud.storage import Bucket
-from .run_record import RecordConflictError, RecordError, after_change, check_generation
+from .run_record import (
+    RecordConflictError,
+    RecordError,
+    RecordFolder,
+    RecordStore,
+    after_change,
+    check_generation,
+)
 
 
 class RecordBucket:
@@ -74,3 +81,14 @@ class RecordBucket:
             return self._objects.read(f"{run}.json")
         except CloudError as error:
             raise RecordError(str(error)) from None
+
+
+def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> RecordStore:
+    """Open the records of ``fleet_state``, a directory or ``gs://bucket/prefix``.
+
+    ``api`` is the inventory's variable tpu_api; a bucket takes its endpoint and its key. Raises
+    RecordError.
+    """
+    if fleet_state.startswith("gs://"):
+        return RecordBucket.of(fleet_state, api or {})
+    return RecordFolder(fleet_state)
