@@ -18,10 +18,22 @@ OLD_ARM = Target(minor=9, machine="aarch64", glibc=31)
 HERE = Target(minor=sys.version_info.minor, machine="x86_64", glibc=36)
 
 
+def pip_index(folder):
+    """Return the environment in which pip finds wheels in a folder, without any network."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder / "index")}
+
+
 @pytest.fixture
 def index(tmp_path):
-    """A place that pip may take wheels from, without any network."""
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
+    return pip_index(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def apple(tmp_path_factory):
+    """A lock file, the archive of its wheel, and the controller's cache with both."""
+    folder = tmp_path_factory.mktemp("apple")
+    lock = make_wheel(folder / "index", "apple")
+    return lock, packed(lock, HERE, folder / "cache", pip_index(folder)), folder / "cache"
 
 
 def test_wheels_are_selected_for_the_worker_not_the_controller():
@@ -49,12 +61,10 @@ def test_a_mac_asks_for_wheels_of_the_worker_s_kind(tmp_path, index):
         assert archive.getnames() == [name]
 
 
-def test_the_controller_downloads_each_wheel_once(tmp_path, index):
-    lock = make_wheel(tmp_path / "index", "apple")
-    pack = packed(lock, HERE, tmp_path / "cache", index)
-    nowhere = {"PIP_NO_INDEX": "1"}
+def test_the_controller_downloads_each_wheel_once(apple):
+    lock, pack, cache = apple
 
-    assert packed(lock, HERE, tmp_path / "cache", nowhere) == pack
+    assert packed(lock, HERE, cache, {"PIP_NO_INDEX": "1"}) == pack
 
 
 def test_a_missing_wheel_is_reported_as_a_failure_of_the_controller(tmp_path, index):
@@ -78,9 +88,8 @@ def test_a_worker_whose_leader_gives_nothing_asks_the_controller(tmp_path):
         wheels.have_sent(tmp_path / "wheels/x", "", None, leader=True, minor=9)
 
 
-def test_sent_wheels_are_stored_like_downloaded_ones(tmp_path, index):
-    lock = make_wheel(tmp_path / "index", "apple")
-    pack = packed(lock, HERE, tmp_path / "cache", index)
+def test_sent_wheels_are_stored_like_downloaded_ones(tmp_path, apple):
+    lock, pack, _ = apple
     folder = wheels.wheels_folder(tmp_path / "worker", lock, 13)
 
     wheels.have_sent(folder, lock, pack, leader=False, minor=13)
@@ -88,9 +97,8 @@ def test_sent_wheels_are_stored_like_downloaded_ones(tmp_path, index):
     assert [path.name for path in folder.iterdir()] == ["apple-1.0-py3-none-any.whl"]
 
 
-def test_a_wheel_that_the_lock_file_does_not_pin_is_refused(tmp_path, index):
-    lock = make_wheel(tmp_path / "index", "apple")
-    pack = packed(lock, HERE, tmp_path / "cache", index)
+def test_a_wheel_that_the_lock_file_does_not_pin_is_refused(tmp_path, apple):
+    _, pack, _ = apple
     folder = tmp_path / "worker/wheels/x"
 
     with pytest.raises(

@@ -120,12 +120,12 @@ class SlowFolder(RecordFolder):
         return max(self._spent.values(), default=0.0)
 
 
-def test_with_2000_records_in_a_slow_bucket_a_run_that_hangs_is_still_restarted(tmp_path):
+def test_many_records_in_a_slow_bucket_do_not_prevent_a_restart(tmp_path):
     controller = Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
-    slow = SlowFolder(str(controller.fleet_state), 0.05)
+    slow = SlowFolder(str(controller.fleet_state), 0.2)
     runs = controller.fleet_state / "runs"
     runs.mkdir(parents=True)
-    for number in range(2000):
+    for number in range(500):
         record = record_fields(f"old{number}", wanted="done")
         (runs / f"old{number}.json").write_text(json.dumps(record))
     controller.wants()

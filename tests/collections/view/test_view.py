@@ -1,8 +1,11 @@
-import re
+"""The terminal view of real playbooks: changes, failures, warnings, logs and the live line."""
+
 import stat
+from pathlib import Path
 
 import pytest
 
+from tests.collections.view.conftest import Shown, Stage
 from tests.collections.view.terminal import screen_of
 
 CHANGE = """
@@ -24,35 +27,79 @@ FAIL = """
 """
 
 
+MANY = """
+- name: Say
+  ansible.builtin.debug:
+    msg: |
+      one
+      two
+  run_once: true
+- name: Put files
+  ansible.builtin.command: "true"
+  changed_when: item != 'b'
+  loop: [a, b, c, d, e]
+- name: Try
+  ansible.builtin.command: "false"
+  ignore_errors: true
+  when: inventory_hostname == 'pod-w2'
+"""
+
+
 def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_a_change_is_one_line_for_all_workers_and_no_change_is_none(stage):
-    shown = stage.play(CHANGE)
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory) -> Shown:
+    """A play with one change, and another play without hosts."""
+    stage = Stage(tmp_path_factory.mktemp("changed"))
+    stage.more_plays = "- name: Left out\n  hosts: '!all'\n"
+    return stage.play(CHANGE)
 
-    assert lines_of(shown.text)[:3] == [
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Shown:
+    return Stage(tmp_path_factory.mktemp("many")).play(MANY)
+
+
+def test_a_change_is_one_line_for_all_workers_and_no_change_is_none(changed):
+    assert lines_of(changed.text)[:3] == [
         "Try it",
         "  changed   Change something  pod-w[0-7]",
         "pod-w[0-7] : ok=2 changed=1",
     ]
 
 
-def test_a_play_without_changes_prints_only_its_recap(stage):
-    shown = stage.play(CHANGE, "--start-at-task", "Leave something")
+def test_a_play_without_hosts_prints_nothing(changed):
+    assert "skipping" not in changed.text
+    assert "play: Left out" in changed.log
 
-    assert lines_of(shown.text)[0] == "pod-w[0-7] : ok=1 changed=0"
+
+def test_the_last_line_names_the_log_that_holds_everything(changed):
+    log = Path(lines_of(changed.text)[-1].split()[-1])
+
+    assert log.read_text() == changed.log
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert "ok pod-w3" in changed.log
+    assert "task: Leave something" in changed.log
 
 
-def test_without_a_terminal_there_is_no_control_code(stage):
+def test_output_of_a_debug_task_is_printed_unchanged(many):
+    assert lines_of(many.text)[1:3] == ["one", "two"]
+
+
+def test_a_loop_names_its_changed_items(many):
+    assert "  changed   Put files (a, c, d, 1 more)  pod-w[0-7]" in lines_of(many.text)
+
+
+def test_an_ignored_failure_is_not_reported(many):
+    assert many.code == 0
+    assert "  ignored   Try  pod-w2" in lines_of(many.text)
+    assert "FAILED" not in many.text
+
+
+def test_failures_are_last_complete_and_deduplicated_without_control_codes(stage):
     shown = stage.play(CHANGE + FAIL)
-
-    assert "\x1b" not in shown.text
-    assert "\r" not in shown.text
-
-
-def test_failures_are_last_complete_and_deduplicated(stage):
-    shown = stage.play(FAIL)
 
     last = lines_of(shown.text)[-7:-1]
     assert shown.code == 2
@@ -62,26 +109,14 @@ def test_failures_are_last_complete_and_deduplicated(stage):
         "FAILED  pod-w5  Ask a command",
         "  The command exited with a non-zero return code: no such chip",
     ]
+    assert "\x1b" not in shown.text
+    assert "\r" not in shown.text
 
 
-def test_an_ignored_failure_is_not_reported(stage):
-    shown = stage.play(
-        "- name: Try\n  ansible.builtin.command: 'false'\n  ignore_errors: true\n"
-        "  when: inventory_hostname == 'pod-w2'\n"
-    )
+def test_a_play_without_changes_prints_only_its_recap(stage):
+    shown = stage.play(CHANGE, "--start-at-task", "Leave something")
 
-    assert shown.code == 0
-    assert "  ignored   Try  pod-w2" in lines_of(shown.text)
-    assert "FAILED" not in shown.text
-
-
-def test_a_loop_names_its_changed_items(stage):
-    shown = stage.play(
-        "- name: Put files\n  ansible.builtin.command: 'true'\n"
-        "  changed_when: item != 'b'\n  loop: [a, b, c, d, e]\n"
-    )
-
-    assert "  changed   Put files (a, c, d, 1 more)  pod-w[0-7]" in lines_of(shown.text)
+    assert lines_of(shown.text)[0] == "pod-w[0-7] : ok=1 changed=0"
 
 
 def test_check_mode_shows_what_would_change(stage):
@@ -95,34 +130,6 @@ def test_check_mode_shows_what_would_change(stage):
     said = lines_of(shown.text)
     assert "  would change  Write  pod-w[0-7]" in said
     assert said.count("+x") == 1
-
-
-def test_output_of_a_debug_task_is_printed_unchanged(stage):
-    shown = stage.play(
-        "- name: Say\n  ansible.builtin.debug:\n    msg: |\n      one\n      two\n"
-        "  run_once: true\n"
-    )
-
-    assert lines_of(shown.text)[1:3] == ["one", "two"]
-
-
-def test_a_long_step_breaks_its_silence(stage):
-    shown = stage.play(
-        "- name: Wait long\n  ansible.builtin.command: sleep 11\n  changed_when: false\n"
-        "  when: inventory_hostname == 'pod-w0'\n"
-    )
-
-    assert re.search(r"^  Wait long  pod 0/1|^  Wait long  pod", shown.text, re.MULTILINE)
-
-
-def test_the_last_line_names_the_log_that_holds_everything(stage):
-    shown = stage.play(CHANGE)
-
-    [log] = (stage.directory / "logs").iterdir()
-    assert lines_of(shown.text)[-1].endswith(str(log))
-    assert stat.S_IMODE(log.stat().st_mode) == 0o600
-    assert "ok pod-w3" in shown.log
-    assert "task: Leave something" in shown.log
 
 
 def test_a_secret_is_in_neither(stage):
@@ -211,12 +218,3 @@ def test_a_warning_of_what_is_done_once_a_play_names_no_worker(stage):
     shown = stage.play("- name: Warn\n  warns:\n    text: the clock is late\n  run_once: true\n")
 
     assert "[WARNING]: the clock is late" in shown.text
-
-
-def test_a_play_without_hosts_prints_nothing(stage):
-    stage.more_plays = "- name: Left out\n  hosts: '!all'\n"
-    shown = stage.play(CHANGE)
-
-    assert "pod-w[0-7] : ok=2 changed=1" in shown.text
-    assert "skipping" not in shown.text
-    assert "play: Left out" in shown.log
