@@ -8,7 +8,6 @@ so that the next ``up`` or ``down`` finds them even after a kill.
 import importlib.util
 import os
 import platform
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import requests
 
 from localcloud.failure import CloudError
 from localcloud.machines import processes
+from localcloud.machines.network import free_port
 from localcloud.place import PROJECT_ROOT, Place
 
 NAME = "local-fleet"
@@ -57,7 +57,7 @@ def up(place: Place, gateway: IPv4Address, say: Say) -> None:
     if before and urlsplit(before.endpoint).hostname == str(gateway) and before.state != STOPPED:
         return
     say("starting the bucket")
-    port = _free_port(str(gateway), urlsplit(before.endpoint).port if before else None)
+    port = free_port(str(gateway), urlsplit(before.endpoint).port if before else None, FIRST_PORT)
     _write_endpoint(place, f"http://{gateway}:{port}")
     start(place)
 
@@ -85,7 +85,7 @@ def make_read_only(place: Place) -> None:
     """Answer every change with a 403, as for an account that may only read."""
     endpoint = existing(place).endpoint
     down(place)
-    behind = f"http://127.0.0.1:{_free_port('127.0.0.1', None)}"
+    behind = f"http://127.0.0.1:{free_port('127.0.0.1', None, FIRST_PORT)}"
     emulator = _start_emulator(place, behind, endpoint)
     module = [sys.executable, "-m", "localcloud.bucket_read_only", endpoint, behind]
     _await(place, endpoint, emulator, _start(place, [*module, _read_only_mark(place)]))
@@ -183,19 +183,6 @@ def _write_endpoint(place: Place, endpoint: str) -> None:
     partial = place.bucket_endpoint.with_suffix(".partial")
     partial.write_text(f"{endpoint}\n")
     partial.rename(place.bucket_endpoint)
-
-
-def _free_port(host: str, wanted: int | None) -> int:
-    """Choose the wanted port of ``host``, else the first free one from FIRST_PORT on, else any."""
-    for port in [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100), 0]:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    raise CloudError(f"{host}: no port is free on this address")
 
 
 def _binary() -> Path | None:

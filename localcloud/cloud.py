@@ -5,7 +5,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -95,7 +94,7 @@ def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings
     net = network.up(place, subnet, say, is_required=has_machines)
     chosen = Settings(
         name=place.name,
-        port=_free_port(options.port or (before.port if before else None), say),
+        port=_choose_port(options.port or (before.port if before else None), say),
         subnet=str(net.subnet),
         image=str(root),
         machines=machines.kind,
@@ -247,20 +246,11 @@ def _server_mark(place: Place) -> str:
     return f"--directory={place.directory}"
 
 
-def _free_port(wanted: int | None, say: Say) -> int:
-    """Choose the wanted port, the first free one from FIRST_PORT on, or any that is free."""
-    for port in [*([wanted] if wanted else []), *range(FIRST_PORT, FIRST_PORT + 100), 0]:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            chosen = probe.getsockname()[1]
-        if wanted and chosen != wanted:
-            say(f"port {wanted} is in use on this host: using {chosen}")
-        return chosen
-    raise CloudError("127.0.0.1: no port is free on this host")
+def _choose_port(wanted: int | None, say: Say) -> int:
+    chosen = network.free_port("127.0.0.1", wanted, FIRST_PORT)
+    if wanted and chosen != wanted:
+        say(f"port {wanted} is in use on this host: using {chosen}")
+    return chosen
 
 
 def _check_root(place: Place, verb: str) -> None:

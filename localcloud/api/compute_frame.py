@@ -22,6 +22,7 @@ AGGREGATED = f"{PROJECT}/aggregated"
 # gcloud sends returnPartialSuccess with all lists, although the discovery document has it on none.
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
 EVERYWHERE = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
+_LARGEST_PAGE = 500
 
 
 class FailingOperation(Exception):  # noqa: N818 - it is no error of the caller's
@@ -149,20 +150,14 @@ class Frame:
         items: Sequence[Mapping[str, Any]],
         call: Call,
         fields: Sequence[str] = (),
-    ) -> tuple[list[Mapping[str, Any]], str]:
+    ) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the requested page of a list and the token of the next."""
         known = ("name", "id", *fields)
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
-        page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults")
-        size = min(page.size, 500)
+        page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults", _LARGEST_PAGE)
         test = parse_compute_filter(wanted, known)
-        kept = [item for item in items if test(item)]
-        rest = ordered(kept, order, known)
-        if page.after is not None:
-            keys = [item["selfLink"] for item in rest]
-            rest = rest[keys.index(page.after[0]) + 1 :] if page.after[0] in keys else []
-        token = page.token((rest[size - 1]["selfLink"],)) if len(rest) > size else ""
-        return rest[:size], token
+        found = ordered([item for item in items if test(item)], order, known)
+        return page.cut(page.rest(found, _key), _key)
 
     def earlier(self, method: str, call: Call, target: str) -> ComputeOperation | None:
         """Return the operation that a request with the same id began, or None."""
@@ -226,6 +221,10 @@ def fingerprint(value: Any) -> str:
     """Return 8 bytes of a JSON value's hash, in base64 like Compute's fingerprints."""
     text = json.dumps(value, sort_keys=True)
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
+
+
+def _key(item: Mapping[str, Any]) -> tuple[str]:
+    return (item["selfLink"],)
 
 
 def _warning(code: str, scope: str) -> dict[str, Any]:

@@ -24,6 +24,10 @@ FIELDS = {
 Write = Callable[[str, str, Version], dict[str, Any]]
 
 
+def _key(item: Mapping[str, Any]) -> tuple[str]:
+    return (item["name"],)
+
+
 class Locations:
     """Answers the methods of zones, accelerator types and runtime versions."""
 
@@ -127,12 +131,8 @@ class Locations:
         key = f"{collection} {call.version} {call.names} {wanted} {order}"
         page = requested_page(key, call.query)
         test = parse_filter(wanted, fields)
-        rest = ordered([it for it in items if test(it)], order, fields)
-        if page.after is not None:
-            names = [it["name"] for it in rest]
-            rest = rest[names.index(page.after[0]) + 1 :] if page.after[0] in names else []
-        shown = rest[: page.size]
-        token = page.token((shown[-1]["name"],)) if len(rest) > len(shown) else ""
+        found = ordered([it for it in items if test(it)], order, fields)
+        shown, token = page.cut(page.rest(found, _key), _key)
         return self._project.answer(collection, shown, scope, token)
 
     def _getter(self, collection: str, ids: Sequence[str], write: Write) -> Handler:

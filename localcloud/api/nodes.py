@@ -81,8 +81,7 @@ class Nodes:
         scope = self._project.many(call.names)
         page = requested_page(f"nodes in {call.names['zone']}", call.query)
         found = self._nodes.page(scope.zones, page.after, page.size + 1)
-        shown, more = found[: page.size], found[page.size :]
-        token = page.token((shown[-1].zone, shown[-1].node_id)) if more else ""
+        shown, token = page.cut(found, lambda node: (node.zone, node.node_id))
         items = [write(node, self._project.parent, call.version) for node in shown]
         return self._project.answer("nodes", items, scope, token)
 

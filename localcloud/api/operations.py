@@ -84,8 +84,7 @@ class Operations:
         scope = self._project.many(call.names)
         page = requested_page(f"operations in {call.names['zone']}", call.query)
         found = self._operations.page(scope.zones, page.after, page.size + 1)
-        shown, more = found[: page.size], found[page.size :]
-        token = page.token((shown[-1].zone, shown[-1].operation_id)) if more else ""
+        shown, token = page.cut(found, lambda it: (it.zone, it.operation_id))
         items = [write(it, self._project.parent, call.version) for it in shown]
         kept = [item for item in items if wanted(item)]
         return self._project.answer("operations", kept, scope, token)

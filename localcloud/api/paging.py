@@ -7,13 +7,14 @@ between two pages makes no other item appear twice or never (https://google.aip.
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from localcloud.api.errors import invalid
 
 DEFAULT_SIZE = 100
 LARGEST_SIZE = 1000
+type Key[Item] = Callable[[Item], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -24,28 +25,42 @@ class Page:
     size: int
     after: tuple[str, ...] | None
 
+    def rest[Item](self, items: Sequence[Item], key: Key[Item]) -> Sequence[Item]:
+        """Return the items of a list in memory after the last one of the previous page."""
+        if self.after is None:
+            return items
+        keys = [key(item) for item in items]
+        return items[keys.index(self.after) + 1 :] if self.after in keys else []
+
+    def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:
+        """Return up to ``size`` items, and the next page's token if there are more."""
+        shown = items[: self.size]
+        return shown, self.token(key(shown[-1])) if len(items) > len(shown) else ""
+
     def token(self, last: tuple[str, ...]) -> str:
         """Return the token of the page after the item with the key ``last``."""
         text = json.dumps([self.collection, *last], separators=(",", ":"))
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def requested_page(collection: str, query: Mapping[str, str], size: str = "pageSize") -> Page:
+def requested_page(
+    collection: str, query: Mapping[str, str], size: str = "pageSize", largest: int = LARGEST_SIZE
+) -> Page:
     """Parse the query parameters ``size`` (by its name) and ``pageToken``.
 
     Raises a 400 for an invalid number or token.
     """
-    return Page(collection, _size(size, query.get(size, "")), _after(collection, query))
+    return Page(collection, _size(size, query.get(size, ""), largest), _after(collection, query))
 
 
-def _size(name: str, text: str) -> int:
+def _size(name: str, text: str, largest: int) -> int:
     try:
         size = int(text or 0)
     except ValueError:
         raise invalid(name, f"{name} is '{text}', not a number") from None
     if size < 0:
         raise invalid(name, f"{name} is {size}; it must not be negative")
-    return min(size or DEFAULT_SIZE, LARGEST_SIZE)
+    return min(size or DEFAULT_SIZE, largest)
 
 
 def _after(collection: str, query: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -71,8 +71,7 @@ class QueuedResources:
         scope = self._project.many(call.names)
         page = requested_page(f"queuedResources in {call.names['zone']}", call.query)
         found = self._requests.page(scope.zones, page.after, page.size + 1)
-        shown, more = found[: page.size], found[page.size :]
-        token = page.token((shown[-1].zone, shown[-1].request_name)) if more else ""
+        shown, token = page.cut(found, lambda request: (request.zone, request.request_name))
         items = [write(request, self._project.parent, call.version) for request in shown]
         return self._project.answer("queuedResources", items, scope, token)
 

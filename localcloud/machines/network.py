@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -190,6 +191,19 @@ def free_subnet(
         if not any(subnet.overlaps(other) for other in busy):
             return subnet
     return None
+
+
+def free_port(host: str, wanted: int | None, first: int) -> int:
+    """Return the wanted TCP port of ``host``, else the first free one from ``first``, else any."""
+    for port in [*([wanted] if wanted else []), *range(first, first + 100), 0]:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    raise CloudError(f"{host}: no TCP port is free")
 
 
 def _routes() -> list[IPv4Network]:

@@ -3,6 +3,7 @@
 The client checks every answer of Google's methods against Google's discovery documents.
 """
 
+import json
 import threading
 import time
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from unittest import mock
 
 import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import crypt
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
@@ -30,6 +32,12 @@ NODE = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
 def private_key() -> rsa.RSAPrivateKey:
     """Return one key for all local clouds of the tests: generating one takes most of a start."""
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@cache
+def signer_of(key: str) -> crypt.RSASigner:
+    """Return the signer of a key; parsing one checks its primes, which takes long, too."""
+    return crypt.RSASigner.from_string(key)
 
 
 class LoopbackCredentials(service_account.Credentials):
@@ -82,8 +90,10 @@ class LocalApi:
         return self.state / "service-account.json"
 
     def new_session(self) -> AuthorizedSession:
-        credentials = LoopbackCredentials.from_service_account_file(
-            self.credentials_file, scopes=[SCOPE]
+        account = json.loads(self.credentials_file.read_text())
+        signer = signer_of(account["private_key"])
+        credentials = LoopbackCredentials(
+            signer, account["client_email"], account["token_uri"], scopes=[SCOPE]
         )
         session = AuthorizedSession(credentials)
         session.trust_env = False

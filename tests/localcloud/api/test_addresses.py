@@ -1,15 +1,12 @@
 """Addresses of deleted TPUs are reused as late as possible, or early on request."""
 
-import tempfile
 from ipaddress import IPv4Network
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localcloud.api.clock import timestamp
-from localcloud.api.database import Database
 from localcloud.api.node_table import NoCapacityError, NodeTable
 from tests.localcloud.api.local_api import NODE, ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
@@ -97,9 +94,8 @@ def test_early_reuse_applies_to_queued_resources(small):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=30))
-def test_addresses_are_reused_in_the_order_of_their_release(steps):
-    with tempfile.TemporaryDirectory() as directory:
-        database = Database(Path(directory) / "state.sqlite")
+def test_addresses_are_reused_in_the_order_of_their_release(rolled_back, steps):
+    with rolled_back() as database:
         nodes, released, alive = NodeTable(database), dict.fromkeys(POOL, -1), []
         for turn, (create, number) in enumerate(steps):
             if create:
@@ -116,4 +112,3 @@ def test_addresses_are_reused_in_the_order_of_their_release(steps):
                 node = alive.pop(number % len(alive))
                 nodes.remove(node.uid)
                 released |= {worker.address: turn for worker in node.workers}
-        database.close()

@@ -1,16 +1,12 @@
 """Lists: pages, all zones, unreachable zones; the catalog; operations."""
 
 import itertools
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localcloud.api.catalog import ACCELERATORS, ZONES
-from localcloud.api.database import Database
 from localcloud.api.node_table import NodeTable
 from tests.localcloud.api.local_api import ZONE
 
@@ -29,16 +25,11 @@ def pages(api, path, key, **query):
     raise AssertionError("the pages never end")
 
 
-@contextmanager
-def stored(zones_and_names):
-    with tempfile.TemporaryDirectory() as directory:
-        database = Database(Path(directory) / "state.sqlite")
-        table = NodeTable(database)
-        with database.transaction():
-            for zone, name in zones_and_names:
-                table.add(name, zone, name, "2026-01-01T00:00:00Z", {}, 0, [])
-        yield table
-        database.close()
+def stored(database, zones_and_names):
+    table = NodeTable(database)
+    for zone, name in zones_and_names:
+        table.add(name, zone, name, "2026-01-01T00:00:00Z", {}, 0, [])
+    return table
 
 
 names = st.text("abc-9_.~", min_size=1, max_size=4)
@@ -47,8 +38,9 @@ fleets = st.sets(st.tuples(st.sampled_from(ZONES[:3]), names), max_size=25)
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets, size=st.integers(1, 7))
-def test_pages_of_any_size_contain_every_node_once_in_order(fleet, size):
-    with stored(fleet) as table:
+def test_pages_of_any_size_contain_every_node_once_in_order(rolled_back, fleet, size):
+    with rolled_back() as database:
+        table = stored(database, fleet)
         seen, after = [], None
         while page := table.page(ZONES[:3], after, size):
             assert len(page) <= size
@@ -60,9 +52,10 @@ def test_pages_of_any_size_contain_every_node_once_in_order(fleet, size):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets.filter(lambda fleet: len(fleet) > 3), data=st.data())
-def test_a_node_deleted_between_pages_hides_no_other(fleet, data):
+def test_a_node_deleted_between_pages_hides_no_other(rolled_back, fleet, data):
     gone = data.draw(st.sampled_from(sorted(fleet)))
-    with stored(fleet) as table:
+    with rolled_back() as database:
+        table = stored(database, fleet)
         first = table.page(ZONES[:3], None, 2)
         after = (first[-1].zone, first[-1].node_id)
         table.remove(table.get(*gone).uid)

@@ -1,0 +1,27 @@
+"""A database that property tests share, as a new file for each example would be slow."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+import pytest
+
+from localcloud.api.database import Database
+
+
+class _RollBackError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def rolled_back(tmp_path_factory) -> Iterator[Callable[[], AbstractContextManager[Database]]]:
+    """Return a context manager with an empty database, whose changes are rolled back."""
+    database = Database(tmp_path_factory.mktemp("state") / "state.sqlite")
+
+    @contextmanager
+    def context() -> Iterator[Database]:
+        with suppress(_RollBackError), database.transaction():
+            yield database
+            raise _RollBackError
+
+    yield context
+    database.close()
