@@ -152,7 +152,7 @@ def test_a_limit_without_the_controller_is_a_warning(environment, local_api, ver
     viewed = {**environment, "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
     done = play(viewed, *said)
     assert done.returncode == 0, flat(done)
-    assert "works on localhost, which --limit tpu_demo leaves out; name a TPU by -e" in flat(done)
+    assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in flat(done)
     assert local_api.node("demo")["state"] == "READY"
 
 

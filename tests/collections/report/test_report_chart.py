@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_chart 
     path_of,
     round_ticks,
     segments,
-    words,
+    tick_text,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +53,7 @@ def test_a_logarithmic_axis_has_powers_of_ten():
 
 
 def test_ticks_are_written_short():
-    assert [words(value) for value in (2.5, 40_000, 3e6, 1000, 0.0001)] == [
+    assert [tick_text(value) for value in (2.5, 40_000, 3e6, 1000, 0.0001)] == [
         *("2.5", "40k", "3M", "1000", "0.0001"),
     ]
 
@@ -106,6 +106,6 @@ def test_one_point_and_a_flat_curve_have_axes():
 
 
 def test_an_empty_chart_is_explained():
-    assert "nothing to draw yet" in chart("loss", [Curve("x", "train")], "step", "loss")
+    assert "no data yet" in chart("loss", [Curve("x", "train")], "step", "loss")
     flat = Curve("x", "train", [(1, 0.0)])
-    assert "nothing to draw yet" in chart("loss", [flat], "step", "loss", log=True)
+    assert "no data yet" in chart("loss", [flat], "step", "loss", log=True)

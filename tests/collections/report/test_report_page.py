@@ -154,8 +154,8 @@ def test_a_launch_is_marked_beside_the_attempt_that_it_began():
 def test_an_empty_fleet_and_an_empty_run_have_a_page():
     assert "No run has a record" in shown({}, {})
     empty = shown({"new": {"wanted": "running"}}, {})
-    assert "nothing to draw yet" in empty
-    assert "No attempt is known" in empty
+    assert "no data yet" in empty
+    assert "No attempts yet" in empty
     Reader(empty)
 
 

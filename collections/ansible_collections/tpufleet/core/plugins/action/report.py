@@ -1,4 +1,4 @@
-"""The whole of tpufleet.core.report, on the controller: it reads records and writes the page."""
+"""The action plugin of tpufleet.core.report: reads records and writes the page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Read, put together, write whole or not at all."""
+        """Read the records and write the page atomically."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(
             argument_spec={
@@ -66,8 +66,8 @@ class ActionModule(ActionBase):
         changed = _AS_OF.sub("", before) != _AS_OF.sub("", text)
         runs = [view.name for view in views]
         warnings = [each.why for each in found.unusable]
-        told = {"changed": changed, "path": str(path), "runs": runs, "msg": str(path)}
-        return result | told | {"warnings": warnings}
+        shown = {"changed": changed, "path": str(path), "runs": runs, "msg": str(path)}
+        return result | shown | {"warnings": warnings}
 
 
 def _write(path: Path, text: str) -> None:

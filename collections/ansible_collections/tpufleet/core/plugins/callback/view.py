@@ -1,32 +1,31 @@
-"""The terminal view: one live line a TPU and task, what changed, and failures last and whole."""
+"""The terminal view: live lines, changes, and failures in full at the end."""
 
 from __future__ import annotations
 
 DOCUMENTATION = """
 name: view
 type: stdout
-short_description: Shows a fleet's playbooks as a person reads them
+short_description: Terminal output for fleets of many workers
 version_added: 0.1.0
 description:
-  - On a terminal, a live line for each TPU says what it is at and how long it has been; what
-    changed stays, with the workers folded into one word (C(pod-w[0-31])); what was as it should
-    be is only counted.
-  - Without a terminal, or where E(CI) is set, the same in plain lines without control codes; what
-    a role changed on the same workers shares a line. A long step says every ten seconds that it
-    goes on, on one line that grows, or where E(CI) is set in a line each time.
-  - A failure stands at the end, whole, with its workers, the cause, and the command that mends it.
-  - With C(-v) and more, and under the strategies C(free) and C(host_pinned), the lines are those
-    of P(ansible.builtin.default#callback).
-  - A log of everything, readable by its owner alone, is written in any case; its path is the last
-    line. Of the logs in its directory the newest hundred are kept.
-  - If E(TPUFLEET_RESULT_FILE) is set, the failures are also written there as JSON, for a program
-    that runs the playbook.
+  - On a terminal, a live line for each TPU shows the running task and how long it has taken. Only
+    changes stay on the screen, with the workers folded into one name (C(pod-w[0-31])).
+  - Without a terminal, or if E(CI) is set, the same in plain lines without control codes; the
+    changes of a role on the same workers share a line. A long task prints its progress every ten
+    seconds, on one growing line, or with E(CI) on a line each.
+  - Failures are printed in full at the end, with their workers, the cause and the fix.
+  - With C(-v) and more, and with the strategies C(free) and C(host_pinned), the output is that of
+    P(ansible.builtin.default#callback).
+  - A full log, readable only by its owner, is always written; the last line has its path. The
+    newest hundred logs of its directory are kept.
+  - If E(TPUFLEET_RESULT_FILE) is set, failures are also written there as JSON, for the program that
+    started the playbook.
 extends_documentation_fragment:
   - ansible.builtin.default_callback
   - ansible.builtin.result_format_callback
 options:
   log_dir:
-    description: Where the logs are written.
+    description: The directory of the logs.
     type: path
     default: ~/.local/state/tpufleet/logs
     env:
@@ -62,7 +61,7 @@ _DEBUG = ("ansible.builtin.debug", "debug")
 
 
 class CallbackModule(Default):
-    """Listens to core, counts with TaskTally, prints through Screen, writes FullLog."""
+    """Counts results with TaskTally, prints through Screen, writes FullLog."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -76,7 +75,7 @@ class CallbackModule(Default):
         self._tally: TaskTally | None = None
         self._play_name = ""
         self._hosts: list[str] = []
-        self._play_said = True
+        self._play_is_shown = True
         self._as_default = self._display.verbosity > 0
         self._failures: list[tally.Failure] = []
         self._messages: dict[str, list[str]] = {}
@@ -85,7 +84,7 @@ class CallbackModule(Default):
         self._log: FullLog | None = None
         self._screen: Screen | None = None
 
-    # What happens, in the order in which it does.
+    # Events, in the order in which Ansible sends them.
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Open the log and the screen."""
@@ -93,49 +92,49 @@ class CallbackModule(Default):
             directory = Path(self.get_option("log_dir")).expanduser()
             self._log = FullLog(directory, Path(playbook._file_name).stem)
         except OSError as err:
-            self._display.warning(f"no log is written: {err}; TPUFLEET_LOG_DIR says where to")
+            self._display.warning(f"can't write the log ({err}). Set TPUFLEET_LOG_DIR")
         if self._display.verbosity > 0:
             super().v2_playbook_on_start(playbook)
         else:
             self._screen = Screen(self._display, _terminal(), self._live, self._brief)
-            self._screen.told = self._told
+            self._screen.take_progress = self._take_progress
             if self._check:
                 self._say("check mode: nothing is changed", constants.COLOR_VERBOSE)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Keep the play's name for its first line: a play that says nothing needs none."""
+        """Keep the play's name until it prints something."""
         self._end_task()
         self._as_default = self._display.verbosity > 0 or play.strategy.rpartition(".")[2] in (
             "free",
             "host_pinned",
         )
-        self._play_name, self._play_said = play.get_name().strip(), False
+        self._play_name, self._play_is_shown = play.get_name().strip(), False
         self._write(f"play: {self._play_name}")
         if self._as_default:
             super().v2_playbook_on_play_start(play)
         self._hosts = list(play.hosts)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        """End the task before, and begin to count."""
+        """End the previous task and start a tally."""
         self._begin_task(task)
         if self._as_default:
             super().v2_playbook_on_task_start(task, is_conditional)
 
     def v2_playbook_on_handler_task_start(self, task: Any) -> None:
-        """End the task before, and begin to count."""
+        """End the previous task and start a tally."""
         self._begin_task(task)
         if self._as_default:
             super().v2_playbook_on_handler_task_start(task)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        """Know who is at it."""
+        """Record that a host has started."""
         if self._tally:
             self._tally.started.append(host.get_name())
         if self._as_default:
             super().v2_runner_on_start(host, task)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Count, and keep what a debug task says."""
+        """Count, and keep the message of a debug task."""
         if not isinstance(result.task, TaskInclude):
             self._answered(result, tally.CHANGED if _changed(result) else tally.OK)
         if self._as_default:
@@ -147,13 +146,13 @@ class CallbackModule(Default):
         return None
 
     def v2_runner_on_skipped(self, result: Any) -> None:
-        """Count; a skipped task is of no interest on the screen."""
+        """Count; skipped tasks are not shown."""
         self._answered(result, tally.SKIPPED)
         if self._as_default:
             super().v2_runner_on_skipped(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Say at once that it failed, and keep the whole for the end."""
+        """Show the failure in one line; it is printed in full at the end."""
         self._answered(result, tally.IGNORED if ignore_errors else tally.FAILED)
         if not ignore_errors:
             self._failed(result, tally.FAILED)
@@ -161,7 +160,7 @@ class CallbackModule(Default):
             super().v2_runner_on_failed(result, ignore_errors)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Say at once that it is out of reach, and keep the whole for the end."""
+        """Show the unreachable host in one line; its error is printed in full at the end."""
         ignored = bool(result.task.ignore_unreachable)
         self._answered(result, tally.IGNORED if ignored else tally.UNREACHABLE)
         if not ignored:
@@ -170,7 +169,7 @@ class CallbackModule(Default):
             super().v2_runner_on_unreachable(result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
-        """Keep which items of a loop changed."""
+        """Keep the items of a loop that changed."""
         if self._as_default:
             return super().v2_runner_item_on_ok(result)
         if self._tally and _changed(result):
@@ -181,27 +180,27 @@ class CallbackModule(Default):
         return None
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
-        """Leave it to the failure of the whole loop, which holds its items."""
+        """Show nothing; the failure of the whole loop contains its items."""
         if self._as_default:
             super().v2_runner_item_on_failed(result)
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
-        """Say nothing."""
+        """Show nothing."""
         if self._as_default:
             super().v2_runner_item_on_skipped(result)
 
     def v2_runner_retry(self, result: Any) -> None:
-        """Show the tries in the live line."""
+        """Show the retry in the live lines."""
         if self._as_default:
             return super().v2_runner_retry(result)
         if self._tally:
             tried, of = result.result.get("attempts"), result.result.get("retries")
             host = result.host.get_name()
-            self._tally.told[host] = f"{host}: try {tried} of {of} did not do"
+            self._tally.progress[host] = f"{host}: try {tried} of {of} failed"
         return None
 
     def v2_on_file_diff(self, result: Any) -> None:
-        """Keep a diff until all hosts have shown theirs: mostly they are one."""
+        """Keep a diff until the task ends, to show equal diffs once."""
         if self._as_default:
             return super().v2_on_file_diff(result)
         items = result.result["results"] if result.task.loop and "results" in result.result else ()
@@ -211,31 +210,30 @@ class CallbackModule(Default):
         return None
 
     def v2_playbook_on_include(self, included_file: Any) -> None:
-        """Say nothing."""
+        """Show nothing."""
         if self._as_default:
             super().v2_playbook_on_include(included_file)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """Say why a play of the controller's own is left out, which would pass for done; nothing of
-        one that leaves itself out (``hosts: "!all"``)."""
+        """Warn if --limit excludes a play on localhost; ignore plays with ``hosts: "!all"``."""
         if self._hosts == ["!all"] and not self._as_default:
             return
         limit = context.CLIARGS.get("subset")
         if limit and self._hosts == ["localhost"]:
             self._display.warning(
-                f"nothing is done in {self._play_name!r}: it works on localhost, which --limit "
-                f"{limit} leaves out; name a TPU by -e tpu=NAME instead"
+                f"skipped {self._play_name!r}: it runs on localhost, which --limit {limit} "
+                "excludes. Name a TPU with -e tpu=NAME instead"
             )
         else:
             super().v2_playbook_on_no_hosts_matched()
 
     def v2_playbook_on_no_hosts_remaining(self) -> None:
-        """Leave it to the failures, which say why."""
+        """Show nothing; the failures explain it."""
         if self._as_default:
             super().v2_playbook_on_no_hosts_remaining()
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Say the failures whole, the recap, and where the log is."""
+        """Print the failures in full, the recap, and the path of the log."""
         self._end_task()
         counts = {host: stats.summarize(host) for host in stats.processed}
         recap = tally.recap_lines(counts)
@@ -257,7 +255,7 @@ class CallbackModule(Default):
         if self._screen:
             self._screen.close()
 
-    # What it takes to show it.
+    # Helpers.
 
     def _begin_task(self, task: Any) -> None:
         self._end_task()
@@ -286,8 +284,8 @@ class CallbackModule(Default):
     def _answered(self, result: Any, outcome: str) -> None:
         host = self.host_label(result)
         if self._tally:
-            self._tally.answered(result.host.get_name(), outcome)
-            self._tally.told.pop(result.host.get_name(), None)
+            self._tally.add(result.host.get_name(), outcome)
+            self._tally.progress.pop(result.host.get_name(), None)
         if self._log:
             self._log.result(host, outcome, result.result)
 
@@ -306,9 +304,9 @@ class CallbackModule(Default):
             self._say(f"  {outcome:<8}  {task}  {host}: {short}", constants.COLOR_ERROR)
 
     def _warned(self, result: Any) -> None:
-        """Keep a task's warnings until all hosts have given theirs: Ansible names no host.
+        """Keep a task's warnings until it ends, to show equal ones once, with their hosts.
 
-        What is done once a play is done by its first host, and is about all or none of them.
+        A task that runs once is about no host in particular, so its warnings name none.
         """
         host = result.host.get_name()
         whose = [] if result.task.run_once or host == "localhost" else [host]
@@ -332,12 +330,12 @@ class CallbackModule(Default):
             return
         self._say_play()
         before = f"  {word:<8}  {role} : "
-        self._screen.goes_on(before, name, f"  {hosts}", _COLORS[outcome])
+        self._screen.append(before, name, f"  {hosts}", _COLORS[outcome])
 
     def _say_play(self) -> None:
-        if not self._play_said and self._play_name:
+        if not self._play_is_shown and self._play_name:
             self._display.display(self._play_name, color=constants.COLOR_HIGHLIGHT)
-        self._play_said = True
+        self._play_is_shown = True
 
     def _say(self, text: str, color: str | None = None) -> None:
         self._say_play()
@@ -362,17 +360,17 @@ class CallbackModule(Default):
         return current.live(now) if current and not self._as_default else []
 
     def _brief(self, now: float) -> tuple[str, str] | None:
-        # What runs a CI shows a line only when it is whole.
+        # CI systems show a line only when it is complete.
         if self._as_default or not self._tally or os.environ.get("CI"):
             return None
         return self._tally.brief(now)
 
-    def _told(self, text: str) -> bool:
-        """Take progress into the task's live lines: by the name before its colon, if it has one."""
+    def _take_progress(self, text: str) -> bool:
+        """Keep a progress message for the live lines, by the name before its colon."""
         if not self._tally:
             return False
         self._write(f"progress: {text.strip()}")
-        self._tally.told[text.strip().partition(":")[0]] = text.strip()
+        self._tally.progress[text.strip().partition(":")[0]] = text.strip()
         return True
 
 
@@ -381,7 +379,7 @@ def _changed(result: Any) -> bool:
 
 
 def _terminal() -> Any:
-    """Give standard output if a person sits before it, who can be drawn for."""
+    """Return standard output if it is a terminal that can be drawn on."""
     plain = os.environ.get("CI") or os.environ.get("TERM", "dumb") == "dumb"
     return sys.stdout if sys.stdout.isatty() and not plain else None
 

@@ -1,16 +1,16 @@
-"""Where the records of runs are: options that steps of the controller share."""
+"""The option ``fleet_state`` of modules that read or change run records."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Options of what reads or changes the records of runs."""
+    """Read by ansible-doc."""
 
     DOCUMENTATION = r"""
 options:
   fleet_state:
-    description: A directory of the controller's, or C(gs://bucket/prefix), which several
-      controllers can share; it is asked with the key and the endpoint of the variable C(tpu_api).
+    description: Where the run records are, a directory of the controller or C(gs://bucket/prefix),
+      which several controllers can share. A bucket is read with the settings of C(tpu_api).
     type: str
     required: true
 """

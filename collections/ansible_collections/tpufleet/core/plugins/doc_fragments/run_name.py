@@ -1,10 +1,10 @@
-"""Which run: the option that the modules of one run share."""
+"""The option ``run`` of modules about one run."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The name of the run that a module is about."""
+    """Read by ansible-doc."""
 
     DOCUMENTATION = r"""
 options:

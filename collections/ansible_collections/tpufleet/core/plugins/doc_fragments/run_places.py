@@ -1,19 +1,19 @@
-"""Where runs are on a worker: options that modules on workers share."""
+"""The options of modules that read or write a run's files on a worker."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Options of modules that read or write what a run has on a worker."""
+    """Read by ansible-doc."""
 
     DOCUMENTATION = r"""
 options:
   state_dir:
-    description: Where runs keep what they write.
+    description: The directory of what runs write.
     type: path
     default: /var/lib/tpufleet
   etc:
-    description: Where units find what they need.
+    description: The directory of what runs' units read.
     type: path
     default: /etc/tpufleet
 """

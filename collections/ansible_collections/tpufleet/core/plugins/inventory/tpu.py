@@ -117,12 +117,12 @@ _TEMPLATED = (
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
-    """Asks the API (or the cache), has the hosts built, and puts them into Ansible's inventory."""
+    """Lists TPUs from the source or the cache, and adds their hosts to the inventory."""
 
     NAME = "tpufleet.core.tpu"
 
     def verify_file(self, path: str) -> bool:
-        """Take YAML files whose ``plugin`` says so, and no other plugin's."""
+        """Accept YAML files whose ``plugin`` is this one."""
         if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
             return False
         return bool(_OURS.search(Path(path).read_text(encoding="utf-8", errors="replace")))
@@ -130,10 +130,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         """Fill the inventory, or fail with one line.
 
-        Ansible goes on to try its other plugins on a file that this one failed on, and the reason
-        drowns in their complaints about it. So where a source that fails is fatal anyway
-        (any_unparsed_is_failed, as in this project's ansible.cfg), this says its line and ends;
-        elsewhere it raises AnsibleParserError.
+        After a failure Ansible tries its other plugins on the file, and their errors hide the
+        reason. So where a failed source is fatal (any_unparsed_is_failed, as in this project's
+        ansible.cfg), this prints the reason and exits; elsewhere it raises AnsibleParserError.
         """
         super().parse(inventory, loader, path, cache)
         self._text: dict[str, str] = {}
@@ -152,7 +151,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError(text) from None
 
     def _report(self, error: str) -> None:
-        """Continue without hosts, with what is known in the variables of all."""
+        """Continue without hosts, with the known settings as variables of all."""
         other = {option: self.get_option(option) for option in ("zones", "address", "os_login")}
         for name, value in known_variables(error, self._text, other, self._hints).items():
             self.inventory.set_variable("all", name, value)
@@ -192,7 +191,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- options ---------------------------------------------------------------------------------
 
     def _templated_options(self, path: str) -> dict[str, Any]:
-        """Evaluate the options that may be templates into ``_text``; give the ``vars``."""
+        """Evaluate the options that may be templates into ``_text``; return ``vars``."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         seen: dict[str, Any] = {
             "inventory_dir": directory,
@@ -247,7 +246,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return listing
 
     def _kept(self, nodes: list[Node], slices: Mapping[str, Slice]) -> list[Node]:
-        """Leave out the TPUs for which a filter is not true."""
+        """Return the TPUs for which all filters are true."""
         kept = nodes
         for expression in self.get_option("filters"):
             undecided = []
@@ -267,11 +266,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 if value:
                     met.append(node)
             if undecided:
-                self._tell_undecided(expression, undecided)
+                self._report_undecided(expression, undecided)
             kept = met
         return kept
 
-    def _tell_undecided(self, expression: str, undecided: list[tuple[Node, str]]) -> None:
+    def _report_undecided(self, expression: str, undecided: list[tuple[Node, str]]) -> None:
         node, reason = undecided[0]
         others = f" and {len(undecided) - 1} others" if len(undecided) > 1 else ""
         text = f"filters: {expression!r} can't be evaluated for TPU {node.where}{others}: {reason}"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: report
-short_description: Write one HTML page about the runs, to be opened from a file
+short_description: Write an HTML report of the runs
 description:
-  - Shows of each run its loss and rate as curves, its attempts with all that happened to them, its
-    goodput and its workers. The page holds all that it shows and loads nothing.
+  - Shows for each run curves of loss and rate, the attempts with their events, goodput and the
+    workers. The page is one file that loads nothing.
 options:
   path:
-    description: The page's file. Its directory is made if it is missing.
+    description: The file to write. Its directory is created if it is missing.
     type: path
     required: true
   fleet_state:
-    description: A directory of the controller's or C(gs://bucket/prefix), where the records are.
+    description: Where the run records are, a directory of the controller or C(gs://bucket/prefix).
     type: str
     required: true
   answers:
-    description: What M(tpufleet.core.report_look) said, by host.
+    description: The results of M(tpufleet.core.report_look), by host.
     type: dict
     required: true
   run:
@@ -47,11 +47,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: Where the page is.
+  description: The written file.
   type: str
   returned: success
 runs:
-  description: The runs that are on it, the one that changed last first.
+  description: The runs in the report, the most recently changed first.
   type: list
   elements: str
   returned: success

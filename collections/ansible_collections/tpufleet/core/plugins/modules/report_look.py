@@ -1,18 +1,18 @@
 #!/usr/bin/python
-"""Say how the runs of a worker stand, with the points of their curves."""
+"""The module tpufleet.core.report_look."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: report_look
-short_description: Say how the runs of a worker stand, with the points of their curves
+short_description: Return the status of a worker's runs with the points of their curves
 description:
-  - What M(tpufleet.core.run_info) says, and of each run's metrics at most a thousand points a
-    curve. Where there are more steps, each point is the mean of some. Of a step that an attempt
-    did again the later one counts.
+  - Returns the result of M(tpufleet.core.run_info), and at most a thousand points for each curve of
+    a run's metrics. With more steps, each point is the mean of several. A repeated step replaces
+    the earlier one.
 options:
   run:
-    description: One run's name. By default every run that is known on the worker.
+    description: The run's name. By default all runs that the worker knows.
     type: str
 extends_documentation_fragment: tpufleet.core.run_places
 attributes:
@@ -31,7 +31,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 runs:
-  description: One dictionary a run, as M(tpufleet.core.run_info) has it, with C(metrics), the
+  description: One dictionary for each run, as of M(tpufleet.core.run_info), with C(metrics), the
     points of loss, held-out loss and rate, and the starts of attempts.
   returned: success
   type: list
@@ -49,7 +49,7 @@ from ..module_utils.worker.run_unit import known_runs, observe
 
 
 def main() -> None:
-    """Look, and read."""
+    """Run as a module."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str"},

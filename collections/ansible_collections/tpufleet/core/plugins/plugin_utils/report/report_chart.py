@@ -1,7 +1,4 @@
-"""Curves as SVG: points in, markup out. Pure.
-
-Inline SVG needs no name space of its own and no script; colours are the page's CSS classes.
-"""
+"""Charts as inline SVG, without scripts; colours come from the page's CSS classes."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """Points (x, y) by rising x, and the x at which the line is broken. ``css`` is its class."""
+    """Points (x, y) in order of x; the line is broken at ``gaps``. ``css`` is the CSS class."""
 
     name: str
     css: str
@@ -28,7 +25,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Scale:
-    """From a value to a place: ``low`` is at ``start``, ``high`` at ``end``, both in pixels."""
+    """Scale from values to pixels: ``low`` is at ``start``, ``high`` at ``end``."""
 
     low: float
     high: float
@@ -37,7 +34,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Give the place of a value."""
+        """Return the position of a value in pixels."""
         low, high, value = (
             (math.log10(each) for each in (self.low, self.high, value))
             if self.log
@@ -48,7 +45,7 @@ class Scale:
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Give at most so many values between the two: 1, 2 or 5 times a power of ten apart."""
+    """Return at most ``most`` ticks, 1, 2 or 5 times a power of ten apart."""
     if not high > low:
         return [low]
     rough = (high - low) / max(most - 1, 1)
@@ -59,7 +56,7 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
-    """Give values between the two for a logarithmic axis: powers of ten, or 1, 2 and 5 of each."""
+    """Return ticks of a logarithmic axis: powers of ten, or 1, 2 and 5 times each."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1,)):
         found = [float(f"{digit}e{power}") for power in powers for digit in digits]
@@ -70,8 +67,8 @@ def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
     return found if len(found) > 1 else round_ticks(low, high)
 
 
-def words(value: float) -> str:
-    """Write a tick: ``2.5``, ``40k``, ``3M``, ``1e-05``."""
+def tick_text(value: float) -> str:
+    """Format a tick: ``2.5``, ``40k``, ``3M``, ``1e-05``."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):g}{letter}"
@@ -81,7 +78,7 @@ def words(value: float) -> str:
 def segments(
     points: Sequence[Point], gaps: Sequence[float], log: bool = False
 ) -> list[list[Point]]:
-    """Cut the points where a gap lies between two, and where a value has no place on the axis."""
+    """Split the points at gaps, and at values that the axis cannot show."""
     breaks = sorted(gaps)
     found: list[list[Point]] = [[]]
     place = 0
@@ -99,7 +96,7 @@ def segments(
 
 
 def path_of(parts: Sequence[Sequence[Point]], x: Scale, y: Scale) -> str:
-    """Give an SVG path (w3.org/TR/SVG2/paths.html) in tenths of pixels: M and L a point each."""
+    """Return an SVG path (w3.org/TR/SVG2/paths.html) with a precision of 0.1 pixels."""
     return " ".join(
         " ".join(
             f"{'M' if number == 0 else 'L'}{x(one):.1f} {y(two):.1f}"
@@ -112,7 +109,7 @@ def path_of(parts: Sequence[Sequence[Point]], x: Scale, y: Scale) -> str:
 
 @dataclass(frozen=True)
 class Axes:
-    """Where a chart's curves lie."""
+    """The axes of a chart."""
 
     x: Scale
     y: Scale
@@ -121,7 +118,7 @@ class Axes:
 
 
 def axes_of(curves: Sequence[Curve], log: bool = False) -> Axes | None:
-    """Find room for all points, with some air above and below; None where there are no points."""
+    """Return axes for all points, with a margin above and below; None without points."""
     points = [point for each in curves for point in each.points if not log or point[1] > 0]
     if not points:
         return None
@@ -130,8 +127,8 @@ def axes_of(curves: Sequence[Curve], log: bool = False) -> Axes | None:
     if log:
         low, high = low / 1.05, high * 1.05
     else:
-        air = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-        low, high = (max(0.0, low - air) if low >= 0 else low - air), high + air
+        margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
+        low, high = (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
     x = Scale(min(xs), max(xs), LEFT, WIDTH - RIGHT)
     y = Scale(low, high, HEIGHT - BOTTOM, TOP, log)
     y_ticks = log_ticks(low, high) if log else round_ticks(low, high)
@@ -141,10 +138,10 @@ def axes_of(curves: Sequence[Curve], log: bool = False) -> Axes | None:
 def chart(
     title: str, curves: Sequence[Curve], x_label: str, y_label: str, *, log: bool = False
 ) -> str:
-    """Draw a chart as an ``<svg>``, or say that there is nothing to draw."""
+    """Return a chart as ``<svg>``, or a paragraph if there are no points."""
     axes = axes_of(curves, log)
     if axes is None:
-        return f'<p class="none">{html.escape(title)}: nothing to draw yet</p>'
+        return f'<p class="none">{html.escape(title)}: no data yet</p>'
     shown = [each for each in curves if each.points]
     lines = [
         f'<svg role="img" viewBox="0 0 {WIDTH} {HEIGHT}" aria-label="{html.escape(title)}">',
@@ -157,7 +154,7 @@ def chart(
         if each.dots:
             lines += [
                 f'<circle class="{each.css}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="2.5">'
-                f"<title>{html.escape(each.name)} {words(x)}: {y:.4g}</title></circle>"
+                f"<title>{html.escape(each.name)} {tick_text(x)}: {y:.4g}</title></circle>"
                 for part in parts
                 for x, y in part
             ]
@@ -171,11 +168,11 @@ def _grid(axes: Axes, x_label: str, y_label: str) -> list[str]:
     for tick in axes.y_ticks:
         at = f"{axes.y(tick):.1f}"
         lines.append(f'<path class="grid" d="M{LEFT} {at}H{right}"/>')
-        lines.append(f'<text class="end" x="{LEFT - 6}" y="{at}" dy="4">{words(tick)}</text>')
+        lines.append(f'<text class="end" x="{LEFT - 6}" y="{at}" dy="4">{tick_text(tick)}</text>')
     for tick in axes.x_ticks:
         at = f"{axes.x(tick):.1f}"
         lines.append(f'<path class="grid" d="M{at} {TOP}V{bottom}"/>')
-        lines.append(f'<text class="middle" x="{at}" y="{bottom + 15}">{words(tick)}</text>')
+        lines.append(f'<text class="middle" x="{at}" y="{bottom + 15}">{tick_text(tick)}</text>')
     across, down = (LEFT + right) / 2, (TOP + bottom) / 2
     turned = f'transform="translate(12 {down:.0f}) rotate(-90)"'
     return [

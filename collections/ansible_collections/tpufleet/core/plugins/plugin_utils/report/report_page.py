@@ -1,6 +1,7 @@
-"""The report as one HTML page that asks nobody for anything: no script, no font, no picture. Pure.
+"""The report as one HTML page without scripts, external fonts or pictures.
 
-Its Content-Security-Policy (w3.org/TR/CSP3) lets a browser load nothing, whatever a name in it is.
+Its Content-Security-Policy (w3.org/TR/CSP3) forbids browsers to load anything, even if a name in it
+were interpreted as markup.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ td .mark { display: inline-block; width: 12px; height: 10px; margin-right: 5px; 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _ROW = 18
 _MOST_BARS = 60
-#: A launch and the start of its attempt are no further apart: the release is brought between them.
+#: The longest time from a launch to the start of its attempt; the release is sent in between.
 _START_S = 900.0
 _NAMES = {OTHER: "", LAUNCH: "launch"}
 
 
 def page(views: Sequence[RunView], fleet: str, now: float, *, log: bool = False) -> str:
-    """Write the page, a card a run; ``fleet`` names the fleet, ``log`` is for the loss axis."""
+    """Return the page with a card for each run; ``log`` makes the loss axis logarithmic."""
     body = [card(view, log=log) for view in views] or [
-        '<p class="none">No run has a record, and no worker knows one.</p>'
+        '<p class="none">No run has a record, and no worker reports one.</p>'
     ]
     title = html.escape(f"Runs of {fleet}")
     return "\n".join(
@@ -86,7 +87,7 @@ def page(views: Sequence[RunView], fleet: str, now: float, *, log: bool = False)
 
 
 def card(view: RunView, *, log: bool = False) -> str:
-    """Write what is known of one run."""
+    """Return the card of one run."""
     loss = [view.curves[name] for name in ("loss", "heldout") if name in view.curves]
     rate = [view.curves[name] for name in ("rate",) if name in view.curves]
     parts = [
@@ -108,10 +109,10 @@ def card(view: RunView, *, log: bool = False) -> str:
 
 
 def timeline(view: RunView) -> str:
-    """Draw a bar an attempt, newest last, and a mark where something happened."""
+    """Return a bar for each attempt, newest last, with marks for events."""
     attempts = list(view.attempts)[-_MOST_BARS:]
     if not attempts:
-        return '<p class="none">No attempt is known.</p>'
+        return '<p class="none">No attempts yet.</p>'
     # A launch is recorded before its attempt begins.
     rows = [_row_of(event, attempts) for event in view.events]
     events = [(event, row) for event, row in zip(view.events, rows, strict=True) if row >= 0]
@@ -139,7 +140,7 @@ def timeline(view: RunView) -> str:
 
 
 def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
-    """Give the row of the attempt that an event is about, -1 for one before all that are shown."""
+    """Return the row of an event's attempt, -1 if that is not shown."""
     starts = [attempt.start for attempt in attempts]
     before = sum(start <= event.time for start in starts)
     if event.kind != LAUNCH:
@@ -150,21 +151,21 @@ def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
 
 def _bar(attempt: Attempt, top: float, at: Callable[[float], float]) -> Iterator[str]:
     start, end = at(attempt.start), at(attempt.end)
-    said = f"attempt {attempt.number}: {duration(attempt.end - attempt.start)}"
-    said += f", {attempt.ended}" if _NAMES.get(attempt.ended, attempt.ended) else ""
+    text = f"attempt {attempt.number}: {duration(attempt.end - attempt.start)}"
+    text += f", {attempt.ended}" if _NAMES.get(attempt.ended, attempt.ended) else ""
     yield f'<text class="end" x="{LEFT - 6}" y="{top + 12}">{attempt.number}</text>'
     yield (
         f'<rect class="bar" x="{start:.1f}" y="{top + 3}" width="{max(end - start, 1.5):.1f}" '
-        f'height="{_ROW - 6}" rx="2"><title>{html.escape(said)}</title></rect>'
+        f'height="{_ROW - 6}" rx="2"><title>{html.escape(text)}</title></rect>'
     )
 
 
 def _mark(event: Event, top: float, at: Callable[[float], float]) -> str:
     x = at(event.time)
-    said = html.escape(f"{moment(event.time)} {event.what}")
+    text = html.escape(f"{moment(event.time)} {event.what}")
     return (
         f'<rect class="{event.kind}" x="{x - 1.5:.1f}" y="{top + 1}" width="3" '
-        f'height="{_ROW - 2}"><title>{said}</title></rect>'
+        f'height="{_ROW - 2}"><title>{text}</title></rect>'
     )
 
 
@@ -183,9 +184,9 @@ def _figures(view: RunView) -> str:
         "goodput": _number(view.goodput, "{:.0%}"),
     }
     cells = [
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(said)}</dd></div>"
-        for name, said in figures.items()
-        if said
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd></div>"
+        for name, text in figures.items()
+        if text
     ]
     return f"<dl>{''.join(cells)}</dl>"
 
@@ -200,12 +201,12 @@ def _events(events: Sequence[Event]) -> str:
         f"<td>{html.escape(event.what)}</td></tr>"
         for event in events
     ]
-    return f"<table><tr><th>time (UTC)</th><th></th><th>what</th></tr>{''.join(rows)}</table>"
+    return f"<table><tr><th>time (UTC)</th><th></th><th>event</th></tr>{''.join(rows)}</table>"
 
 
 def _workers(view: RunView) -> str:
     if not view.workers:
-        return '<p class="none">No worker that can be reached knows this run.</p>'
+        return '<p class="none">No reachable worker reports this run.</p>'
     rows = []
     for each in view.workers:
         of = f"/{each.steps}" if each.steps is not None else ""
@@ -223,12 +224,12 @@ def _workers(view: RunView) -> str:
 
 
 def moment(when: float) -> str:
-    """Write a point of time, in UTC, to the second."""
+    """Format unix seconds as UTC."""
     return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def duration(seconds: float) -> str:
-    """Write a span: ``42 s``, ``7 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
+    """Format seconds: ``42 s``, ``7 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
     whole = int(max(seconds, 0) + 0.5)
     for size, name, below, smaller in (
         (86400, "d", 3600, "h"),

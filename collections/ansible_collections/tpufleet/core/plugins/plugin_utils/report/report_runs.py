@@ -1,4 +1,4 @@
-"""What a report shows of each run, from its record and its workers' answers. Pure."""
+"""The contents of a report: each run, from its record and its workers' answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that differ in a number only, said as one: ``pod-w[0-3,7]``."""
+"""Host names that differ only in a number, folded into one: ``pod-w[0-3,7]``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ _NUMBERED = re.compile(r"^(.*?)(0|[1-9]\d*)$", re.ASCII)
 
 
 def folded(names: Iterable[str]) -> str:
-    """Fold worker names into words, each name once, in the order of first appearance.
+    """Fold names, each once, in the order of first appearance.
 
-    ``pod-w0 pod-w1 pod-w2 other`` gives ``pod-w[0-2], other``; a number with a leading zero is a
-    name like any other, since folding it would lose the zero.
+    ``pod-w0 pod-w1 pod-w2 other`` becomes ``pod-w[0-2], other``. Numbers with leading zeros are not
+    folded, since the zeros would be lost.
     """
     words: dict[tuple[str, bool], set[int]] = {}
     for name in names:
-        stem, number = _taken_apart(name)
+        stem, number = _split(name)
         words.setdefault((stem, number is None), set()).update(() if number is None else (number,))
     return ", ".join(_word(stem, numbers) for (stem, _), numbers in words.items())
 
 
 def stem_of(name: str) -> str:
-    """Give what the workers of one TPU have in common: ``pod`` of ``pod-w12``, else the name."""
-    stem, number = _taken_apart(name)
+    """Return the TPU's part of a worker's name: ``pod`` of ``pod-w12``; any other name as it is."""
+    stem, number = _split(name)
     return stem.removesuffix("-w") if number is not None and stem.endswith("-w") else name
 
 
@@ -33,8 +33,7 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
 
 
-def _taken_apart(name: str) -> tuple[str, int | None]:
-    """Split a name into stem and number; a name without one is all stem."""
+def _split(name: str) -> tuple[str, int | None]:
     match = _NUMBERED.match(name)
     return (match[1], int(match[2])) if match and match[1] else (name, None)
 
@@ -46,7 +45,6 @@ def _word(stem: str, numbers: set[int]) -> str:
 
 
 def _ranges(numbers: list[int]) -> list[str]:
-    """Say ascending numbers as ranges: 0 1 2 7 gives ``0-2`` and ``7``."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Lines that several workers say, one after the other, put together while they come."""
+"""Merge of the log lines of several workers while they arrive."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from .folded_names import folded
 
+#: How long a line waits for the same line of other workers, which are read one after another.
 HOLD_SECONDS = 3.0
-"""How long a line is kept back so that the others may say it too: workers are asked in turn."""
 
 
 @dataclass
@@ -19,9 +19,9 @@ class _Line:
 
 
 class FoldedStream:
-    """Keeps each worker's own order; a line is out once all have said it, or after a while.
+    """Keeps each worker's order; a line is due when all have sent it, or after HOLD_SECONDS.
 
-    ``order`` sorts names as people do. Times are seconds of one clock.
+    ``order`` is the order of names within a line. Times are seconds of one clock.
     """
 
     def __init__(self, hosts: Collection[str], order: Sequence[str] | None = None) -> None:
@@ -30,7 +30,7 @@ class FoldedStream:
         self._held: list[_Line] = []
 
     def add(self, host: str, text: str, now: float) -> None:
-        """Take a worker's next line."""
+        """Add a worker's next line."""
         behind = max(
             (place for place, line in enumerate(self._held) if host in line.hosts), default=-1
         )
@@ -41,11 +41,11 @@ class FoldedStream:
         self._held.append(_Line(text, now, [host]))
 
     def leave(self, host: str) -> None:
-        """Wait for this worker no longer: it has said all."""
+        """Wait no longer for a worker, which has sent everything."""
         self._hosts.discard(host)
 
     def due(self, now: float, all_of_it: bool = False) -> list[str]:
-        """Give the lines that are out, their workers before them."""
+        """Return the lines that are due, each after the names of its workers."""
         out = []
         while self._held:
             line = self._held[0]

@@ -1,4 +1,4 @@
-"""The full log of one playbook's run: what the terminal leaves out stands there."""
+"""The full log of a playbook run, including what the terminal omits."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+#: How many logs of a directory are kept; older ones are deleted.
 KEPT = 100
-"""Logs that stay; older ones of the same directory go."""
 
-_LEFT_OUT = ("invocation", "ansible_facts")
+_OMITTED = ("invocation", "ansible_facts")
 
 
 class FullLog:
-    """One file, 0600: results may name what only its owner may know."""
+    """One file of mode 0600, since results may contain secrets."""
 
     def __init__(self, directory: Path, playbook: str) -> None:
-        """Make ``<directory>/<time>-<playbook>.log``. Raises OSError where that can't be done."""
+        """Create ``<directory>/<time>-<playbook>.log``. Raises OSError."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         _prune(directory)
         stamp = time.strftime("%Y%m%dT%H%M%S")
@@ -28,28 +28,28 @@ class FullLog:
         self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
 
     def line(self, text: str) -> None:
-        """Write a line behind the time."""
+        """Write a line with the time."""
         self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     def result(self, host: str, outcome: str, result: Mapping[str, Any]) -> None:
-        """Write what one host answered; a censored result is all that core leaves of it."""
+        """Write a host's result; Ansible has censored it already where ``no_log`` is set."""
         self.line(f"{outcome} {host} {result_text(result)}")
 
     def flush(self) -> None:
-        """Bring what is written to the file: a killed playbook's log is read most of all."""
+        """Flush the file, so that the log of a killed playbook is complete."""
         self._file.flush()
 
     def close(self) -> None:
-        """Write the rest."""
+        """Close the file."""
         self._file.close()
 
 
 def result_text(result: Mapping[str, Any]) -> str:
-    """Say a result in one line of JSON, without what core adds for itself."""
+    """Format a result as one line of JSON, without Ansible's internal keys."""
     kept = {
         key: value
         for key, value in result.items()
-        if key not in _LEFT_OUT and not key.startswith("_ansible")
+        if key not in _OMITTED and not key.startswith("_ansible")
     }
     return json.dumps(kept, default=str, ensure_ascii=False)
 

@@ -1,4 +1,4 @@
-"""A few lines at the foot of a terminal that are drawn anew in place, under what is printed."""
+"""A few lines at the bottom of a terminal that are redrawn in place."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _UP = "\x1b[{}A"
 
 
 class LiveBlock:
-    """Lines that stay below everything printed. Not safe by itself for several threads.
+    """Lines below everything that is printed. Not thread-safe.
 
-    Escape sequences: ECMA-48 (CUU, ED). A line is cut to the terminal's width, which is asked
-    anew each time, so that a line never wraps and the block's height stays known.
+    Escape sequences: ECMA-48 (CUU, ED). Lines are cut to the terminal's current width, so that none
+    wraps and the height of the block is known.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        """Draw on a stream, which is a terminal."""
+        """Draw on ``stream``, a terminal."""
         self._stream = stream
         self._drawn = 0
 
     def show(self, lines: Sequence[str]) -> None:
-        """Draw these lines in place of the last ones."""
+        """Replace the drawn lines."""
         columns, rows = shutil.get_terminal_size()
         fitting = fit(lines, columns, rows)
         self._stream.write(self._cleared() + "\n".join(fitting))
@@ -31,7 +31,7 @@ class LiveBlock:
         self._drawn = len(fitting)
 
     def hide(self) -> None:
-        """Take the block away, so that something can be printed in its place."""
+        """Remove the block, so that something can be printed in its place."""
         if self._drawn:
             self._stream.write(self._cleared())
             self._stream.flush()
@@ -44,9 +44,9 @@ class LiveBlock:
 
 
 def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """Cut lines to a terminal: one column stays free, and half of the rows at least."""
+    """Cut lines to a terminal; one column and at least half of the rows stay free."""
     room = max(1, min(rows // 2, rows - 2))
-    shown = list(lines) if len(lines) <= room else [*lines[: room - 1], f"… {len(lines)} in all"]
+    shown = list(lines) if len(lines) <= room else [*lines[: room - 1], f"… {len(lines)} in total"]
     return [_cut(line, max(1, columns - 1)) for line in shown]
 
 

@@ -1,4 +1,4 @@
-"""What a person sees while a playbook runs: printed lines, and a live block beneath them."""
+"""The terminal while a playbook runs: printed lines with a live block below them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import Any, TextIO
 
 from .live_block import LiveBlock
 
-REDRAWN_EVERY_S = 0.2
+REDRAW_EVERY_S = 0.2
+#: Without a terminal, progress is printed after this many seconds without output.
 QUIET_S = 9.0
-"""Without a terminal, a word of progress at the latest after so long a silence."""
+#: Characters up to which progress and a role's changes are appended to one line.
 LINE = 110
-"""A line that goes on, of progress or of a role's changes, goes on to so many characters."""
 
 
 class Screen:
-    """Prints through core's display, and keeps the live block out of its way.
+    """Prints through Ansible's display, and hides the live block meanwhile.
 
-    Whatever else prints through the display (warnings, prompts, what an action plugin tells) goes
-    by here as well: core has no other place where a callback could learn of it, so that its
-    methods are wrapped on the one display object. In a worker's fork the wrapped method hands on
-    to core's own, which sends the line to the main process.
+    Warnings, prompts and the output of action plugins go through the display, too. Ansible has no
+    hook for them, so this wraps the methods of the one display object. In a forked worker the
+    wrapper calls the original method, which sends the line to the main process.
     """
 
     def __init__(
@@ -33,10 +32,14 @@ class Screen:
         live: Callable[[float], list[str]],
         brief: Callable[[float], tuple[str, str] | None] = lambda _now: None,
     ) -> None:
-        """Wrap the display; ``live`` gives the live lines at a time (s), none while idle.
+        """Wrap the display.
 
-        ``brief`` gives the same in two parts, what is being done and how far it is, where that is
-        all there is to say: one line that goes on, for who reads a pipe or a file.
+        Args:
+            display: Ansible's display object.
+            terminal: the stream to draw on; None for a pipe or a file.
+            live: returns the live lines at a time in seconds, none while idle.
+            brief: returns the task and its progress, for one growing line without a terminal; None
+                if ``live`` has more to show.
         """
         self._print, self._prompt = display.display, display.prompt_until
         self._live, self._brief = live, brief
@@ -48,22 +51,21 @@ class Screen:
         self._pid = os.getpid()
         self._last = time.monotonic()
         self._asking = False
-        self.told: Callable[[str], bool] = lambda _text: False
+        self.take_progress: Callable[[str], bool] = lambda _text: False
         display.display, display.prompt_until = self.display, self.prompt_until
         self._restore = (display, self._print, self._prompt)
         self._ticker = threading.Thread(target=self._tick, name="live view", daemon=True)
         self._ticker.start()
 
     def display(self, msg: str, *positional: Any, **named: Any) -> Any:
-        """Print in place of the display's own method; progress goes into the live block.
+        """Print instead of the display's own method; progress goes into the live block.
 
-        What is told ``screen_only`` while a task runs is its progress: a line for the person who
-        waits, of no use in any log.
+        A ``screen_only`` message while a task runs is its progress.
         """
         if os.getpid() != self._pid:
             return self._print(msg, *positional, **named)
         with self._lock:
-            if named.get("screen_only") and self.told(str(msg)) and self._block:
+            if named.get("screen_only") and self.take_progress(str(msg)) and self._block:
                 self._draw()
                 return None
             if self._block:
@@ -72,10 +74,11 @@ class Screen:
             self._last = time.monotonic()
             return self._print(msg, *positional, **named)
 
-    def goes_on(self, before: str, word: str, after: str, color: str | None) -> None:
-        """Print ``before word after``; without a terminal, words between the same on one line.
+    def append(self, before: str, word: str, after: str, color: str | None) -> None:
+        """Print ``before word after``.
 
-        The line waits for the next one, for a silence, or for the end.
+        Without a terminal, words with the same ``before`` and ``after`` are joined on one line,
+        which is printed when another line follows, after QUIET_S, or at the end.
         """
         with self._lock:
             if self._block:
@@ -92,7 +95,7 @@ class Screen:
             self._last = time.monotonic()
 
     def prompt_until(self, *positional: Any, **named: Any) -> Any:
-        """Ask in place of the display's own method, with nothing drawn meanwhile."""
+        """Prompt instead of the display's own method; nothing is drawn meanwhile."""
         if os.getpid() != self._pid:
             return self._prompt(*positional, **named)
         with self._lock:
@@ -107,7 +110,7 @@ class Screen:
             self._last = time.monotonic()
 
     def close(self) -> None:
-        """Take the block away and give the display back as it was."""
+        """Remove the block and restore the display's methods."""
         self._stopped.set()
         self._ticker.join(timeout=2)
         with self._lock:
@@ -117,7 +120,7 @@ class Screen:
         display, display.display, display.prompt_until = self._restore[0], *self._restore[1:]
 
     def _tick(self) -> None:
-        while not self._stopped.wait(REDRAWN_EVERY_S if self._block else 1.0):
+        while not self._stopped.wait(REDRAW_EVERY_S if self._block else 1.0):
             with self._lock:
                 if not self._asking:
                     self._draw() if self._block else self._break_silence()

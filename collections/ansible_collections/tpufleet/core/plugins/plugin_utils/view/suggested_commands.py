@@ -1,7 +1,7 @@
-"""Commands that messages suggest, completed by the options that this invocation was given.
+"""Commands in messages, completed by the options of this invocation.
 
-A module or a role does not know which inventory it was called with. Typed as it is written, its
-``ansible-playbook setup.yml`` would act on the default inventory: on another fleet.
+A module or role does not know the inventory. Without it, a suggested ``ansible-playbook setup.yml``
+would act on the default inventory, which is another fleet.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import Any
 
 from ansible.parsing.splitter import parse_kv
 
-#: Extra variables that say which fleet is meant; all others are a suggestion's own to name.
+#: Extra variables that select the fleet; no others are added to a suggestion.
 OF_THE_FLEET = ("fleet_state",)
 _PLAYBOOK = re.compile(r"\bansible-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)")
 
 
 def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]) -> str:
-    """Return the options that say which fleet this invocation is about, as typed in a shell.
+    """Return the options that select the fleet of this invocation, as typed in a shell.
 
-    ``arguments`` are Ansible's ``context.CLIARGS``, ``default_inventory`` is what it takes where
-    nobody says ``-i``.
+    ``arguments`` are Ansible's ``context.CLIARGS``; ``default_inventory`` applies without ``-i``.
     """
     words: list[str] = []
     inventories = [str(source) for source in arguments.get("inventory") or ()]
@@ -45,13 +44,12 @@ def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]
 
 
 def completed(text: str, options: str) -> str:
-    """Return ``text`` with ``options`` in each ``ansible-playbook NAME.yml`` that it suggests."""
+    """Return ``text`` with ``options`` added to each ``ansible-playbook NAME.yml`` in it."""
     if not options:
         return text
     return _PLAYBOOK.sub(lambda found: f"{found[0]}{options} ", text)
 
 
 def _short(source: str) -> str:
-    """Return an inventory's path as seen from the working directory, where it is below that."""
     path, here = Path(source), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else source

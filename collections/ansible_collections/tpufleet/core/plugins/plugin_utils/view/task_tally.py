@@ -1,4 +1,4 @@
-"""What the hosts of one task answered, counted and folded into a few lines."""
+"""Results of one task's hosts, counted and folded into a few lines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ OK, CHANGED, SKIPPED, FAILED, UNREACHABLE, IGNORED = (
     "ignored",
 )
 _ITEMS_SHOWN = 3
-_WORDS_WITHOUT_A_CAUSE = ("non-zero return code", "MODULE FAILURE", "Module failed")
-"""What core says of a command or a module that ended badly: the cause is in what it printed."""
-_ASKED_FOR = "The filter plugin 'ansible.builtin.mandatory' failed: "
-"""What core says before a playbook's own words on a variable that it must be given."""
+#: Ansible's messages without a cause; the output has it.
+_WITHOUT_CAUSE = ("non-zero return code", "MODULE FAILURE", "Module failed")
+#: Ansible's prefix of a playbook's own message about a missing variable.
+_MANDATORY = "The filter plugin 'ansible.builtin.mandatory' failed: "
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One host's failure, as a person reads it."""
+    """One host's failure, for people."""
 
     task: str
     host: str
@@ -35,25 +35,28 @@ class Failure:
 
 @dataclass
 class TaskTally:
-    """One task under way: who has begun, who has answered what."""
+    """One running task: which hosts have started, and which have ended how.
+
+    ``progress`` has the last progress message by the name that it starts with.
+    """
 
     name: str
     began: float
     started: list[str] = field(default_factory=list)
     outcomes: dict[str, str] = field(default_factory=dict)
     items: dict[str, list[str]] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    progress: dict[str, str] = field(default_factory=dict)
 
-    def answered(self, host: str, outcome: str) -> None:
-        """Take down a host's answer."""
+    def add(self, host: str, outcome: str) -> None:
+        """Record a host's outcome."""
         self.outcomes[host] = outcome
 
     def hosts(self, outcome: str) -> list[str]:
-        """Give the hosts that answered so, in the order in which they did."""
+        """Return the hosts with this outcome, in the order in which they ended."""
         return [host for host, found in self.outcomes.items() if found == outcome]
 
     def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
-        """Say what is worth a lasting line: an outcome, with its word, the task, and the hosts."""
+        """Return what is printed at the end: outcome, its word, the task, and the hosts."""
         words = {CHANGED: "would change" if check else CHANGED, IGNORED: IGNORED}
         return [
             (outcome, (word, f"{self.name}{self._item_words(outcome)}", folded(hosts)))
@@ -69,7 +72,7 @@ class TaskTally:
         return f" ({', '.join(labels[:_ITEMS_SHOWN])}{more})"
 
     def live(self, now: float) -> list[str]:
-        """Say how far the task is: a line for all the workers of one TPU, or what was told."""
+        """Return the live lines: one for each TPU that is not finished, and progress messages."""
         spent = f"{now - self.began:.0f} s"
         waiting: dict[str, list[int]] = {}
         for host in self.started:
@@ -81,11 +84,11 @@ class TaskTally:
             for stem, (done, all_) in waiting.items()
             if done < all_
         ]
-        return (lines or [f"  {self.name}  {spent}"]) + [f"    {t}" for t in self.told.values()]
+        return (lines or [f"  {self.name}  {spent}"]) + [f"    {t}" for t in self.progress.values()]
 
     def brief(self, now: float) -> tuple[str, str] | None:
-        """Say what is being done by whom, and how far it is; nothing where more was told."""
-        if self.told or not self.started:
+        """Return task and TPUs, and how far they are; None if there are progress messages."""
+        if self.progress or not self.started:
             return None
         done = sum(host in self.outcomes for host in self.started)
         whose = folded(dict.fromkeys(stem_of(host) for host in self.started))
@@ -98,9 +101,9 @@ def _of(done: int, all_: int) -> str:
 
 
 def failure_text(result: Mapping[str, Any]) -> str:
-    """Say why: a module's own words, else what it printed, else what there is of an exception.
+    """Return why a task failed: its message, else its output, else the whole result.
 
-    A loop's words are those of its failed items.
+    For a loop, those of its failed items.
     """
     failed = [
         item
@@ -110,11 +113,11 @@ def failure_text(result: Mapping[str, Any]) -> str:
     ]
     if failed:
         return "\n".join(dict.fromkeys(failure_text(item) for item in failed))
-    words = str(result.get("msg") or "").strip().rpartition(_ASKED_FOR)[2]
+    words = str(result.get("msg") or "").strip().rpartition(_MANDATORY)[2]
     printed = str(
         result.get("stderr") or result.get("module_stderr") or result.get("stdout") or ""
     ).strip()
-    if words and printed and any(empty in words for empty in _WORDS_WITHOUT_A_CAUSE):
+    if words and printed and any(empty in words for empty in _WITHOUT_CAUSE):
         return f"{words.rstrip('.')}: {_last_lines(printed)}"
     if words:
         return words
@@ -122,9 +125,9 @@ def failure_text(result: Mapping[str, Any]) -> str:
 
 
 def unreachable_text(text: str, tpu: str) -> str:
-    """Say why there is no way to a worker, by ssh's own words, and what looks into it."""
-    looks = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}" if tpu else ""
-    return text[max(text.rfind("ssh: "), 0) :] + looks
+    """Return ssh's error for an unreachable worker, with the command that checks it."""
+    check = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}" if tpu else ""
+    return text[max(text.rfind("ssh: "), 0) :] + check
 
 
 def _last_lines(text: str, count: int = 5) -> str:
@@ -132,7 +135,7 @@ def _last_lines(text: str, count: int = 5) -> str:
 
 
 def failure_lines(failures: list[Failure]) -> list[str]:
-    """Say all failures, the same words of the same task once for all their hosts."""
+    """Format all failures; equal ones of one task once for all their hosts."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for failure in failures:
         alike.setdefault((failure.task, failure.outcome, failure.text), []).append(failure.host)
@@ -145,14 +148,16 @@ def failure_lines(failures: list[Failure]) -> list[str]:
 
 
 def recap_lines(stats: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Say the recap in Ansible's own words, hosts with the same counts in one line.
+    """Format Ansible's recap, hosts with equal counts on one line.
 
-    The words ``changed=N`` stay: scripts and molecule read them.
+    ``changed=N`` keeps Ansible's form, because scripts and molecule read it.
     """
     alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for host in sorted(stats, key=_by_number):
         counts = tuple(
-            (word, stats[host].get(key, 0)) for word, key in _RECAP if _told(word, stats[host], key)
+            (word, stats[host].get(key, 0))
+            for word, key in _RECAP
+            if _is_shown(word, stats[host], key)
         )
         alike.setdefault(counts, []).append(host)
     return [
@@ -171,7 +176,7 @@ _RECAP = (
 )
 
 
-def _told(word: str, stats: Mapping[str, int], key: str) -> bool:
+def _is_shown(word: str, stats: Mapping[str, int], key: str) -> bool:
     return word in ("ok", "changed") or stats.get(key, 0) > 0
 
 
