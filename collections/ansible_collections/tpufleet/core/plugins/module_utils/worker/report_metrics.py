@@ -1,7 +1,7 @@
-"""A run's metrics.jsonl, read into the points of its curves. Python 3.9; it runs on workers.
+"""Points of a run's curves, from its metrics.jsonl. Python 3.9: workers import this file.
 
-The lines are those of the run contract (docs/trainer.md): step, loss, time in unix seconds,
-tokens_per_second, now and then heldout_loss. A foreign trainer may leave any of them out.
+The lines follow the run contract (docs/trainer.md): step, loss, time in unix seconds,
+tokens_per_second, sometimes heldout_loss. Other trainers may omit any of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from .safe_files import open_file
 
+#: The most points of a curve; with more steps, each point is the mean of several.
 MOST_POINTS = 1000
-"""Points of one curve: where there are more steps, each point is the mean of some."""
 _ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt (\d{1,9})\b", re.MULTILINE)
 _COLUMNS = ("step", "loss", "time", "tokens_per_second", "heldout_loss")
 
@@ -29,7 +29,7 @@ Points = list[tuple[float, float]]
 
 
 class Rows:
-    """Columns of numbers, a row a step, steps rising; what is no number is not-a-number."""
+    """Columns of numbers with a row for each step, in order; missing numbers are NaN."""
 
     def __init__(self) -> None:
         self.columns = {name: array("d") for name in _COLUMNS}
@@ -38,9 +38,9 @@ class Rows:
         return len(self.columns["step"])
 
     def add(self, record: object) -> None:
-        """Take a line's object; of a step that was there already the later one stays.
+        """Add a line; it replaces rows of the same and later steps.
 
-        An attempt that went on from a checkpoint has undone what an earlier one did behind it.
+        An attempt that resumes from a checkpoint repeats the steps after it.
         """
         if not isinstance(record, dict):
             return
@@ -56,7 +56,7 @@ class Rows:
 
 
 def read(path: Path) -> Rows:
-    """Read the whole lines of a file; a damaged one is passed over. Raises OSError."""
+    """Read the complete lines of a file, skipping damaged ones. Raises OSError."""
     rows = Rows()
     with open_file(path) as stream:
         for line in iter(partial(stream.readline, _MAX_LINE_BYTES), b""):
@@ -69,7 +69,7 @@ def read(path: Path) -> Rows:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
-    """Give at most so many points: where there are more, the means of equally many each."""
+    """Return at most ``most`` points, each the mean of equally many."""
     each = -(-len(points) // most)
     if each <= 1:
         return list(points)
@@ -80,13 +80,13 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> P
 
 
 def curve(rows: Rows, column: str, most: int = MOST_POINTS) -> Points:
-    """Give the points (step, value) of a column; steps without a number have none."""
+    """Return the points (step, value) of a column, without NaN."""
     pairs = zip(rows.columns["step"], rows.columns[column])  # noqa: B905 - Python 3.9
     return thinned([(step, value) for step, value in pairs if math.isfinite(value)], most)
 
 
 def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
-    """Give the steps at which a column has no number between two that have one, a step a gap."""
+    """Return the steps at which a column becomes NaN, one for each gap."""
     found: list[float] = []
     before = math.nan
     for step, value in zip(rows.columns["step"], rows.columns[column]):  # noqa: B905 - Python 3.9
@@ -97,7 +97,7 @@ def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
 
 
 def stretches(rows: Rows, starts: Iterable[float]) -> list[list[float]]:
-    """Give the times, first and last, between which steps came without a new start between them."""
+    """Return the intervals [first, last] in which steps came without a new start."""
     borders = sorted(starts)
     found: list[list[float]] = []
     place = 0
@@ -115,7 +115,7 @@ def stretches(rows: Rows, starts: Iterable[float]) -> list[list[float]]:
 
 
 def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
-    """Find the starts of attempts in a run's log: ``{attempt, time}`` each, in this order."""
+    """Return the starts of attempts in a run's log: ``{attempt, time}`` each, in order."""
     try:
         with open_file(log) as stream:
             text = stream.read(most)
@@ -125,23 +125,23 @@ def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
     for stamp, number in _ATTEMPT.findall(text):
         try:
             started = float(_seconds(stamp.decode()))
-        except (ValueError, OverflowError):  # a line of the trainer's own, with no such date
+        except (ValueError, OverflowError):  # a line of the trainer, not a date
             continue
         found.append({"attempt": int(number), "time": started})
     return found
 
 
 def summary(folder: Path, most: int = MOST_POINTS) -> dict:
-    """Give all that a picture of the run needs from its directory; empty without metrics."""
+    """Return what a report needs from a run's directory; without metrics only its attempts."""
     starts = attempts(folder / "log")
     try:
         rows = read(folder / "metrics.jsonl")
     except OSError:
         rows = Rows()
-    told: dict = {"attempts": starts, "rows": len(rows)}
+    found: dict = {"attempts": starts, "rows": len(rows)}
     if len(rows):
         last = {name: _plain(column[-1]) for name, column in rows.columns.items()}
-        told |= {
+        found |= {
             "loss": curve(rows, "loss", most),
             "gaps": gaps(rows, "loss", most),
             "heldout": curve(rows, "heldout_loss", most),
@@ -149,7 +149,7 @@ def summary(folder: Path, most: int = MOST_POINTS) -> dict:
             "last": last,
             "work": stretches(rows, [start["time"] for start in starts]),
         }
-    return told
+    return found
 
 
 def _number(value: object) -> float:
