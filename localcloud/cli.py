@@ -99,7 +99,7 @@ def status(place: Place, options: argparse.Namespace) -> None:
 
 
 def preempt(place: Place, options: argparse.Namespace) -> None:
-    """Preempt a TPU: its machines are powered off and its state becomes PREEMPTED."""
+    """Preempt a TPU: its machines are deleted and its state becomes PREEMPTED."""
     body = {"warningSeconds": options.warning}
     client.ask(place, "POST", f"{faults_cli.node_path(options)}:preempt", body)
     if options.warning:
@@ -122,7 +122,7 @@ def bucket(place: Place, options: argparse.Namespace) -> None:
 
 
 def serve(_place: Place, options: argparse.Namespace) -> None:
-    """Run the API server in the foreground (``up`` starts it in the background)."""
+    """Run the API server in the foreground; up starts it in the background."""
     cloud.serve(Place(options.directory.name, options.directory))
 
 

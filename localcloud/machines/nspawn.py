@@ -252,9 +252,8 @@ class NspawnMachines:
                     "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
                 },
             )
-        threading.Thread(
-            target=process.wait, daemon=True
-        ).start()  # reaps it: a zombie would still count as alive
+        # Reap it: a zombie would still count as alive.
+        threading.Thread(target=process.wait, daemon=True).start()
 
 
 def public_host_keys(name: str, directory: Path) -> dict[str, str]:

@@ -217,9 +217,8 @@ class QemuMachines:
                 stderr=log,
                 start_new_session=True,
             )
-        threading.Thread(
-            target=process.wait, daemon=True
-        ).start()  # reaps it: a zombie would still count as alive
+        # Reap it: a zombie would still count as alive.
+        threading.Thread(target=process.wait, daemon=True).start()
 
     def _disk(self, zone: str, name: str) -> Path:
         return self.place.disks / zone / f"{name}.qcow2"
