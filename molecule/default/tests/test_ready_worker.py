@@ -73,6 +73,14 @@ def test_the_trainer_owns_only_the_directories_made_for_it(host):
         assert (place.is_directory, place.user, place.group) == (True, owner, owner)
 
 
+def test_setup_completes_an_interrupted_installation_of_packages(host, play):
+    interrupted = "/var/lib/dpkg/updates/0001"  # apt refuses to install while there is one
+    with host.sudo():
+        host.check_output(f"touch {interrupted}")
+        assert play("setup.yml", "--tags", "base").returncode == 0
+        assert not host.file(interrupted).exists
+
+
 def test_systemd_has_loaded_every_unit_of_setup(host):
     for unit in ("tpufleet-logs.timer", "tpufleet-logs.service", "tpufleet-firewall.service"):
         unread = f"systemctl show --value --property=NeedDaemonReload {unit}"
