@@ -7,7 +7,9 @@ import yaml
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_install import (
     install_from_index,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import check_room
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
+    check_free_space,
+)
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
 
 from tests.collections.error_lines.bad import Bad, case, nowhere, refused, viewed
@@ -38,7 +40,7 @@ def environment(bad: Bad, index: str) -> str:
 
 @case("/")
 def disk_with_no_room(bad: Bad) -> str:
-    return refused(check_room, Path("/nowhere"), 10**12)
+    return refused(check_free_space, Path("/nowhere"), 10**12)
 
 
 @case("Python")

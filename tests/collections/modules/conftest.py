@@ -9,4 +9,4 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import python
 @pytest.fixture(autouse=True)
 def own_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test leave on this computer what it has seen of environments."""
-    monkeypatch.setattr(python_env, "SEEN", tmp_path / "seen-since-boot")
+    monkeypatch.setattr(python_env, "CHECKED", tmp_path / "seen-since-boot")

@@ -8,8 +8,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import wheels
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.controller_wheels import (
     Target,
-    packed,
-    pinned_for,
+    requirements_for,
+    wheels_archive,
 )
 
 from tests.collections.modules.test_wheels import make_wheel
@@ -33,7 +33,7 @@ def apple(tmp_path_factory):
     """A lock file, the archive of its wheel, and the controller's cache with both."""
     folder = tmp_path_factory.mktemp("apple")
     lock = make_wheel(folder / "index", "apple")
-    return lock, packed(lock, HERE, folder / "cache", pip_index(folder)), folder / "cache"
+    return lock, wheels_archive(lock, HERE, folder / "cache", pip_index(folder)), folder / "cache"
 
 
 def test_wheels_are_selected_for_the_worker_not_the_controller():
@@ -44,7 +44,7 @@ def test_wheels_are_selected_for_the_worker_not_the_controller():
         "old[extra]==2 ; python_version < '3.10' --hash=sha256:d\n"
     )
 
-    assert pinned_for(OLD_ARM, lock).splitlines() == [
+    assert requirements_for(OLD_ARM, lock).splitlines() == [
         "arm==1.0 --hash=sha256:a --hash=sha256:b",
         "old[extra]==2 --hash=sha256:d",
     ]
@@ -55,7 +55,7 @@ def test_a_mac_asks_for_wheels_of_the_worker_s_kind(tmp_path, index):
     lock = make_wheel(tmp_path / "index", "pear")
     (tmp_path / "index/pear-1.0-py3-none-any.whl").rename(tmp_path / "index" / name)
 
-    pack = packed(lock, OLD_ARM, tmp_path / "cache", index)
+    pack = wheels_archive(lock, OLD_ARM, tmp_path / "cache", index)
 
     with tarfile.open(pack) as archive:
         assert archive.getnames() == [name]
@@ -64,35 +64,35 @@ def test_a_mac_asks_for_wheels_of_the_worker_s_kind(tmp_path, index):
 def test_the_controller_downloads_each_wheel_once(apple):
     lock, pack, cache = apple
 
-    assert packed(lock, HERE, cache, {"PIP_NO_INDEX": "1"}) == pack
+    assert wheels_archive(lock, HERE, cache, {"PIP_NO_INDEX": "1"}) == pack
 
 
 def test_a_missing_wheel_is_reported_as_a_failure_of_the_controller(tmp_path, index):
     lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
     with pytest.raises(EnvError, match=r"the controller: .*no-such-thing==1\.0") as refused:
-        packed(lock, HERE, tmp_path / "cache", index)
+        wheels_archive(lock, HERE, tmp_path / "cache", index)
     assert "\n" not in str(refused.value)
 
 
 def test_a_worker_without_a_leader_asks_the_controller_for_its_kind_of_wheels(tmp_path):
-    with pytest.raises(wheels.NotHereError) as asked:
-        wheels.have_sent(tmp_path / "wheels/x", "", None, leader=False, minor=9)
+    with pytest.raises(wheels.WheelsMissingError) as asked:
+        wheels.provide_wheels(tmp_path / "wheels/x", "", None, leader=False, minor=9)
 
     assert asked.value.needs["minor"] == 9
     assert asked.value.needs["glibc"] >= 17
 
 
 def test_a_worker_whose_leader_gives_nothing_asks_the_controller(tmp_path):
-    with pytest.raises(wheels.NotHereError):
-        wheels.have_sent(tmp_path / "wheels/x", "", None, leader=True, minor=9)
+    with pytest.raises(wheels.WheelsMissingError):
+        wheels.provide_wheels(tmp_path / "wheels/x", "", None, leader=True, minor=9)
 
 
 def test_sent_wheels_are_stored_like_downloaded_ones(tmp_path, apple):
     lock, pack, _ = apple
     folder = wheels.wheels_folder(tmp_path / "worker", lock, 13)
 
-    wheels.have_sent(folder, lock, pack, leader=False, minor=13)
+    wheels.provide_wheels(folder, lock, pack, leader=False, minor=13)
 
     assert [path.name for path in folder.iterdir()] == ["apple-1.0-py3-none-any.whl"]
 
@@ -104,7 +104,7 @@ def test_a_wheel_that_the_lock_file_does_not_pin_is_refused(tmp_path, apple):
     with pytest.raises(
         EnvError, match=r"apple-1\.0-py3-none-any\.whl is not what the lock file pins"
     ):
-        wheels.have_sent(folder, "apple==1.0 --hash=sha256:0", pack, leader=False, minor=13)
+        wheels.provide_wheels(folder, "apple==1.0 --hash=sha256:0", pack, leader=False, minor=13)
     assert not folder.exists()
 
 
@@ -113,6 +113,8 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path):
     with tarfile.open(tmp_path / "pack.tar", "w") as archive:
         archive.add(tmp_path / "evil", "../evil-1.0-py3-none-any.whl")
 
-    with pytest.raises(EnvError, match="no wheel"):
-        wheels.have_sent(tmp_path / "wheels/x", "", tmp_path / "pack.tar", leader=False, minor=13)
+    with pytest.raises(EnvError, match="is not a wheel"):
+        wheels.provide_wheels(
+            tmp_path / "wheels/x", "", tmp_path / "pack.tar", leader=False, minor=13
+        )
     assert not list(tmp_path.rglob("evil-1.0*"))

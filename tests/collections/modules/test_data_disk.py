@@ -159,7 +159,7 @@ def test_a_dry_run_only_looks_at_the_disk(monkeypatch, tmp_path, wanted):
     ("said", "line"),
     [
         ("mount: wrong fs type\n  dmesg(1) may know\n", "mount: wrong fs type; dmesg(1) may know"),
-        ("", "no word of why"),
+        ("", "no error output"),
     ],
 )
 def test_a_failing_tool_is_reported_on_one_line(monkeypatch, wanted, said, line):

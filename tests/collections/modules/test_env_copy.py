@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import from_leader
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_copy import (
-    NoCopyError,
-    begun,
-    take_env,
+    OtherPythonError,
+    copy_env,
+    partial_copy,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
     FromLeaderError,
-    LeaderAwayError,
+    LeaderUnreachableError,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     COMPLETE,
@@ -81,7 +81,7 @@ def answer(tmp_path, command):
 def test_a_copy_is_the_leader_s_environment_whole_with_its_bytecode_still_valid(tmp_path, leader):
     env = tmp_path / "envs" / NAME
 
-    take_env(env, PYTHON, tmp_path)
+    copy_env(env, PYTHON, tmp_path)
 
     assert is_complete(env)
     assert measure(env) == measure(leader)
@@ -99,8 +99,8 @@ def test_an_environment_is_not_copied_from_a_leader_with_another_python_build(tm
     finish(leader, {**interpreter(PYTHON), "version": "3.13.5 (main, another day)"})
     env = tmp_path / "envs" / NAME
 
-    with pytest.raises(NoCopyError):
-        take_env(env, PYTHON, tmp_path)
+    with pytest.raises(OtherPythonError):
+        copy_env(env, PYTHON, tmp_path)
     assert list(env.parent.iterdir()) == []
 
 
@@ -108,8 +108,8 @@ def test_an_environment_that_the_leader_has_not_finished_is_not_taken(tmp_path, 
     (leader / COMPLETE).unlink()
     env = tmp_path / "envs" / NAME
 
-    with pytest.raises(FromLeaderError, match="no whole envs"):
-        take_env(env, PYTHON, tmp_path)
+    with pytest.raises(FromLeaderError, match="no complete envs"):
+        copy_env(env, PYTHON, tmp_path)
     assert not env.exists()
 
 
@@ -117,21 +117,21 @@ def test_an_environment_that_the_leader_lost_a_part_of_is_not_taken(tmp_path, le
     (leader / "lib/apple.py").unlink()
     env = tmp_path / "envs" / NAME
 
-    with pytest.raises(FromLeaderError, match="half of envs"):
-        take_env(env, PYTHON, tmp_path)
+    with pytest.raises(FromLeaderError, match="is incomplete"):
+        copy_env(env, PYTHON, tmp_path)
     assert not env.exists()
 
 
 def test_an_interrupted_copy_is_continued_and_never_counts_as_complete(tmp_path, leader):
     env = tmp_path / "envs" / NAME
-    left = begun(env)
+    left = partial_copy(env)
     (left / "lib").mkdir(parents=True)
     (left / "lib/torn.py").write_text("half")
     shutil.copy2(leader / COMPLETE, left)
     env.mkdir()
     (env / "broken").touch()
 
-    take_env(env, PYTHON, tmp_path)
+    copy_env(env, PYTHON, tmp_path)
 
     assert is_complete(env)
     assert measure(env) == measure(leader)
@@ -142,7 +142,7 @@ def test_a_leader_whose_sshd_turned_a_worker_away_is_asked_again(tmp_path, leade
     serve = f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf ."
     answer(tmp_path, f"mkdir {tmp_path}/turned 2>/dev/null && exit 255\n{serve}")
 
-    take_env(tmp_path / "envs" / NAME, PYTHON, tmp_path)
+    copy_env(tmp_path / "envs" / NAME, PYTHON, tmp_path)
 
     assert (tmp_path / "turned").is_dir()
     assert is_complete(tmp_path / "envs" / NAME)
@@ -154,13 +154,13 @@ def test_an_unreachable_leader_differs_from_one_without_the_environment(
     monkeypatch.setattr(from_leader, "TRIES", 1)
     answer(tmp_path, "echo no route to host >&2; exit 255")
 
-    with pytest.raises(LeaderAwayError, match="no route to host"):
-        take_env(tmp_path / "envs" / NAME, PYTHON, tmp_path)
+    with pytest.raises(LeaderUnreachableError, match="no route to host"):
+        copy_env(tmp_path / "envs" / NAME, PYTHON, tmp_path)
 
     answer(tmp_path, f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf .")
-    with pytest.raises(FromLeaderError, match=f"no envs/{'b' * 16}") as refused:
-        take_env(tmp_path / "envs" / ("b" * 16), PYTHON, tmp_path)
-    assert not isinstance(refused.value, LeaderAwayError)
+    with pytest.raises(FromLeaderError, match=f"envs/{'b' * 16} from the leader failed") as refused:
+        copy_env(tmp_path / "envs" / ("b" * 16), PYTHON, tmp_path)
+    assert not isinstance(refused.value, LeaderUnreachableError)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
@@ -172,7 +172,7 @@ def test_a_full_disk_is_one_line_and_the_partial_copy_is_removed(tmp_path, leade
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", small], check=True)
     try:
         with pytest.raises(EnvError, match="no space left on the disk: free space, then"):
-            take_env(small / NAME, PYTHON, tmp_path)
+            copy_env(small / NAME, PYTHON, tmp_path)
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", small], check=True)

@@ -14,10 +14,10 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_install import (
     compile_bytecode,
-    drop_unused,
+    copy_cache,
     install_from_index,
     install_from_wheels,
-    take_cache,
+    remove_unused,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
     FromLeaderError,
@@ -122,7 +122,7 @@ def test_a_wheel_with_another_content_is_refused_in_one_line(tmp_path, index, ma
     index.add("apple", "evil = True")
 
     with pytest.raises(
-        EnvError, match=r"Hash mismatch for `apple==1\.0`: mend the lock"
+        EnvError, match=r"Hash mismatch for `apple==1\.0`\. Fix the lock"
     ) as refused:
         make(ENV_A, lock)
     assert "\n" not in str(refused.value)
@@ -133,7 +133,7 @@ def test_a_wheel_with_another_content_is_refused_in_one_line(tmp_path, index, ma
 def test_a_requirement_without_a_wheel_is_named_with_the_fix(index, make, name):
     index.add("apple")
 
-    words = rf"has a wheel of {name}==2\.0 for this Python: lock with uv pip compile"
+    words = rf"has a wheel of {name}==2\.0 for this Python\. Lock with uv pip compile"
     with pytest.raises(EnvError, match=words) as refused:
         make(ENV_A, f"{name}==2.0 --hash=sha256:{'0' * 64}\n")
     assert "\n" not in str(refused.value)
@@ -160,7 +160,7 @@ def test_files_from_before_a_boot_are_not_trusted(tmp_path, index, make, monkeyp
     lock = index.add("apple", "taste = 'sweet'\n")
     (library(make(ENV_A, lock)) / "apple.py").write_text("")  # as a power cut leaves it
     assert library(make(ENV_B, lock)).joinpath("apple.py").read_text() == ""  # one file for both
-    monkeypatch.setattr(python_env, "SEEN", tmp_path / "since the next boot")
+    monkeypatch.setattr(python_env, "CHECKED", tmp_path / "since the next boot")
 
     env = make(ENV_A, lock)
 
@@ -182,7 +182,7 @@ def test_each_pin_may_come_from_any_of_the_indexes(tmp_path, index):
 def test_conflicting_pins_are_not_reported_as_a_missing_wheel(index, make):
     lock = index.add("pear") + index.add("apple", needs="pear>=2")
 
-    with pytest.raises(EnvError, match=r"apple depend on pear>=2.*: mend the lock") as refused:
+    with pytest.raises(EnvError, match=r"apple depend on pear>=2.*\. Fix the lock") as refused:
         make(ENV_A, lock)
     assert "\n" not in str(refused.value)
 
@@ -235,7 +235,7 @@ def test_a_worker_that_cannot_copy_the_environment_uses_the_leader_s_wheels(
     (tmp_path / "cache").rename(tmp_path / "served/uv")
     serve(tmp_path, {"cache": str(tmp_path / "served")}, monkeypatch)
 
-    take_cache(tmp_path / "cache", tmp_path)
+    copy_cache(tmp_path / "cache", tmp_path)
 
     assert is_complete(make(ENV_B, lock, offline=True))
     assert index.asked == ["apple"]
@@ -246,7 +246,7 @@ def test_a_copy_from_a_leader_that_disconnects_is_discarded(tmp_path, monkeypatc
     answer(tmp_path, "echo '@ERROR: gone'; exit 1")
 
     with pytest.raises(FromLeaderError):
-        take_cache(tmp_path / "uv", tmp_path)
+        copy_cache(tmp_path / "uv", tmp_path)
     assert not (tmp_path / "uv").exists()
 
 
@@ -256,9 +256,9 @@ def test_a_worker_whose_leader_serves_nothing_downloads_itself_with_a_warning(tm
     options = {"root": str(tmp_path), "lock": index.add("apple")}
     options["env"] = {"UV_DEFAULT_INDEX": index.url}
 
-    word = from_index(options, tmp_path / ENV_A, PYTHON, leaders_first=True)
+    warning = from_index(options, tmp_path / ENV_A, PYTHON, leaders_first=True)
 
-    assert "downloaded for itself" in word
+    assert "downloaded by itself" in warning
     assert is_complete(tmp_path / ENV_A)
 
 
@@ -267,7 +267,7 @@ def test_unused_wheels_are_removed_and_used_ones_stay(tmp_path, index, make):
     shutil.rmtree(make(ENV_A, apple + pear))
     make(ENV_B, pear)
 
-    drop_unused(tmp_path / "cache")
+    remove_unused(tmp_path / "cache")
 
     index.asked.clear()
     assert is_complete(make(ENV_A, apple + pear))

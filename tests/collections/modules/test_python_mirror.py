@@ -54,12 +54,12 @@ def test_an_old_python_without_a_source_for_a_new_one_is_one_line_with_the_fix(t
     url, _ = mirror
 
     with pytest.raises(
-        EnvError, match=r"system's Python is too old and http://\S+ gives none"
+        EnvError, match=r"system's Python is too old and http://\S+ has no other"
     ) as no:
         install_python(UV, tmp_path, "3.12", url, {})
 
     assert "\n" not in str(no.value)
-    assert "set python_mirror" in str(no.value)
+    assert "Set python_mirror" in str(no.value)
     assert installed_python(tmp_path, "3.12") is None
 
 

@@ -1,4 +1,4 @@
-"""Workers without internet get their wheels from the controller."""
+"""The controller sends wheels to workers without internet access."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ NEEDS = {"minor": 12, "machine": "x86_64", "glibc": 36}
 
 
 class Action(sends_wheels.SendsWheels):
-    """On a worker whose answers are known; ``done`` is what it was asked and sent."""
+    """An action with given answers of the worker; ``done`` records module runs and transfers."""
 
     def __init__(self, *answers: dict) -> None:
         args = {"lock": "a==1", "cache": "~/wheels", "pack": "/tmp/own.tar"}  # noqa: S108
@@ -20,7 +20,7 @@ class Action(sends_wheels.SendsWheels):
     def answer(self, monkeypatch) -> dict:
         monkeypatch.setattr(sends_wheels.ActionBase, "run", lambda *_: {})
         monkeypatch.setattr(
-            sends_wheels, "packed", lambda lock, target, *_: f"{lock} {target.minor}"
+            sends_wheels, "wheels_archive", lambda lock, target, *_: f"{lock} {target.minor}"
         )
         worker = {
             "_execute_module": lambda **how: (
@@ -36,7 +36,7 @@ class Action(sends_wheels.SendsWheels):
         return self.run()
 
 
-def test_wheels_are_sent_only_where_the_module_misses_them(monkeypatch):
+def test_wheels_are_sent_only_if_the_module_needs_them(monkeypatch):
     action = Action({"changed": False})
 
     assert action.answer(monkeypatch) == {"changed": False}

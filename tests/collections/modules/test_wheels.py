@@ -98,7 +98,7 @@ def test_a_wheel_with_another_digest_is_refused_and_not_stored(tmp_path, pip, in
 def test_a_requirement_without_a_wheel_is_one_line_with_the_fix(tmp_path, pip, index):
     lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
-    words = r"has a wheel of no-such-thing==1\.0 for this Python: lock with uv pip compile"
+    words = r"has a wheel of no-such-thing==1\.0 for this Python\. Lock with uv pip compile"
     with pytest.raises(EnvError, match=words) as refused:
         wheels.download(wheels.wheels_folder(tmp_path, lock, 13), lock, pip, index)
     assert "\n" not in str(refused.value)

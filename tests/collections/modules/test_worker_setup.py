@@ -8,15 +8,15 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import python
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import holders
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     EnvError,
-    check_room,
+    check_free_space,
     env_id,
+    error_summary,
     is_complete,
     lock_digest,
     network_environment,
     packages,
     proof_environment,
     python_minor,
-    reason,
 )
 
 LOCK = Path(__file__).parents[3] / "requirements/worker-cpu.lock"
@@ -24,11 +24,11 @@ LOCK = Path(__file__).parents[3] / "requirements/worker-cpu.lock"
 
 def test_a_disk_without_room_is_named_with_what_is_needed(tmp_path):
     with pytest.raises(EnvError, match=r"no space left on .*: needs \d+ MB, \d+ MB are free"):
-        check_room(tmp_path / "not/yet/there", 10**9)
+        check_free_space(tmp_path / "not/yet/there", 10**9)
 
 
 def test_a_disk_with_room_is_fine(tmp_path):
-    check_room(tmp_path, 1)
+    check_free_space(tmp_path, 1)
 
 
 def test_an_environment_is_named_by_its_lock_and_its_python():
@@ -59,7 +59,7 @@ def test_an_environment_that_a_power_cut_took_a_part_of_is_not_complete(
     (env / lost).write_text("")  # ext4 after a crash: the name is there, its data isn't
 
     assert is_complete(env)  # it was counted since the last boot: not again
-    monkeypatch.setattr(python_env, "SEEN", tmp_path / "since the next boot")
+    monkeypatch.setattr(python_env, "CHECKED", tmp_path / "since the next boot")
     assert not is_complete(env)
 
 
@@ -112,9 +112,9 @@ def test_the_proof_on_a_slice_is_bounded_to_one_worker():
 
 
 def test_a_full_disk_is_reported_as_such_whatever_the_tool_printed():
-    complaint = "error: failed to write\n  cause: No space left on device (os error 28)\n"
+    output = "error: failed to write\n  cause: No space left on device (os error 28)\n"
 
-    assert reason(complaint).startswith("no space left on the disk: free space, then ")
+    assert error_summary(output).startswith("no space left on the disk: free space, then ")
 
 
 def test_a_process_that_holds_a_device_is_named(tmp_path):

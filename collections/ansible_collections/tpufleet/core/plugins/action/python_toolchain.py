@@ -1,4 +1,4 @@
-"""The controller's part of tpufleet.core.python_toolchain: wheels for workers without internet."""
+"""Action of tpufleet.core.python_toolchain."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ..plugin_utils.setup.sends_wheels import SendsWheels
 
 
 class ActionModule(SendsWheels):
-    """Sends wheels if the module asks for them."""
+    """Sends wheels to workers without internet access."""

@@ -1,59 +1,28 @@
 #!/usr/bin/python
-"""Give a worker uv and a Python that JAX runs on."""
+"""The module tpufleet.core.python_toolchain: installs uv and a Python on a worker."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: python_toolchain
-short_description: Give a worker uv, and a Python that is new enough
+short_description: Install uv, and a Python that is new enough
 description:
-  - Installs uv from a lock file with hashes, into a directory of its own that the lock's content
-    names.
-  - Takes the system's Python if it is new enough, else lets uv install one. C(ROOT/bin/uv) and
-    C(ROOT/bin/python) lead to what was chosen.
-  - What is downloaded comes to the TPU's leader, and from there to its other workers.
+  - Installs uv from a lock file with hashes into a directory that is named by the lock's content.
+  - Uses the system's Python if it is new enough, otherwise uv installs one. C(ROOT/bin/uv) and
+    C(ROOT/bin/python) are links to them.
+  - The TPU's leader downloads, and the other workers copy from it.
+extends_documentation_fragment: [tpufleet.core.wheels]
 options:
-  turn:
-    description: With V(leader), nothing is done on a worker that has a leader to take from; to be
-      run first.
-    type: str
-    choices: [leader, all]
-    default: all
-  source:
-    description: Where wheels come from. V(controller) for workers that have no way out. The
-      controller downloads them then, and sends them to the leader.
-    type: str
-    choices: [registry, controller]
-    default: registry
-  pack:
-    description: A tar file of wheels on the worker; the controller's part puts it there.
-    type: path
-  cache:
-    description: Where the controller keeps what it downloads. Of the controller's part.
-    type: path
-    default: ~/.cache/tpufleet
-  env:
-    description: More environment variables for pip and uv, such as an index of one's own.
-    type: dict
-    default: {}
-  lock:
-    description: The lock file's text, in pip's format with hashes.
-    type: str
-    required: true
-  root:
-    description: Where the fleet lives on the worker.
-    type: path
-    default: /opt/tpufleet
   minimum:
-    description: The oldest minor version of Python 3 that serves.
+    description: The oldest minor version of Python 3 that is new enough.
     type: int
     default: 12
   wanted:
-    description: The version that uv installs where the system's is too old.
+    description: The version that uv installs if the system's Python is too old.
     type: str
     default: "3.12"
   mirror:
-    description: Where uv takes Python from, in place of its own default.
+    description: The URL from which uv downloads Python instead of its default.
     type: str
     default: ""
 attributes:
@@ -65,7 +34,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Have uv and a Python
+- name: Install uv and Python
   tpufleet.core.python_toolchain:
     lock: "{{ lookup('ansible.builtin.file', 'requirements/bootstrap.lock') }}"
   become: true
@@ -73,15 +42,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 python:
-  description: The interpreter that was chosen.
+  description: The path of the interpreter.
   returned: success
   type: str
 needs:
-  description: For what the controller is to send wheels.
-  returned: where they are missing and O(source=controller)
+  description: The Python and machine for which the controller must send wheels.
+  returned: wheels are missing and O(source=controller)
   type: dict
 uv:
-  description: The uv that was installed.
+  description: The path of uv.
   returned: success
   type: str
 """
@@ -97,7 +66,7 @@ from ..module_utils.worker.from_leader import FromLeaderError, has_leader, pull
 from ..module_utils.worker.locks import SETUP, one_at_a_time
 from ..module_utils.worker.python_env import (
     EnvError,
-    check_room,
+    check_free_space,
     lock_digest,
     network_environment,
     packages,
@@ -105,11 +74,12 @@ from ..module_utils.worker.python_env import (
     run,
 )
 from ..module_utils.worker.wheels import (
-    NotHereError,
+    OPTIONS,
+    WheelsMissingError,
+    copy_from_leader,
     download,
-    drop,
-    have_sent,
-    take_from_leader,
+    provide_wheels,
+    remove_wheels,
     unpack_programs,
     wheels_folder,
 )
@@ -118,7 +88,7 @@ UV_MB = 200
 
 
 def system_python(minimum: int) -> Path | None:
-    """Find a Python of the system's that is new enough, has venv and runs; the plain one first."""
+    """Find a Python of the system that runs, has venv and is new enough; python3 first."""
     names = ["python3", *(f"python3.{minor}" for minor in range(minimum + 4, minimum - 1, -1))]
     for name in names:
         found = shutil.which(name, path="/usr/bin:/usr/local/bin")
@@ -131,21 +101,21 @@ def system_python(minimum: int) -> Path | None:
 
 
 def install_uv(home: Path, options: dict, cache: Path) -> str:
-    """Have uv, from the leader's wheel if there is a leader, else from one that pip downloads.
+    """Install uv from the leader's wheel, or download one. Return a warning, or an empty string.
 
-    Gives what a person should know. Raises EnvError, NotHereError, OSError.
+    Raises EnvError, WheelsMissingError, OSError.
     """
-    lock, minor, word = options["lock"], sys.version_info.minor, ""
-    check_room(home, UV_MB)
+    lock, minor, warning = options["lock"], sys.version_info.minor, ""
+    check_free_space(home, UV_MB)
     wheels = wheels_folder(cache, lock, minor)
     if options["source"] == "controller":
         pack = Path(options["pack"]) if options["pack"] else None
-        word = have_sent(wheels, lock, pack, has_leader(), minor)
+        warning = provide_wheels(wheels, lock, pack, has_leader(), minor)
     elif has_leader():
         try:
-            take_from_leader(wheels)
+            copy_from_leader(wheels)
         except FromLeaderError as error:
-            word = f"{error}: this worker downloaded for itself"
+            warning = f"{error}. This worker downloaded by itself"
     if home.exists():
         shutil.rmtree(home)
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -158,13 +128,13 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
         download(wheels, lock, [str(home / "bin/pip")], options["env"])
     unpack_programs(wheels, lock, home / "bin")
     if has_leader():
-        drop(cache, lock)
+        remove_wheels(cache, lock)
     (home / "complete").touch()
-    return word
+    return warning
 
 
-def take_python(folder: Path, wanted: str) -> Path | None:
-    """Take the Python that the leader has, if there is a leader and it has one."""
+def copy_python(folder: Path, wanted: str) -> Path | None:
+    """Copy the leader's Python, if there is one."""
     if not has_leader():
         return None
     try:
@@ -175,14 +145,14 @@ def take_python(folder: Path, wanted: str) -> Path | None:
 
 
 def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) -> Path:
-    """Let uv install a Python and tell where it is."""
+    """Install a Python by uv and return its path. Raises EnvError."""
     environment = network_environment({**os.environ, **env})
     environment["UV_PYTHON_INSTALL_DIR"] = str(folder)
     if mirror:
         environment["UV_PYTHON_INSTALL_MIRROR"] = mirror
     hint = (
-        f"the system's Python is too old and {mirror or 'the usual place'} gives none: set "
-        "python_mirror to a place that this worker can reach, then "
+        f"The system's Python is too old and {mirror or 'the default URL'} has no other. Set "
+        "python_mirror to a URL that this worker can reach, then run: "
         "ansible-playbook setup.yml --tags python"
     )
     try:
@@ -192,22 +162,22 @@ def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) 
             f"uv python install {wanted}",
         )
     except EnvError as error:
-        raise EnvError(f"{error}: {hint}") from error
+        raise EnvError(f"{error}. {hint}") from error
     found = installed_python(folder, wanted)
     if not found:
-        raise EnvError(f"uv installed no Python {wanted} in {folder}: {hint}")
+        raise EnvError(f"uv installed no Python {wanted} in {folder}. {hint}")
     return found
 
 
 def installed_python(folder: Path, wanted: str) -> Path | None:
-    """Find a Python that uv has installed before."""
+    """Return the newest Python that uv has installed."""
     minor = ".".join(wanted.split(".")[:2])
     found = sorted(folder.glob(f"cpython-{wanted}*/bin/python{minor}"))
     return found[-1] if found else None
 
 
 def link(path: Path, target: Path, check: bool) -> dict | None:
-    """Make a link lead to its target; tell what changed."""
+    """Create or change a link and return the diff, or None."""
     now = str(path.readlink()) if path.is_symlink() else None
     if now == str(target):
         return None
@@ -222,16 +192,10 @@ def link(path: Path, target: Path, check: bool) -> dict | None:
 
 
 def main() -> None:
-    """Install what is missing, link what was chosen."""
+    """Install what is missing, and link it."""
     module = AnsibleModule(
         argument_spec={
-            "lock": {"type": "str", "required": True},
-            "turn": {"type": "str", "choices": ["leader", "all"], "default": "all"},
-            "source": {"type": "str", "choices": ["registry", "controller"], "default": "registry"},
-            "pack": {"type": "path"},
-            "cache": {"type": "path", "default": "~/.cache/tpufleet"},
-            "env": {"type": "dict", "default": {}},
-            "root": {"type": "path", "default": "/opt/tpufleet"},
+            **OPTIONS,
             "minimum": {"type": "int", "default": 12},
             "wanted": {"type": "str", "default": "3.12"},
             "mirror": {"type": "str", "default": ""},
@@ -241,7 +205,7 @@ def main() -> None:
     options, root = module.params, Path(module.params["root"])
     home = root / f"uv-{lock_digest(options['lock'])[:16]}"
     uv = home / "bin/uv"
-    if options["turn"] == "leader" and has_leader():
+    if options["leader_only"] and has_leader():
         module.exit_json(changed=False, python="", uv="")
     missing_uv = not (home / "complete").exists()
     try:
@@ -249,21 +213,21 @@ def main() -> None:
             with one_at_a_time(SETUP):
                 missing_uv = not (home / "complete").exists()
                 if missing_uv:
-                    word = install_uv(home, options, root / "cache")
-                    if word:
-                        module.warn(word)
+                    warning = install_uv(home, options, root / "cache")
+                    if warning:
+                        module.warn(warning)
         python = system_python(options["minimum"]) or installed_python(
             root / "python", options["wanted"]
         )
         missing_python = python is None
         if missing_python and not module.check_mode:
             folder, wanted = root / "python", options["wanted"]
-            python = take_python(folder, wanted) or install_python(
+            python = copy_python(folder, wanted) or install_python(
                 uv, folder, wanted, options["mirror"], options["env"]
             )
     except EnvError as error:
         module.fail_json(msg=str(error))
-    except NotHereError as error:
+    except WheelsMissingError as error:
         module.exit_json(changed=False, python="", uv="", needs=error.needs)
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")

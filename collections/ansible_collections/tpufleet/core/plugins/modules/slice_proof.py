@@ -1,55 +1,55 @@
 #!/usr/bin/python
-"""Prove that a slice's workers compute together."""
+"""The module tpufleet.core.slice_proof: checks that the workers of a slice compute together."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: slice_proof
-short_description: Prove by a tiny run that the workers of a slice compute together
+short_description: Check that the workers of a slice compute together
 description:
-  - To be run on all workers of a slice at once. Each starts JAX, they meet at the leader, and add
-    up one for each device of the slice.
-  - A device that another process holds is named with its process, and not touched.
+  - Run it on all workers of a slice at once. Each starts JAX, and after the rendezvous at the
+    leader every device of the slice adds 1 to a sum.
+  - It fails without touching a device that another process holds, and names the process.
 options:
   lock:
-    description: The text of the lock file whose environment to take.
+    description: The text of the lock file of the environment.
     type: str
     required: true
   coordinator:
-    description: Where they meet, host:port.
+    description: The address of the rendezvous, host:port.
     type: str
     required: true
   processes:
-    description: How many workers the slice has.
+    description: The number of workers of the slice.
     type: int
     required: true
   process:
-    description: Which of them this one is.
+    description: The index of this worker.
     type: int
     required: true
   devices:
-    description: How many devices the slice must have at the least.
+    description: The number of devices that the slice must have at least.
     type: int
     default: 1
   platform:
-    description: What JAX is to find here.
+    description: The platform that JAX must find.
     type: str
     choices: [cpu, tpu, cuda]
     default: cpu
   device_glob:
-    description: The accelerators' device files, to see who holds them.
+    description: The pattern of the accelerators' device files.
     type: str
     default: ""
   seconds:
-    description: How long it may take.
+    description: How long the check may take, in seconds.
     type: int
     default: 120
   user:
-    description: Who runs the trainer.
+    description: The user who runs the trainer.
     type: str
     default: tpufleet
   root:
-    description: Where the fleet lives on the worker.
+    description: The directory of tpufleet on the worker.
     type: path
     default: /opt/tpufleet
 attributes:
@@ -61,7 +61,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Prove the slice
+- name: Check the slice
   tpufleet.core.slice_proof:
     lock: "{{ lookup('ansible.builtin.file', 'requirements/worker-tpu.lock') }}"
     coordinator: "{{ tpu_leader_ip }}:8476"
@@ -72,7 +72,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 devices:
-  description: How many devices the slice has; 0 in a dry run.
+  description: The number of devices of the slice; 0 in check mode.
   returned: success
   type: int
 """
@@ -92,7 +92,7 @@ from ..module_utils.worker.python_env import (
 
 
 def main() -> None:
-    """Run, and compare what was added up with what should be."""
+    """Run JAX and compare the sum with the number of devices."""
     module = AnsibleModule(
         argument_spec={
             "lock": {"type": "str", "required": True},
@@ -114,23 +114,26 @@ def main() -> None:
     held = holders(options["device_glob"]) if options["device_glob"] else []
     if held:
         module.fail_json(
-            msg=f"the slice can't be proven now: {held[0]}: "
-            "wait for its run, or stop it: ansible-playbook playbooks/kill.yml -e run=NAME"
+            msg=f"the slice cannot be checked now ({held[0]}). "
+            "Wait for its run, or stop it: ansible-playbook playbooks/kill.yml -e run=NAME"
         )
     try:
         name = env_id(lock_digest(options["lock"]), python_minor(root / "bin/python"))
         place = (options["coordinator"], options["processes"], options["process"])
-        told = prove_slice(
+        answer = prove_slice(
             root / "envs" / name, options["platform"], place, options["seconds"], options["user"]
         )
     except (EnvError, OSError, KeyError) as error:
-        module.fail_json(msg=f"the slice is not proven: {error}: look at its other workers as well")
-    if told["sum"] != told["devices"] or told["devices"] < options["devices"]:
         module.fail_json(
-            msg=f"the slice has {told['devices']} devices and adds up to {told['sum']:.0f}, "
-            f"{options['devices']} are expected: make the TPU anew"
+            msg=f"the check of the slice failed: {error}. See also the errors of its other workers"
         )
-    module.exit_json(changed=False, devices=told["devices"])
+    if answer["sum"] != answer["devices"] or answer["devices"] < options["devices"]:
+        module.fail_json(
+            msg=f"the slice has {answer['devices']} devices with the sum {answer['sum']:.0f}, "
+            f"{options['devices']} are expected. Recreate the TPU: "
+            "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
+        )
+    module.exit_json(changed=False, devices=answer["devices"])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A finished environment, taken from the TPU's leader as it is, bytecode and all.
+"""Copy of the leader's environment with its bytecode.
 
-Making one costs a worker half a minute of its processor, most of it for bytecode; a copy costs
-little more than writing it down. It serves only under the very interpreter it was made for, and
-keeps the files' times, by which Python knows its bytecode (PEP 3147).
+An installation takes half a minute of processor time, mostly to compile bytecode; a copy takes
+little more than writing the files. It works only with the same interpreter, and keeps the files'
+times, by which Python validates bytecode (PEP 3147).
 """
 
 from __future__ import annotations
@@ -12,57 +12,54 @@ import shutil
 from pathlib import Path
 
 from .from_leader import FOLDER, FromLeaderError, pull
-from .python_env import COMPLETE, EnvError, interpreter, is_whole, mark_seen, reason
+from .python_env import COMPLETE, EnvError, error_summary, has_all_files, interpreter, mark_checked
 
 SERVED = "envs"
 """The name under which a leader serves its environments (``fleet_ssh_serves``)."""
 
 
-class NoCopyError(Exception):
-    """The leader has an environment that can't serve here, or none; the text says why."""
+class OtherPythonError(Exception):
+    """The leader's environment was installed for another interpreter."""
 
 
-def begun(env: Path) -> Path:
-    """Name where a copy lies until it is whole."""
+def partial_copy(env: Path) -> Path:
+    """Return the path of a copy until it is complete."""
     return env.with_name(f".{env.name}.taken")
 
 
 def fits(record: dict, python: Path) -> bool:
-    """Tell whether what a leader tells of its environment fits this worker's interpreter.
-
-    Raises EnvError: ``python`` doesn't run.
-    """
+    """Return whether the leader's marker names this worker's interpreter. Raises EnvError."""
     made_by = record.get("made_by")
     return isinstance(made_by, dict) and made_by == interpreter(python)
 
 
-def take_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
-    """Have the leader's environment of the same name, whole or not at all.
+def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
+    """Copy the leader's environment of the same name completely, or raise.
 
-    What a broken earlier try left is gone on with. The marker is written last.
+    An interrupted copy is continued. The marker is written last.
 
     Raises:
-        LeaderAwayError: the leader can't be reached.
-        FromLeaderError: it has no such environment, or gives half of it.
-        NoCopyError: it was made by another interpreter than this worker's.
-        EnvError: the disk is full; what was begun is gone then.
-        OSError: another word of the system.
+        LeaderUnreachableError: no connection to the leader.
+        FromLeaderError: the leader has no such environment, or an incomplete one.
+        OtherPythonError: it was installed for another interpreter.
+        EnvError: the disk is full; the partial copy is removed.
+        OSError: a file cannot be written.
     """
-    new = begun(env)
+    new = partial_copy(env)
     new.mkdir(parents=True, exist_ok=True)
     try:
-        record = ask(env.name, new, folder)
+        record = read_marker(env.name, new, folder)
         if not fits(record, python):
-            raise NoCopyError("the leader's environment is of another Python")
+            raise OtherPythonError("the leader's environment is for another Python")
         pull(SERVED, env.name, new, options=["--whole-file"], folder=folder)
-        if "files" not in record or not is_whole(new, record):
-            raise FromLeaderError(f"the leader gave half of {SERVED}/{env.name}")
+        if "files" not in record or not has_all_files(new, record):
+            raise FromLeaderError(f"the leader's copy of {SERVED}/{env.name} is incomplete")
     except FromLeaderError as error:
         if "No space left on device" in str(error):
             shutil.rmtree(new, ignore_errors=True)
-            raise EnvError(reason(str(error))) from None
+            raise EnvError(error_summary(str(error))) from None
         raise
-    except NoCopyError:
+    except OtherPythonError:
         shutil.rmtree(new, ignore_errors=True)
         raise
     (new / COMPLETE).unlink()
@@ -70,18 +67,15 @@ def take_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
         shutil.rmtree(env)
     new.replace(env)
     (env / COMPLETE).write_text(json.dumps(record) + "\n", encoding="utf-8")
-    mark_seen(env)
+    mark_checked(env)
 
 
-def ask(name: str, new: Path, folder: Path) -> dict:
-    """Ask the leader what it says of an environment: it says so once that is whole.
-
-    Raises FromLeaderError.
-    """
+def read_marker(name: str, new: Path, folder: Path) -> dict:
+    """Copy and return the marker of the leader's environment. Raises FromLeaderError."""
     alone = ["--include", f"/{COMPLETE}", "--exclude", "*"]
     pull(SERVED, name, new, options=alone, folder=folder)
     try:
         told = json.loads((new / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise FromLeaderError(f"the leader has no whole {SERVED}/{name}") from None
+        raise FromLeaderError(f"the leader has no complete {SERVED}/{name}") from None
     return told if isinstance(told, dict) else {}

@@ -1,6 +1,6 @@
-"""An environment made from a lock file: by uv, from an index or from wheels that were sent.
+"""Installation of an environment from a lock file by uv, from an index or from sent wheels.
 
-Python 3.9 and the standard library, since it runs on workers before anything is installed there.
+Python 3.9 and the standard library only, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from .from_leader import FOLDER, FromLeaderError, pull
 from .python_env import (
     COMPLETE,
     DOWNLOADING,
-    MEND,
+    FIX,
     EnvError,
+    error_summary,
     interpreter,
-    is_seen,
-    mark_seen,
+    is_checked,
+    mark_checked,
     measure,
     network_environment,
     no_wheel,
     packages,
-    reason,
     run,
 )
 
 UV_CACHE = "uv"
-"""Where uv's cache lies below the served directory ``cache``."""
+"""The directory of uv's cache below the served directory ``cache``."""
 _REQUIRED = re.compile(r"you require (?P<what>[^\s,]+==[^\s,]+)")
 _NEEDED = re.compile(r"\bdepends? on\b")
 _REFUSED = re.compile(r"hint: (?P<said>.*authentication credentials.*\S)")
@@ -48,17 +48,16 @@ def install_from_index(
     cache: Path,
     offline: bool = False,
 ) -> None:
-    """Make an environment of a lock file's wheels, which uv downloads and holds against its hashes.
+    """Install an environment; uv downloads the wheels and checks them against the lock's hashes.
 
-    What uv has in ``cache`` it doesn't download: what another lock file pins as well, and what came
-    before an interruption. ``offline`` takes nothing but that. The environment shares its files
-    with the cache. Nobody waits for the disk, and uv doesn't look at them again: a cache from
-    before the last boot goes, since a power cut may have taken some of it. Raises EnvError,
+    uv does not download again what is in ``cache``, and with ``offline`` downloads nothing. The
+    environment shares its files with the cache by hard links. A cache from before the last boot is
+    removed: a power cut may have damaged files, which uv would not notice. Raises EnvError,
     OSError.
     """
-    if not is_seen(cache):
+    if not is_checked(cache):
         shutil.rmtree(cache, ignore_errors=True)
-        mark_seen(cache)
+        mark_checked(cache)
     variables = index_environment(extra_env)
     variables["UV_CACHE_DIR"] = str(cache)
     if offline:
@@ -67,7 +66,7 @@ def install_from_index(
         begin(env, python, uv, variables)
         install(env, lock, uv, variables, "--only-binary", ":all:")
     except InstallError as error:
-        raise in_one_line(without_secrets(str(error), extra_env)) from None
+        raise download_error(without_secrets(str(error), extra_env)) from None
     except EnvError as error:
         raise EnvError(without_secrets(str(error), extra_env)) from None
     finish(env, lock, python)
@@ -76,29 +75,29 @@ def install_from_index(
 def install_from_wheels(
     env: Path, lock: str, python: Path, uv: Path, wheels: Path, extra_env: Mapping[str, str]
 ) -> None:
-    """Make an environment of the wheels in a directory, each held against the lock's hashes.
+    """Install an environment from a directory of wheels, without network access.
 
-    Nothing is asked of any network. Raises EnvError, OSError.
+    uv checks each wheel against the lock's hashes. Raises EnvError, OSError.
     """
     variables = index_environment(extra_env)
-    # On the environment's own file system, so that files are linked, not copied; gone afterwards.
+    # A temporary cache on the environment's file system, so that files are linked, not copied.
     unpacked = env.parent / f".{env.name}.cache"
     variables.update(UV_CACHE_DIR=str(unpacked), UV_OFFLINE="1")
     begin(env, python, uv, variables)
     try:
         install(env, lock, uv, variables, "--no-index", "--find-links", str(wheels))
     except InstallError as error:
-        raise EnvError(f"uv pip install: {reason(str(error))}") from None
+        raise EnvError(f"uv pip install: {error_summary(str(error))}") from None
     shutil.rmtree(unpacked, ignore_errors=True)
     finish(env, lock, python)
 
 
 class InstallError(Exception):
-    """uv refused; the text is its own, of many lines."""
+    """uv pip install failed; the text is its output of several lines."""
 
 
 def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> None:
-    """Make an empty environment; what a broken earlier try left is removed. Raises EnvError."""
+    """Create an empty environment in place of an incomplete one. Raises EnvError."""
     if env.exists():
         shutil.rmtree(env)
     env.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +105,7 @@ def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> No
 
 
 def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *source: str) -> None:
-    """Let uv install what a lock file pins, all of it with hashes. Raises InstallError."""
+    """Install what a lock file pins, with hashes. Raises InstallError."""
     words = [str(uv), "pip", "install", "--python", str(env / "bin/python"), "--require-hashes"]
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
         file.write(lock)
@@ -124,20 +123,20 @@ def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *sourc
 
 
 def finish(env: Path, lock: str, python: Path) -> None:
-    """Compile an environment and mark it as complete; the marker is written last."""
+    """Compile an environment, then mark it as complete."""
     compile_bytecode(env)
     (env / "requirements.lock").write_text(lock, encoding="utf-8")
     marker = {"packages": packages(lock), "python": str(python.resolve())}
     marker.update(made_by=interpreter(python), **measure(env))
     (env / COMPLETE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
-    mark_seen(env)
+    mark_checked(env)
 
 
 def compile_bytecode(env: Path) -> None:
-    """Compile what an environment holds, but for the packages' own tests, which no run imports.
+    """Compile the modules of an environment, except the packages' own tests.
 
-    The trainer's user may not write there, so it is now or at each start again. What is no Python
-    of this version, as some packages' templates, stays as it is.
+    The trainer's user cannot write there, so each start would compile them again. Files that are
+    not valid Python, such as templates, are skipped.
     """
     library = env / "lib"
     words = [str(env / "bin/python"), "-I", "-m", "compileall", "-qq", "-j", "0"]
@@ -152,30 +151,30 @@ def compile_bytecode(env: Path) -> None:
     )
 
 
-def in_one_line(complaint: str) -> EnvError:
-    """Fold what uv says of a download: the step that failed, and the last of its causes."""
-    if "No space left on device" in complaint:
-        return EnvError(f"{DOWNLOADING}: {reason(complaint)}")
-    if refused := _REFUSED.search(complaint):
-        return EnvError(f"{DOWNLOADING}: {refused['said']}: {MEND}")
-    missing = _REQUIRED.search(" ".join(complaint.split()))
-    if missing and not _NEEDED.search(complaint):
+def download_error(output: str) -> EnvError:
+    """Summarize uv's output in one line: the step that failed and its last cause."""
+    if "No space left on device" in output:
+        return EnvError(f"{DOWNLOADING}: {error_summary(output)}")
+    if refused := _REFUSED.search(output):
+        return EnvError(f"{DOWNLOADING}: {refused['said']}. {FIX}")
+    missing = _REQUIRED.search(" ".join(output.split()))
+    if missing and not _NEEDED.search(output):
         return no_wheel(missing["what"])
-    steps = [found["said"] for found in _STEP.finditer(complaint)]
-    said = ": ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else reason(complaint)
-    return EnvError(f"{DOWNLOADING}: {said}: {MEND}")
+    steps = [found["said"] for found in _STEP.finditer(output)]
+    said = ": ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else error_summary(output)
+    return EnvError(f"{DOWNLOADING}: {said}. {FIX}")
 
 
-def without_secrets(complaint: str, env: Mapping[str, str]) -> str:
-    """Leave an address with a password out of what is said: uv shows one that it can't read."""
+def without_secrets(output: str, env: Mapping[str, str]) -> str:
+    """Mask values that contain a password: uv shows a URL that it cannot parse."""
     for value in env.values():
         if "@" in str(value):
-            complaint = complaint.replace(str(value), "********")
-    return complaint
+            output = output.replace(str(value), "********")
+    return output
 
 
 def index_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Give uv's variables; an index that is told to pip holds for uv as well."""
+    """Return the environment for uv; pip's index variables apply to uv, too."""
     variables = network_environment({**os.environ, **env})
     own = {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & set(variables)
     if variables.get("PIP_INDEX_URL") and not own:
@@ -183,28 +182,28 @@ def index_environment(env: Mapping[str, str]) -> dict[str, str]:
     if variables.get("PIP_EXTRA_INDEX_URL"):
         variables.setdefault("UV_EXTRA_INDEX_URL", variables["PIP_EXTRA_INDEX_URL"])
     if variables.get("UV_EXTRA_INDEX_URL") or variables.get("UV_INDEX"):
-        # As pip has it: a pin may come from any of them, since its hash says what it is.
+        # As with pip: any index may have a pinned file, because its hash identifies it.
         variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-    # uv breaks its lines at COLUMNS, and what it says is read by the line.
+    # uv wraps its lines at COLUMNS, and its errors are searched line by line.
     variables.update(UV_NO_PROGRESS="1", UV_LINK_MODE="hardlink", COLUMNS="10000")
     return variables
 
 
-def take_cache(cache: Path, folder: Path = FOLDER) -> None:
-    """Have what uv has downloaded on the leader. Raises FromLeaderError."""
+def copy_cache(cache: Path, folder: Path = FOLDER) -> None:
+    """Copy uv's cache from the leader. Raises FromLeaderError."""
     cache.mkdir(parents=True, exist_ok=True)
     try:
         pull("cache", UV_CACHE, cache, folder=folder)
     except FromLeaderError:
         shutil.rmtree(cache, ignore_errors=True)
         raise
-    mark_seen(cache)
+    mark_checked(cache)
 
 
-def drop_unused(cache: Path) -> None:
-    """Remove from uv's cache what no environment has: of those that do, files have a second name.
+def remove_unused(cache: Path) -> None:
+    """Remove packages from uv's cache of which no environment has a hard link.
 
-    Where a package lies is of uv's own ("archive-v0/…"); one that it finds gone it downloads.
+    uv keeps them in "archive-v0/…" and downloads one again that is missing there.
     """
     for package in cache.glob("archive-v*/*"):
         files = (f"{here}/{name}" for here, _, names in os.walk(package) for name in names)

@@ -1,4 +1,4 @@
-"""Which environments are in use on a worker, so that none of them is ever removed."""
+"""Environments that processes or runs of a worker use, and those that may be removed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ENV = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
 
 
 def named(texts: Iterable[str]) -> set[str]:
-    """Find the names of environments in texts."""
+    """Find names of environments in texts."""
     return {name for text in texts for name in _ENV.findall(text)}
 
 
 def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
-    """Find the environments that a process was started from or has a library of."""
+    """Find environments from which a process was started or has loaded a library."""
     return named(
         text
         for folder in proc.glob("[0-9]*")
@@ -25,13 +25,12 @@ def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
 
 
 def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
-    """Find the environments of the runs whose units are ``active``: what they need lies below
-    ``runs``, a directory each."""
+    """Find the environments of active runs in their directories below ``runs``."""
     return named(_read(file) for run in active for file in (runs / run).glob("*") if file.is_file())
 
 
 def active_runs() -> list[str]:
-    """Ask systemd which runs have a unit that is up, coming or going. Without systemd: none."""
+    """List the runs whose unit is active, starting or stopping; none without systemd."""
     words = ["systemctl", "list-units", "--plain", "--no-legend", "--all", "tpufleet-run@*"]
     try:
         told = subprocess.run(words, capture_output=True, text=True, check=False).stdout
@@ -43,8 +42,7 @@ def active_runs() -> list[str]:
 
 
 def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
-    """Give the environments to remove: not the current one, none in use, not the newest ``keep``
-    others."""
+    """List environments to remove: not ``current``, none in use, not the newest ``keep`` others."""
     known = [
         path
         for path in envs.glob("*")

@@ -1,7 +1,6 @@
-"""Take a directory from the TPU's leader over the internal network, with the worker's own key.
+"""Copies of directories from the TPU's leader over the internal network.
 
-For modules that run on a worker as root; the way is made by the role fleet_ssh, and these modules
-need to know nothing of it but the names of what the leader serves.
+Runs on workers as root. The role fleet_ssh configures the connection and what the leader serves.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ FOLDER = Path("/etc/tpufleet/peer")
 LEADER = "leader"
 """The name of the leader in that configuration."""
 TRIES = 5
-_SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket, protocol stream; ssh's own
-_NO_START = 5  # of the daemon's protocol: refused, which "@ERROR" tells, or ssh failed before it
+_SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket, protocol stream; and ssh's own
+_NO_START = 5  # the daemon refused ("@ERROR"), or ssh failed before its protocol began
 
 
 class FromLeaderError(Exception):
-    """The leader doesn't give what was asked; the text is one line for a person."""
+    """The leader refused or failed; the text is one line for users."""
 
 
-class LeaderAwayError(FromLeaderError):
-    """The leader can't be reached: asking it for something else is of no use."""
+class LeaderUnreachableError(FromLeaderError):
+    """No connection to the leader; another request would fail as well."""
 
 
 def has_leader(folder: Path = FOLDER) -> bool:
-    """Tell whether this worker knows a leader to take from: the leader itself and a TPU of one
-    worker don't."""
+    """Return whether this worker has a leader: false on the leader and on a TPU of one worker."""
     return (folder / "ssh_config").is_file() and (folder / "known_hosts").is_file()
 
 
@@ -44,26 +42,26 @@ def pull(
     seconds: int = 1800,
     folder: Path = FOLDER,
 ) -> None:
-    """Make ``destination`` what the leader has at ``path`` below the served directory ``module``.
+    """Make ``destination`` a copy of the leader's directory ``path`` below ``module``.
 
-    A directory of it becomes ``destination`` itself; what lies there and not on the leader goes.
-    All that comes belongs to root. Interrupted, it is gone on with by the next call.
+    Files that the leader does not have are deleted. Everything belongs to root. The next call
+    continues an interrupted copy.
 
     Args:
-        module: ``cache`` or ``releases``, or another name of ``fleet_ssh_serves``.
+        module: a name of ``fleet_ssh_serves``, such as ``cache`` or ``releases``.
         path: below it, without a slash at either end; empty for all of it.
-        destination: a directory, made if it isn't there; its parent must be.
-        options: more options of rsync(1).
-        seconds: how long it may take, tries and all.
-        folder: where the worker's key is.
+        destination: a directory; only its parent must exist.
+        options: additional options of rsync(1).
+        seconds: the limit for all attempts together.
+        folder: the directory of the worker's key.
 
     Raises:
-        LeaderAwayError: the leader can't be reached.
-        FromLeaderError: it refuses, or hasn't got it.
+        LeaderUnreachableError: no connection to the leader.
+        FromLeaderError: the leader refuses, or does not have the directory.
     """
     if not has_leader(folder):
         raise FromLeaderError(
-            "this worker knows no leader: ansible-playbook setup.yml --tags fleet_ssh mends it"
+            "no leader is configured. Configure it: ansible-playbook setup.yml --tags fleet_ssh"
         )
     source = f"{LEADER}::{module}/{path}".rstrip("/") + "/"
     words = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
@@ -82,26 +80,28 @@ def pull(
             )
         except FileNotFoundError:
             raise FromLeaderError(
-                "there is no rsync: ansible-playbook setup.yml --tags base mends it"
+                "rsync is missing. Install it: ansible-playbook setup.yml --tags base"
             ) from None
         except subprocess.TimeoutExpired:
             raise FromLeaderError(
-                f"the leader did not give {module}/{path} within {seconds} s"
+                f"copying {module}/{path} from the leader took longer than {seconds} s"
             ) from None
         if done.returncode == 0:
             return
-        away = done.returncode in _SSH_FAILED or (
+        unreachable = done.returncode in _SSH_FAILED or (
             done.returncode == _NO_START and "@ERROR" not in done.stderr
         )
-        if not away or attempt == TRIES:
-            kind = LeaderAwayError if away else FromLeaderError
-            raise kind(f"the leader gives no {module}/{path}: {_why(done.stderr)}")
-        # Many workers come at once, and sshd turns some away (MaxStartups): they come back apart.
-        time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 - no secret
+        if not unreachable or attempt == TRIES:
+            kind = LeaderUnreachableError if unreachable else FromLeaderError
+            raise kind(
+                f"copying {module}/{path} from the leader failed: {_error_line(done.stderr)}"
+            )
+        # sshd refuses some of many workers at once (MaxStartups): they retry at random times.
+        time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 - not a secret
 
 
-def _why(complaint: str) -> str:
-    """Pick the first line that says why: the rest say that it failed."""
-    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith("rsync error:")]
-    return (telling or lines or ["no word of why"])[0]
+def _error_line(output: str) -> str:
+    """Return the first line with a cause; the following ones only say that rsync failed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    causes = [line for line in lines if not line.startswith("rsync error:")]
+    return (causes or lines or ["no error output"])[0]

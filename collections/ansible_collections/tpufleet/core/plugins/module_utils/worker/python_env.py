@@ -1,6 +1,6 @@
-"""A worker's Python: which interpreter, where an environment lies, whether it is whole and proven.
+"""Python environments of a worker: interpreter, name, completeness, and a check of JAX.
 
-Python 3.9 and the standard library, since it runs on workers before anything is installed there.
+Python 3.9 and the standard library only, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 COMPLETE = "complete.json"
-SEEN = Path("/run/tpufleet/envs")
+CHECKED = Path("/run/tpufleet/envs")
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 NEEDED_MB = {"cpu": 1200, "tpu": 2500, "cuda": 9000}
 CHIP_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
 DOWNLOADING = "downloading what the lock file pins"
-MEND = (
-    "mend the lock file, or name an index that can be reached (jax_install_env), then "
+FIX = (
+    "Fix the lock file, or set an index that the worker can reach (jax_install_env), then run: "
     "ansible-playbook setup.yml"
 )
 PROOF = """
@@ -60,29 +60,29 @@ print(json.dumps({"devices": jax.device_count(), "sum": float(total)}))
 
 
 class EnvError(Exception):
-    """Python or an environment can't be had; the text is one line for a person."""
+    """Python or an environment cannot be installed; the text is one line for users."""
 
 
 def no_wheel(what: str) -> EnvError:
-    """Say that no index has a wheel of a requirement, and what mends it."""
+    """Return the error for a requirement without a wheel."""
     return EnvError(
-        f"no index that was asked has a wheel of {what} for this Python: "
-        f"lock with uv pip compile --only-binary :all:, or {MEND}"
+        f"no index has a wheel of {what} for this Python. "
+        f"Lock with uv pip compile --only-binary :all:. {FIX}"
     )
 
 
 def lock_digest(lock: str) -> str:
-    """Give a lock file's SHA-256 in hex; white space around it doesn't count."""
+    """Return the SHA-256 of a lock file in hex, without surrounding white space."""
     return hashlib.sha256(lock.strip().encode()).hexdigest()
 
 
 def env_id(digest: str, minor: int) -> str:
-    """Name the environment of a lock file (by its digest) under Python 3.``minor``."""
+    """Return the name of the environment for a lock file's digest and Python 3.``minor``."""
     return hashlib.sha256(f"{digest} 3.{minor}".encode()).hexdigest()[:16]
 
 
 def python_minor(python: Path) -> int:
-    """Tell the minor version of a Python 3 that really runs. Raises EnvError."""
+    """Run a Python 3 and return its minor version. Raises EnvError."""
     try:
         asked = subprocess.run(
             [str(python), "-c", "import sys, venv; print(*sys.version_info[:2])"],
@@ -94,7 +94,7 @@ def python_minor(python: Path) -> int:
         major, minor = (int(part) for part in asked.stdout.split())
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise EnvError(
-            f"{python} does not run: ansible-playbook setup.yml --tags python mends it"
+            f"{python} does not run. Install Python: ansible-playbook setup.yml --tags python"
         ) from error
     if major != 3:
         raise EnvError(f"{python} is Python {major}, not 3")
@@ -102,8 +102,9 @@ def python_minor(python: Path) -> int:
 
 
 def interpreter(python: Path) -> dict:
-    """Tell by what a compiled environment knows its interpreter: where it is, which build of which
-    version, and on what system. Raises EnvError.
+    """Return the path, version, platform and libc of an interpreter. Raises EnvError.
+
+    A copied environment with its bytecode works only if all of them are equal.
     """
     try:
         asked = subprocess.run(
@@ -112,13 +113,15 @@ def interpreter(python: Path) -> dict:
         return json.loads(asked.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise EnvError(
-            f"{python} does not run: ansible-playbook setup.yml --tags python mends it"
+            f"{python} does not run. Install Python: ansible-playbook setup.yml --tags python"
         ) from error
 
 
 def measure(env: Path) -> dict[str, int]:
-    """Count an environment's files and their bytes, and apart from them those of its bytecode; its
-    marker is left out, and what root may compile later (``env_install.compile_bytecode``)."""
+    """Count the files of an environment, their bytes, and separately the bytes of bytecode.
+
+    The marker does not count, nor bytecode of the packages' tests, which root may write later.
+    """
     found = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):
         compiled = folder.endswith("/__pycache__")
@@ -131,50 +134,50 @@ def measure(env: Path) -> dict[str, int]:
     return found
 
 
-def is_whole(env: Path, made: Mapping[str, object]) -> bool:
-    """Tell whether an environment has all that its marker counts; older ones count less."""
+def has_all_files(env: Path, made: Mapping[str, object]) -> bool:
+    """Compare the files of an environment with its marker; markers of old versions say less."""
     return all(made[what] == count for what, count in measure(env).items() if what in made)
 
 
 def is_complete(env: Path) -> bool:
-    """Tell whether an environment was made to its end, and is whole.
+    """Return whether an environment was installed completely and has all its files.
 
-    Nobody waited for the disk when it was made. What a power cut took then is missing or too short
-    (ext4.rst, "data=ordered"), so its files are counted once after each boot; ``SEEN``, which a
-    boot clears, says for which that was done.
+    Files are not synced to disk when they are installed, so a power cut can remove or truncate
+    some (ext4.rst, "data=ordered"). They are counted once after each boot; ``CHECKED``, which a
+    boot clears, lists the environments that were counted.
     """
     try:
         made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    whole = is_seen(env) or "files" not in made  # of a version that waited
-    if not whole and is_whole(env, made):
+    whole = is_checked(env) or "files" not in made  # installed by a version that synced
+    if not whole and has_all_files(env, made):
         whole = True
-        mark_seen(env)
+        mark_checked(env)
     return whole
 
 
-def is_seen(what: Path) -> bool:
-    """Tell whether an environment was counted, or a cache begun, since the last boot."""
-    return (SEEN / what.name).exists()
+def is_checked(what: Path) -> bool:
+    """Return whether an environment was checked, or a cache created, since the last boot."""
+    return (CHECKED / what.name).exists()
 
 
-def mark_seen(what: Path) -> None:
-    """Spare the others the counting; where that can't be, they count."""
+def mark_checked(what: Path) -> None:
+    """Record that an environment or a cache needs no check until the next boot."""
     try:
-        SEEN.mkdir(mode=0o755, parents=True, exist_ok=True)
-        (SEEN / what.name).touch()
+        CHECKED.mkdir(mode=0o755, parents=True, exist_ok=True)
+        (CHECKED / what.name).touch()
     except OSError:
         pass
 
 
 def packages(lock: str) -> list[str]:
-    """Name what a lock file pins, as ``name==version``."""
+    """List what a lock file pins, as ``name==version``."""
     return re.findall(r"^([A-Za-z0-9][A-Za-z0-9._-]*==[^\s;\\]+)", lock, flags=re.MULTILINE)
 
 
-def check_room(folder: Path, needed_mb: int) -> None:
-    """Refuse to begin what the disk has no room for. ``folder`` need not be there yet."""
+def check_free_space(folder: Path, needed_mb: int) -> None:
+    """Raise EnvError if the disk of ``folder``, which need not exist, has not enough space."""
     while not folder.exists():
         folder = folder.parent
     free_mb = shutil.disk_usage(folder).free // 1_000_000
@@ -186,9 +189,9 @@ def check_room(folder: Path, needed_mb: int) -> None:
 
 
 def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) -> dict[str, str]:
-    """Let pip and uv trust what the system trusts: a company's own authority among it."""
+    """Let pip and uv trust the system's certificates, such as a company's own authority."""
     variables = dict(base)
-    # TPU images preload tcmalloc for everyone; an interpreter it was not built for dies of it.
+    # TPU images preload tcmalloc, which crashes an interpreter that it was not built for.
     variables.pop("LD_PRELOAD", None)
     if ca_bundle.is_file():
         variables.setdefault("PIP_CERT", str(ca_bundle))
@@ -199,8 +202,7 @@ def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) ->
 
 
 def run(words: Sequence[str], env: Mapping[str, str], what: str) -> str:
-    """Run a step of setup; a failure is an EnvError that says which step, and the tool's own
-    words."""
+    """Run a command and return its output. Raises EnvError with ``what`` and the tool's error."""
     try:
         done = subprocess.run(
             list(words), env=dict(env), capture_output=True, text=True, check=False
@@ -208,21 +210,23 @@ def run(words: Sequence[str], env: Mapping[str, str], what: str) -> str:
     except OSError as error:
         raise EnvError(f"{what}: {words[0]}: {error.strerror}") from error
     if done.returncode != 0:
-        raise EnvError(f"{what}: {reason(done.stderr or done.stdout)}")
+        raise EnvError(f"{what}: {error_summary(done.stderr or done.stdout)}")
     return done.stdout
 
 
-def reason(complaint: str) -> str:
-    """Fold a tool's complaint to one line: its last lines hold the cause."""
-    lines = [line.strip(UV_DRAWING) for line in complaint.splitlines() if line.strip()]
+def error_summary(output: str) -> str:
+    """Return the last lines of a tool's output as one line."""
+    lines = [line.strip(UV_DRAWING) for line in output.splitlines() if line.strip()]
     if any("No space left on device" in line for line in lines):
         return "no space left on the disk: free space, then run: ansible-playbook setup.yml"
-    return "; ".join(lines[-3:]) if lines else "no word of why"
+    return "; ".join(lines[-3:]) if lines else "no error output"
 
 
 def proof_environment(platform: str, chips: int) -> dict[str, str]:
-    """Bound the proof to this one worker: on a slice libtpu would wait for all the others for
-    ever."""
+    """Return an environment that limits JAX to this worker.
+
+    On a slice libtpu would otherwise wait forever for the other workers.
+    """
     variables = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": "/nonexistent",
@@ -235,35 +239,34 @@ def proof_environment(platform: str, chips: int) -> dict[str, str]:
     return variables
 
 
-def prove(env: Path, platform: str, chips: int, seconds: int, user: str) -> dict:
-    """Run JAX on this worker's own devices, as the trainer's user, and count them.
+def prove_worker(env: Path, platform: str, chips: int, seconds: int, user: str) -> dict:
+    """Run JAX on this worker's devices as the user and return ``{jax, platform, devices}``.
 
-    Returns ``{jax, platform, devices}``. Raises EnvError with JAX's own last words.
+    Raises EnvError with the last lines of JAX's output.
     """
-    late = f"JAX found no {platform} device in {seconds} s: another process may hold it"
-    return ask_jax(env, PROOF, proof_environment(platform, chips), seconds, user, late)
+    late = f"JAX found no {platform} device within {seconds} s: another process may hold it"
+    return run_jax(env, PROOF, proof_environment(platform, chips), seconds, user, late)
 
 
 def prove_slice(
     env: Path, platform: str, place: tuple[str, int, int], seconds: int, user: str
 ) -> dict:
-    """Run JAX on the whole slice, together with its other workers, and add up over all of them.
+    """Run JAX on all workers of a slice and return ``{devices, sum}``.
 
-    ``place`` is the coordinator (host:port), how many processes there are, and which this one is.
-    Returns ``{devices, sum}``: the slice's devices, and one for each of them added up by the
-    devices themselves. Raises EnvError.
+    ``place`` is the coordinator (host:port), the number of processes and this process's id.
+    ``sum`` is computed by the devices, each of which adds 1. Raises EnvError.
     """
     variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}
     variables["JAX_PLATFORMS"] = platform
     variables["TPUFLEET_PROOF"] = json.dumps([*place, seconds])
-    late = f"the slice's workers did not come together in {seconds} s"
-    return ask_jax(env, SLICE_PROOF, variables, seconds + 15, user, late)
+    late = f"rendezvous failed: not all workers of the slice arrived within {seconds} s"
+    return run_jax(env, SLICE_PROOF, variables, seconds + 15, user, late)
 
 
-def ask_jax(
+def run_jax(
     env: Path, script: str, variables: Mapping[str, str], seconds: int, user: str, late: str
 ) -> dict:
-    """Run a script as the trainer's user; its last line is JSON. Raises EnvError."""
+    """Run a script as a user and return the JSON of its last line. Raises EnvError."""
     account = pwd.getpwnam(user)
     child = subprocess.Popen(
         [str(env / "bin/python"), "-c", script],
@@ -278,11 +281,11 @@ def ask_jax(
         start_new_session=True,
     )
     try:
-        out, complaint = child.communicate(timeout=seconds)
+        out, errors = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
         raise EnvError(late) from error
     if child.returncode != 0:
-        raise EnvError(f"JAX does not run: {reason(complaint)}")
+        raise EnvError(f"JAX does not run: {error_summary(errors)}")
     return json.loads(out.strip().splitlines()[-1])

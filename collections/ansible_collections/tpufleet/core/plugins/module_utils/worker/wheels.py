@@ -1,7 +1,7 @@
-"""The wheels that a lock file pins, in a directory: uv's own, and all of them where the controller
-downloads; had once a TPU, then taken from its leader.
+"""Directories of the wheels that a lock file pins: uv's own, and all if the controller downloads.
 
-Whoever installs from them checks every file against the lock's hashes again.
+A TPU's leader gets them once, and the other workers copy them. The installer checks every file
+against the lock's hashes again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from .from_leader import FromLeaderError, pull
 from .python_env import (
     DOWNLOADING,
-    MEND,
+    FIX,
     EnvError,
     lock_digest,
     network_environment,
@@ -32,22 +32,31 @@ _PROGRAM = re.compile(r"^[^/]+\.data/scripts/(?P<name>[A-Za-z0-9_.-]+)$")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9]")
 _NO_WHEEL = re.compile(r"No matching distribution found for (?P<what>[^\s;]+)")
 
-
+OPTIONS = {
+    "lock": {"type": "str", "required": True},
+    "leader_only": {"type": "bool", "default": False},
+    "source": {"type": "str", "choices": ["registry", "controller"], "default": "registry"},
+    "pack": {"type": "path"},
+    "cache": {"type": "path", "default": "~/.cache/tpufleet"},
+    "env": {"type": "dict", "default": {}},
+    "root": {"type": "path", "default": "/opt/tpufleet"},
+}
+"""The options of modules that install wheels (doc_fragments/wheels.py)."""
 PIPS = 3
-"""How many pips download at once; each has one connection, and works out hashes meanwhile."""
+"""How many pips download at once; each has one connection and computes hashes between files."""
 
 
-class NotHereError(Exception):
-    """The wheels are for the controller to send; ``needs`` says for what they must be."""
+class WheelsMissingError(Exception):
+    """The controller must send the wheels; ``needs`` describes the Python and machine."""
 
     def __init__(self, minor: int) -> None:
-        super().__init__("the controller is to send the wheels")
+        super().__init__("the controller must send the wheels")
         glibc = platform.libc_ver()[1].partition(".")[2] or "17"
         self.needs = {"minor": minor, "machine": platform.machine(), "glibc": int(glibc)}
 
 
 def wheels_folder(cache: Path, lock: str, minor: int) -> Path:
-    """Name the directory of a lock file's wheels for Python 3.``minor``."""
+    """Return the directory of a lock file's wheels for Python 3.``minor``."""
     return cache / "wheels" / f"{lock_digest(lock)[:16]}-3.{minor}"
 
 
@@ -58,22 +67,22 @@ def download(
     env: Mapping[str, str],
     options: Sequence[str] = (),
 ) -> None:
-    """Have the wheels of a lock file in ``folder``, which is there afterwards or not at all.
+    """Download the wheels of a lock file to ``folder``, which exists only if all are complete.
 
-    Wheels of other lock files beside it are taken again if this one pins them, to the hash.
-    ``pip`` are the words that run a pip of the Python that the wheels are for, or ``options`` tell
-    it what they are for. Raises EnvError with pip's own reason, OSError.
+    Wheels of other lock files beside it are reused if this one pins the same file. ``pip`` is the
+    command of a pip whose Python the wheels are for; otherwise ``options`` name their target.
+    Raises EnvError with pip's error, OSError.
     """
     if folder.is_dir():
         return
     new = folder.with_name(f".{folder.name}.new")
     new.mkdir(parents=True, exist_ok=True)
-    keep(new, lock)
+    remove_unusable(new, lock)
     for other in sorted(folder.parent.glob("[!.]*/*.whl")):
         if not (new / other.name).exists() and file_digest(other) in lock:
             os.link(other, new / other.name)
     words = [*pip, "download", "--quiet", "--no-deps", "--require-hashes"]
-    # pip prefers what lies there to what it would have to download.
+    # pip prefers files that are there to downloads.
     words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new), *options]
 
     def one(numbered: tuple[int, str]) -> None:
@@ -83,7 +92,7 @@ def download(
         run([*words, "-r", str(listed)], pip_environment(env), DOWNLOADING)
 
     shares = split(lock, PIPS)
-    from concurrent.futures import ThreadPoolExecutor  # slow to import, and the leader's alone
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and only leaders need it
 
     with ThreadPoolExecutor(len(shares)) as pool:
         try:
@@ -91,13 +100,12 @@ def download(
         except EnvError as error:
             if missing := _NO_WHEEL.search(str(error)):
                 raise no_wheel(missing["what"]) from None
-            raise EnvError(f"{error}: {MEND}") from None
+            raise EnvError(f"{error}. {FIX}") from None
     new.replace(folder)
 
 
 def split(lock: str, most: int) -> list[str]:
-    """Share out a lock file's requirements to at most ``most`` lock files, since a pip takes one
-    at a time; what is no requirement holds for each. One of few stays as it is."""
+    """Split a lock file into at most ``most`` for parallel pips; options go into each part."""
     entries = re.split(r"^(?=[^\s#])", lock, flags=re.MULTILINE)
     general = [entry for entry in entries if not _REQUIREMENT.match(entry)]
     pinned = [entry for entry in entries if _REQUIREMENT.match(entry)]
@@ -107,8 +115,8 @@ def split(lock: str, most: int) -> list[str]:
     return ["".join([*general, *pinned[number::count]]) for number in range(count)]
 
 
-def take_from_leader(folder: Path) -> None:
-    """Have what the leader has under the same name. Raises FromLeaderError."""
+def copy_from_leader(folder: Path) -> None:
+    """Copy the leader's directory of the same name. Raises FromLeaderError."""
     if folder.is_dir():
         return
     new = folder.with_name(f".{folder.name}.new")
@@ -117,37 +125,32 @@ def take_from_leader(folder: Path) -> None:
     new.replace(folder)
 
 
-def have_sent(folder: Path, lock: str, pack: Path | None, leader: bool, minor: int) -> str:
-    """Have the wheels where the registry can't be reached: from the leader, or from what the
-    controller has sent.
+def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, minor: int) -> str:
+    """Put wheels into ``folder`` without internet access, from the leader or the sent archive.
 
     Returns:
-        What a person should know, or nothing.
+        A warning, or an empty string.
 
     Raises:
-        NotHereError: the controller has sent nothing yet.
-        EnvError: what it has sent isn't what the lock file pins.
+        WheelsMissingError: the controller must send an archive.
+        EnvError: the archive does not hold what the lock file pins.
     """
-    word = ""
     if folder.is_dir():
-        return word
+        return ""
     if pack:
         unpack(pack, folder, lock)
-        return "its leader gave no wheels: the controller sent them" if leader else word
+        return "the leader has no wheels, so the controller sent them" if leader else ""
     if leader:
         try:
-            take_from_leader(folder)
-            return word
+            copy_from_leader(folder)
+            return ""
         except FromLeaderError:
-            pass  # said when they have come
-    raise NotHereError(minor)
+            pass  # the warning comes with the archive
+    raise WheelsMissingError(minor)
 
 
 def unpack(pack: Path, folder: Path, lock: str) -> None:
-    """Have the wheels of a tar file in ``folder``, each one that the lock file pins to the hash.
-
-    Raises EnvError, OSError.
-    """
+    """Unpack a tar file of wheels, each pinned by the lock file. Raises EnvError, OSError."""
     new = folder.with_name(f".{folder.name}.new")
     new.mkdir(parents=True, exist_ok=True)
     try:
@@ -155,24 +158,25 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
             for member in archive:
                 content = archive.extractfile(member) if _WHEEL.match(member.name) else None
                 if content is None:
-                    raise EnvError(f"what the controller sent holds {member.name}, no wheel")
+                    raise EnvError(
+                        f"the controller's archive holds {member.name}, which is not a wheel"
+                    )
                 with (new / member.name).open("wb") as stream:
                     shutil.copyfileobj(content, stream)
                 if file_digest(new / member.name) not in lock:
                     (new / member.name).unlink()
                     raise EnvError(f"{member.name} is not what the lock file pins")
     except tarfile.TarError as error:
-        raise EnvError(f"what the controller sent can't be read: {error}") from None
-    keep(new, lock)
+        raise EnvError(f"the controller's archive cannot be read: {error}") from None
+    remove_unusable(new, lock)
     new.replace(folder)
 
 
 def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
-    """Put the programs that wheels bring as files of their own into a directory.
+    """Unpack the programs of wheels (binary distribution format, "The .data directory").
 
-    That is all that a tool in one program, such as uv, needs of an installation (binary
-    distribution format, "The .data directory"). Raises EnvError where a wheel isn't what the lock
-    file pins, OSError.
+    A tool of a single program, such as uv, needs nothing else. Raises EnvError if the lock file
+    does not pin a wheel, OSError.
     """
     bin_folder.mkdir(parents=True, exist_ok=True)
     for wheel in sorted(folder.glob("*.whl")):
@@ -188,8 +192,8 @@ def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
                     program.chmod(0o755)
 
 
-def keep(folder: Path, lock: str) -> None:
-    """Remove what an interruption left, but whole wheels of this lock."""
+def remove_unusable(folder: Path, lock: str) -> None:
+    """Remove everything but complete wheels of this lock file."""
     for entry in folder.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
@@ -197,15 +201,15 @@ def keep(folder: Path, lock: str) -> None:
             entry.unlink()
 
 
-def drop(cache: Path, lock: str) -> None:
-    """Remove the wheels of a lock file, whatever Python they are for."""
+def remove_wheels(cache: Path, lock: str) -> None:
+    """Remove the wheels of a lock file for any Python."""
     name = f"{lock_digest(lock)[:16]}-3.*"
     for folder in [*(cache / "wheels").glob(name), *(cache / "wheels").glob(f".{name}")]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def pip_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Give pip's variables; an index that is told to uv holds for pip as well."""
+    """Return the environment for pip; uv's index variables apply to pip, too."""
     variables = network_environment({**os.environ, **env})
     for ours, pips in (
         ("UV_INDEX_URL", "PIP_INDEX_URL"),
@@ -219,7 +223,7 @@ def pip_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def file_digest(path: Path) -> str:
-    """Give a file's SHA-256 in hex."""
+    """Return a file's SHA-256 in hex."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):

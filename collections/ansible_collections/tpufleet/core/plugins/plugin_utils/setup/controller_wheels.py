@@ -1,5 +1,4 @@
-"""The wheels of a lock file for workers that have no way out: the controller downloads them, once,
-whatever it is itself, and packs them."""
+"""Archives of wheels that the controller downloads for workers without internet access."""
 
 from __future__ import annotations
 
@@ -19,19 +18,19 @@ from ...module_utils.worker.python_env import EnvError, lock_digest, network_env
 from ...module_utils.worker.wheels import download
 
 _OLDEST_GLIBC = 17
-"""Of what wheels are still built for: manylinux2014 (PEP 599)."""
+"""The minor version of glibc of manylinux2014 (PEP 599), the oldest target of current wheels."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What wheels are for: CPython 3.``minor`` on Linux, with its machine and its glibc 2.x."""
+    """The Python of a worker: CPython 3.``minor`` on Linux, its machine and glibc 2.``glibc``."""
 
     minor: int
     machine: str
     glibc: int
 
     def markers(self) -> dict[str, str]:
-        """Give the values of environment markers there (PEP 508)."""
+        """Return the values of environment markers (PEP 508)."""
         return {
             "implementation_name": "cpython",
             "os_name": "posix",
@@ -44,7 +43,7 @@ class Target:
         }
 
     def options(self) -> list[str]:
-        """Say it in pip's words; pip takes each platform literally (PEP 600), the newest first."""
+        """Return options of pip, which compares platforms literally (PEP 600); the newest first."""
         words = ["--python-version", f"3.{self.minor}", "--implementation", "cp"]
         for abi in (f"cp3{self.minor}", "abi3", "none"):
             words += ["--abi", abi]
@@ -53,10 +52,10 @@ class Target:
         return [*words, "--platform", f"manylinux2014_{self.machine}"]
 
 
-def pinned_for(target: Target, lock: str) -> str:
-    """Give the requirements of a lock file that hold for a target, without their markers.
+def requirements_for(target: Target, lock: str) -> str:
+    """Return the requirements of a lock file for a target, without markers.
 
-    pip would hold the markers against the machine that it runs on itself.
+    pip would evaluate the markers for the controller.
     """
     kept = []
     lines = re.sub(r"\\\n\s*", " ", lock).splitlines()
@@ -75,27 +74,27 @@ def pinned_for(target: Target, lock: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def packed(lock: str, target: Target, cache: Path, env: Mapping[str, str]) -> Path:
-    """Give a tar file of the wheels, made by the first who asks.
+def wheels_archive(lock: str, target: Target, cache: Path, env: Mapping[str, str]) -> Path:
+    """Return the path of a tar file of wheels, which the first caller creates.
 
     Args:
-        lock: the lock file's text.
-        target: what the wheels are for.
-        cache: a directory of the controller's.
-        env: more variables for pip.
+        lock: the text of the lock file.
+        target: the worker's Python.
+        cache: a directory of the controller.
+        env: additional variables for pip.
 
     Raises:
-        EnvError: they can't be had; pip's own reason. OSError.
+        EnvError: pip failed; the text is its error. OSError.
     """
     name = f"{lock_digest(lock)[:16]}-3.{target.minor}-{target.machine}"
     pack = cache / "packs" / f"{name}.tar"
     pack.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(pack.parent / "lock"):
+    with _locked(pack.parent / "lock"):
         if pack.is_file():
             return pack
         folder = cache / "wheels" / name
         try:
-            download(folder, pinned_for(target, lock), _pip(cache), env, target.options())
+            download(folder, requirements_for(target, lock), _pip(cache), env, target.options())
         except EnvError as error:
             raise EnvError(f"the controller: {error}") from None
         new = pack.with_suffix(".new")
@@ -107,7 +106,7 @@ def packed(lock: str, target: Target, cache: Path, env: Mapping[str, str]) -> Pa
 
 
 def _pip(cache: Path) -> list[str]:
-    """Give the words for a pip of the controller's own, made from what comes with Python."""
+    """Return the command of a pip, from a virtual environment that is created once."""
     home = cache / f"pip-{sys.version_info.major}.{sys.version_info.minor}"
     if not (home / "bin/pip").exists():
         run(
@@ -119,8 +118,8 @@ def _pip(cache: Path) -> list[str]:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let the forks of a play, and other controllers' plays, wait for who was first."""
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock against other forks and plays."""
     with path.open("w", encoding="ascii") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield

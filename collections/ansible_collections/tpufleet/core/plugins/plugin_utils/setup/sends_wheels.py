@@ -1,4 +1,4 @@
-"""The controller's part of modules that install wheels: send wheels where there is no internet."""
+"""Action base of modules that install wheels: sends them to workers without internet access."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ...module_utils.worker.python_env import EnvError
-from .controller_wheels import Target, packed
+from .controller_wheels import Target, wheels_archive
 
 
 class SendsWheels(ActionBase):
-    """Runs the task's module; if it answers that wheels are missing, sends them, runs it again."""
+    """Runs the module; if it reports missing wheels, sends them and runs it again."""
 
     _supports_check_mode = True
 
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Run the module once, or twice with the wheels it needs."""
+        """Run the module once, or twice if it needs wheels."""
         super().run(tmp, task_vars)
         options = {key: value for key, value in self._task.args.items() if key != "pack"}
         answer = self._module(options, task_vars)
@@ -30,7 +30,7 @@ class SendsWheels(ActionBase):
         target = Target(**{key: answer["needs"][key] for key in ("minor", "machine", "glibc")})
         cache = Path(options.get("cache") or "~/.cache/tpufleet").expanduser()
         try:
-            pack = packed(options["lock"], target, cache, options.get("env") or {})
+            pack = wheels_archive(options["lock"], target, cache, options.get("env") or {})
         except EnvError as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
@@ -45,7 +45,7 @@ class SendsWheels(ActionBase):
             self._remove_tmp_path(folder)
 
     def _module(self, options: dict[str, Any], task_vars: Mapping[str, Any] | None) -> dict:
-        # The cache is a directory of the controller.
+        # cache is a directory of the controller
         arguments = {key: value for key, value in options.items() if key != "cache"}
         return self._execute_module(
             module_name=self._task.action, module_args=arguments, task_vars=task_vars
