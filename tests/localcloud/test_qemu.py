@@ -149,7 +149,7 @@ def test_an_empty_disk_is_formatted_and_mounted_once(place, node, key, tmp_path)
 def test_a_disk_with_foreign_data_is_refused_and_unchanged(place, node, key, tmp_path):
     refused = mount(place, key, "foreign", tmp_path)
     assert refused.returncode
-    assert "holds data of an unknown kind and is left as it is" in refused.stdout
+    assert "holds data of an unknown kind, so it was not changed" in refused.stdout
     assert ssh(key, node, "sudo head -c 17 /dev/disk/by-id/google-foreign") == "a stranger's data"
 
 

@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.data_disk import (
     Plan,
     Seen,
-    UnfitError,
+    UnusableDiskError,
     decide,
     line,
     with_line,
@@ -49,7 +49,7 @@ def test_a_disk_with_the_file_system_is_mounted_as_it_is():
     ],
 )
 def test_any_other_disk_is_left_as_it_is(seen: Seen, said: str):
-    with pytest.raises(UnfitError) as caught:
+    with pytest.raises(UnusableDiskError) as caught:
         decide(seen, "ext4")
     assert said in str(caught.value)
     assert "/dev/sdb" in str(caught.value)
@@ -71,7 +71,7 @@ def test_any_other_disk_is_left_as_it_is(seen: Seen, said: str):
 def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(seen: Seen):
     try:
         makes = decide(seen, "ext4").make
-    except UnfitError:
+    except UnusableDiskError:
         makes = False
     if makes:
         assert seen.blank and not seen.read_only
@@ -98,7 +98,7 @@ def test_a_disk_has_one_line_in_fstab_and_other_lines_stay():
 
 def test_a_mount_point_of_something_else_is_refused():
     new = line("corpus", Plan(False, "ext4", "0b1c"), "0b1c", "/", read_only=False)
-    with pytest.raises(UnfitError, match="mount point of UUID=aa"):
+    with pytest.raises(UnusableDiskError, match="mount point of UUID=aa"):
         with_line(FSTAB, "corpus", new)
 
 
@@ -135,7 +135,7 @@ def wanted(tmp_path):
 
 def test_a_blank_disk_is_formatted_written_down_and_mounted(monkeypatch, tmp_path, wanted):
     tools = Tools()
-    monkeypatch.setattr(data_disk, "done", tools)
+    monkeypatch.setattr(data_disk, "run_tool", tools)
 
     told = data_disk.ensure(wanted, check=False)
 
@@ -146,7 +146,7 @@ def test_a_blank_disk_is_formatted_written_down_and_mounted(monkeypatch, tmp_pat
 
 def test_a_dry_run_only_looks_at_the_disk(monkeypatch, tmp_path, wanted):
     tools = Tools()
-    monkeypatch.setattr(data_disk, "done", tools)
+    monkeypatch.setattr(data_disk, "run_tool", tools)
 
     told = data_disk.ensure(wanted, check=True)
 
@@ -163,9 +163,9 @@ def test_a_dry_run_only_looks_at_the_disk(monkeypatch, tmp_path, wanted):
     ],
 )
 def test_a_failing_tool_is_reported_on_one_line(monkeypatch, wanted, said, line):
-    monkeypatch.setattr(data_disk, "done", Tools("mount", said))
+    monkeypatch.setattr(data_disk, "run_tool", Tools("mount", said))
 
-    with pytest.raises(UnfitError) as caught:
+    with pytest.raises(UnusableDiskError) as caught:
         data_disk.ensure(wanted, check=False)
 
     assert str(caught.value) == f"mount: {line}"

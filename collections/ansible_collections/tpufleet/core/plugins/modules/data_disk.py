@@ -1,39 +1,39 @@
 #!/usr/bin/python
-"""Mount a data disk by its name; make a file system on it only if nothing is there."""
+"""The module tpufleet.core.data_disk: mounts a data disk, formatting an empty one."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: data_disk
-short_description: Mount a data disk, formatted first if it is empty
+short_description: Mount a data disk, formatting it if it is empty
 description:
-  - Finds the disk by its device name, makes a file system if nothing at all is on it (blkid and
-    wipefs find no signature, there is no partition, its first and last MiB are zeros), and mounts
-    it by UUID, now and after a reboot. A disk that holds anything else is left as it is.
-  - A disk that the TPU has read-only is mounted so.
+  - Finds the disk by its device name, formats it only if it is completely empty (blkid and wipefs
+    find no signature, there is no partition, its first and last MiB are zeros), and mounts it by
+    UUID, now and after each boot. A disk that holds anything else stays as it is.
+  - A disk that the TPU has read-only is mounted read-only.
 options:
   name:
     description: The disk's device name, as in C(/dev/disk/by-id/google-<name>).
     type: str
     required: true
   device:
-    description: The device, where it is not known by that name.
+    description: The device, if it has another name.
     type: path
   path:
-    description: Where it is mounted.
+    description: The mount point.
     type: path
     required: true
   filesystem:
-    description: What is made on an empty one, and wanted on any other.
+    description: The file system.
     type: str
     choices: [ext4]
     default: ext4
   owner:
-    description: The uid and gid that own the root of a file system that is made.
+    description: The uid and gid that own the root of a new file system.
     type: int
     default: 0
   fstab:
-    description: The table of mounts.
+    description: The path of fstab(5).
     type: path
     default: /etc/fstab
 attributes:
@@ -45,7 +45,7 @@ author: tpufleet
 """
 
 EXAMPLES = r"""
-- name: Have the data disk
+- name: Mount the data disk
   tpufleet.core.data_disk:
     name: corpus
     path: /mnt/disks/corpus
@@ -54,11 +54,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 formatted:
-  description: Whether a file system was made.
+  description: Whether the disk was formatted.
   returned: always
   type: bool
 uuid:
-  description: The file system's UUID; empty where check mode did not make one.
+  description: The UUID of the file system; empty if check mode did not format the disk.
   returned: always
   type: str
 """
@@ -69,27 +69,27 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.data_disk import BY_ID, Seen, UnfitError, decide, line, with_line
+from ..module_utils.worker.data_disk import BY_ID, Seen, UnusableDiskError, decide, line, with_line
 from ..module_utils.worker.whole_file import rewrite
 
 _MIB = 1 << 20
 
 
 def find(name: str, device: str | None) -> str:
-    """Give the disk's device. Raises UnfitError naming the disks that are there."""
+    """Return the path of the disk's device. Raises UnusableDiskError."""
     wanted = Path(device or BY_ID + name)
     if wanted.exists():
         return str(wanted.resolve())
     there = sorted(p.name for p in Path("/dev/disk/by-id").glob("google-*"))
-    raise UnfitError(
-        f"{wanted} is not there; there are {', '.join(there) or 'no data disks'}: put it into the "
-        "TPU's data_disks in fleet.yml and create the TPU anew, or set device"
+    raise UnusableDiskError(
+        f"{wanted} does not exist ({', '.join(there) or 'the worker has no data disks'}). Add it "
+        "to data_disks of the TPU in fleet.yml and recreate the TPU, or set device"
     )
 
 
-def done(*words: str) -> subprocess.CompletedProcess:
-    """Run a tool to its end, however that is. Raises OSError."""
-    # errors: a label on a disk from elsewhere may be in any encoding
+def run_tool(*words: str) -> subprocess.CompletedProcess:
+    """Run a tool; it may fail. Raises OSError."""
+    # errors: the label of a foreign disk may have any encoding
     return subprocess.run(
         words,
         stdin=subprocess.DEVNULL,
@@ -100,26 +100,27 @@ def done(*words: str) -> subprocess.CompletedProcess:
     )
 
 
-def told(*words: str) -> str:
-    """Run a tool that must end well, and give what it says. Raises UnfitError, OSError."""
-    tool = done(*words)
+def output_of(*words: str) -> str:
+    """Run a tool and return its output. Raises UnusableDiskError, OSError."""
+    tool = run_tool(*words)
     if tool.returncode:
-        lines = [line.strip() for line in tool.stderr.strip().splitlines()] or ["no word of why"]
-        raise UnfitError(f"{words[0]}: {'; '.join(lines)}")
+        lines = [line.strip() for line in tool.stderr.strip().splitlines()] or ["no error output"]
+        raise UnusableDiskError(f"{words[0]}: {'; '.join(lines)}")
     return tool.stdout
 
 
-def look(device: str) -> Seen:
-    """See what is on the disk, changing nothing. Raises UnfitError, OSError."""
-    probe = done("blkid", "--probe", "--output", "export", device)
+def inspect(device: str) -> Seen:
+    """Inspect the disk without changes. Raises UnusableDiskError, OSError."""
+    probe = run_tool("blkid", "--probe", "--output", "export", device)
     if probe.returncode not in (0, 2):  # 2: nothing found; 8: more than one thing
-        raise UnfitError(
-            f"blkid cannot tell what is on {device}: {probe.stderr.strip() or 'several things'}"
+        cause = probe.stderr.strip() or "several signatures"
+        raise UnusableDiskError(
+            f"blkid cannot identify what {device} holds ({cause}). Use another disk"
         )
     tags = dict(entry.split("=", 1) for entry in probe.stdout.splitlines() if "=" in entry)
-    signatures = told("wipefs", "--noheadings", "--output", "TYPE", device)
-    parts = done("lsblk", "--noheadings", "--raw", "--output", "NAME", device).stdout
-    flag = told("blockdev", "--getro", device)
+    signatures = output_of("wipefs", "--noheadings", "--output", "TYPE", device)
+    parts = run_tool("lsblk", "--noheadings", "--raw", "--output", "NAME", device).stdout
+    flag = output_of("blockdev", "--getro", device)
     return Seen(
         device=device,
         read_only=flag.strip() == "1",
@@ -141,32 +142,31 @@ def _is_blank(device: str) -> bool:
 
 
 def mount(device: str, path: str, *, check: bool) -> bool:
-    """Mount the disk if it is not; tell whether there was anything to do. Raises UnfitError,
-    OSError."""
+    """Mount the disk and return whether it was not mounted. Raises UnusableDiskError, OSError."""
     words = ("findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", path)
-    source = done(*words).stdout.strip()
+    source = run_tool(*words).stdout.strip()
     if source:
         if str(Path(source).resolve()) != device:
-            raise UnfitError(f"{source} is mounted on {path} now: umount {path}")
+            raise UnusableDiskError(f"{source} is mounted on {path}. Unmount it: umount {path}")
         return False
     if not check:
         Path(path).mkdir(parents=True, exist_ok=True)
-        told("systemctl", "daemon-reload")
-        told("mount", path)
+        output_of("systemctl", "daemon-reload")
+        output_of("mount", path)
     return True
 
 
 def ensure(given: dict, *, check: bool) -> dict:
-    """Compare the disk with what is wanted and make it so. Raises UnfitError, OSError."""
+    """Format and mount the disk if necessary. Raises UnusableDiskError, OSError."""
     device = find(given["name"], given["device"])
-    seen = look(device)
+    seen = inspect(device)
     plan = decide(seen, given["filesystem"])
     uuid = plan.uuid or ""
     if plan.make and not check:
         owner = f"root_owner={given['owner']}:{given['owner']}"
-        label = given["name"][:16]  # as many as ext4 has room for
-        told("mkfs.ext4", "-q", "-L", label, "-E", owner, device)
-        uuid = look(device).tags["UUID"]
+        label = given["name"][:16]  # the limit of ext4
+        output_of("mkfs.ext4", "-q", "-L", label, "-E", owner, device)
+        uuid = inspect(device).tags["UUID"]
     fstab = Path(given["fstab"])
     before = fstab.read_text(encoding="utf-8") if fstab.exists() else ""
     new = line(given["name"], plan, uuid or "(new)", given["path"], read_only=seen.read_only)
@@ -195,10 +195,10 @@ def main() -> None:
     )
     try:
         result = ensure(module.params, check=module.check_mode)
-    except UnfitError as error:
+    except UnusableDiskError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        what = error.filename or module.params["name"]  # a read that fails names no file
+        what = error.filename or module.params["name"]  # a failed read has no file name
         module.fail_json(msg=f"{what}: {error.strerror}")
     module.exit_json(**result)
 

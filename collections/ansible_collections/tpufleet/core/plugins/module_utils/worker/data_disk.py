@@ -1,4 +1,4 @@
-"""What to do with a data disk: decided from what was seen of it, before anything is touched."""
+"""Decision on a data disk from its observed state: format, mount or refuse."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 BY_ID = "/dev/disk/by-id/google-"
-MARK = "x-tpufleet.disk="  # fstab's x-… options are for others than mount(8)
+MARK = "x-tpufleet.disk="  # mount(8) ignores options x-… of fstab
 _UUID = re.compile(r"[0-9A-Fa-f]{4,8}(-[0-9A-Fa-f]{4,12})*")
 
 
-class UnfitError(Exception):
-    """The disk cannot be used as asked; the text says why and what mends it."""
+class UnusableDiskError(Exception):
+    """The disk cannot be used; the text names the reason and the fix."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a worker sees of one disk: what blkid, wipefs, lsblk and the kernel say.
+    """The observed state of a disk, from blkid, wipefs, lsblk and the kernel.
 
-    ``tags`` are blkid's (TYPE, UUID, PTTYPE, …), ``signatures`` all that wipefs finds, ``blank``
-    whether the first and last MiB hold nothing but zeros.
+    ``tags`` are blkid's (TYPE, UUID, PTTYPE, …), ``signatures`` those of wipefs; ``blank`` is true
+    if the first and last MiB are zeros.
     """
 
     device: str
@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Plan:
-    """Whether to make a file system first; then the one that is mounted, by its UUID if known."""
+    """Whether to format the disk, and the file system to mount, by its UUID if known."""
 
     make: bool
     filesystem: str
@@ -41,36 +41,39 @@ class Plan:
 
 
 def decide(seen: Seen, wanted: str) -> Plan:
-    """Choose what to do. Only a disk on which nothing at all is found is ever formatted.
+    """Decide what to do. Only a completely empty disk is ever formatted.
 
-    Raises UnfitError for a disk that holds something else than one file system of type ``wanted``.
+    Raises UnusableDiskError for a disk that holds anything but one file system of type ``wanted``.
     """
     if seen.tags.get("TYPE") == wanted and not seen.partitions:
         uuid = seen.tags.get("UUID", "")
         if not _UUID.fullmatch(uuid):
-            raise UnfitError(f"{seen.device} has a file system without a UUID: tune2fs -U random")
+            raise UnusableDiskError(
+                f"{seen.device} has a file system without a UUID. "
+                f"Set one: tune2fs -U random {seen.device}"
+            )
         return Plan(make=False, filesystem=wanted, uuid=uuid)
     held = _held(seen)
     if held:
-        raise UnfitError(
-            f"{seen.device} holds {held}, not {wanted}, and is left as it is: name another disk, "
-            f"or, if nobody needs what is on it: wipefs --all {seen.device}"
+        raise UnusableDiskError(
+            f"{seen.device} holds {held}, not {wanted}, so it was not changed. Use another disk, "
+            f"or, if nobody needs the data: wipefs --all {seen.device}"
         )
     if not seen.blank:
-        raise UnfitError(
-            f"{seen.device} holds data of an unknown kind and is left as it is: name another disk, "
-            f"or, if nobody needs it: blkdiscard --zeroout {seen.device}"
+        raise UnusableDiskError(
+            f"{seen.device} holds data of an unknown kind, so it was not changed. Use another "
+            f"disk, or, if nobody needs the data: blkdiscard --zeroout {seen.device}"
         )
     if seen.read_only:
-        raise UnfitError(
-            f"{seen.device} is empty and can only be read here: attach it READ_WRITE to one TPU "
-            "first, ansible-playbook setup.yml there, and fill it"
+        raise UnusableDiskError(
+            f"{seen.device} is empty and read-only. First attach it READ_WRITE to one TPU, run "
+            "ansible-playbook setup.yml there, and fill it"
         )
     return Plan(make=True, filesystem=wanted, uuid=None)
 
 
 def _held(seen: Seen) -> str:
-    """Say what is on the disk, or nothing."""
+    """Describe what the disk holds, or return an empty string."""
     if seen.partitions:
         return f"partitions ({', '.join(seen.partitions)})"
     for tag in ("TYPE", "PTTYPE"):
@@ -80,21 +83,21 @@ def _held(seen: Seen) -> str:
 
 
 def line(name: str, plan: Plan, uuid: str, path: str, *, read_only: bool) -> str:
-    """Write the disk's line of fstab(5).
+    """Return the line of fstab(5).
 
-    A boot never waits for it (``nofail``). A disk that can only be read cannot replay its
-    journal, so it is not asked to (``noload``, ext4(5)).
+    A boot never waits for the disk (``nofail``). A read-only disk cannot replay its journal
+    (``noload``, ext4(5)).
     """
     options = ["ro", "noload"] if read_only else ["rw"]
-    # With nofail no boot waits for it; a run that wants it does, for so long.
+    # A run that needs the disk waits for it this long.
     options += ["noatime", "nofail", "x-systemd.device-timeout=120s", MARK + name]
     return f"UUID={uuid} {path} {plan.filesystem} {','.join(options)} 0 {0 if read_only else 2}"
 
 
 def with_line(fstab: str, name: str, new: str) -> str:
-    """Give the table with the disk's line in it, once, and all others as they were.
+    """Return fstab with the disk's line once, and all other lines unchanged.
 
-    Raises UnfitError if its mount point is another line's.
+    Raises UnusableDiskError if another line has the same mount point.
     """
     path = new.split()[1]
     kept, placed = [], False
@@ -106,8 +109,8 @@ def with_line(fstab: str, name: str, new: str) -> str:
             placed = True
             continue
         if len(fields) > 1 and fields[1] == path:
-            raise UnfitError(
-                f"{path} is the mount point of {fields[0]} in /etc/fstab: choose another"
+            raise UnusableDiskError(
+                f"{path} is the mount point of {fields[0]} in /etc/fstab. Set another path"
             )
         kept.append(old)
     return "\n".join([*kept, *([] if placed else [new])]) + "\n"

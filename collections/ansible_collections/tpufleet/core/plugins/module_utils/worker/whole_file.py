@@ -1,4 +1,4 @@
-"""A file of the system's that is written anew, whole or not at all."""
+"""Atomic replacement of a system file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Have a file say ``text``, with the owner and mode that it had. Raises OSError."""
+    """Replace a file atomically, keeping its owner and mode. Raises OSError."""
     new = path.with_name(f".{path.name}.tpufleet")
     new.write_text(text, encoding="utf-8")
     had = path.stat() if path.exists() else None
