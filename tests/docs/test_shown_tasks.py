@@ -1,0 +1,37 @@
+"""Tasks that the pages show in the output of playbooks exist."""
+
+import re
+
+from tests.docs.tried_blocks import ROOT, documents
+
+SHOWN = re.compile(r"^ *(?:changed|would change) +(?:[a-z_]+ : )?(.+?)  ", re.MULTILINE)
+FAILED = re.compile(r"^FAILED  \S+  (.+)$", re.MULTILINE)
+NAME = re.compile(r"^ *-? *name: (.+)$", re.MULTILINE)
+
+
+def shown(text: str) -> list[str]:
+    """Return the names of the tasks in a page's output; one line may have several."""
+    lines = [re.sub(r" \(.*\)$", "", line) for line in SHOWN.findall(text)]
+    return [name for line in lines for name in line.split("; ")] + FAILED.findall(text)
+
+
+def test_every_task_in_the_output_of_a_page_exists():
+    files = [*(ROOT / "playbooks").rglob("*.yml"), *(ROOT / "roles").rglob("*.yml")]
+    names = {name for file in files for name in NAME.findall(file.read_text())}
+    unknown = {
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in documents()
+        for name in shown(page.read_text())
+        if name not in names
+    }
+    assert unknown == set()
+
+
+def test_tasks_are_found_in_folded_output():
+    assert shown("  changed   base : Copy a; Start b (x, …)  demo-w[0-1]\n") == [
+        "Copy a",
+        "Start b",
+    ]
+    assert shown("FAILED  localhost  Fail if it was not confirmed\n") == [
+        "Fail if it was not confirmed"
+    ]
