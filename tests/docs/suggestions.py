@@ -17,7 +17,7 @@ SOURCES = (PLUGINS, ROOT / "localcloud", ROOT / "train")
 PLAYS = (ROOT / "playbooks", ROOT / "roles", ROOT / "inventory")
 #: Replaces a value that the code fills in.
 FILLED_IN = "FILLED_IN"
-_NAMED = re.compile(r"(?:playbooks/)?[a-z_]+\.yml")
+_NAMED = re.compile(r"/?(?:playbooks/)?[a-z_]+\.yml")
 _PLAYBOOK = re.compile(r"(?P<tool>ansible-playbook )?(?P<path>(?:playbooks/)?[a-z_]+\.yml)\b")
 _OPTION = re.compile(
     r" (?:(?P<flag>--check|--diff)|(?P<option>-e|-i|--limit|--tags) "

@@ -242,7 +242,8 @@ def kernel_finding(lines: Sequence[str]) -> Finding:
     return problem(
         "kernel",
         message,
-        "recreate its TPU: ansible-playbook playbooks/delete.yml, then playbooks/create.yml",
+        "recreate its TPU: ansible-playbook playbooks/delete.yml -e tpu=NAME && "
+        "ansible-playbook playbooks/create.yml -e tpu=NAME",
     )
 
 
