@@ -1,4 +1,4 @@
-"""A fleet is made whole, and once, though three calls in ten fail or lose their answer."""
+"""A fleet is created completely and once, although three in ten requests fail."""
 
 import re
 import time
@@ -24,7 +24,7 @@ NAMES = [f"sweep-{number}" for number in range(8)]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_eight_tpus_are_made_once_each(local_api: LocalApi, seed: int):
+def test_eight_tpus_are_created_once_each(local_api: LocalApi, seed: int):
     mix = {"seed": seed, "share": 0.3, "codes": [429, 503], "drops": True}
     answer = local_api.call("POST", "/_localcloud/faults", {"mix": [mix]})
     assert answer.status_code == 200, answer.text

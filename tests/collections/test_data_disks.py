@@ -1,4 +1,4 @@
-"""Data disks: made where that is asked for, shared only to read, and never deleted unasked."""
+"""Data disks: created on request, shared read-only, never deleted without a question."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
@@ -32,7 +32,7 @@ def disk(api: TpuApi, name: str = "corpus"):
     return api.compute.get_disk(ZONE, name)
 
 
-def test_a_disk_is_made_once_and_attached_to_read_to_all_workers(api, local_api):
+def test_a_disk_is_created_once_and_attached_read_only_to_all_workers(api, local_api):
     (first,), (second,) = make(api, POD), make(api, POD)
     assert (first.changed, second.changed) == (True, False), first.msg
     assert disk(api)["sizeGb"] == "50"
@@ -42,7 +42,7 @@ def test_a_disk_is_made_once_and_attached_to_read_to_all_workers(api, local_api)
     assert attached["sourceDisk"].endswith(f"zones/{ZONE}/disks/corpus")
 
 
-def test_tpus_that_share_a_disk_make_one(api):
+def test_tpus_that_share_a_disk_create_one(api):
     done = make(api, POD | {"name": "sweep", "count": 3})
     assert [each.msg for each in done if each.failed] == []
     assert disk(api)["sizeGb"] == "50"
@@ -63,13 +63,13 @@ def test_a_malformed_disk_is_an_error_of_one_line(client, scripted, damage):
         read_disk(client.compute, ZONE, "corpus")
 
 
-def test_check_makes_no_disk(api):
+def test_check_mode_creates_no_disk(api):
     (done,) = make(api, POD, check=True)
     assert (done.changed, disk(api)) == (True, None)
     assert done.after["data_disks"] == ["corpus (read-only)"]
 
 
-def test_a_plan_names_the_disks_that_would_be_made_each_once(api):
+def test_a_plan_names_each_missing_disk_once(api):
     fleet = parse_fleet([POD | {"name": "sweep", "count": 2}, DEMO | {"data_disks": ["theirs"]}])
     choices = [tpu.specs[0] for tpu in fleet]
 
@@ -80,7 +80,7 @@ def test_a_plan_names_the_disks_that_would_be_made_each_once(api):
     assert missing_disks(api.compute, choices) == []
 
 
-def test_a_disk_that_is_not_there_and_not_to_be_made_is_googles_no(api):
+def test_a_missing_disk_without_a_size_is_googles_error(api):
     (done,) = make(api, DEMO | {"data_disks": ["nowhere"]})
     assert "nowhere" in done.msg
     assert done.reason == "not_found"
@@ -178,7 +178,7 @@ def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, 
     assert disk(api) is None
 
 
-def test_a_disk_that_somebody_else_made_is_never_deleted(environment, local_api, api, tmp_path):  # noqa: F811
+def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_api, api, tmp_path):  # noqa: F811
     compute = api.compute
     operation = compute.insert_disk(ZONE, {"name": "corpus", "sizeGb": "50"})
     compute.wait(operation, "make a disk", api.polling.deadline_in(20))

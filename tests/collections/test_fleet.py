@@ -1,4 +1,4 @@
-"""The fleet file: what may be written there, and what comes of it."""
+"""The fleet file: its validation, and the TPUs that it creates."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import (
@@ -92,7 +92,7 @@ def test_data_disks_are_read_only_by_default():
     assert tpu.specs[0].data_disks == (Disk("corpus"), Disk("scratch", writable=True))
 
 
-def test_a_tpu_remade_after_the_question_stays_and_is_named(client, scripted):
+def test_a_tpu_recreated_after_the_question_stays_and_is_named(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712"))
     options = ChangeOptions(agreed=frozenset({"4711"}))
     (done,) = delete(CloudTpus(client), [parse_node(node(id="4712"))], options, quiet)
@@ -172,7 +172,7 @@ def test_missing_capacity_is_waited_for_until_the_timeout(client, scripted, cloc
     assert (done.reason, clock.now) == ("capacity", 60)
 
 
-def test_a_fleet_is_made_once_and_removed_whole(local_api: LocalApi):
+def test_a_fleet_is_created_once_and_deleted(local_api: LocalApi):
     settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
     api = TpuApi(settings)
     fleet = parse_fleet([DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}])
@@ -226,7 +226,7 @@ def made(api: TpuApi, **options):
     return done
 
 
-def test_a_queued_tpu_comes_through_the_queue_once_and_goes_with_its_request(local_api: LocalApi):
+def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(local_api: LocalApi):
     api = cloud_of(local_api)
     assert made(api, check=True).changed
     assert api.list_queued_resources() == []
@@ -301,6 +301,6 @@ def test_idle_delete_after_is_a_time_for_watch_to_act_on():
         parse_fleet([DEMO | {"idle_delete_after": "soon"}])
 
 
-def test_one_of_two_tpus_of_a_name_is_meant_by_its_name_and_zone():
+def test_name_and_zone_select_one_of_two_tpus_of_a_name():
     assert name_and_zone("demo_us-central2-b") == ("demo", "us-central2-b")
     assert name_and_zone("demo") == ("demo", "")

@@ -1,4 +1,4 @@
-"""IAP and OS Login, up to the edge: the real ssh, and a gcloud that shows what it was asked for."""
+"""IAP and OS Login with the real ssh and a stand-in for gcloud that records its arguments."""
 
 import os
 import shlex
@@ -81,7 +81,7 @@ def test_os_login_without_a_user_is_reported_with_the_fix(listed, scripted):  # 
 
 
 @pytest.mark.parametrize("os_login", [False, True])
-def test_os_logins_tpus_are_made_without_keys_in_their_metadata(environment, os_login):  # noqa: F811
+def test_tpus_with_os_login_have_no_keys_in_their_metadata(environment, os_login):  # noqa: F811
     environment["TPUFLEET_OS_LOGIN"] = str(os_login)
     done = play(environment, "playbooks/create.yml", "--check", "--diff")
     assert done.returncode == 0, flat(done)

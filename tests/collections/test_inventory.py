@@ -269,7 +269,7 @@ def test_a_failing_strict_filter_and_an_invalid_filter_are_one_line(listed, scri
     assert "filters: " in the_line(listed(strict=True, filters=filters))
 
 
-def test_a_cached_list_is_not_asked_for_again(listed, scripted, tmp_path):
+def test_a_cached_list_is_not_requested_again(listed, scripted, tmp_path):
     scripted.answerer = answering(node(metadata={"startup-script": "s3cret"}))
     caching = {
         "cache": True,

@@ -1,4 +1,4 @@
-"""Where this computer keeps releases, logs and reports."""
+"""The local state directory."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ def test_local_state_is_beside_local_records():
     assert local_state_dir("/home/me/tpufleet/.tpufleet") == "/home/me/tpufleet/.tpufleet"
 
 
-def test_with_records_in_a_bucket_it_is_the_cache_of_the_home():
+def test_with_records_in_a_bucket_it_is_in_the_home_s_cache():
     assert local_state_dir("gs://mine/fleet") == str(Path.home() / ".cache/tpufleet")
 
 
-def test_a_home_is_found_as_a_shell_would():
+def test_a_tilde_is_expanded():
     assert local_state_dir("~/fleet") == str(Path.home() / "fleet")

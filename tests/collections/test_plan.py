@@ -42,14 +42,14 @@ def test_missing_tpus_are_counted_in_chips_per_quota():
     ]
 
 
-def test_a_fleet_that_is_there_needs_nothing():
+def test_a_complete_fleet_needs_nothing():
     found = planned([DEMO], [node()])
     assert (found.missing, found.unwanted) == ([], [])
     assert "nothing to do: the fleet is as desired" in list(found.lines())
     assert found.chips[0]["held"] == 8
 
 
-def test_a_disk_that_would_be_made_is_a_line_of_its_own():
+def test_a_missing_disk_is_a_line_of_its_own():
     lines = list(planned([DEMO], [node()], disks=[{"words": "the disk corpus (50 GB)"}]).lines())
     assert "the disk corpus (50 GB) would be created" in lines
     assert "nothing to do: the fleet is as desired" not in lines

@@ -106,7 +106,7 @@ def typing(environment, word: str, *words: str) -> tuple[int, str]:
     return child.wait(60), seen.decode(errors="replace")
 
 
-def test_check_mode_of_create_foretells_and_changes_nothing(environment, local_api):
+def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, local_api):
     result = play(environment, "playbooks/create.yml", "--check", "--diff")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "+    accelerator_type: v4-16" in result.stdout

@@ -1,4 +1,4 @@
-"""A queued resource from what is to what is wanted: against the local cloud, and against faults."""
+"""Changes to a queued resource, against the local cloud and against faults."""
 
 from dataclasses import replace
 
@@ -55,13 +55,13 @@ def changes(local_api: LocalApi) -> list[str]:
     ]
 
 
-def test_a_request_is_put_into_the_queue_and_its_tpu_waited_for(cloud, local_api):
+def test_a_request_is_queued_and_its_tpu_waited_for(cloud, local_api):
     done = ensure_requested(cloud, replace(DEMO, valid_for=3600), timeout=20)
     assert (done.changed, done.request.state, done.request.nodes) == (True, "ACTIVE", ("demo",))
     assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
 
 
-def test_a_request_that_is_as_wanted_is_not_made_again(cloud, local_api):
+def test_a_request_that_does_not_differ_is_not_repeated(cloud, local_api):
     ensure_requested(cloud, DEMO, timeout=20)
     before = changes(local_api)
     assert not ensure_requested(cloud, DEMO, timeout=20).changed

@@ -1,4 +1,4 @@
-"""No capacity, and a used-up quota: told apart, waited out or said, against the local API."""
+"""Missing capacity and a used-up quota: distinguished, waited for, explained."""
 
 import re
 import time

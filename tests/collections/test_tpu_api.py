@@ -1,4 +1,4 @@
-"""The client of the Cloud TPU API against a real HTTP server, in good days and bad."""
+"""The client of the Cloud TPU API against a real HTTP server, with and without faults."""
 
 import json
 from pathlib import Path

@@ -243,7 +243,7 @@ HOSTILE = ["p;touch${IFS}x", "p$(id)", "p`id`", "-p", "p%h", "p'q", 'p"q', "p|q"
 
 
 @pytest.mark.parametrize("project", HOSTILE)
-def test_a_project_that_a_shell_would_read_otherwise_is_refused(project):
+def test_a_project_with_shell_characters_is_refused(project):
     name = node()["name"].replace("local-fleet", project)
 
     with pytest.raises(BadAnswer, match="expected a TPU's name"):
@@ -251,7 +251,7 @@ def test_a_project_that_a_shell_would_read_otherwise_is_refused(project):
 
 
 @pytest.mark.parametrize("project", ["local-fleet", "example.com:my-fleet", "123456789012"])
-def test_projects_of_every_kind_are_read(project):
+def test_projects_of_every_kind_are_accepted(project):
     assert parse_node(node() | {"name": node()["name"].replace("local-fleet", project)})
 
 
@@ -290,7 +290,7 @@ def test_chips_and_workers_are_googles(kind, chips, workers):
     assert (shape.chips, shape.workers) == (chips, workers)
 
 
-def test_a_type_to_come_has_no_shape_but_hosts():
+def test_an_unknown_type_has_hosts_without_a_shape():
     built = hosts_of(node(acceleratorType="v9x-16"))
     assert [host.variables["tpu_generation"] for host in built.hosts] == ["v9x", "v9x"]
 

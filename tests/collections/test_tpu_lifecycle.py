@@ -36,7 +36,7 @@ def changes(local_api: LocalApi) -> list[str]:
     return [line for line in lines if line.startswith(verbs) and "/nodes" in line]
 
 
-def test_a_missing_tpu_is_made_and_waited_for(cloud, local_api):
+def test_a_missing_tpu_is_created_and_waited_for(cloud, local_api):
     done = ensure_present(cloud, DEMO, timeout=20)
     assert (done.changed, done.node.state, len(done.node.endpoints)) == (True, "READY", 2)
     assert local_api.node("demo")["state"] == "READY"
@@ -50,7 +50,7 @@ def test_a_tpu_that_is_as_wanted_stays_as_it_is(cloud, local_api):
     assert changes(local_api) == before
 
 
-def test_check_mode_shows_the_change_and_makes_none(cloud, local_api):
+def test_check_mode_shows_the_change_without_making_it(cloud, local_api):
     foretold = ensure_present(cloud, DEMO, timeout=20, check=True)
     assert (foretold.changed, changes(local_api)) == (True, [])
     assert foretold.after == ensure_present(cloud, DEMO, timeout=20).after
@@ -122,7 +122,7 @@ def test_a_lost_answer_to_a_creation_makes_one_tpu_only(client, scripted):
     assert (done.changed, done.node.state) == (True, "READY")
 
 
-def test_a_namesake_that_another_controller_made_meanwhile_is_compared(client, scripted):
+def test_a_tpu_that_another_controller_created_meanwhile_is_compared(client, scripted):
     scripted.answerer = lambda asked: (
         error(409, "already exists")
         if asked.method == "POST"
@@ -134,7 +134,7 @@ def test_a_namesake_that_another_controller_made_meanwhile_is_compared(client, s
         ensure_present(client, DEMO, timeout=600)
 
 
-def test_a_tpu_that_is_still_being_made_is_waited_for(client, scripted):
+def test_a_tpu_that_is_still_being_created_is_waited_for(client, scripted):
     scripted.script = [Say(node(state="CREATING"))] * 3 + [Say(node())]
     done = ensure_present(client, DEMO, timeout=600)
     assert (done.changed, set(scripted.methods())) == (False, {"GET"})
@@ -173,7 +173,7 @@ def test_a_mutable_difference_is_patched_with_its_mask(client, scripted):
     assert done.changed
 
 
-def test_a_second_controllers_key_locks_nobody_out(client, scripted):
+def test_a_second_controllers_key_leaves_other_keys(client, scripted):
     scripted.script = [
         Say(node(metadata={"ssh-keys": "a:key1"})),
         Say(node()),
@@ -286,7 +286,7 @@ def test_an_impossible_request_is_refused_before_sending(client, scripted, chang
     assert scripted.asked == []
 
 
-def test_a_tpu_that_was_made_after_the_question_is_not_deleted(client, scripted):
+def test_a_tpu_created_after_the_question_is_not_deleted(client, scripted):
     scripted.answerer = lambda _: Say(node(id="4712", acceleratorType="v4-8"))
     with pytest.raises(Different, match="created after you were asked"):
         ensure_absent(client, ZONE, "demo", timeout=600, agreed={"4711"})

@@ -1,4 +1,4 @@
-"""The fleet's firewall rules: least open, ours alone, and nobody let in by accident."""
+"""The fleet's firewall rules: minimal access, no changes to rules of others."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
@@ -72,7 +72,7 @@ def test_another_range_changes_the_rule_and_no_range_removes_it(compute, local_a
     assert "tpufleet-ssh" not in shown(local_api)
 
 
-def test_check_foretells_and_changes_nothing(compute, local_api):
+def test_check_mode_predicts_the_changes_and_makes_none(compute, local_api):
     foretold = have(compute, OFFICE, check=True)
     assert (foretold.changed, shown(local_api)) == (True, {})
     assert foretold.after == have(compute, OFFICE).after
@@ -153,7 +153,7 @@ def test_all_tries_of_a_request_carry_one_id(client, scripted):
     assert first == second
 
 
-def test_the_rule_that_denies_is_made_first(client, scripted):
+def test_the_denying_rule_is_created_first(client, scripted):
     scripted.script = [Say({}), *[Say({"name": "op", "status": "DONE"})] * 4]
     have(client.compute, OFFICE)
     made = [asked.body["name"] for asked in scripted.asked if asked.method == "POST"]
