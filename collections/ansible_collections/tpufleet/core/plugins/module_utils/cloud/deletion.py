@@ -26,7 +26,7 @@ def delete_exactly(
     what: str,
     expected_id: str,
     *,
-    look: Callable[[], Found | None],
+    read: Callable[[], Found | None],
     delete: Callable[[], Mapping[str, Any] | None],
     wait: Callable[[Mapping[str, Any]], None],
     pause: Callable[[int], None],
@@ -40,10 +40,10 @@ def delete_exactly(
     Args:
         what: what is done, for errors: ``delete TPU demo (us-central2-b)``.
         expected_id: the API's id of the resource.
-        look: read the resource that has the name now, None if there is none.
+        read: read the resource that has the name now, None if there is none.
         delete: request the deletion once; return the operation, None if there was none to delete.
         wait: wait until an operation is done.
-        pause: sleep before look number ``n``; raises DeadlineExceeded.
+        pause: sleep before read number ``n``; raises DeadlineExceeded.
         progress: receives the state while it waits.
 
     Raises BadAnswer if the API gave no id, Unavailable, and what the callables raise.
@@ -54,10 +54,10 @@ def delete_exactly(
             "name. Delete it with gcloud"
         )
     refused = 0
-    for looked in itertools.count():
-        if looked > 1:
-            pause(looked - 2)
-        found = look()
+    for reads in itertools.count():
+        if reads > 1:
+            pause(reads - 2)
+        found = read()
         if found is None or found.id != expected_id:
             return
         progress(found.state)

@@ -178,14 +178,14 @@ def ensure_disk_absent(
 def _delete(compute: ComputeApi, disk: StoredDisk, deadline: float) -> None:
     what = f"delete the disk {disk.where}"
 
-    def look() -> Found | None:
+    def read() -> Found | None:
         found = read_disk(compute, disk.zone, disk.name)
         return found and Found(found.id, found.status, found.status == "DELETING")
 
     delete_exactly(
         what,
         disk.id,
-        look=look,
+        read=read,
         delete=lambda: compute.delete_disk(disk.zone, disk.name),
         wait=lambda operation: compute.wait(operation, what, deadline),
         pause=lambda tried: compute.polling.pause(what, tried, deadline),

@@ -35,7 +35,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Polling:
-    """Waits between two looks at something slow. ``clock`` is monotonic, in seconds."""
+    """Waits between polls. ``clock`` is monotonic, in seconds."""
 
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -45,7 +45,7 @@ class Polling:
         return self.clock() + seconds
 
     def pause(self, what: str, tried: int, deadline: float) -> None:
-        """Sleep 0.5 s after the first look, up to 10 s later. Raises DeadlineExceeded."""
+        """Sleep 0.5 s after the first poll, then up to 10 s. Raises DeadlineExceeded."""
         left = deadline - self.clock()
         if left <= 0:
             raise errors.DeadlineExceeded(

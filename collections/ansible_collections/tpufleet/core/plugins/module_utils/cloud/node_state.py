@@ -229,14 +229,14 @@ def _wait_ready(api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress
 def _delete(api: TpuApi, node: Node, deadline: float, progress: Progress) -> None:
     what = f"delete TPU {node.where}"
 
-    def look() -> Found | None:
+    def read() -> Found | None:
         found = read_node(api, node.zone, node.name)
         return found and Found(found.id, found.state, found.is_being_deleted)
 
     delete_exactly(
         what,
         node.id,
-        look=look,
+        read=read,
         delete=lambda: api.delete_node(node.zone, node.name),
         wait=lambda operation: api.wait(operation, what, deadline, lambda: progress("DELETING")),
         pause=lambda tried: api.polling.pause(what, tried, deadline),

@@ -192,7 +192,7 @@ def _delete(
 ) -> None:
     what = f"delete queued resource {request.where}"
 
-    def look() -> Found | None:
+    def read() -> Found | None:
         found = _read(api, request.zone, request.name)
         return found and Found(found.created, found.state, found.is_going)
 
@@ -209,7 +209,7 @@ def _delete(
     delete_exactly(
         what,
         request.created,
-        look=look,
+        read=read,
         delete=delete,
         wait=lambda operation: api.wait(operation, what, deadline, lambda: progress("DELETING")),
         pause=lambda tried: api.polling.pause(what, tried, deadline),
