@@ -1,4 +1,4 @@
-"""The whole of tpufleet.core.run_fetch: it reads the bucket from the controller."""
+"""Action of tpufleet.core.run_fetch: download a run's checkpoints from its bucket."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..plugin_utils.runs.store import RunStore
 
 Result = dict[str, Any]
 TRAINERS_OWN = ("compiled/", "corpus/")
-"""What lies beside checkpoints and is of no use but to the next attempt."""
+"""Directories beside the checkpoints that only the next attempt uses."""
 
 
 class ActionModule(ActionBase):
-    """Brings checkpoints out of a bucket."""
+    """Downloads checkpoints from a bucket."""
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Read where they are, choose, and bring what is not here."""
+        """Find the checkpoints, choose, and download what is missing here."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={

@@ -1,5 +1,4 @@
-"""Action of tpufleet.core.run_follow: each fork reads the log of one worker, the first one merges
-and shows them."""
+"""Action of tpufleet.core.run_follow: each fork reads the log of a worker, the first shows all."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from ..plugin_utils.runs.status import process_text
 from ..plugin_utils.view.folded_stream import FoldedStream
 
 WAIT_SECONDS = 20
-"""How long a worker that has nothing to say keeps the question."""
+"""How long a worker waits for new lines before it answers."""
 GATHER_SECONDS = 1.0
-"""How often a worker that says much is asked."""
+"""The pause between two questions to a worker with new lines."""
 LOST_SECONDS = 120
 LOOK_SECONDS = 0.3
 
@@ -34,7 +33,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask until the run has ended here; the play's first worker also shows what all say."""
+        """Read until the run has ended here; the play's first worker shows the lines of all."""
         result = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={"run": {"type": "str"}, "lines": {"type": "int", "default": 50}}
@@ -71,7 +70,7 @@ class ActionModule(ActionBase):
     def _heard(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, list[str]]]:
-        """Give the run, its state and its next lines, until it has ended here."""
+        """Yield the run, its state and its next lines, until it has ended here."""
         run = options["run"]
         if not run:
             runs = latest(self._ask({}, task_vars)["runs"])
@@ -113,7 +112,7 @@ class ActionModule(ActionBase):
 
 
 def write(file: Path, news: Mapping[str, Any]) -> None:
-    """Add a line of JSON, whole."""
+    """Append a line of JSON."""
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(news) + "\n")
 
@@ -138,7 +137,7 @@ def show(folder: Path, hosts: list[str]) -> None:
 
 
 def since(file: Path, read: dict[str, int], host: str) -> list[dict[str, Any]]:
-    """Give the whole lines of a fork's file that have not been read."""
+    """Return the complete lines of a fork's file that have not been read."""
     try:
         with file.open("rb") as stream:
             stream.seek(read[host])

@@ -1,4 +1,4 @@
-"""The controller's part of tpufleet.core.run_plan: it reads what the controller has."""
+"""The controller's side of tpufleet.core.run_plan: read config, code and records, and plan."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Read the inventory's variables of the play's hosts, and the config or the record."""
+        """Plan from the hosts' variables, and the config or the record."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -156,7 +156,7 @@ class ActionModule(ActionBase):
     def _new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
     ) -> tuple[dict[str, Placement], dict[str, LaunchSpec]]:
-        """Plan what was asked for on the command line."""
+        """Plan what the command line requests."""
         command = command_of(options["command"])
         path, text = None, None
         places = [Path.cwd(), Path(options["project"]).resolve()]
@@ -233,7 +233,7 @@ class ActionModule(ActionBase):
 
 
 def node_of(variables: Mapping[str, Any]) -> NodeIdentity | None:
-    """Read the identity of a host's TPU out of its variables; None where the API gave no id."""
+    """Return the identity of a host's TPU; None if the API gave no id."""
     if not variables.get("tpu_id"):
         return None
     return NodeIdentity(
@@ -242,7 +242,7 @@ def node_of(variables: Mapping[str, Any]) -> NodeIdentity | None:
 
 
 def worker(host: str, variables) -> Worker:
-    """Read a worker out of its host variables."""
+    """Return a worker from its host variables. Raises RunError."""
     missing = [
         name
         for name in ("tpu_name", "tpu_worker_id", "tpu_worker_count", "tpu_leader_ip")

@@ -28,7 +28,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Ask again and again until the run has settled, time is up, or another worker failed."""
+        """Poll until the run has settled, the time is up, or another worker failed."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -85,7 +85,7 @@ class ActionModule(ActionBase):
                 return {"changed": False, "outcome": outcome.value, "info": info}
 
     def _ask(self, options: dict, task_vars: dict | None) -> dict:
-        """Ask the worker once; a connection that breaks is tried again for a while."""
+        """Ask the worker once, and retry lost connections for LOST_SECONDS."""
         arguments = {key: options[key] for key in ("run", "until", "lines")}
         poll = POLL_SECONDS if options["heartbeat"] else POLL_PROCESS_SECONDS
         last = time.monotonic() + LOST_SECONDS

@@ -130,7 +130,7 @@ from ..module_utils.worker.run_unit import observe, unit_states
 
 
 def paths_of(params: dict) -> WorkerPaths:
-    """Return where things are on this worker."""
+    """Return the directories of this worker."""
     return WorkerPaths(Path(params["root"]), Path(params["state_dir"]), Path(params["etc"]))
 
 
@@ -199,7 +199,7 @@ def checked(params: dict, paths: WorkerPaths) -> dict:
 
 
 def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Start the run if nothing blocks it; else answer what does."""
+    """Start the run if nothing blocks it; otherwise return what does."""
     answer = checked(params, paths)
     if answer["status"] != "absent" or answer["blockers"] or answer["release_is_missing"]:
         return answer
@@ -243,7 +243,7 @@ def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, s
 
 
 def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Stop the run if it is active; a device that a process still holds is an error."""
+    """Stop the run if it is active. Raises RunError if a process still holds the device."""
     run = check_name(params["run"])
     seen = observe(run, paths)
     if not seen["active"]:
@@ -269,7 +269,7 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
 
 
 def main() -> None:
-    """Do what the state asks for."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str", "required": True},

@@ -97,7 +97,7 @@ POLL_SECONDS = 0.5
 
 
 def settled(seen: dict, until: str) -> bool:
-    """Tell whether a run has come to what is waited for."""
+    """Return whether a run has reached the state to wait for."""
     if until == "now" or not seen["active"]:
         return True
     step = (seen["heartbeat"] or {}).get("step")
@@ -105,10 +105,10 @@ def settled(seen: dict, until: str) -> bool:
 
 
 def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) -> dict:
-    """Look at a run, its log as asked for."""
+    """Return the status of a run, with the requested lines of its log."""
     if params["since"] is None:
         return observe(run, paths, params["lines"], unit)
-    # The state first: what is written between the two is read the next time, or was all.
+    # State before log: lines written in between are read the next time, or were the last ones.
     seen, log = observe(run, paths, unit=unit), paths.run_dir(run) / "log"
     since = params["since"] if params["since"] >= 0 else log_start(log, params["lines"])
     lines, end = log_since(log, since)
@@ -116,7 +116,7 @@ def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) ->
 
 
 def main() -> None:
-    """Look, and look again until it has come or the time is up."""
+    """Read the status until the state is reached or the time is up."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str"},

@@ -100,7 +100,7 @@ LOOKS = {
 
 
 def look(words: list[str], unit: str) -> bytes:
-    """Give what a program says; that it isn't there is worth knowing, too."""
+    """Return a program's output, or that it is missing."""
     try:
         asked = [word.format(unit=unit) for word in words]
         return subprocess.run(asked, capture_output=True, check=False, timeout=30).stdout
@@ -109,7 +109,7 @@ def look(words: list[str], unit: str) -> bytes:
 
 
 def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str, Any]:
-    """Fill the archive; return what is said about checkpoints. Raises RunError for no run."""
+    """Fill the archive; return which checkpoints it has. Raises RunError if there is no run."""
     run = check_name(params["run"])
     folder, launched = paths.run_dir(run), launched_here(run, paths)
     if not folder.is_dir() or folder.is_symlink():
@@ -140,7 +140,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     command = launched.get("command")
     is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
     layout = Layout(is_own, pattern=params["checkpoint_pattern"])
-    # As the trainer's user, so that no link of its can lead to what it may not read.
+    # As the trainer's user, so that a link cannot lead to files that this user may not read.
     with effective_user(folder.lstat().st_uid):
         newest = params["checkpoints"] == "newest"
         return pack_checkpoints(run, Path(place), layout, newest, archive)

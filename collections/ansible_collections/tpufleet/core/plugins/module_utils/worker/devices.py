@@ -1,4 +1,4 @@
-"""Who holds a worker's accelerators: read from /proc, so that nothing is opened that is busy."""
+"""Which processes have a worker's accelerators open, from /proc: opening a busy one would fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 def device_files(pattern: str, chip: int = -1) -> list[Path]:
     """List the device files of the pattern, or that of one chip, the chip-th.
 
-    ``/dev/vfio/vfio`` is the door to all devices and belongs to none, so it doesn't count.
+    ``/dev/vfio/vfio`` controls all devices, so it does not count as one.
     """
     found = Path("/").glob(pattern.lstrip("/")) if pattern else []
     files = sorted((path for path in found if path.name != "vfio"), key=_number)
@@ -16,14 +16,15 @@ def device_files(pattern: str, chip: int = -1) -> list[Path]:
 
 
 def _number(path: Path) -> tuple[int, str]:
-    """Order accel10 behind accel2."""
+    """Sort accel10 after accel2."""
     digits = "".join(sign for sign in path.name if sign.isdecimal())
     return int(digits or 0), path.name
 
 
 def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[str]:
-    """Name the processes that hold a device of the pattern, or one chip's, open: ``python3 (pid
-    812) holds /dev/accel0``.
+    """List the processes that have a device open: ``python3 (pid 812) holds /dev/accel0``.
+
+    With ``chip``, only that chip's device counts.
     """
     devices = {str(path) for path in device_files(pattern, chip)}
     found = []
@@ -34,15 +35,15 @@ def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[st
 
 
 def groups(pattern: str, root: Path = Path("/")) -> list[int]:
-    """Give the groups but root's by which the devices of the pattern may be opened."""
+    """Return the groups, except root's, that may open the devices of the pattern."""
     named = list(root.glob(pattern.lstrip("/"))) if pattern else []
-    # Behind /dev/vfio/0 stands the door to all of them, /dev/vfio/vfio.
+    # Whoever opens /dev/vfio/0 also needs /dev/vfio/vfio.
     found = {path.stat().st_gid for path in named if path.stat().st_mode & 0o060}
     return sorted(found - {0})
 
 
 def open_files(process: Path) -> set[str]:
-    """List what a process has open; one that has just ended has nothing open."""
+    """List the files that a process has open; none if it has just ended."""
     found = set()
     try:
         for link in (process / "fd").iterdir():
@@ -53,7 +54,7 @@ def open_files(process: Path) -> set[str]:
 
 
 def program(process: Path) -> str:
-    """Give the name of a process's program."""
+    """Return the name of a process's program."""
     try:
         return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

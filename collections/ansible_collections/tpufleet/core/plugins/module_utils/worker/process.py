@@ -16,7 +16,7 @@ from .launch_spec import VARIABLE, LaunchSpec
 from .run import RunError, WorkerPaths
 
 MAX_LAUNCH_BYTES = 1 << 24
-"""Of ``launch.json``, in which a character of the config may take twelve bytes."""
+"""Of ``launch.json``. JSON may need twelve bytes for a character of the config."""
 MIN_SECRET = 8
 """Characters. Ansible masks a secret wherever it finds it, also within numbers and words."""
 
@@ -58,7 +58,7 @@ class Process:
     def identity(self) -> str:
         """Return a digest that is equal for two launches of the same thing on this worker.
 
-        The attempt, and how its processes find each other, are no part of it.
+        It does not depend on the attempt, nor on how its processes find each other.
         """
         known = {
             "definition": self.spec.definition(),
@@ -71,7 +71,7 @@ class Process:
 
 
 def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
-    """Return what libtpu needs to join slices over the data centre's network."""
+    """Return the variables by which libtpu joins slices over the data center network."""
     if spec.slices < 2:
         return {}
     return {
@@ -82,7 +82,7 @@ def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
 
 
 def chip_variables(chip: int) -> dict[str, str]:
-    """Return what restricts a process to one chip of its worker; nothing for all chips."""
+    """Return the variables that restrict a process to one chip; none for all chips."""
     if chip < 0:
         return {}
     return {
@@ -127,7 +127,7 @@ def environment(
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Else JAX takes SIGTERM for a notice that few trainers ask for (docs/own_trainer.md).
+        # Otherwise JAX handles SIGTERM itself, for a notice that few trainers read.
         "JAX_ENABLE_PREEMPTION_SERVICE": "false",
         "JAX_COMPILATION_CACHE_DIR": compile_cache or str(paths.state / "jax-cache"),
         **trust,

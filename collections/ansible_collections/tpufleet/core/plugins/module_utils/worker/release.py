@@ -1,7 +1,6 @@
-"""What a release is: a manifest of files, its name by content, and how it is proven and put in
-place.
+"""A release: a manifest of files, a name by content, its verification and its installation.
 
-The controller and the workers share this file, so it keeps to Python 3.9 and the standard library.
+The controller and the workers share this file: Python 3.9, standard library.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from typing import NamedTuple
 MANIFEST = ".tpufleet-manifest.json"
 ID_LENGTH = 16
 MODES = {"file": 0o444, "exec": 0o555}
-"""How files lie in a release, by their kind."""
+"""The modes of files in a release, by their kind."""
 
 
 class ReleaseError(Exception):
-    """A release can't be built, read or proven; the text is one line for a person."""
+    """A release cannot be built, read or verified; the text is one line for the user."""
 
 
 class Entry(NamedTuple):
     """One path of a release, relative and with ``/`` between its parts.
 
-    A tuple, since workers read, sort and compare thousands of them while somebody waits.
-    ``kind`` is ``file``, ``exec`` or ``link``; ``digest`` is a file's SHA-256 in hex, or a link's
-    target. Bytes that are no UTF-8 stand as surrogates, as ``os.fsdecode`` gives them.
+    A tuple, because workers read, sort and compare thousands of them. ``kind`` is ``file``,
+    ``exec`` or ``link``; ``digest`` is a file's SHA-256 in hex, or a link's target. Bytes that are
+    not UTF-8 are surrogates, as of ``os.fsdecode``.
     """
 
     path: str
@@ -41,13 +40,12 @@ class Entry(NamedTuple):
 
 
 def printable(path: str) -> str:
-    """Give a path as it can be shown on a terminal, whatever bytes it is made of."""
+    """Return a path that a terminal can show, whatever its bytes."""
     return ascii(path)[1:-1] if not path.isprintable() else path
 
 
 def check_link(path: str, target: str) -> None:
-    """Refuse a symbolic link that leads out of the tree: it would mean something else on a
-    worker."""
+    """Raise ReleaseError for a symbolic link out of the tree, which would differ on a worker."""
     landing = os.path.normpath(PurePosixPath(path).parent / target)
     if target.startswith("/") or landing == ".." or landing.startswith("../"):
         raise ReleaseError(
@@ -57,15 +55,14 @@ def check_link(path: str, target: str) -> None:
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that is not one of the tree's own."""
+    """Raise ReleaseError for a path outside of the tree."""
     parts = path.split("/")
     if path.startswith("/") or not all(parts) or {".", ".."} & set(parts):
         raise ReleaseError(f"the manifest names {printable(path)!r}, which is no path in a release")
 
 
 def read_entry(root: Path, path: str) -> Entry:
-    """Read one path of the tree at ``root``. Raises ReleaseError for what is no file and no
-    link."""
+    """Read one path of the tree at ``root``. Raises ReleaseError if it is no file and no link."""
     full = f"{root}/{path}"
     status = os.lstat(full)
     if stat.S_ISLNK(status.st_mode):
@@ -79,7 +76,7 @@ def read_entry(root: Path, path: str) -> Entry:
 
 
 def file_digest(path: str) -> str:
-    """Give the SHA-256 of a file in hex."""
+    """Return the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - paths are made for less often
         while block := stream.read(1 << 18):
@@ -93,7 +90,7 @@ def build(root: Path, paths: Iterable[str]) -> list[Entry]:
 
 
 def release_id(entries: Iterable[Entry]) -> str:
-    """Name a release by its content: the same files give the same name anywhere."""
+    """Return the name of a release, which depends only on its files."""
     digest = hashlib.sha256()
     for entry in sorted(entries):
         for part in (entry.path, entry.kind, entry.digest):
@@ -126,7 +123,7 @@ def load(text: bytes) -> list[Entry]:
 
 
 def present(root: Path) -> set[str]:
-    """List all that is in a tree and is no directory, but for the manifest itself."""
+    """List all paths of a tree except directories and the manifest."""
     found = set()
     for folder, folders, files in os.walk(root):
         here = os.path.relpath(folder, root)
@@ -152,12 +149,12 @@ def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
 
 
 def read_manifest(release: Path) -> list[Entry]:
-    """Read the manifest that lies in a release's directory. Raises ReleaseError, OSError."""
+    """Read the manifest of a release's directory. Raises ReleaseError, OSError."""
     return load((release / MANIFEST).read_bytes())
 
 
 def proven(release: Path, name: str) -> list[str]:
-    """Tell what keeps a directory from being the release of that name; an empty list proves it."""
+    """Return how a directory differs from the release of that name; an empty list verifies it."""
     try:
         entries = read_manifest(release)
     except OSError:
@@ -170,19 +167,18 @@ def proven(release: Path, name: str) -> list[str]:
 
 
 def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]) -> None:
-    """Make ``releases/name``: filled by ``fill``, proven, then renamed.
+    """Create ``releases/name``: fill a directory with ``fill``, verify it, then rename it.
 
-    ``fill`` gets an empty directory that nobody but this user can write to, and the newest release,
-    whose files it may link instead of having them once more. One of those may be damaged, so where
-    the proof fails, it is called again without. Nothing is seen under the name before it is whole,
-    and nothing is left of what is not.
+    ``fill`` gets an empty directory that only this user can write to, and the newest release, whose
+    files it may link instead of copying. One of those may be damaged, so if the verification fails,
+    ``fill`` is called again without it. The name appears when the release is complete; otherwise
+    nothing is left.
 
-    Nothing here waits for the disk. After a power cut a release may have lost what was written
-    last, as one that is damaged in any other way: who uses a release proves it first, and a push
-    makes it anew.
+    This does not wait for the disk. A power cut can damage a release, so every user of a release
+    verifies it first, and a push replaces a damaged one.
 
-    Raises ReleaseError when what it was filled with is not the release, OSError when it can't be
-    written, and what ``fill`` raises.
+    Raises ReleaseError if the content is not the release, OSError if it cannot be written, and what
+    ``fill`` raises.
     """
     releases.mkdir(parents=True, exist_ok=True)
     last = newest(releases)
@@ -206,11 +202,11 @@ def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]
 
 
 def take(incoming: Path, target: Path, last: Path | None) -> None:
-    """Fill ``target`` with what the manifest in ``incoming`` names: what ``last`` has as well is
-    linked, the rest copied.
+    """Fill ``target`` with the files of the manifest in ``incoming``.
 
-    ``incoming`` is another user's, who may change it meanwhile: what is missing there or is no file
-    is left out, and only the proof of ``target`` counts. Raises ReleaseError, OSError.
+    Files that ``last`` has too are linked, others copied. Another user owns ``incoming`` and may
+    change it meanwhile: missing paths and other kinds of files are left out, and only the
+    verification of ``target`` counts. Raises ReleaseError, OSError.
     """
     copy_file(f"{incoming}/{MANIFEST}", f"{target}/{MANIFEST}", MODES["file"])
     try:
@@ -230,7 +226,7 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
 
 
 def link_all(last: Path, target: Path) -> None:
-    """Link all files of another release into ``target``, under the names that they have there."""
+    """Link all files of another release into ``target``, under the same names."""
     entries = files_of(last)
     make_folders(target, entries)
     for path, kind, _ in entries:
@@ -238,13 +234,13 @@ def link_all(last: Path, target: Path) -> None:
 
 
 def make_folders(target: Path, entries: Iterable[Entry]) -> None:
-    """Make the directories that a release's paths lie in."""
+    """Create the directories of a release's paths."""
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
         (target / folder).mkdir(parents=True, exist_ok=True)
 
 
 def files_of(release: Path | None) -> list[Entry]:
-    """List the files that a release should have; none where that can't be told."""
+    """List the files that a release should have; none if its manifest is damaged."""
     try:
         entries = read_manifest(release) if release else []
     except (OSError, ReleaseError):
@@ -253,10 +249,10 @@ def files_of(release: Path | None) -> list[Entry]:
 
 
 def linked(source: str, destination: str, mode: int) -> bool:
-    """Link a file of another release if it is as a release's files are; tell whether it is."""
+    """Link a file of another release if its mode and owner are right; return whether they are."""
     try:
         status = os.lstat(source)
-        # One that somebody could write to, or of another owner, would not stay as it is proven.
+        # A file that others own or can write to would not stay as verified.
         if status.st_mode != stat.S_IFREG | mode or status.st_uid != os.geteuid():
             return False
         os.link(source, destination, follow_symlinks=False)
@@ -266,9 +262,9 @@ def linked(source: str, destination: str, mode: int) -> bool:
 
 
 def copy_file(source: str, destination: str, mode: int) -> None:
-    """Copy a file, with nothing of it but content; what is no file, or not there, is left out."""
+    """Copy the content of a file; a missing path or another kind of file is left out."""
     try:
-        # Never through a link, nor waiting for a pipe's other end: the source is another user's.
+        # Another user owns the source: follow no link, and do not wait for a pipe.
         found = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}:
@@ -282,7 +278,7 @@ def copy_file(source: str, destination: str, mode: int) -> None:
 
 
 def protect(root: Path) -> None:
-    """Take the right to write from everyone: a release never changes."""
+    """Remove all write permissions: a release never changes."""
     for folder, _, files in os.walk(root, topdown=False):
         for name in files:
             path = f"{folder}/{name}"
@@ -294,20 +290,20 @@ def protect(root: Path) -> None:
 
 
 def remove(root: Path) -> None:
-    """Remove a tree, also one that was protected."""
+    """Remove a tree, even a write-protected one."""
     for folder, _, _ in os.walk(root):
         Path(folder).chmod(0o755)
     shutil.rmtree(root)
 
 
 def newest(releases: Path) -> Path | None:
-    """Find the release that was put in place last, if there is any."""
+    """Return the release that was installed last, or None."""
     found = [path for path in releases.glob("[0-9a-f]*") if (path / MANIFEST).is_file()]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
-    """Remove all but the ``kept`` releases that came last and the ``used``; name those gone."""
+    """Remove all releases except the ``kept`` newest and the ``used``; return the removed ones."""
     found = sorted(
         (path for path in releases.glob("[0-9a-f]*") if path.is_dir()),
         key=lambda path: path.stat().st_mtime,
@@ -315,7 +311,7 @@ def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
     )
     gone = [path for path in found[kept:] if path.name not in used]
     for path in gone:
-        # Out of sight first: nobody must take half a release for one.
+        # Rename first, so that nobody uses half a release.
         dying = path.with_name(f".{path.name}.gone")
         path.rename(dying)
         remove(dying)
@@ -323,13 +319,13 @@ def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
 
 
 def sweep(releases: Path) -> None:
-    """Remove what an install or a prune that was killed has left. Nobody else may be at work."""
+    """Remove the remains of an interrupted install or prune. The caller holds the lock."""
     for path in releases.glob(".*"):
         if path.is_dir():
             remove(path)
 
 
 def summary(problems: list[str]) -> str:
-    """Say the first few of many problems."""
+    """Format the first few of many problems."""
     more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
     return "; ".join(problems[:3]) + more

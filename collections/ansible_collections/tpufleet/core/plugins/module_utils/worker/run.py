@@ -14,7 +14,7 @@ TRAINER = ("python", "-m", "train", "run", "{config}")
 
 
 class RunError(Exception):
-    """A run can't be described, started or stopped; the text is one line for a person."""
+    """A run cannot be described, started or stopped; the text is one line for the user."""
 
 
 class WorkerPaths(NamedTuple):
@@ -47,7 +47,7 @@ class WorkerPaths(NamedTuple):
 
 
 def check_name(run: str) -> str:
-    """Give a run's name back if it can be one (a unit's instance, a file's name)."""
+    """Return the name of a run if it is valid. Raises RunError."""
     if not RUN_NAME.fullmatch(run):
         raise RunError(
             f"{run!r} can't be the name of a run: letters, digits, '_', '.' and '-', at most 100: "
@@ -60,7 +60,7 @@ COMMAND = "ansible-playbook train.yml -e command='\"PROGRAM ARGUMENT …\"'"
 
 
 def command_words(command: str | list[str]) -> tuple[str, ...]:
-    """Split a command line into words as a shell would, without being one."""
+    """Split a command line into words as a shell does, without running one. Raises RunError."""
     try:
         words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     except ValueError as error:
@@ -73,12 +73,12 @@ def command_words(command: str | list[str]) -> tuple[str, ...]:
 
 
 def overlap(chip: int, other: int) -> bool:
-    """Tell whether two runs on a worker have a chip in common; -1 is all of them."""
+    """Return whether two runs on a worker share a chip; -1 means all chips."""
     return chip < 0 or other < 0 or chip == other
 
 
 def chip_of(launched: Mapping) -> int:
-    """Give the chip of a launch as it is kept, -1 for all of them."""
+    """Return the chip of a launch (``launch_summary``), -1 for all chips."""
     chip = launched.get("chip", -1)
     return chip if isinstance(chip, int) else -1
 

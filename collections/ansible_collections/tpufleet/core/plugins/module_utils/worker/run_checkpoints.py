@@ -1,4 +1,4 @@
-"""Whether a run's checkpoints can be written from here, and whether they outlive this worker.
+"""Check whether a run's checkpoints can be written from here, and whether they outlive the TPU.
 
 Python 3.9 and the standard library, since it runs on workers.
 """
@@ -20,12 +20,12 @@ TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/def
 SECONDS = 15
 HTTP_NOT_FOUND = 404
 HTTP_EMPTY = 416
-"""An object without bytes has no first one (RFC 9110, Range Not Satisfiable)."""
+"""The answer to a range request for an empty object (RFC 9110, Range Not Satisfiable)."""
 OTHER = "-e checkpoints=PATH names another"
 
 
 def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
-    """Try to write to the place as the trainer will; tell on one line why it doesn't work."""
+    """Write to the location as the trainer will. Return why that fails; None if it works."""
     if path.startswith("gs://"):
         return bucket_trouble(path, env)
     if "://" in path:
@@ -34,7 +34,7 @@ def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
 
 
 def unwritable(path: str, user: str = USER) -> str | None:
-    """Try to write below a local path as the trainer's user; tell why it doesn't work."""
+    """Write below a local path as the trainer's user. Return why that fails; None if it works."""
     try:
         account = pwd.getpwnam(user)
     except KeyError:
@@ -64,7 +64,7 @@ def unwritable(path: str, user: str = USER) -> str | None:
 def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> str | None:
     """Write an object beside the checkpoints and delete it again, as this worker's own account.
 
-    With a key file of the trainer's own (GOOGLE_APPLICATION_CREDENTIALS) nothing is tried.
+    Nothing is written if the trainer has its own key file (GOOGLE_APPLICATION_CREDENTIALS).
     """
     if env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"):
         return None
@@ -86,8 +86,8 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
 def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> None:
     """Write an object below a ``gs://`` address and delete it, as this worker's own account.
 
-    ``env`` is the trainer's: an emulator that it names (STORAGE_EMULATOR_HOST) is asked without a
-    token. Raises OSError (urllib.error.HTTPError with the ``code`` for a refusal), ValueError.
+    ``env`` is the trainer's. An emulator (STORAGE_EMULATOR_HOST) gets no token. Raises OSError
+    (urllib.error.HTTPError with the ``code`` for a refusal), ValueError.
     """
     address, headers = storage_api(env, token_address)
     bucket, _, prefix = url[len("gs://") :].partition("/")
@@ -126,14 +126,14 @@ def storage_api(env: Mapping[str, str], token_address: str) -> tuple[str, dict[s
 
 
 def own_token(address: str) -> str:
-    """Ask the metadata server for the account that this worker has."""
+    """Return an access token of this worker's service account. Raises OSError, ValueError."""
     answer = ask("GET", address, {"Metadata-Flavor": "Google"})
     return str(json.loads(answer)["access_token"])
 
 
 def ask(method: str, url: str, headers: Mapping[str, str], data: bytes | None = None) -> bytes:
-    """Send one request past any proxy. Raises OSError."""
-    import urllib.request  # a sixth of what a run's module takes, and a bucket alone needs it
+    """Send one request, without a proxy unless it is encrypted. Raises OSError."""
+    import urllib.request  # slow to import, and only buckets need it
 
     request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
     direct = not url.startswith("https")
@@ -144,7 +144,7 @@ def ask(method: str, url: str, headers: Mapping[str, str], data: bytes | None = 
 
 
 def why(error: OSError) -> str:
-    """Say on one line what a request met."""
+    """Return on one line why a request failed."""
     if hasattr(error, "code"):  # an urllib.error.HTTPError
         try:
             said = json.loads(error.read())["error"]["message"]
@@ -156,10 +156,10 @@ def why(error: OSError) -> str:
 
 
 def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
-    """Tell why checkpoints in a directory are lost when this TPU is: on a worker's own disk, or on
-    its leader's.
+    """Return why checkpoints in a directory are lost with this TPU; None if they are not.
 
-    A bucket, another machine's NFS and a disk of its own outlive it.
+    They are lost on a worker's own disk and on its leader's (NFS). They survive in a bucket, on
+    another machine's NFS and on a data disk.
     """
     if "://" in path:
         return None
@@ -178,12 +178,12 @@ def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
 
 
 def on_same_disk(path: str, root: str = "/") -> bool:
-    """Tell whether a path, or the nearest directory above it, is on the disk of ``root``."""
+    """Return whether a path, or its nearest existing parent, is on the disk of ``root``."""
     return nearest(path).stat().st_dev == Path(root).stat().st_dev
 
 
 def nearest(path: str) -> Path:
-    """Return the path, or the nearest one above it that exists."""
+    """Return the path, or its nearest parent that exists."""
     there = Path(path)
     while not there.exists() and there != there.parent:
         there = there.parent

@@ -1,4 +1,4 @@
-"""The last lines of a run's log, or those from a byte on, without reading the rest of it."""
+"""Read the end of a run's log, or its lines from an offset on, but not the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .safe_files import open_file
 
 
 def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
-    """Give the last lines of a log, of its last ``most`` bytes at the most."""
+    """Return the last lines of a log, at most its last ``most`` bytes."""
     if lines <= 0:
         return []
     try:
@@ -22,9 +22,9 @@ def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
 
 
 def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], int]:
-    """Give the whole lines of a log from a byte on, and the byte behind them.
+    """Return the complete lines of a log from an offset on, and the offset after them.
 
-    At most ``most`` bytes at once; a log that has become shorter is read from its beginning.
+    Reads at most ``most`` bytes. A log that has become shorter is read from its beginning.
     """
     try:
         with open_file(path) as stream:
@@ -34,13 +34,13 @@ def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], i
             data = stream.read(most)
     except OSError:
         return [], 0
-    # A line longer than all that is read at once is given in parts.
+    # A line that is longer than ``most`` is returned in parts.
     whole = data if len(data) == most and b"\n" not in data else data[: data.rfind(b"\n") + 1]
     return whole.decode("utf-8", errors="replace").splitlines(), start + len(whole)
 
 
 def log_start(path: Path, lines: int, most: int = 1 << 18) -> int:
-    """Give the byte at which the last whole lines of a log begin."""
+    """Return the offset in bytes at which the last complete lines of a log begin."""
     try:
         with open_file(path) as stream:
             start = max(0, stream.seek(0, os.SEEK_END) - most)

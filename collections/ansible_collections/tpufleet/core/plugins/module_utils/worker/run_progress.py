@@ -1,7 +1,6 @@
-"""How much of a run's time went into steps that counted. Python 3.9: it runs on workers.
+"""The time that a run spent in steps that counted, from its metrics. Python 3.9: workers run it.
 
-Goodput is the time in steps that counted ÷ the time in which the run was wanted to run. What was
-done again after a restart, compilation, waiting and the ways between attempts are the rest.
+Steps that a restart repeated, compilation, waiting and the time between attempts do not count.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from .safe_files import open_file
 
 LONGEST_LINE = 1 << 16
 MOST_UNSOUND_LINES = 1000
-"""After so many lines in a row that are no metrics, the search gives up."""
+"""The search stops after so many consecutive lines that are not metrics."""
 MOST_LOG = 1 << 26
-"""Bytes of a log in which attempts' starts are looked for; of a longer one nothing is said."""
+"""Bytes. The starts of attempts are not searched in a longer log."""
 
 
 class Line(NamedTuple):
-    """A whole line of metrics.jsonl, at its byte ``start`` to ``end``; ``time`` in unix seconds."""
+    """A line of metrics.jsonl, from offset ``start`` to ``end``; ``time`` in unix seconds."""
 
     start: int
     end: int
@@ -31,10 +30,10 @@ class Line(NamedTuple):
 
 
 def progress(folder: Path) -> dict[str, float] | None:
-    """Read a run's directory: ``first`` and ``last`` step of its metrics, and the seconds between
-    steps that counted, ``counted``; None where no attempt has two steps.
+    """Return the ``first`` and ``last`` step of a run's metrics, and the seconds that ``counted``.
 
-    The file is searched, not read: its times rise, and there are few attempts.
+    Returns None if no attempt has two steps. The file is searched by halves, because its times
+    rise and there are few attempts.
     """
     log = folder / "log"
     try:
@@ -55,7 +54,7 @@ def progress(folder: Path) -> dict[str, float] | None:
     for number, (first, last) in enumerate(stretches):
         ahead = stretches[number + 1][0].step if number + 1 < len(stretches) else last.step + 1
         steps = last.step - first.step
-        # What an attempt did behind the checkpoint that the next one took was done in vain.
+        # Steps after the checkpoint from which the next attempt resumed were lost.
         stands = max(0, min(last.step, ahead - 1) - first.step)
         counted += (last.time - first.time) * stands / steps if steps > 0 else 0.0
     first, last = stretches[0][0], stretches[-1][1]
@@ -65,13 +64,13 @@ def progress(folder: Path) -> dict[str, float] | None:
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
-    """Give the first and the last line between two bytes that begin lines."""
+    """Return the first and the last line between two offsets at which lines begin."""
     first = _line(stream, begin, end)
     return (first, _last_before(stream, end, first)) if first else None
 
 
 def _first_from(stream: IO[bytes], size: int, moment: float) -> int:
-    """Find by halves where the first line begins whose time is not before a moment."""
+    """Return the offset of the first line that is not older than a moment (binary search)."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2
@@ -85,7 +84,7 @@ def _first_from(stream: IO[bytes], size: int, moment: float) -> int:
 
 
 def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
-    """Give the first sound line that begins at a byte or behind it, and before ``end``."""
+    """Return the first valid line that begins at an offset or after it, and before ``end``."""
     stream.seek(max(0, offset - 1))
     if offset:
         stream.readline(LONGEST_LINE)
@@ -100,7 +99,7 @@ def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
 
 
 def _last_before(stream: IO[bytes], end: int, otherwise: Line) -> Line:
-    """Give the last sound line that ends at a byte or before it."""
+    """Return the last valid line that ends at an offset or before it."""
     begin = max(otherwise.start, end - LONGEST_LINE)
     stream.seek(begin)
     place, found = begin, otherwise
@@ -111,7 +110,7 @@ def _last_before(stream: IO[bytes], end: int, otherwise: Line) -> Line:
 
 
 def _read(text: bytes, start: int) -> Line | None:
-    """Read a whole line; one that is none, or lacks its step or time, is passed over."""
+    """Parse a complete line; None if it is invalid or has no step or time."""
     try:
         record = json.loads(text) if text.endswith(b"\n") else {}
         return Line(start, start + len(text), int(record["step"]), float(record["time"]))

@@ -1,4 +1,4 @@
-"""Start and stop one process of a run on this worker, and what keeps it from starting."""
+"""Start and stop one process of a run on this worker, and find what blocks its start."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def status(process: Process, seen: Mapping, paths: WorkerPaths) -> str:
 def is_same_launch(process: Process, launched: Mapping, paths: WorkerPaths) -> bool:
     """Return whether this worker's last launch of the run (``launch_summary``) is the given one.
 
-    Identities of other versions cannot be compared, so of their launches the main fields are.
+    A launch of another version has another kind of identity, so its main fields are compared.
     """
     if launched.get("format") == WORKER_FORMAT:
         return launched["identity"] == process.identity()
@@ -68,11 +68,16 @@ def blockers(
     units: Mapping[str, dict[str, str]] | None = None,
     is_preemptible: bool = False,
 ) -> list[str]:
-    """Return what keeps a launch from starting here: each line an observation and its fix.
+    """Return what blocks the start of a launch here: each line an observation and its fix.
 
-    ``units`` is what systemd says of all runs, for who has asked already. A missing release is no
-    blocker: it is pushed (``release_problem``). On a TPU that ``is_preemptible``, checkpoints on
-    its own disks are one.
+    A missing release is no blocker, because it can be pushed (``release_problem``).
+
+    Args:
+        process: the process to start.
+        paths: the worker's directories.
+        device_glob: the accelerators' device files, empty for none.
+        units: systemd's properties of all runs' units (``unit_states``), if they are known.
+        is_preemptible: whether checkpoints on the TPU's own disks are a blocker.
     """
     spec, variables = process.spec, {**process.variables(), **process.secrets}
     found, running = [], active_runs() if units is None else active(units)
@@ -133,7 +138,7 @@ def release_problem(process: Process, paths: WorkerPaths) -> str:
 
 
 def other_launch(launched: Mapping, process: Process) -> str:
-    """Say how the active launch differs from the requested one."""
+    """Return how the active launch differs from the requested one."""
     if launched.get("release") != process.spec.release:
         return f"release {launched.get('release')} (requested: {process.spec.release})"
     return "another config, command or set of workers"
@@ -150,7 +155,7 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
         remove_file(run_dir / stale)
     remove_file(unit_dir / "command")  # of an older version
-    # None of this need outlive a power cut: the run has ended then, and its record is elsewhere.
+    # None of this must survive a power cut, which ends the run; its record is elsewhere.
     if spec.config is not None:
         write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)
     cache = usable_cache(spec.compile_cache, account)
@@ -162,9 +167,7 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     write_file(unit_dir / "launch.json", content, 0o640, durable=False, group=account.pw_gid)
     unit = UNIT.format(spec.run)
     allow(groups(device_glob), unit)
-    if (
-        is_known
-    ):  # if systemd cannot start it, the end of the last attempt must not count as its end
+    if is_known:  # or, if the start fails, the end of the last attempt would count as this one's
         subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
 
@@ -172,8 +175,8 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
 def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
     """Create the shared compilation cache, for the trainer's user alone; return its path or URI.
 
-    Returns an empty string where it cannot be created: a run needs no cache. A directory that is
-    somebody else's stays so, since whoever launches a run chooses the path.
+    Returns an empty string where it cannot be created: a run needs no cache. A directory of another
+    owner is left alone, because whoever launches a run chooses the path.
     """
     if not wanted or "://" in wanted:
         return wanted
@@ -204,10 +207,9 @@ def allow(gids: list[int], unit: str, folder: Path = DROP_INS) -> None:
 
 
 def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
-    """Stop a run: TERM to all of it, time to save, KILL (the unit's own times); free the device.
+    """Stop a run (TERM, time to save, KILL, as its unit says) and free the device.
 
-    Returns who still holds the device, or its ``chip``. libtpu's lock file is removed only when
-    nobody holds any.
+    Returns the processes that still hold the device or its ``chip``.
     """
     systemctl("stop", UNIT.format(run))
     return free_device(device_glob, chip=chip)[0]
@@ -218,8 +220,8 @@ def free_device(
 ) -> tuple[list[str], bool]:
     """Remove libtpu's lock file if no process holds a device and no run is active.
 
-    Returns who still holds a device (with ``chip``, that one), and whether the file was there to
-    be removed.
+    Returns the processes that still hold a device (with ``chip``, that one), and whether the lock
+    file was, or with ``check`` would be, removed.
     """
     if not device_glob:
         return [], False

@@ -1,4 +1,4 @@
-"""The runs of this worker as systemd and their files show them."""
+"""The state of this worker's runs, from systemd and from their files."""
 
 from __future__ import annotations
 
@@ -68,19 +68,21 @@ KILLED_REASONS = frozenset({ReasonCode.KILLED, ReasonCode.OUT_OF_MEMORY})
 
 
 def unit_state(run: str) -> dict[str, str]:
-    """Ask systemd how the run's unit stands."""
+    """Return systemd's properties of a run's unit. Raises RunError."""
     return unit_states([run])[run]
 
 
 def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, str]]:
-    """Ask systemd, once, how the units of runs stand, and those of all ``others`` that are active;
-    each is a paragraph of its answer."""
+    """Return systemd's properties of the units of runs, with ``others`` also of all active runs.
+
+    Raises RunError.
+    """
     units = [UNIT.format(run) for run in [*runs, *(["*"] if others else [])]]
     if not units:
         return {}
     found = {}
-    # Of what the pattern finds: else each run that has failed since the boot is told as well, and
-    # takes some milliseconds. Who is named is told in any state.
+    # For units that the pattern finds. Without it systemd also reports each run that has failed
+    # since the boot, some milliseconds each. Units that are named are reported in any state.
     only = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
     words = ["show", f"--property={','.join(SHOWN)}", *only, *units]
     for paragraph in systemctl(*words).split("\n\n"):
@@ -94,17 +96,17 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
 
 
 def run_of(unit: str) -> str:
-    """Name the run of a unit."""
+    """Return the name of a unit's run."""
     return unit.removeprefix("tpufleet-run@").removesuffix(".service")
 
 
 def active(units: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Name the runs of these units that have a process on this worker now."""
+    """Return the runs of these units that have a process on this worker now."""
     return [run for run, unit in units.items() if unit.get("ActiveState") in ACTIVE_UNIT]
 
 
 def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
-    """Return how an attempt ended by systemd's account; None if it does not know.
+    """Return how an attempt ended according to systemd; None if systemd does not know.
 
     If a whole unit is killed, nothing is left to write exit.json. systemd forgets at a reboot
     (systemd.exec(5), org.freedesktop.systemd1(5)).
@@ -122,12 +124,12 @@ def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
 
 
 def active_runs() -> list[str]:
-    """Name the runs that have a process on this worker now."""
+    """Return the runs that have a process on this worker now. Raises RunError."""
     return active(unit_states([], others=True))
 
 
 def systemctl(*arguments: str) -> str:
-    """Run systemctl; a failure is a RunError with its first line."""
+    """Run systemctl and return its output. Raises RunError with its first line."""
     done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         complaint = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
@@ -182,7 +184,7 @@ def observe(
 
 
 def launched_here(run: str, paths: WorkerPaths) -> dict:
-    """Return the main fields of what was launched as this run; empty if nothing was."""
+    """Return the main fields of a run's last launch here; empty if there was none."""
     found = read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES)
     return launch_summary(found) if found else {}
 
@@ -215,7 +217,7 @@ def output_age(log: Path) -> float | None:
 
 
 def known_runs(paths: WorkerPaths) -> list[str]:
-    """Name the runs that were ever launched here."""
+    """Return the runs that were ever launched here."""
     return sorted(path.parent.name for path in (paths.etc / "runs").glob("*/launch.json"))
 
 

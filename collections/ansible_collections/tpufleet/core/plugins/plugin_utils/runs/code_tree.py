@@ -1,4 +1,4 @@
-"""Which files of a directory on the controller are code: what git knows, or all of them."""
+"""The code of a release: which files of a directory belong to it, and a staged copy of them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ SKIPPED = {".git", "__pycache__"}
 
 
 def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
-    """List the code below ``root``, relative paths in order: tracked and untracked, without the
-    ignored.
+    """List the code below ``root`` as sorted relative paths, without what git ignores.
 
-    A release that was kept, with its manifest, is what the manifest says.
+    Of a cached release these are the files of its manifest.
     ``chosen`` names files and directories to keep; empty keeps all. Raises ReleaseError.
     """
     if not root.is_dir():
@@ -57,13 +56,13 @@ def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
 
 
 def below(path: str, folder: str) -> bool:
-    """Tell whether a path is the given one or lies in it."""
+    """Return whether a path is the given one or inside it."""
     folder = os.path.normpath(folder)
     return folder == "." or path == folder or path.startswith(folder + "/")
 
 
 def git_files(root: Path) -> Iterator[str]:
-    """Ask git for the files below ``root``; a submodule is asked in its turn."""
+    """List the files below ``root`` that git knows, also those of submodules."""
     command = [
         "git",
         "-C",
@@ -95,7 +94,7 @@ def git_files(root: Path) -> Iterator[str]:
 
 
 def all_files(root: Path) -> Iterator[str]:
-    """List every file and link below ``root`` but git's and Python's own."""
+    """List every file and link below ``root`` except those of git and Python caches."""
     for folder, folders, files in os.walk(root):
         here = os.path.relpath(folder, root)
         folders[:] = [name for name in folders if name not in SKIPPED]
@@ -104,7 +103,7 @@ def all_files(root: Path) -> Iterator[str]:
 
 
 def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
-    """Copy the code with its manifest to ``target``, by hard links where that is possible.
+    """Copy the code with its manifest to ``target``, by hard links if possible.
 
     What is sent afterwards is one state of the code, whatever happens in the directory meanwhile.
     Raises ReleaseError, also for a cached release that differs from its manifest.
@@ -126,7 +125,7 @@ def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
 
 
 def copy(source: str, destination: str) -> None:
-    """Copy a file or link that can't be linked: another file system, or none that has links."""
+    """Copy a file or link for which a hard link is not possible."""
     try:
         shutil.copy2(source, destination, follow_symlinks=False)
     except FileNotFoundError as error:
@@ -134,11 +133,10 @@ def copy(source: str, destination: str) -> None:
 
 
 def staged(code: str, chosen: Sequence[str]) -> tuple[Path, str]:
-    """Give the staged tree of a code directory and its release's name.
+    """Return the staged tree of a code directory, and the name of its release.
 
-    The first fork makes it, under a lock, so what a playbook sends is one state of the code,
-    whatever happens in the directory meanwhile. A relative path begins where the command was
-    typed. Raises ReleaseError, OSError.
+    It is staged once for each playbook, by the first fork, so all workers get the same state of the
+    code. Relative paths start at the current directory. Raises ReleaseError, OSError.
     """
     place = os.path.abspath(code)  # noqa: PTH100 - takes ".." out as well
     key = hashlib.sha256(json.dumps([place, *chosen]).encode()).hexdigest()[:16]

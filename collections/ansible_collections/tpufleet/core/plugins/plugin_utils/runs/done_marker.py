@@ -17,13 +17,13 @@ def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> Done
     """Return the marker that a run's last attempt left; None if there is none.
 
     Args:
-        checkpoints: the run's own checkpoint address. A directory is not asked: the worker that
-            launches the run again reads the marker there.
+        checkpoints: the run's own checkpoint address. In a directory the worker that launches the
+            run again reads the marker.
         run: a marker of another run does not count.
         api: ``tpu_api`` of the inventory.
 
-    Raises CloudError where the bucket does not answer. One that this controller may not read, or
-    that its cloud does not have, holds no marker for it.
+    Raises CloudError if the bucket does not answer. A bucket that does not exist, or that this
+    controller may not read, counts as one without a marker.
     """
     if not checkpoints.startswith(SCHEME):
         return None

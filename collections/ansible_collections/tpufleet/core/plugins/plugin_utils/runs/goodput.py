@@ -7,11 +7,11 @@ from typing import Any
 
 
 def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: float) -> float | None:
-    """Give the share of its wanted time that a run spent in steps that counted, at most 1.
+    """Return the share of its wanted time that a run spent in steps that counted, at most 1.
 
-    ``told`` is ``progress`` of the worker that writes metrics. Steps before its first were made
-    on a machine that is gone; they are taken to have been as quick. ``now`` is when the run ended,
-    if it is done. None where nothing is known.
+    ``told`` is ``progress`` of the worker that writes metrics (worker/run_progress.py). Earlier
+    steps, made on a TPU that is lost, are assumed to have been as fast. ``now`` is when the run
+    ended, if it is done. Returns None if nothing is known.
     """
     wall = wanted_seconds(record, now)
     if not told or not wall:
@@ -21,21 +21,20 @@ def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: floa
 
 
 def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
-    """Give for how long the run was wanted to run until ``now``; None for a record that does not
-    say."""
+    """Return for how many seconds a run was wanted until ``now``; None if its record has none."""
     spent = record.get("wanted_seconds")
     if not isinstance(spent, (int, float)):
         return None
     if record.get("wanted") == "running":
         return spent + max(0.0, now - float(record.get("wanted_since", now)))
     late = float(record.get("wanted_until", now)) - now if record.get("wanted") == "done" else 0.0
-    return spent - max(0.0, late)  # that a run is done may be recorded long after
+    return spent - max(0.0, late)  # the end of a run may be recorded long after it
 
 
 def wanted_time(
     before: Mapping[str, Any], fields: Mapping[str, Any], now: float
 ) -> dict[str, float]:
-    """Give the fields of a record that count for how long a run was wanted, as it changes."""
+    """Return the fields that count for how long a run was wanted, after a change of its record."""
     was = before.get("wanted") == "running"
     is_to = fields.get("wanted", before.get("wanted")) == "running"
     if is_to and not before:

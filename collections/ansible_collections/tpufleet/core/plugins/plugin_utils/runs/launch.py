@@ -1,4 +1,4 @@
-"""From a plan's processes to launches: what each run is, and what each worker is given to start."""
+"""Build the launches of a play from its plan: one LaunchSpec for each run."""
 
 from __future__ import annotations
 

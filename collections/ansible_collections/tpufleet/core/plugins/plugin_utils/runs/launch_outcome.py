@@ -178,7 +178,7 @@ def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answe
 
 
 def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
-    """Name the workers whose answer does not have a key, each with the reason."""
+    """List the workers whose answer does not have a key, each with the reason."""
     return [
         f"{host}: {answer_error(answer)}"
         for host, answer in answers.items()
@@ -212,10 +212,10 @@ def launch_verdict(
 ) -> dict[str, Any]:
     """Decide from each worker's answer to ``state: launched`` or ``checked`` what is to be done.
 
-    Each run stands for itself. Returns ``problems`` (by run its lines; a run that has one may not
-    start), ``launch`` (runs that start), of these ``again`` (not all workers have started yet) and
-    ``push`` (one is missing the release), ``running`` and ``done`` (names of
-    runs), ``notes`` (lines on the last two).
+    Each run is decided by itself. Returns ``problems`` (lines by run; such a run must not start),
+    ``launch`` (runs that start), of these ``again`` (not all workers have started) and ``push``
+    (a worker does not have the release), ``running`` and ``done`` (runs that need no launch), and
+    ``notes`` (lines about the last two).
     """
     problems: dict[str, list[tuple[str, str]]] = {}
     statuses: dict[str, set[str]] = {}
@@ -258,7 +258,7 @@ def doctor_of(answer: Answer, tpu: str) -> str:
 
 
 def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:
-    """Return the hosts of runs; of several chips of one worker the first."""
+    """Return one host for each worker of some runs: of several chips of a worker the first."""
     found: dict[str, str] = {}
     for host, process in sorted(processes.items()):
         if process["run"] in runs:

@@ -113,7 +113,7 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
     except InvalidRecordError as error:
         if wanted is not DesiredState.STOPPED:
             raise
-        # A person must be able to end its processes; no watch acts on a record like that.
+        # Users must be able to stop its processes. The watch never acts on an invalid record.
         return {"changed": False, "warnings": [str(error)], "record": {}, "was_wanted": False}
     if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
         state = before.wanted if before else "unknown here"
@@ -140,7 +140,7 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
 def change_of(
     before: RunRecord | None, wanted: DesiredState | None, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields that a record gets; none where it is already as it should be."""
+    """Return the fields to change; none if the record is already as requested."""
     fields = options.get("fields") or {}
     if options.get("launch_failed"):
         # Only a person stops a run: one that was wanted before is for the next pass of the watch.
@@ -177,12 +177,12 @@ def event_of(wanted: DesiredState | None, options: Mapping[str, Any]) -> Event:
 
 
 def is_wanted(record: RunRecord) -> bool:
-    """Tell whether the run should be running."""
+    """Return whether the run should be running."""
     return record.wanted is DesiredState.RUNNING
 
 
 def no_record(run: str, fleet_state: str) -> str:
-    """Say what a run may come back by that nothing here wanted."""
+    """Return a warning about a run that another fleet_state may restart."""
     return (
         f"{fleet_state} knows no run {run}: if it was launched with another fleet_state, a watch "
         "of that one brings it back: "
@@ -191,7 +191,7 @@ def no_record(run: str, fleet_state: str) -> str:
 
 
 def shown(record: dict) -> str:
-    """Give the part of a record that a diff is about."""
+    """Format the fields of a record that a diff shows."""
     return "".join(
         f"{key}: {record[key]}\n" for key in ("wanted", "attempt", "release") if key in record
     )

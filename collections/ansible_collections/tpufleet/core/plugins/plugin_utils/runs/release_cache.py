@@ -54,7 +54,7 @@ def cache_release(tree: Path, path: Path) -> None:
     """
     try:
         verify_release(path)
-        os.utime(path)  # or a release that no record names yet could be too old to keep
+        os.utime(path)  # so that it is not pruned before a record names it
         return
     except ReleaseError:
         pass  # missing or damaged: write it
@@ -118,7 +118,7 @@ def keep_lock(kept: str, lock: bytes) -> None:
 
 
 def is_whole(lock: Path, digest: str) -> bool:
-    """Tell whether a kept lock file is there and is the one of this digest."""
+    """Return whether a lock file exists and has this digest."""
     try:
         return hashlib.sha256(lock.read_bytes().strip()).hexdigest() == digest
     except OSError:
@@ -126,7 +126,7 @@ def is_whole(lock: Path, digest: str) -> bool:
 
 
 def missing_here(launch: LaunchSpec, kept: Path) -> str:
-    """Return the path of what a relaunch needs and this controller lacks or has damaged, or ""."""
+    """Return the path of what a relaunch needs and is missing or damaged; empty if nothing is."""
     release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
     try:
         verify_release(release)

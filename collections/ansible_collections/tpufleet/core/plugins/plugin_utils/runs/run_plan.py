@@ -1,4 +1,4 @@
-"""Which process of which run each worker gets. Pure."""
+"""The plan of a launch: which process of which run each worker gets. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...module_utils.worker.run import TRAINER, RunError, check_name, command_wo
 from .run_sweep import Trial, assigned
 
 OVERRIDES = "{set}"
-"""Where the overrides of a launch belong in a command."""
+"""The placeholder for overrides in a command."""
 OF_A_LAUNCH = (
     "jax_requirements",
     "jax_lock",
@@ -24,15 +24,25 @@ OF_A_LAUNCH = (
     "shared_dir",
     "compile_cache",
 )
-"""What group variables may say of a TPU, and a launch of several takes from the first of them."""
+"""Variables that a group may set for its TPUs, and of which a launch has only one value."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker as the inventory has it. ``count`` is how many its TPU has; ``leader`` an
-    address. ``multislice`` is what made its TPU together with others, slice 0's leader their
-    ``slice_leader``. ``chip`` numbers the one chip that it stands for, -1 where it is all of them;
-    the worker that has it is ``chip_of``.
+    """A worker of the inventory.
+
+    Args:
+        host: its name.
+        tpu: the name of its TPU.
+        index: its number in the TPU.
+        count: how many workers the TPU has.
+        leader: the address of the TPU's worker 0.
+        multislice: the queued resource that created the TPU as one of several slices.
+        slice_id: the TPU's number among them.
+        slice_count: how many slices there are.
+        slice_leader: the address of worker 0 of slice 0.
+        chip: the one chip that this host is, -1 for a whole worker.
+        chip_of: the worker that has the chip.
     """
 
     host: str
@@ -74,7 +84,7 @@ class Placement:
 
 
 def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse workers that differ in what a launch and its record have once. Raises RunError."""
+    """Raise RunError if workers differ in a variable of which a launch has only one value."""
     for name in OF_A_LAUNCH:
         first: dict[str, str] = {}
         for host, variables in facts.items():
@@ -122,7 +132,7 @@ def place(
 
 
 def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Placement]:
-    """Number the processes of one run: slice by slice, in each as its workers are."""
+    """Number the processes of one run: by slice, then by worker. Raises RunError."""
     by_slice: dict[int, list[Worker]] = defaultdict(list)
     for member in members:
         by_slice[member.slice_id].append(member)
@@ -160,7 +170,7 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
 
 
 def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:
-    """Find a config file (or another, ``what``): as given, else in each place in turn."""
+    """Return the path of a config or another file (``what``) in the first directory that has it."""
     for place in places:
         path = place / Path(config).expanduser()
         if path.is_file():
@@ -172,7 +182,7 @@ def find_config(config: str, places: Sequence[Path], what: str = "config") -> Pa
 
 
 def read_config(path: Path, strict: bool) -> str:
-    """Read a config; the project's own trainer (``strict``) wants a YAML mapping."""
+    """Read a config. The project's own trainer (``strict``) needs a YAML mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -193,12 +203,12 @@ def read_config(path: Path, strict: bool) -> str:
 
 
 def again(path: Path) -> str:
-    """Say what to type once the file is mended."""
+    """Return the command to run after fixing the file."""
     return f"mend it, then ansible-playbook train.yml -e config={path}"
 
 
 def where(error: yaml.YAMLError) -> str:
-    """Say on one line what YAML complains of, and in which line of the file."""
+    """Return on one line what YAML reports, and in which line of the file."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
 
@@ -246,7 +256,7 @@ def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, .
 
 
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:
-    """Name a run: as asked, else by its config, else by what it runs."""
+    """Return the name of a run: the given one, else its config's. Raises RunError."""
     if run:
         return check_name(run)
     if config:

@@ -1,8 +1,8 @@
-"""What is wanted of each run: one JSON file a run, in a directory of the controller's or a bucket.
+"""Run records as JSON documents, one for each run, and their store in a directory.
 
-A record changes only by compare-and-swap on its generation (under a lock file, or by the bucket's
-own), so that two controllers at once can't overwrite each other's word. Nothing secret is ever in
-it.
+A record changes only by compare-and-swap of its generation (under a lock file here, by the object's
+generation in a bucket), so two controllers cannot overwrite each other's changes. Records hold no
+secrets.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ HISTORY = 50
 
 
 class RecordError(Exception):
-    """A record can't be read or written; the text is one line for a person."""
+    """A record cannot be read or written; the text is one line for the user."""
 
 
 class RecordConflictError(RecordError):
-    """Someone else has changed the record since it was read."""
+    """Somebody else has changed the record since it was read."""
 
 
 class RecordStore(Protocol):
     """The records in ``fleet_state``: dictionaries with ``generation`` ≥ 1."""
 
     def read(self, run: str) -> dict[str, Any]:
-        """Give a run's record, empty if there is none. Raises RecordError."""
+        """Return a run's record, empty if there is none. Raises RecordError."""
 
     def runs(self) -> list[str]:
         """Name the runs that have a record. Raises RecordError."""
@@ -69,7 +69,7 @@ def after_change(
     fields: Mapping[str, Any],
     event: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give the record that a change makes of one. Raises RecordConflictError where it has moved."""
+    """Return a record after a change. Raises RecordConflictError if somebody else changed it."""
     there = check_generation(record, run, generation)
     now = round(time.time(), 3)
     history = [*record.get("history", []), *([{"time": now, **event}] if event else [])]
@@ -107,8 +107,7 @@ class RecordFolder:
         self._folder = Path(fleet_state).expanduser() / "runs"
 
     def read(self, run: str) -> dict[str, Any]:
-        """Give a run's record, empty if there is none. Raises RecordError for one that is
-        damaged."""
+        """Return a run's record, empty if there is none. Raises RecordError if it is damaged."""
         path = self._folder / f"{run}.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""A sweep: a file with one run a TPU, each with overrides of its own. Controller only, and pure.
+"""A sweep: a file with one run for each TPU, each with its own overrides. Pure.
 
-A YAML list; an entry may have ``set`` (a mapping, or a list of key=value), ``name`` (behind the
-run's name, else the TPU's), ``tpu`` (which TPU takes it) and ``env``.
+The file is a YAML list. An entry may have ``set`` (a mapping, or a list of key=value), ``name``
+(the suffix of the run's name; by default the TPU's name), ``tpu`` (where it runs) and ``env``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_sweep(path: Path) -> list[Trial]:
 
 
 def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
-    """Give each TPU its trial: the one that names it, else the next in order. Raises RunError."""
+    """Assign a trial to each TPU: the one that names it, else the next one. Raises RunError."""
     if len(trials) != len(tpus):
         raise RunError(
             f"the sweep {path} has {len(trials)} runs and {len(tpus)} TPUs are addressed "
@@ -115,7 +115,7 @@ def _words(path: Path, given: Any, line: int) -> tuple[str, ...]:
 
 
 def _written(value: Any) -> str:
-    """Write a value as an override has it: words as they are, else YAML's (JSON is YAML)."""
+    """Format a value as an override: texts as they are, other values as JSON, which is YAML."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -128,5 +128,5 @@ def _mistake(path: Path, line: int, what: str) -> RunError:
 
 
 def again(path: Path) -> str:
-    """Say what to type once the file is mended."""
+    """Return the command to run after fixing the file."""
     return f"mend it, then ansible-playbook train.yml -e sweep={path}"

@@ -1,6 +1,6 @@
 """The store of run records: every record is checked when it is read and before it is written.
 
-Records lie as JSON below ``fleet_state``, a directory or ``gs://bucket/prefix``
+Records are JSON below ``fleet_state``, a directory or ``gs://bucket/prefix``
 (plugin_utils/runs/run_record.py). In a bucket each read is a round trip, so many are read at once.
 """
 
@@ -75,7 +75,7 @@ class RunStore:
         return parse_record(run, found) if found != {} else None
 
     def read_all(self, archived: bool = False) -> Records:
-        """Return all records. One that cannot be used is named and hides no other.
+        """Return all records. One that cannot be used is listed apart and hides no other.
 
         ``archived`` includes those in the archive. Raises RecordError where the records cannot be
         listed.
@@ -129,7 +129,7 @@ class RunStore:
     def _move(self, record: RunRecord, archive: RecordStore) -> bool:
         older = archive.read(record.run)
         try:
-            # First the copy: a run is never without a record. The live one counts meanwhile.
+            # Copy first, so that a run always has a record. Meanwhile the live one counts.
             archive.put(record.run, int(older.get("generation", 0)), record.fields())
             self._documents.remove(record.run, record.generation)
         except RecordConflictError:
