@@ -100,7 +100,7 @@ def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.shardi
     fsdp = cfg.compute.fsdp or len(devices)
     if len(devices) % fsdp:
         raise ConfigError(
-            f"compute.fsdp: must divide the number of devices ({len(devices)}), not {fsdp}"
+            f"compute.fsdp: {fsdp} does not divide the number of devices ({len(devices)})"
         )
     mesh = jax.sharding.Mesh(
         device_grid(devices, fsdp), BATCH_AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 2

@@ -79,7 +79,7 @@ class QemuImage:
         found = sorted((self.root / "boot").glob(pattern))
         if not found:
             raise CloudError(
-                f"{self.root} has no boot/{pattern}. Remove this image, then run up again: "
+                f"{self.root}: no file boot/{pattern}. Remove the image and start the cloud again: "
                 f"sudo rm -r {shlex.quote(str(self.root))}"
             )
         return found[-1]

@@ -52,7 +52,7 @@ def test_a_checkpoint_resumes_on_any_mesh(seen: dict[str, dict[str, list[float]]
 
 def test_fsdp_that_does_not_divide_the_devices_is_refused():
     cfg = build({"batch": 8, "compute": {"fsdp": 3}})
-    with pytest.raises(ConfigError, match=r"fsdp: must divide the number of devices \(1\), not 3"):
+    with pytest.raises(ConfigError, match=r"fsdp: 3 does not divide the number of devices \(1\)"):
         mesh.make(cfg, jax.devices()[:1])
 
 

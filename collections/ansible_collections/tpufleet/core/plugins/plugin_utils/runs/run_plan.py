@@ -125,7 +125,9 @@ def place(
         )
         run = check_name(name if len(together) == 1 and not sweep else f"{name}-{behind}")
         if sweep and any(each.run == run for each in found.values()):
-            raise RunError(f"two runs of the sweep {sweep[0]} would be named {run}: name them")
+            raise RunError(
+                f"{sweep[0]}: two trials would be the run {run}. Give each trial a name of its own"
+            )
         on = members[0].tpu if members[0].chip >= 0 else whole
         found |= _slices(run, on, members, trial)
     return found
