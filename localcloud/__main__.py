@@ -1,4 +1,4 @@
-"""Run the local cloud's command line."""
+"""Entry point of ``python -m localcloud``."""
 
 import sys
 

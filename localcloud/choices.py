@@ -1,4 +1,4 @@
-"""Choose a cloud's settings: the options of ``up``, else what the cloud already has."""
+"""Choice of a cloud's settings: from the options of ``up``, else the cloud's existing settings."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from localcloud.settings import Settings
 
 @dataclass(frozen=True)
 class Options:
-    """The options of ``up``; None keeps the cloud's value, or a new cloud's default."""
+    """The options of ``up``; None means the cloud's existing value, or the default if it is new."""
 
     port: int | None = None
     subnet: IPv4Network | None = None
@@ -24,7 +24,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Choices:
-    """The machines' kind, Debian release (empty: the default) and ``/mnt/shared``."""
+    """The machines' kind, Debian release (empty: the default) and type of ``/mnt/shared``."""
 
     kind: str
     suite: str
@@ -32,9 +32,10 @@ class Choices:
 
 
 def choose(place: Place, before: Settings | None, options: Options, *, in_use: bool) -> Choices:
-    """Choose kind, release and ``/mnt/shared`` of the machines; a cloud ``in_use`` keeps its own.
+    """Return the machines' kind, Debian release and type of ``/mnt/shared``.
 
-    Raises CloudError if ``options`` contradict them or each other.
+    ``before`` are the cloud's existing settings. Raises CloudError if ``options`` contradict each
+    other, or differ from ``before`` while the cloud is in use (running or with machines).
     """
     if before and in_use:
         _keep(place, before, options, ("machines", "suite", "mnt_shared"))
@@ -54,7 +55,11 @@ def choose(place: Place, before: Settings | None, options: Options, *, in_use: b
 def choose_subnet(
     place: Place, before: Settings | None, options: Options, *, has_machines: bool
 ) -> IPv4Network | None:
-    """Choose the subnet; None is any free one. Existing machines keep their addresses."""
+    """Return the subnet to use, or None for any free subnet.
+
+    Raises CloudError if another subnet is requested while the cloud has machines, because machines
+    keep their addresses.
+    """
     if before is None:
         return options.subnet
     if has_machines:
@@ -63,7 +68,7 @@ def choose_subnet(
 
 
 def keep_address(place: Place, before: Settings, options: Options) -> None:
-    """Raise CloudError if ``options`` ask a running cloud for another port or subnet."""
+    """Raise CloudError if ``options`` request another port or subnet than the running cloud has."""
     _keep(place, before, options, ("port", "subnet"))
 
 
@@ -73,7 +78,7 @@ def _keep(place: Place, before: Settings, options: Options, names: Iterable[str]
     for name in names:
         if name in wanted and wanted[name] != str(held[name]):
             kept = {each: held[each] for each in ("suite", "machines", "mnt_shared")}
-            if "machines" in wanted:  # another kind has its own default
+            if "machines" in wanted:  # each kind has its own default of mnt_shared
                 del kept["mnt_shared"]
             raise CloudError(
                 f"local cloud {place.name!r} already has {_option(name)} {held[name]} "

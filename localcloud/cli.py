@@ -17,12 +17,12 @@ from localcloud.place import NAME, Place, clouds_directory
 
 
 def say(line: str) -> None:
-    """Print one line and flush it, so that a pipe gets it at once."""
+    """Print one line and flush it, so that a reader of a pipe gets it immediately."""
     print(line, flush=True)
 
 
 def up(place: Place, options: argparse.Namespace) -> None:
-    """Start the cloud, or keep it running."""
+    """Start the cloud, unless it is already running."""
     chosen = cloud.up(
         place,
         port=options.port,
@@ -38,7 +38,7 @@ def up(place: Place, options: argparse.Namespace) -> None:
 
 
 def down(place: Place, options: argparse.Namespace) -> None:
-    """Remove the cloud with all its machines; list them and ask first."""
+    """Remove the cloud with all its machines, after listing them and asking for confirmation."""
     if not place.directory.exists():
         cloud.down(place, say=lambda _line: None)
         say(f"local cloud {place.name!r} does not exist: nothing to do")
@@ -99,7 +99,7 @@ def status(place: Place, options: argparse.Namespace) -> None:
 
 
 def preempt(place: Place, options: argparse.Namespace) -> None:
-    """Preempt a TPU: its machines are deleted and its state becomes PREEMPTED."""
+    """Preempt a TPU: delete its machines and set its state to PREEMPTED."""
     body = {"warningSeconds": options.warning}
     client.ask(place, "POST", f"{faults_cli.node_path(options)}:preempt", body)
     if options.warning:
@@ -109,7 +109,7 @@ def preempt(place: Place, options: argparse.Namespace) -> None:
 
 
 def fault(place: Place, options: argparse.Namespace) -> None:
-    """Inject faults: API errors, no capacity, quota, worker failures, health, maintenance."""
+    """Inject faults: API errors, no capacity, quota, worker failures, bad health, maintenance."""
     for line in faults_cli.run(place, options):
         say(line)
 
@@ -147,7 +147,7 @@ VERBS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the command-line parser with all verbs."""
     top = argparse.ArgumentParser(
         prog="python -m localcloud",
         description="A Cloud TPU API on loopback, backed by real Linux machines on this computer. "
@@ -203,9 +203,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; print an error on one line and return 1."""
+    """Run the verb and return the exit code: 0, or 1 after printing an error on one line."""
     options = parser().parse_args(arguments)
-    # sudo may keep an ordinary user's PATH, which has no nft.
+    # nft is in /usr/sbin, which is missing if sudo keeps an ordinary user's PATH.
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     try:
         VERBS[options.verb](Place.of(options.name), options)

@@ -1,4 +1,4 @@
-"""HTTP client of a running cloud, with a token for its service account."""
+"""HTTP client for a running local cloud, authenticated as the cloud's service account."""
 
 import json
 from urllib.parse import urlsplit
@@ -17,9 +17,9 @@ TIMEOUT_S = 60
 
 
 def ask(place: Place, method: str, path: str, body: object = None) -> dict:
-    """Send one request to the cloud at ``place`` and return the answer's JSON object.
+    """Send one request to the cloud at ``place`` and return the JSON object in the response.
 
-    Raises CloudError with the API's message if it refuses, and if there is no answer.
+    Raises CloudError if the API returns an error (with the API's message) or does not respond.
     """
     endpoint = settings.read(place).endpoint
     try:
@@ -41,13 +41,13 @@ def ask(place: Place, method: str, path: str, body: object = None) -> dict:
 
 
 class _LoopbackRequest(Request):
-    """Transport that keeps a local cloud's token on this host.
+    """google-auth transport that refuses requests to other hosts.
 
-    google-auth would also send every new token to Google, to look up its allowed regions.
+    google-auth would otherwise send every new token to Google, to look up its allowed regions.
     """
 
     def __call__(self, url: str, *arguments: object, **options: object) -> object:
-        """Send the request, if it goes to this host."""
+        """Send a request to 127.0.0.1; raise TransportError for any other host."""
         if urlsplit(url).hostname != "127.0.0.1":
             raise TransportError(f"{url} is not on this host")
         return super().__call__(url, *arguments, **options)

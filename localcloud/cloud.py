@@ -1,4 +1,4 @@
-"""Bring a cloud up on this host, and remove it whole. Every step can be repeated."""
+"""Start, serve and remove a local cloud on this host; every step is idempotent."""
 
 import contextlib
 import fcntl
@@ -39,16 +39,17 @@ def up(
     suite: str | None = None,
     mnt_shared: str | None = None,
 ) -> Settings:
-    """Bring the cloud up, or keep it up. Raises CloudError.
+    """Start the cloud unless it is already running, and return its settings.
 
     ``machines`` is one of KINDS, ``suite`` one of image.SUITES, ``mnt_shared`` one of
-    settings.MNT_SHARED; each defaults to the cloud's last value.
+    settings.MNT_SHARED. Each defaults to the cloud's last value. Raises CloudError.
     """
     _check_root(place, "up")
     _check_tools()
     options = Options(port, subnet, machines, suite, mnt_shared)
     while True:
-        # Built before taking the host's lock: minutes in which other clouds need not wait.
+        # Build the image before taking the host's lock: it takes minutes, and other clouds need
+        # not wait for it.
         root = None if is_served(place) else _image(place, options, say)
         with _alone_on_host(say):
             if done := _up(place, options, root, say):
@@ -71,12 +72,15 @@ def _before(place: Place) -> Settings | None:
 
 
 def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings | None:
-    """Bring it up with machines made from ``root``; return None if that was removed meanwhile."""
+    """Start the cloud with machines created from the image ``root``.
+
+    Returns None if ``root`` has been removed since it was built.
+    """
     place.directory.mkdir(parents=True, exist_ok=True)
     place.directory.chmod(0o700)  # a machine's root may create setuid files below it
     place.machines.mkdir(exist_ok=True)
     place.shared.mkdir(exist_ok=True)
-    place.shared.chmod(0o1777)  # every machine's users write there, as in /tmp
+    place.shared.chmod(0o1777)  # writable for the users of all machines, like /tmp
     before, machines = _before(place), _choose(place, options)
     if is_served(place):
         found = settings.read(place)
@@ -110,7 +114,10 @@ def _up(place: Place, options: Options, root: Path | None, say: Say) -> Settings
 
 
 def down(place: Place, *, say: Say) -> None:
-    """Remove the cloud: server, machines, network, directory, also what a killed one left."""
+    """Remove the cloud: server, machines, network and directory.
+
+    Also removes what a killed server or an interrupted ``up`` has left behind.
+    """
     _check_root(place, "down")
     with _alone_on_host(say):
         _down(place, say)
@@ -135,15 +142,16 @@ def _down(place: Place, say: Say) -> None:
 
 
 def remove_images(*, say: Say) -> None:
-    """Remove the cached root file systems while no cloud comes up."""
+    """Remove the cached root file systems; no cloud on this host can start meanwhile."""
     with _alone_on_host(say):
         image.remove_all(say)
 
 
 def is_one(directory: Path) -> bool:
-    """Return whether a directory is a cloud's.
+    """Return whether a directory belongs to a local cloud.
 
-    ``machines`` is the first entry that ``up`` creates in it and the last that ``down`` removes.
+    A cloud's directory contains ``machines`` or is empty: ``machines`` is the first entry that
+    ``up`` creates and the last that ``down`` removes.
     """
     return directory.is_dir() and (
         (directory / "machines").is_dir() or not any(directory.iterdir())
@@ -151,7 +159,7 @@ def is_one(directory: Path) -> bool:
 
 
 def is_served(place: Place) -> bool:
-    """Return whether a server runs: it holds the cloud's lock."""
+    """Return whether the cloud's server is running, that is, holds the cloud's lock."""
     if not place.lock.exists():
         return False
     with place.lock.open() as handle:
@@ -163,14 +171,14 @@ def is_served(place: Place) -> bool:
 
 
 def machines_of(place: Place) -> Machines:
-    """Return the machines of a cloud that is, or was, up."""
+    """Return the cloud's machines; raise CloudError if the cloud was never started."""
     chosen = settings.read(place)
     net = network.Network(place, IPv4Network(chosen.subnet))
     return KINDS[chosen.machines].machines(place, net, Path(chosen.image), chosen.mnt_shared)
 
 
 def serve(place: Place) -> None:
-    """Serve the cloud's API until SIGTERM; machines keep running for the next server."""
+    """Serve the cloud's API until SIGTERM; the machines keep running afterwards."""
     chosen = settings.read(place)
     net = network.Network(place, IPv4Network(chosen.subnet))
     server = create_server(
@@ -189,7 +197,10 @@ def serve(place: Place) -> None:
 
 @contextlib.contextmanager
 def _alone_on_host(say: Say) -> Iterator[None]:
-    """Bring one cloud up or down at a time: they share ports, subnets, limits and images."""
+    """Hold the host's lock, so that only one cloud starts or stops at a time.
+
+    Clouds share the host's ports, subnets, kernel limits and images.
+    """
     with _HOST_LOCK.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,7 +240,7 @@ def _start_server(place: Place) -> None:
         )
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline:
-        # Before the file exists, service-account.json may have an earlier server's port.
+        # Until the endpoint file exists, service-account.json may have a previous server's port.
         with contextlib.suppress(CloudError):
             if place.endpoint.exists():
                 client.ask(place, "GET", "/_localcloud/status")

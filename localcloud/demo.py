@@ -1,6 +1,6 @@
-"""``make demo``: from nothing to a trained model on this computer.
+"""``make demo``: create a local cloud and a TPU, set up its workers and train a small model.
 
-It runs and prints the commands that a user would type, and shows the run's progress.
+The demo runs and prints the same commands that a user would type, and shows the run's progress.
 """
 
 import json
@@ -21,17 +21,17 @@ from localcloud.place import DEFAULT_NAME, PROJECT_ROOT, Place
 TPU = "demo"
 CONFIG = "train/configs/shakespeare.yml"
 RUN = "shakespeare"
-QUIET_S = 5.0  # after this long without output, print what is being waited for
+QUIET_S = 5.0  # interval for printing what a silent command is waiting for
 RUN_DIRECTORY = f"/var/lib/tpufleet/runs/{RUN}"
 
 
 class DemoError(Exception):
-    """A step failed; the text says which and how to continue."""
+    """Error: a step of the demo failed; the message says what failed."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The run's progress, from the leader's heartbeat."""
+    """The run's progress, from the heartbeat of worker 0."""
 
     step: int
     steps: int
@@ -41,13 +41,13 @@ class Progress:
 
 @dataclass
 class Waiting:
-    """What a command is waiting for; its output changes this."""
+    """What a running command is waiting for, updated from the command's output."""
 
     what: str
 
 
 def main() -> int:
-    """Run every step; print an error on one line and return 1."""
+    """Run all steps and return the exit code: 0, or 1 after printing an error on one line."""
     began = time.monotonic()
     try:
         place = Place.of(os.environ.get("TPUFLEET_LOCALCLOUD") or DEFAULT_NAME)
@@ -70,12 +70,12 @@ def main() -> int:
 
 
 def step(number: int, what: str) -> None:
-    """Print the title of a step."""
+    """Print a step's title."""
     print(f"\n[{number}/4] {what}", flush=True)
 
 
 def as_root() -> list[str]:
-    """Return the prefix of a command that needs root."""
+    """Return the sudo prefix for a command that needs root; empty if this process is root."""
     if os.geteuid() == 0:
         return []
     return ["sudo", "--preserve-env=TPUFLEET_LOCALCLOUD_DIR", "env", f"PYTHONPATH={PROJECT_ROOT}"]
@@ -91,7 +91,7 @@ def playbook(name: str, *arguments: str) -> None:
 
 
 def stream(title: str, command: Sequence[str]) -> None:
-    """Print ``title``, run a command and print its output."""
+    """Print ``title``, run a command and print its output; raise DemoError if it fails."""
     print(f"  $ {title}", flush=True)
     now = Waiting("python to start")
     for line in output_lines(command, now):
@@ -102,9 +102,9 @@ def stream(title: str, command: Sequence[str]) -> None:
 
 
 def output_lines(command: Sequence[str], now: Waiting) -> Iterator[str]:
-    """Yield a command's output lines; while it is silent, print what it waits for and how long.
+    """Run a command and yield its output lines; yield ``exit code N`` at the end if it fails.
 
-    If it fails, the last line is ``exit code N``.
+    While the command is silent, prints ``now.what`` and the time since the last line.
     """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "ANSIBLE_FORCE_COLOR": "0"}
     process = subprocess.Popen(
@@ -146,7 +146,10 @@ def output_lines(command: Sequence[str], now: Waiting) -> Iterator[str]:
 
 
 def find_workers() -> tuple[list[str], dict[str, str]]:
-    """Return the ssh command to the leader and every worker's address, from the inventory."""
+    """Return the ssh command for worker 0, and all workers' addresses by name.
+
+    Both come from the inventory.
+    """
     listing = subprocess.run(
         ["ansible-inventory", "-i", "inventory/local", "--list"],
         cwd=PROJECT_ROOT,
@@ -170,7 +173,7 @@ def find_workers() -> tuple[list[str], dict[str, str]]:
 
 
 def follow(place: Place, ssh: Sequence[str]) -> None:
-    """Print the run's progress until it ends. Raises DemoError if it did not succeed."""
+    """Print the run's progress until the run ends; raise DemoError if it did not succeed."""
     poll = (
         f"cd {RUN_DIRECTORY} && while :; do "
         "cat heartbeat.json 2>/dev/null; echo; "
@@ -198,7 +201,7 @@ def follow(place: Place, ssh: Sequence[str]) -> None:
 
 
 def parse_heartbeat(line: str) -> Progress | None:
-    """Parse a heartbeat; return None for any other line."""
+    """Parse a line with a heartbeat's JSON; return None for any other line."""
     try:
         beat = json.loads(line)
         return Progress(beat["step"], beat["steps"], beat["loss"], beat["tokens_per_second"])
@@ -207,7 +210,7 @@ def parse_heartbeat(line: str) -> Progress | None:
 
 
 def remote(ssh: Sequence[str], command: str) -> str:
-    """Run a command on the leader and return its output."""
+    """Run a command on worker 0 and return its output; raise DemoError if it fails."""
     done = subprocess.run([*ssh, command], capture_output=True, text=True, check=False)
     if done.returncode:
         raise DemoError(f"{command} on the leader: {done.stderr.strip()}")
@@ -215,7 +218,7 @@ def remote(ssh: Sequence[str], command: str) -> str:
 
 
 def summary(place: Place, ssh: Sequence[str], workers: dict[str, str], took_s: float) -> None:
-    """Print the result of the run."""
+    """Print the run's results and the next commands to try."""
     metrics = [
         json.loads(line)
         for line in remote(ssh, f"sudo cat {RUN_DIRECTORY}/metrics.jsonl").splitlines()

@@ -1,5 +1,5 @@
-"""The error that the local cloud shows to users."""
+"""The exception for errors that the local cloud shows to users."""
 
 
 class CloudError(Exception):
-    """A failure that the user can fix; the text says what happened and how to fix it."""
+    """Error that the user can fix; the message says what happened and how to fix it."""

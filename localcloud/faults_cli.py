@@ -15,7 +15,7 @@ HEALTHS = ("HEALTHY", "TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Add one subparser per fault to the parser of the verb."""
+    """Add one subparser per fault to the parser of the verb ``fault``."""
     kinds = parser.add_subparsers(dest="fault", required=True, metavar="FAULT")
 
     def kind(name: str, text: str, *, is_limited: bool = False) -> argparse.ArgumentParser:
@@ -99,13 +99,13 @@ def _describe_worker(parser: argparse.ArgumentParser) -> None:
 
 
 def node_path(options: argparse.Namespace) -> str:
-    """Return the API path of the TPU in ``options``."""
+    """Return the local cloud's API path for the TPU named in ``options``."""
     where = f"locations/{options.zone}/" if options.zone else ""
     return f"/_localcloud/{where}nodes/{options.tpu}"
 
 
 def run(place: Place, options: argparse.Namespace) -> Iterator[str]:
-    """Inject the fault; yield the lines to print."""
+    """Inject, show or clear faults according to ``options``; yield the lines to print."""
     special: Mapping[str, Callable[[Place, argparse.Namespace], Iterator[str]]] = {
         "clear": _clear,
         "health": _health,
@@ -146,7 +146,7 @@ def _worker_faults(place: Place) -> list[str]:
     return [f"{it['worker']} in {it['zone']}: {', '.join(it['faults'])}" for it in workers]
 
 
-# The API method and the machine's fault of each action.
+# For each action: the API method to call, and the fault to pass to it.
 _WORKER_ACTIONS = {
     "hang": ("inject", "hang"),
     "resume": ("clear", "hang"),

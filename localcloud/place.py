@@ -18,14 +18,14 @@ _NEEDS_ROOT = ("up", "down", "clean", "bucket")
 
 @dataclass(frozen=True)
 class Place:
-    """One local cloud's directory, from which everything that the cloud owns can be found."""
+    """One local cloud's directory; all names of the cloud's host resources are derived from it."""
 
     name: str
     directory: Path
 
     @classmethod
     def of(cls, name: str) -> "Place":
-        """Return the place of the cloud ``name`` in ``TPUFLEET_LOCALCLOUD_DIR``."""
+        """Return the place of the cloud ``name``, below ``TPUFLEET_LOCALCLOUD_DIR``."""
         if not NAME.fullmatch(name):
             raise CloudError(
                 f"--name: a cloud's name is 1 to 32 lower-case letters, digits and dashes "
@@ -34,10 +34,11 @@ class Place:
         return cls(name, clouds_directory() / name)
 
     def command(self, *words: str) -> str:
-        """Return the shell command that runs the verb ``words`` on this cloud.
+        """Return the shell command that runs a verb of ``python -m localcloud`` on this cloud.
 
-        It includes the cloud's name and directory where they are not the default, and ``sudo``
-        if the verb needs root and the user is not root.
+        ``words`` are the verb and its arguments. The command includes the cloud's name and
+        directory unless they are the defaults, and ``sudo`` if the verb needs root and the user is
+        not root.
         """
         command = [".venv/bin/python", "-m", "localcloud"]
         if self.name != DEFAULT_NAME:
@@ -50,7 +51,10 @@ class Place:
         return " ".join([*command, shlex.join(words)])
 
     def playbook(self, *words: str) -> str:
-        """Return the command line that runs a playbook (the first word) on this cloud."""
+        """Return the shell command that runs a playbook on this cloud.
+
+        ``words`` are the playbook and its arguments.
+        """
         environment = self._environment()
         if self.name != DEFAULT_NAME:
             environment.append(f"TPUFLEET_LOCALCLOUD={self.name}")
@@ -67,27 +71,27 @@ class Place:
 
     @property
     def tag(self) -> str:
-        """Eight hex digits in the names of this cloud's bridge, tables and units on the host."""
+        """Eight hex digits that make the names of this cloud's host resources unique."""
         return hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]
 
     @property
     def bridge(self) -> str:
-        """The network device's name; Linux allows 15 characters."""
+        """The name of the network bridge; Linux allows at most 15 characters."""
         return f"tpf{self.tag}"
 
     @property
     def nft_table(self) -> str:
-        """The firewall table's name."""
+        """The name of the nftables table with the network's NAT and firewall rules."""
         return f"tpufleet_{self.tag}"
 
     @property
     def nft_outside_table(self) -> str:
-        """The name of the NAT table for machines' external addresses."""
+        """The name of the nftables table that maps external addresses to machines."""
         return f"{self.nft_table}_outside"
 
     @property
     def nft_metadata_table(self) -> str:
-        """The name of the NAT table for the metadata server."""
+        """The name of the nftables table that redirects requests to the metadata server."""
         return f"{self.nft_table}_metadata"
 
     @property
@@ -102,47 +106,47 @@ class Place:
 
     @property
     def endpoint(self) -> Path:
-        """A text file with the API's address; exists while the cloud is up."""
+        """The text file with the API's address; it exists while the cloud is up."""
         return self.directory / "endpoint"
 
     @property
     def hosts(self) -> Path:
-        """The name server's table of machines, in the format of ``/etc/hosts``."""
+        """The hosts file of the name server, with the machines' names and addresses."""
         return self.directory / "hosts"
 
     @property
     def machines(self) -> Path:
-        """One directory per machine."""
+        """The directory that contains one directory per machine."""
         return self.directory / "machines"
 
     @property
     def shared(self) -> Path:
-        """The machines' ``/mnt/shared``, unless each has its own."""
+        """The directory mounted as ``/mnt/shared`` in all machines, if they share it."""
         return self.directory / "shared"
 
     @property
     def disks(self) -> Path:
-        """The data disks' files, one directory per zone."""
+        """The directory of the data disks' files, with one subdirectory per zone."""
         return self.directory / "disks"
 
     @property
     def bucket(self) -> Path:
-        """The buckets' objects, one directory per bucket."""
+        """The directory of the buckets' objects, with one subdirectory per bucket."""
         return self.directory / "bucket"
 
     @property
     def bucket_endpoint(self) -> Path:
-        """A text file with the address of the cloud's bucket; exists if it has one."""
+        """The text file with the address of the cloud's bucket; missing if there is no bucket."""
         return self.directory / "bucket-endpoint"
 
     @property
     def bucket_log(self) -> Path:
-        """The log of the bucket's processes."""
+        """The log file of the bucket's processes."""
         return self.directory / "bucket.log"
 
     @property
     def log(self) -> Path:
-        """The server's log."""
+        """The server's log file."""
         return self.directory / "server.log"
 
     @property
@@ -152,10 +156,10 @@ class Place:
 
 
 def clouds_directory() -> Path:
-    """Return the directory of all local clouds of this checkout and their images."""
+    """Return the directory that contains all local clouds of this checkout and their images."""
     return Path(os.environ.get("TPUFLEET_LOCALCLOUD_DIR") or _DEFAULT_CLOUDS).resolve()
 
 
 def images_directory() -> Path:
-    """Return the directory of cached root file systems."""
+    """Return the directory that contains the cached root file systems."""
     return clouds_directory() / "images"

@@ -1,4 +1,4 @@
-"""A cloud's settings, kept in its ``cloud.json`` so that a restart uses the same."""
+"""A cloud's settings, stored in ``cloud.json`` so that they stay the same after a restart."""
 
 import json
 import os
@@ -13,7 +13,7 @@ MNT_SHARED = ("shared", "local")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one cloud."""
+    """The settings of one local cloud."""
 
     name: str
     port: int
@@ -21,17 +21,17 @@ class Settings:
     image: str
     project: str = PROJECT
     machines: str = "nspawn"  # one of machines.kinds.KINDS
-    suite: str = ""  # Debian release; empty: the host's default
-    mnt_shared: str = "shared"  # one of MNT_SHARED: one directory for all machines, or one each
+    suite: str = ""  # release of the machines; empty: the default for this host
+    mnt_shared: str = "shared"  # one of MNT_SHARED: shared by all machines, or local to each
 
     @property
     def endpoint(self) -> str:
-        """The API's address."""
+        """The API's base URL."""
         return f"http://127.0.0.1:{self.port}"
 
 
 def read(place: Place) -> Settings:
-    """Read the settings; raise CloudError if the cloud was never up."""
+    """Return the cloud's settings; raise CloudError if the cloud was never started."""
     try:
         return Settings(**json.loads(place.settings.read_text()))
     except FileNotFoundError:
@@ -48,7 +48,10 @@ def write(place: Place, settings: Settings) -> None:
 
 
 def hand_over(place: Place) -> None:
-    """Make the user behind sudo the owner of the client files; root keeps the machines."""
+    """Make the user who called sudo the owner of the files that clients need.
+
+    The machines' files still belong to root.
+    """
     if not (uid := os.environ.get("SUDO_UID")):
         return
     owner = int(uid), int(os.environ["SUDO_GID"])

@@ -1,4 +1,4 @@
-"""The command line: ``python -m train run|eval|sample|bench|prepare|plot|export``."""
+"""Command line of the trainer: ``python -m train run|eval|sample|bench|prepare|plot|export``."""
 
 import argparse
 import gc
@@ -18,12 +18,13 @@ from train.corpus_cache import prepared
 from train.data import Corpus
 from train.texts import CorpusError
 
-# Verbs import JAX late, so that a mistake in the config costs a second and touches no device.
+# Subcommands import JAX only after the config is checked, so that an invalid config fails within a
+# second and initializes no device.
 
 
 @dataclass(frozen=True)
 class Job:
-    """Input of a verb."""
+    """Input of a subcommand: its arguments, the config and the run contract."""
 
     args: argparse.Namespace
     cfg: Config
@@ -31,7 +32,7 @@ class Job:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one verb and return an exit code of the run contract."""
+    """Run a subcommand and return an exit code of the run contract."""
     parser = _parser()
     args, more = parser.parse_known_args(arguments)
     if unknown := [word for word in more if word.startswith("-") or args.verb == "plot"]:
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _how_to_fix(args: argparse.Namespace) -> str:
-    """Return the command to run after fixing the config; on a fleet, the controller shows it."""
+    """Return a hint on how to fix the config; empty on a fleet, where the controller shows one."""
     if "TPUFLEET_RUN" in os.environ or args.verb == "plot":
         return ""
     return f"; fix it there or by key=value: python -m train {args.verb} {args.config} key=value"
@@ -190,7 +191,7 @@ def _run(job: Job) -> int:
     except Exception:
         traceback.print_exc()
         heartbeat.write("failed")
-        # If a peer is gone, a normal exit would wait for it in a barrier.
+        # A normal exit would wait for the other processes in JAX's shutdown barrier, dead ones too.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(contract.CRASHED)
@@ -198,9 +199,9 @@ def _run(job: Job) -> int:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection during imports, and exempt the imported objects from it.
+    """Disable garbage collection inside the ``with`` block, and freeze the objects created there.
 
-    This saves a tenth of the processor time of the imports, in each process of a restart.
+    Around imports, this saves a tenth of their CPU time in each process at each start.
     """
     gc.disable()
     try:

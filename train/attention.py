@@ -1,9 +1,10 @@
 """Causal attention, with one implementation per kind of device.
 
-Names end in their dimensions, as in model.py. Each implementation maps queries (b, q, h, e) and
-keys and values (b, k, g, e), with k = q positions, to (b, q, h, e). A position attends to itself
-and to earlier ones; scores are scaled by 1/sqrt(e) (Vaswani et al. 2017, arXiv:1706.03762, section
-3.2.1). The softmax is computed in float32 for every input type.
+Names of arrays end in their dimensions, as in model.py; q stands for positions of queries, k for
+positions of keys and values. Each implementation maps queries (b, q, h, e) and keys and values
+(b, k, g, e), with q = k, to (b, q, h, e). A position attends to itself and to earlier positions;
+scores are scaled by 1/sqrt(e) (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1). The softmax
+is computed in float32 for every input type.
 """
 
 import jax
@@ -15,18 +16,18 @@ BLOCK = 64
 """Queries per block. Measured at 128 positions: 32 and 64 are equally fast, 16 and 128 slower."""
 
 LANES = 128
-"""A TPU's vector lanes."""
+"""Lanes of a TPU's vector registers; the splash kernel needs dimensions in multiples of it."""
 
 MAX_BLOCKS = 8
-"""Each block is compiled separately; with eight, 7/16 of the scores are never computed."""
+"""More blocks skip more masked scores but compile longer; 8 blocks skip 7/16 of all scores."""
 
 
 def causal(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, kind: str) -> jax.Array:
-    """Attend with the implementation named ``kind``; ``auto`` selects the device's.
+    """Compute causal attention with the implementation ``kind``; ``auto`` selects the fastest.
 
-    Keys and values may have fewer heads: each of the g heads serves h / g consecutive query heads
-    (grouped-query attention: Ainslie et al. 2023, arXiv:2305.13245). Where the batch is sharded,
-    each device attends in its own shard.
+    Keys and values may have fewer heads (g) than queries (h). Each of the g heads then serves h / g
+    consecutive query heads (grouped-query attention: Ainslie et al. 2023, arXiv:2305.13245). If the
+    batch is sharded, each device computes its own shard.
     """
     if kind == "auto":
         kind = fastest(q_bqhe)
@@ -47,7 +48,7 @@ def fastest(q_bqhe: jax.Array) -> str:
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError if cuDNN is configured but does not support device, dtype or heads."""
+    """Raise ConfigError if cuDNN is configured but does not support device, dtype or head width."""
     if cfg.compute.attention != "cudnn":
         return
     fits = cfg.compute.dtype == "bfloat16" and cudnn_supports(cfg.model.head_width)
@@ -65,17 +66,17 @@ def cudnn_supports(head_width: int) -> bool:
 
 
 def cudnn(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:
-    """Attend with cuDNN's fused kernel, on an NVIDIA GPU (Dao 2023, arXiv:2307.08691)."""
+    """Compute attention with cuDNN's fused kernel for NVIDIA GPUs (Dao 2023, arXiv:2307.08691)."""
     return jax.nn.dot_product_attention(
         q_bqhe, k_bkge, v_bkge, is_causal=True, implementation="cudnn"
     )
 
 
 def splash(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:
-    """Attend with JAX's splash kernel, on a TPU; on other devices it is interpreted, for tests.
+    """Compute attention with JAX's splash kernel for TPUs; for tests, other devices interpret it.
 
-    The kernel needs positions and head widths in multiples of its lanes, so both are padded with
-    zeros. No query attends to padded positions, and padded widths add zero to each product.
+    The kernel needs multiples of LANES as sequence length and head width, so both are padded with
+    zeros. The causal mask excludes padded positions, and padded widths add zero to each product.
     """
     # Imported here because it takes seconds and only TPUs need it.
     from jax.experimental.pallas.ops.tpu import splash_attention
@@ -103,13 +104,13 @@ def splash(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array
 
 
 def plain(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:
-    """Attend with all scores at once, later positions masked."""
+    """Compute attention with all scores at once, and mask later positions."""
     q_bhqe, k_bhke, v_bhke = _by_head(q_bqhe, k_bkge, v_bkge)
     return _attend(q_bhqe, k_bhke, v_bhke, 0).swapaxes(1, 2)
 
 
 def blocks(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array:
-    """Attend block by block of queries, without the keys after the end of a block."""
+    """Compute attention for one block of queries at a time, without the keys after that block."""
     q_bhqe, k_bhke, v_bhke = _by_head(q_bqhe, k_bkge, v_bkge)
     t = q_bhqe.shape[2]
     size = max(BLOCK, -(-t // MAX_BLOCKS))
@@ -121,14 +122,14 @@ def blocks(q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array) -> jax.Array
 
 
 def _by_head(*arrays: jax.Array) -> list[jax.Array]:
-    """Move heads before positions, and repeat keys and values for each query head."""
+    """Move the head axis before positions, and repeat key and value heads to match query heads."""
     h = arrays[0].shape[2]
     repeated = (a if a.shape[2] == h else jnp.repeat(a, h // a.shape[2], axis=2) for a in arrays)
     return [a.swapaxes(1, 2) for a in repeated]
 
 
 def _attend(q_bhqe: jax.Array, k_bhke: jax.Array, v_bhke: jax.Array, first: int) -> jax.Array:
-    """Attend from queries at positions ``first`` and later to keys at position 0 and later."""
+    """Compute attention of queries from position ``first`` on to keys from position 0 on."""
     dtype, scale = q_bhqe.dtype, q_bhqe.shape[3] ** -0.5
     scores_bhqk = jnp.einsum(
         "bhqe,bhke->bhqk", q_bhqe * scale, k_bhke, preferred_element_type=jnp.float32
@@ -139,7 +140,7 @@ def _attend(q_bhqe: jax.Array, k_bhke: jax.Array, v_bhke: jax.Array, first: int)
     max_bhq1 = jax.lax.stop_gradient(jnp.max(scores_bhqk, axis=-1, keepdims=True))
     weights_bhqk = jnp.exp(scores_bhqk - max_bhq1)
     sums_bhq1 = jnp.sum(weights_bhqk, axis=-1, keepdims=True)
-    # Divide last: there are e numbers per query instead of k.
+    # Divide after the product with the values: it has e numbers per query, the weights have k.
     y_bhqe = jnp.einsum(
         "bhqk,bhke->bhqe", weights_bhqk.astype(dtype), v_bhke, preferred_element_type=jnp.float32
     )

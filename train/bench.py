@@ -24,16 +24,16 @@ PEAK_FLOPS = {
     "TPU v5p": 459e12,
     "TPU v6 lite": 918e12,
 }
-"""Published peak bfloat16 FLOP/s per JAX device, by prefix of its kind. Sources: NVIDIA's data
-sheets (SXM, dense) and Google Cloud's TPU pages (a v2 or v3 chip is two devices)."""
+"""Published peak bfloat16 FLOP/s per JAX device, by prefix of its ``device_kind``. Sources:
+NVIDIA's data sheets (SXM, dense) and Google Cloud's TPU pages (a v2 or v3 chip has two devices)."""
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Measurement over ``steps`` training steps.
+    """Result of measuring ``steps`` training steps.
 
-    ``mfu`` is the fraction of the published peak (PaLM's definition), None for a device without
-    one. ``peak_bytes`` is of the fullest device, None if the device does not report memory.
+    ``mfu`` is the model FLOPs utilization as PaLM defines it, None for a device without a published
+    peak. ``peak_bytes`` is the peak memory of the fullest device, None if devices do not report it.
     """
 
     devices: str
@@ -56,7 +56,7 @@ class BenchResult:
 
 
 def measure(cfg: Config, steps: int) -> BenchResult:
-    """Train on random tokens: two calls to warm up, then at least ``steps`` measured steps.
+    """Measure at least ``steps`` training steps on random tokens, after two warm-up calls.
 
     Raises ConfigError if the batch does not divide evenly over the devices.
     """
@@ -89,11 +89,11 @@ def measure(cfg: Config, steps: int) -> BenchResult:
 
 
 def flops_per_token(cfg: ModelConfig) -> float:
-    """Return the FLOPs to train on one token, as defined for MFU by the PaLM paper.
+    """Return the FLOPs to train on one token, as the PaLM paper defines them for MFU.
 
-    Six per parameter of each matrix, including the output layer, plus 12 · layers · heads · head
-    width · context for attention (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). Padding of
-    the vocabulary and rematerialization do not count.
+    These are 6 per parameter of each matrix, including the output layer, plus 12 · layers · heads ·
+    head width · context for attention (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
+    Padding of the vocabulary and rematerialization do not count.
     """
     shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
     matrices = sum(a.size for name, a in shapes.items() if name.startswith("l_") and a.ndim == 3)

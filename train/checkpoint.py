@@ -1,9 +1,9 @@
-"""Checkpoints, saved with Orbax to a directory that all processes share, local or gs://.
+"""Checkpoints, saved with Orbax to a directory or gs:// prefix that all processes share.
 
-A checkpoint of step s is the state after s updates: ``<s>/`` with Orbax's files and, written last,
-``manifest.json``. The manifest identifies the run (model shape, corpus fingerprint) and lists the
-length of each file, so that damage is found before loading: for a truncated file, Orbax would
-raise in one process and leave the others waiting.
+The checkpoint of step s holds the state after s updates. It is a directory ``<s>/`` with Orbax's
+files and ``manifest.json``, which is written last. The manifest identifies the run (model, corpus
+fingerprint, optimizer) and lists the length of each file, so that damage is found before loading:
+Orbax would raise for a truncated file in one process only and leave the others waiting.
 """
 
 import json
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 CHECKSUM_BYTES = 1 << 20
-"""Files up to this size, which describe the others, are also checked by CRC-32."""
+"""Files up to this size, such as Orbax's metadata, are also checked by CRC-32."""
 
 BATCH_FILES = 64
-"""How many of those are read at once, and held in memory."""
+"""Number of files that are read at once, and held in memory, to compute their CRC-32."""
 
 DAMAGED = f"{MANIFEST} is damaged"
 UNFINISHED = "its save was cut short"
@@ -41,9 +41,9 @@ NONE, ALL_DAMAGED = -1, -2
 
 @dataclass(frozen=True)
 class Manifest:
-    """Identity of a checkpoint (``of``), and length in bytes and CRC-32 of each file by name.
+    """Content of manifest.json: the run's identity (``of``), and length and CRC-32 of each file.
 
-    Files above CHECKSUM_BYTES have None as CRC-32.
+    ``files`` maps names to (bytes, CRC-32); the CRC-32 is None for files above CHECKSUM_BYTES.
     """
 
     of: dict[str, Any]
@@ -51,7 +51,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: str) -> "Manifest":
-        """Parse manifest.json. Raises ValueError for an invalid one."""
+        """Parse the text of manifest.json; raises ValueError if it is invalid."""
         try:
             found = json.loads(text)
         except RecursionError:
@@ -67,7 +67,7 @@ def _is_object(value: object) -> bool:
 
 
 def _size_and_crc(name: str, entry: object) -> tuple[int, int | None]:
-    """Validate a file's entry of the manifest. Raises ValueError."""
+    """Return the bytes and CRC-32 of a manifest entry; raises ValueError if it is invalid."""
     inside = not name.startswith("/") and ".." not in name.split("/")
     match entry:
         case [int(size), int() | None as crc] if inside and size >= 0:
@@ -76,7 +76,7 @@ def _size_and_crc(name: str, entry: object) -> tuple[int, int | None]:
 
 
 class Checkpoints:
-    """The checkpoints of one run. All processes must call each method."""
+    """Checkpoints of one run. Methods are collective: all processes must make the same calls."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Checkpoints:
     ) -> None:
         """Find the newest intact checkpoint, the same one in all processes.
 
-        With ``clean_up``, damaged checkpoints are set aside and remains of killed saves removed. A
-        reader must not do that, because a save may be in progress. Raises ConfigError if all
-        checkpoints are damaged, or if the processes see different ones.
+        ``clean_up`` renames damaged and unfinished checkpoints and removes what killed saves left.
+        Only the run itself may set it: another program could destroy a save in progress. Raises
+        ConfigError if all checkpoints are damaged, or if processes find different ones.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
@@ -108,14 +108,16 @@ class Checkpoints:
             + self.directory,
         )
         self.latest: int | None = None if step == NONE else step
-        """The newest step that is saved or being saved."""
+        """Step of the newest checkpoint, saved or being saved, or the step given to ``select``."""
         self._saving: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, "checkpoint")
 
     def save(self, step: int, state: State, wait: bool = False) -> None:
-        """Save, in the background unless ``wait``; skip a step that is saved already.
+        """Save the state in the background, unless ``step`` is saved already.
 
-        The state may be donated as soon as this returns. Raises the error of the previous save.
+        With ``wait``, return only when the save is complete. The state may be donated as soon as
+        this returns. If a save fails in the background, the next ``save``, ``wait`` or ``close``
+        raises its error.
         """
         if step != self.latest:
             self.wait()
@@ -132,23 +134,23 @@ class Checkpoints:
             self._saving.result()
 
     def select(self, step: int) -> None:
-        """Use this step instead of the newest; raises ConfigError if it is missing or damaged."""
+        """Set ``latest`` to ``step``; raises ConfigError if it has no intact checkpoint."""
         if self._fault(step):
             steps = ", ".join(map(str, sorted(_steps(self._names()))))
             raise ConfigError(f"{self.directory}: no intact checkpoint of step {step}; has {steps}")
         self.latest = step
 
     def restore(self, step: int, abstract: State) -> State:
-        """Load a step into the shapes and shardings of ``abstract``.
+        """Load the checkpoint of a step, with the shapes and shardings of ``abstract``.
 
-        The shardings may differ from those at the save. Raises ConfigError with the first
-        difference for a checkpoint of another model or corpus.
+        The shardings may differ from those of the saved state. If the checkpoint is of another
+        model, corpus or optimizer, raises ConfigError with the first difference.
         """
         try:
             found = Manifest.parse(self._manifest(step)).of
         except ValueError:
             raise ConfigError(f"{self.directory}/{step}: {DAMAGED}; choose another step") from None
-        # Options added by later releases had their default value when this was saved.
+        # The manifest lacks options that were added after the save; their defaults apply.
         found["model"] = asdict(ModelConfig()) | found.get("model", {})
         if difference := _difference(found, self._identity):
             raise ConfigError(
@@ -164,7 +166,7 @@ class Checkpoints:
         self._background.shutdown()
 
     def _newest_intact(self, clean_up: bool) -> int:
-        """Return the newest intact step, NONE or ALL_DAMAGED."""
+        """Return the step of the newest intact checkpoint, NONE or ALL_DAMAGED."""
         names = self._names()
         damaged, unfinished = any(name.endswith(".damaged") for name in names), 0
         if clean_up:
@@ -180,14 +182,14 @@ class Checkpoints:
             log.warning("%s/%d: %s: NOT USED", self.directory, step, fault)
             if clean_up:
                 self._set_aside(step, "unfinished" if fault == UNFINISHED else "damaged")
-        # A kill during the first save leaves one unfinished checkpoint; restarting loses nothing.
+        # A kill during the first save leaves one unfinished checkpoint; step 0 is the right start.
         return ALL_DAMAGED if damaged or unfinished > 1 else NONE
 
     def _manifest_if_any(self, step: int) -> str:
-        """Return this process's view of the manifest of process 0's newest intact step.
+        """Return the text of a step's manifest, UNFINISHED if it is missing, or "" for step NONE.
 
-        Comparing it shows whether all processes share the directory. Checking the files, too, would
-        multiply the load on the storage by the number of processes.
+        Comparing the texts shows whether all processes share the directory. Comparing all files
+        would multiply the load on the storage by the number of processes.
         """
         try:
             return "" if step == NONE else self._manifest(step)
@@ -195,7 +197,7 @@ class Checkpoints:
             return UNFINISHED
 
     def _fault(self, step: int) -> str:
-        """Compare a checkpoint with its manifest; return what is wrong, or an empty string."""
+        """Check a checkpoint against its manifest; return the first fault, or an empty string."""
         try:
             expected = Manifest.parse(self._manifest(step)).files
         except FileNotFoundError:
@@ -225,7 +227,7 @@ class Checkpoints:
         log.warning("%s/%d: set aside as %d.%s", self.directory, step, step, reason)
 
     def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
-        """Wait for the files of all processes; then process 0 writes the manifest and prunes."""
+        """Wait until all processes have written; process 0 then writes the manifest and prunes."""
         response.result()
         if jax.process_index() == 0:
             found = self._files(step)
@@ -235,12 +237,12 @@ class Checkpoints:
             final = f"{self._root}/{step}/{MANIFEST}"
             partial = final if self._bucket else f"{self._root}/{step}/.{MANIFEST}"
             self._fs.pipe_file(partial, manifest.encode())
-            if partial != final:  # objects of a bucket appear only when complete
+            if partial != final:  # a local file is visible before it is complete
                 self._fs.mv(partial, final)
             self._prune(step)
 
     def _prune(self, newest: int) -> None:
-        """Keep the newest checkpoint and the last ``keep`` permanent ones."""
+        """Remove checkpoints before ``newest``, except the last ``keep`` permanent ones."""
         steps = [step for step in _steps(self._names()) if step <= newest]
         kept = [step for step in sorted(steps) if step % self._cfg.every == 0]
         kept = kept if self._cfg.keep is None else kept[-self._cfg.keep :]
@@ -254,23 +256,23 @@ class Checkpoints:
         return self._fs.cat_file(f"{self._root}/{step}/{MANIFEST}").decode(errors="replace")
 
     def _crcs(self, step: int, names: Iterable[str]) -> dict[str, int]:
-        """Compute the CRC-32 of each file, reading many at once."""
+        """Return the CRC-32 of each file by name, reading BATCH_FILES files at once."""
         found = {}
         for batch in batched(names, BATCH_FILES):
             paths = [f"{self._root}/{step}/{name}" for name in batch]
-            contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # whole files
+            contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # None: whole files
             found |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
         return found
 
     def _files(self, step: int) -> dict[str, int]:
-        """Return a checkpoint's files and their lengths in bytes, without the manifest."""
+        """Return the length in bytes of each file of a checkpoint, except the manifest."""
         root = f"{self._root}/{step}/"
         found = self._fs.find(root, detail=True).items()
         sizes = {path.removeprefix(root): info["size"] for path, info in found}
         return {name: size for name, size in sorted(sizes.items()) if MANIFEST not in name}
 
     def _names(self) -> list[str]:
-        """List the directory; a prefix without objects is empty."""
+        """Return the names in the directory; none if it does not exist."""
         try:
             paths = self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
@@ -279,11 +281,12 @@ class Checkpoints:
 
 
 def _orbax() -> ocp.Context:
-    """Return an Orbax context without array metadata files.
+    """Return an Orbax context that writes no array metadata files.
 
-    To write them, processes poll for process 0's directory every quarter of a second
-    (orbax/checkpoint/_src/metadata/array_metadata_store.py), half the time of a small save. They
-    are not needed: the state has no random keys, and the arrays store their shapes.
+    Writing them takes half the time of a small save, because processes poll every quarter of a
+    second for a directory that process 0 creates (orbax/checkpoint/_src/metadata/
+    array_metadata_store.py). The files are not needed: the state has no random keys, and the arrays
+    store their shapes.
     """
     context = ocp.Context()
     context.array.saving.array_metadata_store = None
@@ -291,10 +294,10 @@ def _orbax() -> ocp.Context:
 
 
 def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
-    """Return what a run must share with a checkpoint to resume from it.
+    """Return the options and the corpus fingerprint that a run and its checkpoint must share.
 
-    Trained parameters and optimizer determine the structure of the state. Dropout does not, so it
-    may change.
+    Frozen parameters, adapters and the optimizer determine the structure of the saved state.
+    Dropout does not, so it may change.
     """
     return {
         "model": {k: v for k, v in asdict(cfg.model).items() if k != "dropout"},
@@ -309,7 +312,7 @@ def _steps(names: list[str]) -> list[int]:
 
 
 def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Return the first key whose values differ, with both values; empty if there is none."""
+    """Return the first key whose values differ, with both values; empty if all are equal."""
     for key in expected:
         there, here = found.get(key), expected[key]
         if isinstance(here, dict) and isinstance(there, dict):
@@ -321,6 +324,6 @@ def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Format a value for a message; digests are cut to twelve digits."""
+    """Format a value for a message; SHA-256 digests are cut to 12 digits."""
     text = str(value)
     return text[:12] if len(text) == 64 else text

@@ -1,9 +1,9 @@
 """Copy of JAX's compilation cache in the bucket beside the checkpoints, where it outlives the TPU.
 
-A preempted TPU loses its disks with ``JAX_COMPILATION_CACHE_DIR``, so the next attempt would
-compile everything again. JAX can use a bucket as its cache, but reads it program by program and
-waits long if the bucket is unreachable (docs/decisions/0006). Here all programs are downloaded
-together before the first is needed, and new ones are uploaded while the run trains.
+A preempted TPU loses its disks, and with them ``JAX_COMPILATION_CACHE_DIR``, so the next attempt
+would compile everything again. JAX can use a bucket as its cache, but then reads one program at a
+time and waits long if the bucket is unreachable (docs/decisions/0006). This module downloads all
+compiled programs at once, before the first compilation, and uploads new ones during training.
 """
 
 import atexit
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 FOLDER = "compiled"
 SUFFIX = "-cache"
-"""Suffix of programs in JAX's cache (jax/_src/lru_cache.py); other files there stay local."""
+"""Suffix of programs in JAX's cache (jax/_src/lru_cache.py); other files are not copied."""
 BATCH_FILES = 8
-"""How many programs are read at once, and held in memory."""
+"""Number of programs that are downloaded at once and held in memory."""
 UPLOAD_INTERVAL_SECONDS = 10
 SETTLE_SECONDS = 2
 """JAX writes cache entries in place, so entries newer than this wait for the next upload."""
@@ -35,20 +35,19 @@ CACHE_LOG_PHRASES = ("cache hit for", "to persistent compilation cache with key"
 
 
 def sync(contract: Contract) -> None:
-    """Download the run's programs, and from now on upload those that it uses.
+    """Download the run's compiled programs, and start a thread that uploads those it uses.
 
-    Call it when the processes have joined, before anything is compiled. It does nothing where
-    checkpoints are in a directory, or where JAX has no cache or one in a bucket.
+    Call this after ``mesh.join`` and before anything is compiled. Does nothing if checkpoints are
+    not in a bucket, if JAX has no compilation cache, or if that cache is in a bucket itself.
     """
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
     if isinstance(contract.checkpoints, str) and cache and "://" not in cache:
-        alone = (
-            jax.default_backend() == "cpu"
-        )  # then each process has its own programs (see mesh.py)
+        # On CPU, each process writes its own programs (see mesh.py), else only process 0 writes.
+        alone = jax.default_backend() == "cpu"
         own = f"/{contract.process_id}" if alone else ""
         programs = Programs(Path(cache), f"{contract.checkpoints}/{FOLDER}{own}")
         programs.fetch()
-        if alone or contract.process_id == 0:  # the process that writes JAX's cache
+        if alone or contract.process_id == 0:
             record_used_programs(programs.used)
             stop = threading.Event()
             atexit.register(stop.set)
@@ -56,18 +55,18 @@ def sync(contract: Contract) -> None:
 
 
 class Programs:
-    """Programs in JAX's local cache and in the run's bucket. Failures never stop the run."""
+    """Compiled programs in JAX's local cache, and their copies in the run's bucket."""
 
     def __init__(self, cache: Path, location: str) -> None:
-        """``location`` is a directory or gs://bucket/prefix of this run."""
+        """Use ``location``, a directory or gs://bucket/prefix of the run, for the copies."""
         self._cache, self._location = cache, location
         self._fs, self._root = open_filesystem(location)
         self._uploaded: set[str] = set()
         self.used: set[str] = set()
-        """Programs of this run; other runs may share the local cache."""
+        """File names of the programs of this run; other runs may share the local cache."""
 
     def fetch(self) -> None:
-        """Download the run's programs that the local cache is missing."""
+        """Download the programs that are missing in the local cache; only log a failure."""
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
             found = self._fs.glob(f"{self._root}/*{SUFFIX}")
@@ -89,7 +88,7 @@ class Programs:
             )
 
     def upload_periodically(self, stop: threading.Event) -> None:
-        """Upload new programs until ``stop``; warn only about the first failure."""
+        """Upload new programs until ``stop`` is set; warn of the first failure only."""
         report = log.warning
         while not stop.wait(UPLOAD_INTERVAL_SECONDS):
             try:
@@ -104,7 +103,7 @@ class Programs:
                 report = log.debug
 
     def upload(self) -> None:
-        """Upload new complete programs. Raises the errors of the bucket's library."""
+        """Upload the used programs that are complete and new; raises the errors of gcsfs."""
         settled = time.time() - SETTLE_SECONDS
         for path in [self._cache / name for name in sorted(self.used.copy() - self._uploaded)]:
             if path.exists() and path.stat().st_mtime < settled and is_complete(path):
@@ -113,19 +112,19 @@ class Programs:
 
 
 def is_complete(program: Path) -> bool:
-    """Return whether a program can be read; a full disk may have truncated it."""
+    """Return whether a program can be decompressed; a full disk may have truncated it."""
     try:
         decompress_executable(program.read_bytes())
-    except Exception:  # of zlib or zstandard, whichever JAX uses
+    except Exception:  # JAX uses zlib or zstandard, with different errors
         return False
     return True
 
 
 def record_used_programs(used: set[str]) -> None:
-    """Add to ``used`` each program that JAX reads from its cache or writes to it.
+    """Add to ``used`` the file name of each program that JAX reads from or writes to its cache.
 
-    JAX reports them only in its debug log. If its messages change, nothing is uploaded, and
-    tests/train/test_compile_cache.py fails.
+    JAX reports these programs only in its debug log. If its messages change, nothing is uploaded,
+    and tests/train/test_compile_cache.py fails.
     """
 
     def record_program(record: logging.LogRecord) -> bool:

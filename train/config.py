@@ -1,7 +1,7 @@
 """Configuration of a run: frozen dataclasses read from YAML, with ``dotted.key=value`` overrides.
 
-Every error is one line that names the key and the allowed values. It is raised before JAX is
-imported. strict.py turns YAML into dataclasses.
+Every error is one line with the key and the allowed values, raised before JAX is imported.
+strict.py builds the dataclasses from YAML.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from train.strict import Bound, ConfigError, overlay, read, section
 
 type Count = Annotated[int, Bound(least=1)]
 type Steps = Annotated[int, Bound(least=1, most=2**31 - 1)]
-"""The device counts steps in an int32."""
+"""Number of steps, limited because the device counts steps in an int32."""
 type Positive = Annotated[float, Bound(least=0, above=True)]
 type NotNegative = Annotated[float, Bound(least=0)]
 type Fraction = Annotated[float, Bound(least=0, most=1)]
@@ -21,7 +21,7 @@ type Fraction = Annotated[float, Bound(least=0, most=1)]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Architecture. A checkpoint must match all of it except ``dropout``."""
+    """Architecture of the model. A checkpoint must match it, except for ``dropout``."""
 
     layers: Count = 2
     heads: Count = 4
@@ -56,26 +56,26 @@ class ModelConfig:
 
     @property
     def padded_vocabulary(self) -> int:
-        """Rows of the token embedding: above 1,024 tokens, padded to a multiple of 128.
+        """Rows of the token embedding: ``vocabulary``, padded to a multiple of 128 if above 1,024.
 
-        Matrix units work on tiles of that width. The padding is never a token.
+        Matrix units work on tiles of 128. No token uses the padding.
         """
         return self.vocabulary if self.vocabulary <= 1024 else -(-self.vocabulary // 128) * 128
 
     @property
     def head_width(self) -> int:
-        """Width of one head (e)."""
+        """Width of one attention head."""
         return self.width // self.heads
 
     @property
     def groups(self) -> int:
-        """Key and value heads, with the default resolved."""
+        """Number of key and value heads, with the default resolved."""
         return self.kv_heads or self.heads
 
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """How the model is computed. No option changes what it learns, up to rounding."""
+    """Options for speed and memory. They change the trained model only by rounding."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and matmuls; parameters, norms, loss and optimizer stay float32."""
@@ -203,7 +203,7 @@ class SampleConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Where metrics go in addition to metrics.jsonl. No failure here stops a run."""
+    """Outputs of metrics in addition to metrics.jsonl. Their failures never stop a run."""
 
     plot: Literal["none", "svg", "png"] = "none"
     """Format of a plot of the loss, written to the run directory when the run ends."""
@@ -224,7 +224,7 @@ class ProfileConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run. ``seed`` determines batches, initial parameters, dropout and samples."""
+    """Options of a run. ``seed`` determines batches, initial parameters, dropout and samples."""
 
     steps: Steps = 1000
     batch: Count = 16
@@ -263,7 +263,10 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 
 def build(tree: Mapping[str, Any], source: str = "config") -> Config:
-    """Build a Config from nested mappings; raises ConfigError as ``load`` does."""
+    """Build a Config from nested mappings and check it.
+
+    Raises ConfigError, which begins with ``source``, if a key or a value is invalid.
+    """
     cfg = section(Config, tree, source, prefix="")
     for key, value, of, divisor in _multiples(cfg):
         if value % divisor:
@@ -312,7 +315,7 @@ def _check_path(where: str, path: str | None) -> None:
 
 
 def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:
-    """List (key, value, key of the divisor, divisor): each value must be a multiple."""
+    """Return (key, value, divisor's key, divisor) for each value that must divide evenly."""
     call = ("compute.steps_per_call", cfg.compute.steps_per_call)
     return [
         ("model.width", cfg.model.width, "model.heads", cfg.model.heads),

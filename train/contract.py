@@ -1,6 +1,6 @@
-"""The run contract between trainer and fleet: environment, exit codes, heartbeat.
+"""Run contract between fleet and trainer: environment variables, exit codes, heartbeat.
 
-Environment of each process (all optional, for runs started by hand)::
+Variables of each process (all optional, so that a run can be started by hand)::
 
     TPUFLEET_RUN           the run's name               TPUFLEET_COORDINATOR    host:port
     TPUFLEET_RUN_DIR       its directory on the worker  TPUFLEET_NUM_PROCESSES  n
@@ -27,16 +27,16 @@ CRASHED = 1
 BAD_CONFIG = 2
 NOT_A_NUMBER = 3
 HUNG = 70
-"""BSD's EX_SOFTWARE: no step finished for ``hang_after`` seconds; a crash to the fleet."""
+"""BSD's EX_SOFTWARE: no step finished in ``hang_after`` seconds. The fleet treats it as a crash."""
 INTERRUPTED = 75
-"""BSD's EX_TEMPFAIL: interrupted and saved; the fleet may restart it."""
+"""BSD's EX_TEMPFAIL: interrupted by SIGTERM, state saved. The fleet may restart the run."""
 
 HEARTBEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What the fleet tells one process about its run.
+    """Settings of a run that the fleet passes to each of its processes.
 
     ``coordinator`` is empty for a single process started by hand. ``checkpoints`` is a str for
     gs:// and a Path otherwise.
@@ -51,13 +51,13 @@ class Contract:
 
 
 def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) -> Contract:
-    """Read the contract; without a fleet, the run directory is ``runs/<config's stem>``.
+    """Read the contract; the default run directory is ``runs/<config's file name without suffix>``.
 
     Raises ConfigError for invalid or contradictory variables.
     """
     run = environ.get("TPUFLEET_RUN") or Path(config_path).stem
     run_dir = Path(environ.get("TPUFLEET_RUN_DIR") or Path("runs") / run).absolute()
-    # The environment overrides the config, because the fleet has checked that path.
+    # The environment overrides the config, because the fleet has checked the path it passes.
     checkpoints = environ.get("TPUFLEET_CHECKPOINTS") or cfg.checkpoint.directory
     coordinator = environ.get("TPUFLEET_COORDINATOR", "")
     num_processes = _number(environ, "TPUFLEET_NUM_PROCESSES", 1)
@@ -89,18 +89,18 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
 
 
 def check_writable(contract: Contract) -> None:
-    """Create the run's directories and check them; raises ConfigError for one that fails.
+    """Create the run's directories; raises ConfigError if one is not writable.
 
-    Call it before the processes join: one that exits later makes the others wait.
+    Call this before the processes join: a process that exits later makes the others wait.
     """
     for location in (contract.run_dir, contract.checkpoints):
         check_path_writable(location)
 
 
 def check_path_writable(location: Path | str, key: str = "") -> None:
-    """Create a directory (or gs://bucket/prefix) and write to it; raises ConfigError on failure.
+    """Create a directory; raises ConfigError if it, or a gs://bucket/prefix, is not writable.
 
-    The error begins with the config's ``key``, if any, and the location.
+    The error begins with the config's ``key``, if given, and the location.
     """
     try:
         if isinstance(location, Path):
@@ -121,11 +121,11 @@ def _location(checkpoints: str) -> Path | str:
 
 
 def open_filesystem(location: Path | str) -> tuple[Any, str]:
-    """Return fsspec's file system for a directory or gs://bucket/prefix, and the path in it."""
-    # By default gcsfs asks another API for the bucket's type once per file, which is slow where
-    # that API or credentials are missing. The standard access works for all buckets.
+    """Return fsspec's file system for a directory or gs://bucket/prefix, and its path there."""
+    # By default gcsfs requests the bucket's type from another API for each file, which is slow if
+    # that API is unreachable or credentials are missing. Standard access works for all buckets.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    # Final failures raise; retries before that need no log lines.
+    # gcsfs raises an error when its retries fail, so its log lines about each retry are noise.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     import fsspec  # slow to import
 
@@ -133,18 +133,18 @@ def open_filesystem(location: Path | str) -> tuple[Any, str]:
 
 
 def _check_bucket_writable(prefix: str) -> None:
-    """Write an object and remove it. Raises OSError for any failure."""
+    """Write and remove an object; raises OSError for any failure."""
     try:
         bucket, root = open_filesystem(prefix)
         probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
         bucket.pipe_file(probe, b"")
         bucket.rm_file(probe)
-    except Exception as err:  # each of gcsfs's, google-auth's and aiohttp's own kinds
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
         raise OSError(0, one_line(err)) from err
 
 
 def one_line(err: Exception) -> str:
-    """Format an error on one line, its type first and the message shortened."""
+    """Format an error as one line: its type, and its message cut to 300 characters."""
     return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
 
 
@@ -156,10 +156,10 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 class Heartbeat:
-    """``heartbeat.json``: this process's progress, replaced at most once a second.
+    """``heartbeat.json``: progress of this process, replaced at most once a second in training.
 
     ``state`` is one of starting, running, done, interrupted, nan, hung, failed. ``time`` is the
-    Unix time of the last progress in seconds.
+    Unix time in seconds at which the file was written.
     """
 
     def __init__(self, run_dir: Path, steps: int) -> None:
@@ -171,7 +171,7 @@ class Heartbeat:
         self._written = -HEARTBEAT_SECONDS
 
     def progress(self, step: int, loss: float, tokens_per_second: float | None) -> None:
-        """Record a finished step; write it if the last write is at least a second old."""
+        """Record a finished step; write the file if it is at least a second old."""
         self.step, self.loss, self.tokens_per_second = (
             step,
             finite_or_none(loss),
@@ -181,7 +181,7 @@ class Heartbeat:
             self.write("running")
 
     def write(self, state: str) -> None:
-        """Write now, atomically."""
+        """Replace the file now, atomically, with ``state`` and the last recorded step."""
         beat = {
             "step": self.step,
             "steps": self.steps,
@@ -195,12 +195,12 @@ class Heartbeat:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """Return a number for JSON: None for infinity and NaN."""
+    """Return the value, or None for infinity and NaN, which JSON cannot represent."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file, so that no reader sees a partial one."""
+    """Replace a file atomically, so that readers never see a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text, encoding="utf-8")

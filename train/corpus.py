@@ -1,10 +1,11 @@
-"""Prepared corpora: text as files of tokens, prepared once per machine.
+"""Prepared corpora: files of tokens, made from text once per machine.
 
-A prepared corpus is a directory named by a digest of its content, so it never goes stale::
+The name of a corpus's directory contains a digest of its text, tokenizer and options, so that a
+change of these leads to another directory. Its files are::
 
-    train.bin  heldout.bin   little-endian unsigned integers, as small as the vocabulary allows
-    tokenizer.json           the byte-pair encoding, if there is one
-    meta.json                the fields of Meta, counts in tokens
+    train.bin  heldout.bin   tokens: little-endian unsigned integers of the smallest type that fits
+    tokenizer.json           the byte-pair encoding, if the corpus uses one
+    meta.json                the fields of Meta
 """
 
 import hashlib
@@ -24,17 +25,17 @@ from train.texts import CorpusError, Source, source
 from train.tokens import Tokenizer
 
 FORMAT = "2"
-"""Part of the digest in the directory name; change it with the format of the files."""
+"""Version of the file format. It is part of the digest; change it when the format changes."""
 
 _SHARED_DATA = Path("/var/lib/tpufleet/data")
 
 
 @dataclass(frozen=True)
 class Meta:
-    """Description of a prepared corpus; counts are in tokens.
+    """Description of a prepared corpus; ``train`` and ``heldout`` are numbers of tokens.
 
     ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer, ``heldout_bytes`` the length
-    of the held-out text in UTF-8.
+    of the held-out text in bytes of UTF-8.
     """
 
     name: str
@@ -47,12 +48,13 @@ class Meta:
 
 
 def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False) -> Path:
-    """Return the directory of the prepared corpus, and prepare it if necessary.
+    """Prepare the corpus, unless this machine has it already, and return its directory.
 
-    ``fetch`` may create the directory from another source, and returns whether it did. Several
-    processes may prepare concurrently: each writes its own directory, and the first one to finish
-    renames it. Raises ConfigError for a missing corpus, path, dataset or tokenizer and for a
-    directory that cannot be written, CorpusError if the text cannot be loaded.
+    ``fetch`` may first create the directory from another source, and returns whether it did.
+    Several processes may prepare a corpus concurrently: each writes a temporary directory, and the
+    first process to finish renames its directory to the final name. Raises ConfigError for a
+    missing corpus, path, dataset or tokenizer and for a directory that cannot be written,
+    CorpusError if the text cannot be loaded.
     """
     root = Path(cfg.directory).expanduser() if cfg.directory else default_data_directory()
     from_file = None
@@ -75,7 +77,7 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
             try:
                 (Path(temporary) / "corpus").rename(directory)
             except OSError:
-                if not (directory / "meta.json").exists():  # else another process was first
+                if not (directory / "meta.json").exists():  # else another process finished first
                     raise
     except OSError as err:
         raise CorpusError(f"data.directory: {directory} cannot be written: {err.strerror}") from err
@@ -83,7 +85,7 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
 
 
 def default_data_directory() -> Path:
-    """Return the default ``data.directory``: a worker's data directory, else the user's cache."""
+    """Return the default ``data.directory``: that of a worker if writable, or the user's cache."""
     if os.access(_SHARED_DATA, os.W_OK | os.X_OK):
         return _SHARED_DATA
     try:
@@ -94,9 +96,9 @@ def default_data_directory() -> Path:
 
 
 def read_meta(directory: Path) -> Meta:
-    """Read a prepared corpus's ``meta.json`` and check its files.
+    """Read a prepared corpus's ``meta.json`` and check the lengths of its files.
 
-    Raises CorpusError if one is damaged, ConfigError if this user may not read it.
+    Raises CorpusError if a file is missing or damaged, ConfigError if this user may not read it.
     """
     fix = "remove the directory to prepare it again"
     try:
@@ -120,7 +122,7 @@ def read_meta(directory: Path) -> Meta:
 
 
 def _size(path: Path) -> int:
-    """Return the length in bytes of a file, and check that it can be read."""
+    """Return the length of a file in bytes; raises OSError if it cannot be read."""
     with path.open("rb") as file:
         return os.fstat(file.fileno()).st_size
 
@@ -188,7 +190,7 @@ def _encoded(text: Source, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
 
 
 def _split_heldout(directory: Path, count: int, heldout: int, width: int) -> int:
-    """Move the last ``heldout`` tokens to heldout.bin."""
+    """Move the last ``heldout`` tokens from train.bin to heldout.bin; return ``heldout``."""
     with (directory / "train.bin").open("r+b") as file:
         file.seek((count - heldout) * width)
         (directory / "heldout.bin").write_bytes(file.read())

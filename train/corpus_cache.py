@@ -1,7 +1,7 @@
 """Copy of a run's prepared corpus in the bucket beside the checkpoints, where it outlives the TPU.
 
-A preempted TPU loses its disks. Without the copy, every worker of the next one would prepare the
-corpus again, and download it from a registry or the hub in the middle of a run.
+A preempted TPU loses its disks. Without the copy, every worker of the next TPU would prepare the
+corpus again: download it from a package registry or the Hugging Face Hub, and tokenize it.
 """
 
 import atexit
@@ -21,14 +21,14 @@ META = "meta.json"
 """Uploaded last, so that a partial upload does not count as a corpus."""
 THREAD_NAME = "keep-corpus"
 LARGEST_BYTES = 4 << 30
-"""Larger corpora are not uploaded, because each run has its own copy. For large datasets,
+"""Larger corpora are not uploaded, because each run stores its own copy. For large datasets,
 ``data.dataset.cache_dir`` can be a bucket."""
 
 
 def prepared(cfg: DataConfig, contract: Contract) -> Path:
-    """Return the directory of the prepared corpus: local, from the run's bucket, or newly prepared.
+    """Download or prepare the corpus, unless this machine has it, and return its directory.
 
-    Process 0 uploads it to the bucket in the background. Raises as ``prepare`` does.
+    Process 0 uploads it to the run's bucket in the background. Raises the errors of ``prepare``.
     """
     if not isinstance(contract.checkpoints, str):
         return prepare(cfg)
@@ -42,17 +42,17 @@ def prepared(cfg: DataConfig, contract: Contract) -> Path:
 
 
 class CorpusCache:
-    """Prepared corpora in a bucket, by name. Failures never stop the run."""
+    """Prepared corpora in the run's bucket. Failures are logged and never stop the run."""
 
     def __init__(self, location: str) -> None:
-        """``location`` is a directory or gs://bucket/prefix of this run."""
+        """Use ``location``, a directory or gs://bucket/prefix of the run."""
         self._location = location
         self._is_damaged = False
         self._exiting = threading.Event()
         atexit.register(self._exiting.set)
 
     def fetch(self, directory: Path) -> bool:
-        """Download a complete corpus to ``directory``; return whether there was one."""
+        """Download the corpus to ``directory`` if the bucket has it; return whether it is there."""
         try:
             files, root = open_filesystem(f"{self._location}/{directory.name}")
             try:
@@ -73,7 +73,7 @@ class CorpusCache:
                 new.rename(directory)
             self._is_damaged = False
         except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
-            if not (directory / META).exists():  # else another process was first
+            if not (directory / META).exists():  # else another process finished first
                 log.warning(
                     "%s: not fetched, so the corpus is prepared again: %s",
                     self._location,
@@ -84,7 +84,7 @@ class CorpusCache:
         return True
 
     def upload(self, directory: Path) -> None:
-        """Upload a prepared corpus if the bucket has none, or a damaged one."""
+        """Upload a prepared corpus, unless it is too large or the bucket has an intact copy."""
         try:
             read_meta(directory)
             files, root = open_filesystem(f"{self._location}/{directory.name}")

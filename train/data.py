@@ -1,7 +1,7 @@
-"""Batches: sequences of a prepared corpus, determined by (seed, step).
+"""Batches of sequences of a prepared corpus, computed from the seed and the step alone.
 
-There is no iterator state to save. Any process can compute any row of any step's batch, so a run
-resumes exactly, and its losses do not depend on the number of processes.
+There is no iterator state to save. Any process can compute any row of any step's batch, so a
+resumed run gets the same batches, and losses do not depend on the number of processes.
 """
 
 from pathlib import Path
@@ -18,13 +18,13 @@ class Corpus:
     def __init__(self, directory: Path, cfg: Config) -> None:
         """Open a prepared corpus.
 
-        Raises ConfigError if it is shorter than one sequence or has more tokens than the model's
-        vocabulary, CorpusError if its files are damaged.
+        Raises ConfigError if it is shorter than one sequence or does not fit the config,
+        CorpusError if its files are damaged.
         """
         self.meta: Meta = read_meta(directory)
         self.tokenizer = read_tokenizer(directory, self.meta)
         self.sequence_length = cfg.model.context + 1
-        """Tokens of a sequence: the context and the last target."""
+        """Tokens per sequence: the context plus one, because the last token is only a target."""
         if cfg.model.vocabulary < self.meta.vocabulary:
             raise ConfigError(
                 f"model.vocabulary: must be at least the corpus's {self.meta.vocabulary} "
@@ -51,11 +51,11 @@ class Corpus:
         self.seed, self.batch = cfg.seed, cfg.batch
 
     def rows(self, step: int, rows: slice = slice(None)) -> np.ndarray:
-        """Return rows of step ``step``'s batch: int32 (rows, context + 1). Steps count from 0.
+        """Return rows of a step's batch: int32 (rows, context + 1). Steps count from 0.
 
-        Sequences start at uniformly random tokens. The generator, Philox (Salmon et al. 2011,
-        "Parallel random numbers: as easy as 1, 2, 3"), is keyed by (seed, step), so that no two
-        steps share a stream.
+        Sequences start at uniformly random positions of the corpus. The generator, Philox (Salmon
+        et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), is keyed by (seed, step), so
+        that no two steps share a stream.
         """
         generator = np.random.Generator(np.random.Philox(key=[self.seed, step]))
         starts_b = generator.integers(len(self.tokens) - self.sequence_length + 1, size=self.batch)[
@@ -64,9 +64,10 @@ class Corpus:
         return self.tokens[starts_b[:, None] + np.arange(self.sequence_length)].astype(np.int32)
 
     def heldout_rows(self, count: int, rows: slice = slice(None)) -> np.ndarray:
-        """Return rows of ``count`` sequences spaced evenly over the held-out text.
+        """Return ``rows`` of ``count`` sequences spaced evenly over the held-out text.
 
-        int32 (rows, context + 1), the same for every call; in a short text they overlap.
+        The result is int32 (rows, context + 1), the same in every call. Sequences of a short text
+        overlap.
         """
         tokens = np.memmap(self._heldout, self.tokenizer.dtype, mode="r")
         starts_b = np.linspace(0, len(tokens) - self.sequence_length, count).astype(np.int64)[rows]

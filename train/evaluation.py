@@ -24,7 +24,7 @@ class Evaluation:
 
 
 def evaluate_heldout(params: Params, cfg: Config, corpus: Corpus) -> Evaluation:
-    """Evaluate on ``evaluate.batches`` batches, spaced evenly over the held-out text.
+    """Compute the loss on ``evaluate.batches`` batches, spaced evenly over the held-out text.
 
     Raises ConfigError if less than one sequence is held out.
     """

@@ -39,14 +39,14 @@ from train.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 SAMPLE = "sample.txt"
-"""Text generated at the end of a run, in the run directory of process 0."""
+"""File in process 0's run directory with the text generated at the end of the run."""
 
 
 def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh | None) -> State:
-    """Load the newest checkpoint, or create the state of step 0.
+    """Load the checkpoint of ``checkpoints.latest``, or create the state of step 0 if it is None.
 
-    The state is sharded over the mesh as in sharding.py, independently of its sharding when it was
-    saved. Without a mesh it is placed on one device.
+    The state is sharded over the mesh ``devices`` as in sharding.py, whatever its sharding was when
+    it was saved. Without a mesh, it is placed on one device.
     """
     if checkpoints.latest is None:
         return weights.load_initial(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)
@@ -63,18 +63,18 @@ def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh
 
 
 class Run:
-    """One process of an attempt of a run."""
+    """Training in one process of one attempt of a run."""
 
     def __init__(
         self, cfg: Config, contract: Contract, corpus: Corpus, heartbeat: Heartbeat
     ) -> None:
-        """Load the state; raises ConfigError if config, corpus, devices or checkpoint mismatch."""
+        """Load the state; raises ConfigError if config, corpus, devices and checkpoint disagree."""
         self.cfg, self.contract, self.corpus, self.heartbeat = cfg, contract, corpus, heartbeat
         devices = mesh.make(cfg)
         self.batch_sharding = jax.NamedSharding(devices, BATCH_SPEC)
         self.is_first = jax.process_index() == 0
         run_identity = identity(cfg, corpus.meta)
-        # The fingerprint identifies the corpus, so its paths may differ between workers.
+        # Compare the corpus by fingerprint, not by paths, which may differ between workers.
         mesh.check_equal(
             repr((run_identity, replace(cfg, data=DataConfig()))),
             "have another config or corpus than process 0; push the same to all workers",
@@ -98,7 +98,8 @@ class Run:
         """Train until done, interrupted or diverged, and return the exit code."""
         if self.step >= self.cfg.steps:
             self.log("already at step %d of %d: nothing to do", self.step, self.cfg.steps)
-            # A kill may have come between save and sample. All processes must decide alike.
+            # An attempt may be killed after the last save and before it writes the sample. All
+            # processes must take the same branch, because they generate the sample together.
             if not mesh.from_process_0((self.contract.run_dir / SAMPLE).exists()):
                 self.write_sample()
             return self.end("done", DONE)
@@ -113,9 +114,9 @@ class Run:
                 return self.end_diverged()
 
     def advance(self) -> bool:
-        """Take the steps of one call, then evaluate, save and sample if due; False if diverged.
+        """Train one call's steps, then evaluate, save and sample if due; return False if diverged.
 
-        Calls end at the same steps in every attempt, so a resumed run computes the same ones.
+        Calls end at the same steps in every attempt, so that a resumed run repeats the same calls.
         """
         cfg, n = self.cfg, self.cfg.compute.steps_per_call
         last = min(self.step - self.step % n + n, cfg.steps)
@@ -137,7 +138,7 @@ class Run:
         return True
 
     def save_temporary(self, call: int) -> bool:
-        """Save if the last save is ``minutes`` old; False if diverged."""
+        """Save if the last save is ``checkpoint.minutes`` old; return False if diverged."""
         seconds = 60 * self.cfg.checkpoint.minutes
         is_old = time.monotonic() - self.saved_at > seconds
         if not seconds or not self.save_request.agreed(call, is_old):
@@ -148,18 +149,19 @@ class Run:
         return True
 
     def save(self, wait: bool = False) -> None:
-        """Save the state; all its steps must have been found finite."""
+        """Save the state. Call this only after ``report(wait=True)`` has returned True."""
         self.checkpoints.save(self.step, self.state, wait or self.cfg.checkpoint.wait)
         self.saved_at = time.monotonic()
 
     def due(self, every: int) -> bool:
-        """Return whether something done every n steps is due now; n = 0 means never."""
+        """Return whether an action with this interval in steps is due now; 0 means never."""
         return every > 0 and self.step % every == 0
 
     def report(self, wait: bool = False) -> bool:
-        """Log finished steps; False at the first one that is not finite.
+        """Record the metrics of finished steps; return False at the first step that is not finite.
 
-        All processes see the same numbers, so all decide alike.
+        With ``wait``, include all dispatched steps. All processes get the same metrics, so they
+        agree on whether the run has diverged.
         """
         for metrics in self.in_flight.finished(wait):
             self.heartbeat.progress(metrics.step, metrics.loss, metrics.tokens_per_second)
@@ -184,7 +186,7 @@ class Run:
         return self.end("interrupted", INTERRUPTED)
 
     def end_diverged(self) -> int:
-        """Return the exit code without saving a state that is not finite."""
+        """Close everything without saving the state, which is not finite; return the exit code."""
         return self.end("nan", NOT_A_NUMBER)
 
     def end(self, state: str, code: int) -> int:
@@ -198,16 +200,16 @@ class Run:
         return code
 
     def write_sample(self) -> None:
-        """Generate text into the log and process 0's run directory."""
+        """Generate text; process 0 logs it and writes it to its run directory."""
         self.watchdog.off()
         text = self.log_sample()
         if self.is_first and self.cfg.sample.length:
             write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
 
     def log_sample(self) -> str:
-        """Generate text into the log of process 0, and return it.
+        """Generate text, log it in process 0, and return it; "" if ``sample.length`` is 0.
 
-        All processes compute it together, each with its shard of the parameters.
+        All processes must call this, because each holds only its shard of the parameters.
         """
         if not self.cfg.sample.length:
             return ""
@@ -221,7 +223,7 @@ class Run:
         log.info("%s: " + message, self.contract.run, *values)
 
     def log_start(self) -> None:
-        """Log what is trained, and on which devices."""
+        """Log the run's processes, devices, parameters, corpus and first step."""
         parameters = sum(a.size for a in jax.tree.leaves(self.state["params"]))
         self.log(
             "process %d of %d, %d %s device(s), %d parameters, %s, from step %d of %d",
@@ -236,7 +238,7 @@ class Run:
         )
 
     def log_step(self, metrics: Metrics) -> None:
-        """Log every n-th step, the attempt's first step and the run's last."""
+        """Log the loss if due or at the first or last step, and the held-out loss if evaluated."""
         first = metrics.step == self.started + 1
         if first or metrics.step % self.cfg.log_every == 0 or metrics.step == self.cfg.steps:
             rate = metrics.tokens_per_second
@@ -256,9 +258,9 @@ class Run:
 def restored_params(
     cfg: Config, contract: Contract, corpus: Corpus, step: int | None = None
 ) -> model.Params:
-    """Load the parameters of the newest checkpoint, or of a step, in a single process.
+    """Load the parameters of the checkpoint of ``step``, or the newest, in a single process.
 
-    Raises ConfigError if there is none, or if it is of another model or corpus.
+    Raises ConfigError if it does not exist, or if it is of another model or corpus.
     """
     directory, run_identity = contract.checkpoints, identity(cfg, corpus.meta)
     checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity, clean_up=False)

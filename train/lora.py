@@ -1,9 +1,9 @@
 """Low-rank adapters: a frozen matrix w is used as w + alpha / rank · a · b, with a and b trained.
 
-Hu et al. 2021, "LoRA", arXiv:2106.09685. A stacked matrix ``l_qkv_dp`` (l, d, p) gets
-``l_qkv_dp.in`` (l, d, r), random, and ``l_qkv_dp.out`` (l, r, p), zero, so that a new adapter
-changes nothing. Adapters are parameters, saved with the others, and merged before the model is
-computed.
+Hu et al. 2021, "LoRA", arXiv:2106.09685. For the stacked matrix ``l_qkv_dp`` (l, d, p), a is the
+parameter ``l_qkv_dp.in`` (l, d, r), initially random, and b is ``l_qkv_dp.out`` (l, r, p),
+initially zero, so that a new adapter does not change the model. Adapters are saved with the other
+parameters, and merged into the matrices before the model is computed.
 """
 
 import jax
@@ -15,11 +15,11 @@ from train.sharding import gathered
 from train.strict import match_names
 
 ADAPTER_STREAM = 2
-"""Folded into the seed's key, so that adapters do not reuse the keys of other parameters."""
+"""Folded into the seed's random key, so that adapters and other parameters use different keys."""
 
 
 def add_adapters(params: Params, cfg: Config) -> Params:
-    """Add new adapters to a model's parameters; with rank 0, none.
+    """Return the parameters with new adapters added; with rank 0, return them unchanged.
 
     Raises ConfigError for a target that is not a matrix of the layers.
     """
@@ -51,12 +51,12 @@ def is_adapter(name: str) -> bool:
 
 
 def merge(params: Params, cfg: Config) -> Params:
-    """Return the model's own parameters with the adapters added to them."""
+    """Return the model's parameters, with the products of the adapters added to the matrices."""
     model = {name: a for name, a in params.items() if not is_adapter(name)}
     for name in model:
         if f"{name}.in" in params:
             a_ldr, b_lrp, w_ldp = params[f"{name}.in"], params[f"{name}.out"], params[name]
-            # Sharded as w, so that no device holds more of the product than of w.
+            # Shard the product like w, so that no device holds more of the product than of w.
             sharding = jax.typeof(w_ldp).sharding
             product = jnp.einsum(
                 "ldr,lrp->ldp",

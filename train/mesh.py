@@ -1,4 +1,4 @@
-"""Process group and device mesh of a run, and what its processes agree on."""
+"""Process group and device mesh of a run, and agreement between its processes."""
 
 import copy
 import hashlib
@@ -25,18 +25,19 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_SECONDS = 10
 LISTENER_TIMEOUT_SECONDS = 60
-"""How long to poll process 0's port before handing over to JAX, which waits five minutes."""
+"""How long to poll process 0's port; then JAX connects, and waits up to five minutes more."""
 SHUTDOWN_TIMEOUT_SECONDS = 60
-"""Covers the last writes of process 0; a dead peer must not delay a restart for longer."""
+"""How long an exiting process waits for the others: enough for the last writes of process 0, but
+short, because the wait delays the restart if another process has died."""
 
 
 def join(contract: Contract) -> None:
-    """Connect the run's processes.
+    """Connect this process to the others of the run.
 
     A single process also connects, because the SIGTERM notifier that ``interrupted`` needs belongs
-    to the coordination client. A Python handler for SIGTERM installed later would disable it. On a
-    TPU slice libtpu numbers the processes, so ``jax.process_index()`` may differ from the
-    contract's process id.
+    to the coordination client. Install no Python handler for SIGTERM later: it would disable the
+    notifier. On a TPU slice, libtpu numbers the processes, so ``jax.process_index()`` may differ
+    from the contract's process id.
     """
     coordinator = contract.coordinator or f"127.0.0.1:{free_port()}"
     host = coordinator.rpartition(":")[0].strip("[]")
@@ -45,7 +46,7 @@ def join(contract: Contract) -> None:
         _warn_about_loopback_hostname(host)
     if contract.process_id:
         wait_for_listener(host, int(coordinator.rpartition(":")[2]), LISTENER_TIMEOUT_SECONDS)
-    # The fleet disables it by environment for trainers that do not enable it themselves.
+    # The fleet disables this service in the environment (docs/own_trainer.md).
     jax.config.update("jax_enable_preemption_service", True)
     jax.distributed.initialize(
         coordinator,
@@ -53,7 +54,7 @@ def join(contract: Contract) -> None:
         contract.process_id,
         heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
         shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_SECONDS,
-        # The service has no authentication, so do not listen on all interfaces.
+        # The coordination service has no authentication, so do not listen on all interfaces.
         coordinator_bind_address=coordinator if _is_address(host) else None,
     )
     if jax.default_backend() == "cpu":
@@ -63,8 +64,8 @@ def join(contract: Contract) -> None:
 def wait_for_listener(host: str, port: int, seconds: float) -> bool:
     """Wait until the port accepts connections; return False after ``seconds``.
 
-    After a refused connection, JAX's gRPC waits at least a second before it retries
-    (doc/connection-backoff.md of gRPC), and process 0 is rarely the first to start.
+    Process 0 is rarely the first to start, and after a refused connection JAX's gRPC would wait at
+    least a second before it retries (doc/connection-backoff.md of gRPC).
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -80,8 +81,8 @@ def _write_compile_cache_on_every_process() -> None:
     """Let every process write to the compilation cache; by default JAX lets only process 0 write.
 
     On CPU the cache key contains the process's own topology, so the other processes would compile
-    at every start. JAX 0.12 has no option for it (jax/_src/compiler.py, _cache_write).
-    test_other_processes fails if this stops working.
+    at every start. JAX 0.12 has no option for this, so its compiler module gets process id 0
+    (jax/_src/compiler.py, _cache_write). test_other_processes fails if this stops working.
     """
     state = copy.copy(distributed.global_state)
     state.process_id = 0
@@ -89,10 +90,10 @@ def _write_compile_cache_on_every_process() -> None:
 
 
 def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
-    """Create the mesh (data, fsdp) of all devices, or of those given, and make it the current mesh.
+    """Create the mesh (data, fsdp) of ``devices`` (default: all) and make it the current mesh.
 
-    Raises ConfigError if batch or parameters do not divide evenly over the devices, or if a device
-    does not support the configured attention.
+    Raises ConfigError if the batch does not divide evenly over the devices, if ``compute.fsdp``
+    does not divide their number, or if they do not support the configured attention.
     """
     devices = jax.devices() if devices is None else devices
     attention.check(cfg)
@@ -110,9 +111,9 @@ def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.shardi
 
 
 def device_grid(devices: Sequence[jax.Device], fsdp: int) -> np.ndarray:
-    """Arrange devices as (data, fsdp), so that neighbours in ``fsdp`` are well connected.
+    """Return the devices as an array (data, fsdp) with fast links along the ``fsdp`` axis.
 
-    TPU slices are connected only by the data center network. Only the ``data`` axis crosses
+    TPU slices are connected only by the slower data center network. Only the ``data`` axis crosses
     slices, because it communicates once per step.
     """
     data = len(devices) // fsdp
@@ -133,8 +134,8 @@ def device_grid(devices: Sequence[jax.Device], fsdp: int) -> np.ndarray:
 def check_equal(value: str, difference: str) -> None:
     """Raise ConfigError in every process unless ``value`` is the same in all processes.
 
-    ``difference`` completes the error "processes 1, 3 ...": how they differ from process 0 and
-    how to fix it.
+    ``difference`` completes the error "processes 1, 3 ...": it says how they differ from process
+    0 and how to fix that.
     """
     digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint32)
     digests = multihost_utils.process_allgather(digest).reshape(-1, digest.size)
@@ -144,15 +145,15 @@ def check_equal(value: str, difference: str) -> None:
 
 
 def from_process_0(number: int | bool) -> int:
-    """Return process 0's number in every process."""
+    """Return the ``number`` of process 0 in every process."""
     return int(multihost_utils.broadcast_one_to_all(np.int64(number)))
 
 
 class SaveRequest:
-    """Agreement of all processes to save at the same call, because any one of them asked for it.
+    """Agreement of all processes to save at the same step when any of them requests it.
 
-    It never blocks the device: a request made at one call is answered ``DELAY_CALLS`` calls later,
-    when the answer has been known for long.
+    The device never waits: the answer to a request is read ``DELAY_CALLS`` training calls later,
+    when it has long been computed.
     """
 
     DELAY_CALLS = 8
@@ -162,13 +163,13 @@ class SaveRequest:
         self._pending: jax.Array | None = None
 
     def agreed(self, call: int, requested: bool) -> bool:
-        """Return whether to save now. Every process must ask before every call, with its number."""
+        """Return whether to save now. Every process must ask at each training call."""
         if call % self.DELAY_CALLS:
             return False
         answer = self._pending is not None and bool(self._pending)
         mine = np.full(self._sharding.mesh.size, requested and not answer)
         own = jax.make_array_from_callback(mine.shape, self._sharding, lambda i: mine[i])
-        # Dispatched only when the answer is due, it would queue behind all steps in flight.
+        # Dispatch this now: when the answer is due, it would queue behind all steps in flight.
         self._pending = _any(own)
         return answer
 
@@ -179,10 +180,10 @@ def _any(requests: jax.Array) -> jax.Array:
 
 
 def interrupted(call: int) -> bool:
-    """Return whether a process got SIGTERM, in all processes at the same call.
+    """Return whether any process has received SIGTERM; True at the same call in all processes.
 
-    Every process must ask before every call, with consecutive numbers, because JAX picks a number
-    that no process has reached yet and answers True only there.
+    Every process must ask before every call, with consecutive numbers, because JAX selects a number
+    that no process has reached yet and returns True only for that number.
     """
     return multihost_utils.reached_preemption_sync_point(call)
 
@@ -211,7 +212,7 @@ def _is_address(host: str) -> bool:
 
 
 def _warn_about_loopback_hostname(coordinator_host: str) -> None:
-    """Warn of a likely failure to connect: gloo advertises this machine's own name to its peers."""
+    """Warn if this machine's name resolves to loopback: gloo advertises it to other machines."""
     name = socket.gethostname()
     try:
         coordinator, own = (socket.gethostbyname(host) for host in (coordinator_host, name))

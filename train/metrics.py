@@ -1,4 +1,4 @@
-"""Metrics of steps, and ``metrics.jsonl``: one line per step, without steps undone by a restart."""
+"""Metrics of steps, and ``metrics.jsonl``: one line per step, even if a restart repeats steps."""
 
 import json
 import math
@@ -15,18 +15,18 @@ import numpy as np
 from train.contract import finite_or_none, write_atomically
 
 MAX_IN_FLIGHT = 8
-"""Calls that may be dispatched before the oldest one's losses are available."""
+"""Dispatched calls that may be unfinished before the process waits for the oldest."""
 
 RATE_CALLS = 20
-"""Calls that the token rate is averaged over."""
+"""Number of calls over which ``tokens_per_second`` is averaged."""
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """A finished step: losses in nats per token, ``time`` in Unix seconds.
+    """Metrics of a finished step: losses in nats per token, ``time`` in Unix seconds.
 
-    ``loss`` and ``grad_norm`` are from before the step's update, ``param_norm`` and
-    ``heldout_loss`` (if evaluated) from after it. ``tokens_per_second`` is over all processes, and
+    ``loss`` and ``grad_norm`` are computed before the step's update, ``param_norm`` and
+    ``heldout_loss`` (if evaluated) after it. ``tokens_per_second`` is over all processes, and
     None for the steps of an attempt's first call.
     """
 
@@ -41,12 +41,12 @@ class Metrics:
 
     @property
     def finite(self) -> bool:
-        """Return whether loss, gradient and parameters are finite, so that they may be saved."""
+        """Whether loss, gradient and parameters are finite, so that the state may be saved."""
         return all(map(math.isfinite, (self.loss, self.grad_norm, self.param_norm)))
 
 
 class InFlight:
-    """Dispatched steps, whose metrics are fetched when the device has finished them."""
+    """Queue of dispatched steps; it returns their metrics when the device has finished them."""
 
     def __init__(self, tokens_per_step: int) -> None:
         self._tokens_per_step = tokens_per_step
@@ -56,14 +56,14 @@ class InFlight:
     def add(
         self, step: int, values: dict[str, jax.Array], heldout_loss: jax.Array | None = None
     ) -> None:
-        """Add a dispatched call's scalars, replicated arrays (n,).
+        """Add the metrics of a dispatched call of n steps, as replicated arrays (n,).
 
-        ``step`` is the last of its n steps; ``heldout_loss`` belongs to that step.
+        ``step`` is the last of the n steps; ``heldout_loss`` belongs to it.
         """
         self._pending.append((step, values, heldout_loss))
 
     def finished(self, wait: bool = False) -> list[Metrics]:
-        """Return finished steps, oldest first; with ``wait``, all of them."""
+        """Return metrics of finished steps, oldest first; with ``wait``, of all dispatched ones."""
         allowed = 0 if wait else MAX_IN_FLIGHT
         done = []
         while self._pending and (
@@ -92,9 +92,9 @@ class InFlight:
 
 
 def memory() -> dict[str, int]:
-    """Measure memory in bytes: of this process on the host, and of its fullest device.
+    """Return memory in bytes: used by this process on the host, and of its fullest device.
 
-    ``device_bytes`` is in use now, ``device_peak_bytes`` the maximum so far, and
+    ``device_bytes`` is what is in use now, ``device_peak_bytes`` the maximum so far, and
     ``device_limit_bytes`` the total. A CPU does not report device memory.
     """
     pages = int(Path("/proc/self/statm").read_text().split()[1]) if sys.platform == "linux" else 0
@@ -112,9 +112,9 @@ def memory() -> dict[str, int]:
 
 
 class MetricsLog:
-    """``metrics.jsonl``, opened to append after step ``step``; later lines are dropped.
+    """``metrics.jsonl``, open for appending; opening it drops the lines after step ``step``.
 
-    Every ``memory_every``-th line includes ``memory()``; 0 disables that.
+    The lines of every ``memory_every``-th step include ``memory()``; 0 disables that.
     """
 
     def __init__(self, path: Path, step: int, memory_every: int = 0) -> None:
@@ -128,7 +128,7 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, metrics: Metrics) -> None:
-        """Append one line. Numbers read back to the same bits; NaN and infinity become null."""
+        """Append a step as one line. Numbers keep all their bits; NaN and infinity become null."""
         record = {name: finite_or_none(value) for name, value in asdict(metrics).items()}
         if metrics.heldout_loss is None:
             del record["heldout_loss"]

@@ -1,8 +1,8 @@
 """Process that follows metrics.jsonl and sends its lines to TensorBoard and W&B.
 
-report.py starts it as ``python -m train.mirror``. Standard input holds one line of JSON, the job.
-Its end, which comes however the run ends, means to finish. This process does not import JAX, so it
-holds no device.
+report.py starts it as ``python -m train.mirror`` and writes one line of JSON, the job, to its
+standard input. When standard input closes, which happens however the trainer exits, the process
+sends the remaining lines and exits. It does not import JAX, so it occupies no device.
 """
 
 import hashlib
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 POLL_SECONDS = 1.0
-"""Between two reads of the file."""
+"""Interval between two reads at the end of the file."""
 
 FLUSH_SECONDS = 5
-"""Minimum between two flushes of an event file; in a bucket each flush is a whole upload."""
+"""Minimum interval between flushes of an event file; in a bucket each uploads the whole file."""
 
 type Sink = tuple[str, Callable[[dict[str, float]], None], Callable[[], None]]
-"""A name, a function that adds a step's metrics, and one that closes the sink."""
+"""Destination of metrics: name, function that adds a step's metrics, function that closes it."""
 
 
 def main(order: TextIO) -> None:
-    """Run the job in the first line of ``order`` until the end of ``order``."""
+    """Read the job from the first line of ``order``; send metrics until ``order`` is closed."""
     # The fleet sends SIGTERM to the whole process group, but this process must outlive the trainer.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -43,9 +43,9 @@ def main(order: TextIO) -> None:
 
 
 def follow(path: Path, step: int, ended: Callable[[], bool]) -> Iterator[dict[str, float]]:
-    """Yield the complete lines of steps after ``step``, existing and new, until ``ended``.
+    """Yield the metrics of steps after ``step``, as lines are completed, until ``ended()``.
 
-    ``ended`` is called at each end of the file, and waits a while before it returns False.
+    ``ended`` is called at the end of the file, and must wait a while before it returns False.
     """
     with path.open(encoding="utf-8") as file:
         begun, last = "", False
@@ -63,7 +63,7 @@ def follow(path: Path, step: int, ended: Callable[[], bool]) -> Iterator[dict[st
 
 
 def tensorboard(job: dict[str, Any]) -> Sink | None:
-    """Write event files, readable without TensorFlow."""
+    """Return a sink that writes event files, without TensorFlow; None if not configured."""
     if not job["tensorboard"]:
         return None
     from tensorboardX.event_file_writer import EventsWriter
@@ -72,9 +72,9 @@ def tensorboard(job: dict[str, Any]) -> Sink | None:
     from tensorboardX.record_writer import directory_check
 
     directory_check(job["tensorboard"])
-    # The default name has only host and second; an attempt in the same second would overwrite it.
+    # The default file name has only host and second, so another attempt could overwrite the file.
     writer = EventsWriter(f"{job['tensorboard']}/events", f".{os.getpid()}")
-    # TensorBoard drops steps of earlier attempts after this one's checkpoint; they are repeated.
+    # This event makes TensorBoard drop the steps of earlier attempts that this attempt repeats.
     begin = SessionLog(status=SessionLog.START)
     writer.write_event(Event(step=job["step"] + 1, wall_time=time.time(), session_log=begin))
     written = -math.inf
@@ -92,7 +92,7 @@ def tensorboard(job: dict[str, Any]) -> Sink | None:
 
 
 def wandb(job: dict[str, Any]) -> Sink | None:
-    """Log to Weights & Biases; without an API key, to files for ``wandb sync``."""
+    """Return a sink for a W&B run, offline without an API key; None if not configured."""
     if not job["wandb"]:
         return None
     os.environ.setdefault("WANDB_SILENT", "true")
@@ -109,7 +109,7 @@ def wandb(job: dict[str, Any]) -> Sink | None:
         config=job["config"],
         settings=wandb.Settings(console="off", silent=True),
     )
-    # Use the run's own steps, because a new attempt repeats some.
+    # Plot over our own step: W&B's step cannot go back, but a new attempt repeats steps.
     run.define_metric("*", step_metric="step")
 
     def add(record: dict[str, float]) -> None:
@@ -133,7 +133,7 @@ def _survives(name: str, do: Callable[[], None]) -> bool:
     """Call ``do`` and return True; on an error, print one line and return False."""
     try:
         do()
-    except Exception as err:  # from any library or network
+    except Exception as err:  # any error of a library or the network
         why = f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
         print(f"{name}: {why}; the run continues without it", file=sys.stderr, flush=True)  # noqa: T201
         return False
@@ -141,7 +141,7 @@ def _survives(name: str, do: Callable[[], None]) -> bool:
 
 
 def _ended(order: TextIO) -> bool:
-    """Wait a while and return whether standard input has ended."""
+    """Wait up to POLL_SECONDS, and return whether standard input has ended."""
     return bool(select.select([order], [], [], POLL_SECONDS)[0])
 
 

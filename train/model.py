@@ -1,6 +1,6 @@
 """A decoder-only transformer as pure functions over a dictionary of arrays.
 
-Names end in their dimensions, one letter each::
+Names of arrays end in their dimensions, one letter each::
 
     b  sequences of a batch     t  positions of a sequence
     v  vocabulary, padded       d  width of the residual stream
@@ -11,8 +11,8 @@ Names end in their dimensions, one letter each::
 
 The default layout is GPT-2's: a norm before attention, before the feed-forward layer and at the
 end (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; pre-norm: Xiong et
-al. 2020, arXiv:2002.04745). ModelConfig selects others. A parameter that the config does not need
-does not exist.
+al. 2020, arXiv:2002.04745). ModelConfig selects other layouts. The dictionary contains only the
+parameters that the config needs.
 """
 
 import jax
@@ -23,7 +23,7 @@ from train.config import ComputeConfig, ModelConfig
 from train.sharding import gathered
 
 type Params = dict[str, jax.Array]
-"""Arrays by name. Names of per-layer parameters begin with ``l_``; their axis 0 is l."""
+"""Parameters by name. Names of per-layer parameters begin with ``l_``; their axis 0 is l."""
 
 type Head = tuple[jax.Array, jax.Array | None]
 """The output layer: head_dv (d, v) and its bias head_v (v,), or None."""
@@ -32,20 +32,21 @@ INIT_STD = 0.02
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
 ONE_HOT_VOCABULARY = 1024
-"""Up to this size a one-hot matmul is faster than a lookup, whose gradient is a scatter."""
+"""Up to this vocabulary, a one-hot matmul is faster than a lookup, whose gradient is a scatter."""
 
 BY_TOKEN = ("tokens_vd", "head_dv", "head_v")
-"""Parameters with an axis v."""
+"""Parameters with a vocabulary axis (v)."""
 
 DEFAULT_COMPUTE = ComputeConfig()
 
 
 def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
-    """Draw initial float32 parameters.
+    """Return random initial parameters in float32.
 
-    Matrices are normal with a standard deviation of 0.02. The two that write to the residual stream
-    are scaled by 1/sqrt(2 layers), as in GPT-2, so that its variance does not grow with depth. The
-    padding of the vocabulary is zero and stays zero, because it gets no gradient.
+    Matrices are normal with a standard deviation of 0.02. The two of each layer that write to the
+    residual stream are scaled by 1/sqrt(2 layers), as in GPT-2, so that the variance of the stream
+    does not grow with depth. The padding of the vocabulary is zero and stays zero, because it gets
+    no gradient.
     """
     d, f, v, t, n = cfg.width, cfg.feedforward_width, cfg.vocabulary, cfg.context, cfg.layers
     p = (cfg.heads + 2 * cfg.groups) * cfg.head_width
@@ -89,7 +90,7 @@ def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
 
 
 def norm(params: Params, name: str, x_btd: jax.Array, cfg: ModelConfig) -> jax.Array:
-    """Normalize the last axis in float32 with the norm of this name.
+    """Normalize the last axis in float32, with the parameters of the norm ``name``.
 
     ``layer``: mean 0 and variance 1, then scale and bias (Ba et al. 2016, arXiv:1607.06450).
     ``rms``: mean square 1, then scale (Zhang and Sennrich 2019, arXiv:1910.07467).
@@ -113,8 +114,8 @@ def linear(params: Params, matrix: str, bias: str, x: jax.Array) -> jax.Array:
 def rotate(x_bthe: jax.Array) -> jax.Array:
     """Apply rotary position embeddings (Su et al. 2021, "RoFormer", arXiv:2104.09864).
 
-    A pair is the i-th number of the first and of the second half of e, as in Llama. It is rotated
-    by t / 10000^(2i / e).
+    As in Llama, the i-th numbers of the first and the second half of axis e form a pair. At
+    position t, the pair is rotated by the angle t / 10000^(2i / e).
     """
     t, e = x_bthe.shape[1], x_bthe.shape[3]
     frequencies_e = ROTARY_BASE ** (-jnp.arange(0, e, 2) / e)
@@ -127,7 +128,7 @@ def rotate(x_bthe: jax.Array) -> jax.Array:
 def attention(
     layer: Params, x_btd: jax.Array, cfg: ModelConfig, compute: ComputeConfig
 ) -> jax.Array:
-    """Causal self-attention: (b, t, d) to (b, t, d)."""
+    """Compute causal self-attention: (b, t, d) to (b, t, d)."""
     b, t, d = x_btd.shape
     h, g, e = cfg.heads, cfg.groups, cfg.head_width
     qkv_btp = linear(layer, "l_qkv_dp", "l_qkv_p", x_btd)
@@ -140,7 +141,7 @@ def attention(
 
 
 def feedforward(layer: Params, x_btd: jax.Array, cfg: ModelConfig) -> jax.Array:
-    """Feed-forward layer, per position; swiglu: Shazeer 2020, arXiv:2002.05202."""
+    """Compute the feed-forward layer per position (SwiGLU: Shazeer 2020, arXiv:2002.05202)."""
     y_btf = linear(layer, "l_up_df", "l_up_f", x_btd)
     if cfg.activation == "swiglu":
         y_btf *= jax.nn.silu(x_btd @ layer["l_gate_df"])
@@ -150,7 +151,7 @@ def feedforward(layer: Params, x_btd: jax.Array, cfg: ModelConfig) -> jax.Array:
 
 
 def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
-    """Apply dropout (Hinton et al. 2012, arXiv:1207.0580); without a key, none."""
+    """Apply dropout (Hinton et al. 2012, arXiv:1207.0580); without a key, return ``x``."""
     if key is None or not rate:
         return x
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
@@ -211,9 +212,10 @@ def hidden(
     compute: ComputeConfig = DEFAULT_COMPUTE,
     key: jax.Array | None = None,
 ) -> tuple[jax.Array, Head]:
-    """Apply embedding, layers and final norm: (b, t) tokens to (b, t, d), and the output layer.
+    """Apply embedding, layers and final norm to (b, t) tokens.
 
-    t is at most the model's context. Dropout is drawn from ``key``; without a key there is none.
+    Returns the hidden states (b, t, d) and the output layer. t is at most the model's context.
+    Dropout is drawn from ``key``; without a key, there is no dropout.
     """
     params = {name: a if "norm" in name else a.astype(compute.dtype) for name, a in params.items()}
     params |= {name: gathered(a) for name, a in params.items() if not name.startswith("l_")}
@@ -247,7 +249,7 @@ def logits(
 ) -> jax.Array:
     """Compute next-token logits: (b, t) integers below ``vocabulary`` to (b, t, v) float32.
 
-    v is ``vocabulary`` without padding. For t and key see ``hidden``.
+    v is ``vocabulary``, without padding. See ``hidden`` for t and ``key``.
     """
     return padded_logits(*hidden(params, tokens_bt, cfg, compute, key), cfg)[..., : cfg.vocabulary]
 
@@ -261,8 +263,8 @@ def loss(
 ) -> jax.Array:
     """Return the mean next-token cross-entropy in nats: (b, t + 1) integers to a scalar.
 
-    With ``loss_chunks`` n, only 1/n of the logits exists at a time: they are computed chunk by
-    chunk along t, and recomputed for the gradient.
+    With n ``loss_chunks``, only 1/n of the logits is in memory at a time: they are computed chunk
+    by chunk along t, and recomputed for the gradient.
     """
     x_btd, head = hidden(params, sequences_bt[:, :-1], cfg, compute, key)
     targets_bt = sequences_bt[:, 1:]
@@ -295,12 +297,12 @@ def _split_into_chunks(a_bt: jax.Array, chunks: int) -> jax.Array:
 
 
 def is_matrix(name: str, array: jax.Array) -> bool:
-    """Return whether a parameter is a matrix (per layer), not a bias or a norm's."""
+    """Return whether a parameter is a matrix or a stack of matrices, not a bias or scale."""
     return array.ndim - name.startswith("l_") >= 2
 
 
 def count(cfg: ModelConfig) -> int:
-    """Count the parameters of a model, without padding and without allocating them."""
+    """Return the number of parameters of a model, without padding; allocates no parameters."""
     shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
     rows = cfg.padded_vocabulary - cfg.vocabulary
     padding = sum(

@@ -44,7 +44,7 @@ def make(cfg: Config) -> optax.GradientTransformation:
         trainable = trainable_names(params, cfg)
         return {name: "learns" if name in trainable else "stays" for name in params}
 
-    # The labels here and in muon are keys of the optimizer state in existing checkpoints.
+    # Do not change the labels here and in muon: they are keys in existing checkpoints.
     return optax.multi_transform({"learns": transform, "stays": optax.set_to_zero()}, labels)
 
 
@@ -85,7 +85,7 @@ def muon(cfg: Config) -> optax.GradientTransformation:
 
 
 def trainable_names(names: Iterable[str], cfg: Config) -> set[str]:
-    """Return the names of the trained parameters: not frozen, and with LoRA only the adapters."""
+    """Return the names of trained parameters: those not frozen, and with LoRA only adapters."""
     names = list(names)
     frozen = match_names(cfg.optimizer.frozen, names, "optimizer.frozen")
     return {
@@ -98,7 +98,7 @@ def trainable_names(names: Iterable[str], cfg: Config) -> set[str]:
 def check(cfg: Config) -> None:
     """Raise ConfigError if a pattern matches no parameter, or no parameter is left to train.
 
-    Touches no device.
+    Uses only shapes, so it needs no device.
     """
     shapes = jax.eval_shape(
         lambda: lora.add_adapters(init_params(jax.random.key(0), cfg.model), cfg)
@@ -108,7 +108,7 @@ def check(cfg: Config) -> None:
 
 
 def _matrix_axes(params: Params) -> dict[str, Any]:
-    """Tell Muon which axes of a stacked matrix (l, in, out) form the matrix."""
+    """Return for Muon which axes of each stacked array (l, in, out) form its matrices."""
     axes = optax.contrib.MuonDimensionNumbers(1, 2)
     return {n: axes if _is_layer_matrix(n, a) else None for n, a in params.items()}
 
@@ -118,12 +118,12 @@ def _is_layer_matrix(name: str, array: Any) -> bool:
 
 
 def _is_unmasked(array: Any) -> bool:
-    """Return whether this is an array, not the node that optax puts in place of a masked one."""
+    """Return whether this is an array, not optax's placeholder for a masked array."""
     return hasattr(array, "ndim")
 
 
 def _with_auto_sharding(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Let the compiler choose shardings within an update, because Muon's matmuls specify none."""
+    """Let the compiler choose the shardings in updates, because Muon's matmuls specify none."""
 
     def update(grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
         if jax.sharding.get_abstract_mesh().empty:

@@ -13,10 +13,10 @@ MAX_POINTS = 1000
 
 
 def draw(run_dirs: Sequence[Path], picture: Path) -> None:
-    """Plot loss against step, one curve per run, as SVG or PNG by the suffix of ``picture``.
+    """Plot loss over steps, one curve per run, as the SVG or PNG file ``picture``.
 
-    Held-out losses are points on the same axes. Raises ConfigError for another suffix, a run
-    without metrics, or if matplotlib is not installed.
+    Held-out losses are points on the same axes. Raises ConfigError if the file has another suffix,
+    a run has no metrics, or matplotlib is not installed.
     """
     if picture.suffix not in (".svg", ".png"):
         raise ConfigError(f"--to: must end in .svg or .png, not {picture}")
@@ -26,7 +26,7 @@ def draw(run_dirs: Sequence[Path], picture: Path) -> None:
             "needs the package matplotlib, which is not installed; install it, or for workers add "
             "it to a lock file and set jax_lock to that file (docs/setup.md)"
         )
-    # pyplot has global state and may look for a display.
+    # Do not use pyplot: it has global state and may need a display.
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def draw(run_dirs: Sequence[Path], picture: Path) -> None:
     axes.legend()
     picture.parent.mkdir(parents=True, exist_ok=True)
     partial = picture.with_name(f".{picture.name}")
-    # Same metrics, same file: no date, no random ids.
+    # Write no date and no random ids, so that the same metrics give the same file.
     with rc_context({"svg.hashsalt": "loss"}):
         metadata = {"Date": None} if picture.suffix == ".svg" else {"Software": None}
         figure.savefig(partial, format=picture.suffix[1:], dpi=120, metadata=metadata)
@@ -53,7 +53,7 @@ def draw(run_dirs: Sequence[Path], picture: Path) -> None:
 
 
 def read(run_dir: Path) -> list[dict[str, float]]:
-    """Read the complete lines of a run's metrics; raises ConfigError if there are none."""
+    """Return the complete lines of a run's metrics.jsonl; raises ConfigError if it has none."""
     path = run_dir / "metrics.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -1,7 +1,7 @@
-"""Metrics of process 0: metrics.jsonl always; TensorBoard, W&B and a plot if configured.
+"""Outputs of process 0's metrics: metrics.jsonl, and if configured TensorBoard, W&B and a plot.
 
-A separate process (mirror.py) follows the file and feeds TensorBoard and W&B, so that no failure
-of it, the network or a service slows or stops the run.
+A separate process (mirror.py) sends the lines of metrics.jsonl to TensorBoard and W&B, so that
+failures of the network or a service neither slow nor stop the run.
 """
 
 import json
@@ -19,13 +19,13 @@ from train.metrics import Metrics, MetricsLog
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_SECONDS = 15
-"""How long the end of a run waits for the mirror to send the last metrics."""
+"""How long a run waits at its end until mirror.py has sent the last metrics."""
 
 METRICS = "metrics.jsonl"
 
 
 class Report:
-    """The metrics of a run after step ``step``."""
+    """Outputs of a run's metrics, for an attempt that starts after ``step``."""
 
     def __init__(self, cfg: Config, contract: Contract, step: int) -> None:
         self._cfg, self._run_dir = cfg, contract.run_dir
@@ -35,11 +35,11 @@ class Report:
             self._mirror = _start_mirror(cfg, contract, step)
 
     def write(self, metrics: Metrics) -> None:
-        """Append a finished step."""
+        """Append a finished step to metrics.jsonl."""
         self._log.write(metrics)
 
     def close(self, done: bool) -> None:
-        """Let the mirror finish, and plot the loss of a finished run."""
+        """Wait for mirror.py; if the run is ``done``, plot the loss as configured."""
         if self._mirror:
             self._close_mirror(self._mirror)
         if done and self._cfg.report.plot != "none":
@@ -51,7 +51,7 @@ class Report:
 
     def _close_mirror(self, mirror: subprocess.Popen[str]) -> None:
         try:
-            mirror.stdin.close()  # the signal to finish
+            mirror.stdin.close()  # makes mirror.py finish
             mirror.wait(CLOSE_TIMEOUT_SECONDS)
         except (OSError, subprocess.TimeoutExpired):
             mirror.kill()
@@ -64,7 +64,7 @@ class Report:
 
 
 def _start_mirror(cfg: Config, contract: Contract, step: int) -> subprocess.Popen[str] | None:
-    """Start the process and send it its job; None, with a warning, if that fails."""
+    """Start mirror.py and send it the job; if that fails, log a warning and return None."""
     job = {
         "run": contract.run,
         "metrics": str(contract.run_dir / METRICS),
@@ -72,7 +72,7 @@ def _start_mirror(cfg: Config, contract: Contract, step: int) -> subprocess.Pope
         "tensorboard": _tensorboard_directory(cfg, contract),
         "wandb": cfg.report.wandb,
         "wandb_directory": str(contract.run_dir),
-        # The same in every attempt, so that a run keeps its id.
+        # The same in every attempt, so that all attempts share one W&B run.
         "identity": f"{contract.run} {contract.checkpoints}",
         "config": asdict(cfg),
     }
@@ -92,7 +92,11 @@ def _start_mirror(cfg: Config, contract: Contract, step: int) -> subprocess.Pope
 
 
 def _tensorboard_directory(cfg: Config, contract: Contract) -> str | None:
-    """Return a path in the run directory, or the run's subdirectory of a shared directory."""
+    """Return the directory of the run's event files, None if not configured.
+
+    A relative path is in the run directory. Several runs may share an absolute path or a bucket, so
+    each run has a subdirectory there.
+    """
     path = cfg.report.tensorboard
     if path is None:
         return None

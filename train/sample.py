@@ -15,8 +15,7 @@ from train.tokens import Tokenizer
 def generate(params: Params, cfg: Config, tokenizer: Tokenizer) -> str:
     """Return the prompt followed by ``sample.length`` generated tokens, as text.
 
-    Where ``params`` are sharded over several processes, all of them must call this; all get the
-    text.
+    If ``params`` are sharded over several processes, all must call this, and all get the text.
     """
     prompt = tokenizer.encode(cfg.sample.prompt).astype(np.int32)
     window_t = np.zeros(cfg.model.context, np.int32)
@@ -44,9 +43,10 @@ def complete(
     cfg: ModelConfig,
     length: int,
 ) -> jax.Array:
-    """Draw ``length`` tokens after the first ``filled`` tokens of ``window_t`` (context,).
+    """Return ``length`` tokens that follow the first ``filled`` tokens of ``window_t`` (context,).
 
-    A full window slides: it drops its oldest token. Temperature 0 selects the most likely token.
+    A full window drops its oldest token for each new one. Temperature 0 selects the most likely
+    token.
     """
 
     def draw(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple, jax.Array]:

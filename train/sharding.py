@@ -9,14 +9,15 @@ Rajbhandari et al. 2019, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277).
 import jax
 
 BATCH_AXES = ("data", "fsdp")
-"""The sequences of a batch are sharded over both axes, so every device has its own."""
+"""Mesh axes that the sequences of a batch are sharded over: every device has its own sequences."""
 
 
 def shard(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Shard each parameter over ``fsdp``, along its longest axis that divides evenly.
+    """Shard each parameter over ``fsdp``, along its longest axis that ``fsdp`` divides evenly.
 
     The axis of the layers is not sharded, because layers are gathered one by one. Parameters
-    without such an axis (small biases and norms) are replicated. Without a mesh nothing changes.
+    without such an axis (small biases and norms) are replicated. Without a mesh, the parameters are
+    returned unchanged.
     """
     shards = jax.sharding.get_abstract_mesh().shape.get("fsdp", 1)
     if shards == 1:
@@ -28,14 +29,14 @@ def shard(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def gathered(array: jax.Array) -> jax.Array:
-    """Gather an array on every device; its gradient is sharded as the array was."""
+    """Return the array replicated on every device; its gradient is sharded like the argument."""
     if any(jax.typeof(array).sharding.spec):
         return jax.sharding.reshard(array, jax.P())
     return array
 
 
 def _spec(shape: tuple[int, ...], first: int, shards: int) -> jax.P:
-    """Select the axis to shard among the axes ``first`` and later."""
+    """Return the partition spec of a parameter; only axes from ``first`` on may be sharded."""
     axes = [i for i in range(first, len(shape)) if shape[i] % shards == 0]
     if not axes:
         return jax.P()

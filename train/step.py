@@ -24,7 +24,7 @@ BATCH_SPEC = jax.P(None, None, BATCH_AXES)
 """Partition spec of a batch (n, a, b, t + 1)."""
 
 DROPOUT_STREAM = 1
-"""Folded into the seed's key, so that dropout does not reuse the keys of parameters or samples."""
+"""Folded into the seed's random key, so that dropout, parameters and samples use different keys."""
 
 
 def fresh_state(cfg: Config) -> State:
@@ -38,9 +38,9 @@ def fresh_state(cfg: Config) -> State:
 def update(
     state: State, sequences_nabt: jax.Array, cfg: Config
 ) -> tuple[State, dict[str, jax.Array]]:
-    """Train n steps.
+    """Train n steps; ``state`` is donated.
 
-    Returns the next state and, as replicated arrays (n,), the scalars of Metrics for each step.
+    Returns the next state and the steps' loss, norms and learning rate, as replicated arrays (n,).
     """
     step = partial(_step, cfg=cfg)
     if sequences_nabt.shape[0] > 1:
@@ -67,7 +67,7 @@ def _step(
 def _loss_and_grads(
     params: model.Params, sequences_abt: jax.Array, key: jax.Array | None, cfg: Config
 ) -> tuple[jax.Array, model.Params]:
-    """Return mean loss and gradient over all microbatches; zeros for parameters not trained."""
+    """Return mean loss and gradient over all microbatches; gradients of frozen parameters are 0."""
     names = optimizer.trainable_names(params, cfg)
     trainable = {name: a for name, a in params.items() if name in names}
     frozen = {name: a for name, a in params.items() if name not in names}
@@ -96,7 +96,7 @@ def _loss_and_grads(
 
 
 def _dropout_key(state: State, cfg: Config) -> jax.Array | None:
-    """Derive the step's key from seed and step, as for batches; None without dropout."""
+    """Return the random key of a step, derived from seed and step; None without dropout."""
     if not cfg.model.dropout:
         return None
     stream = jax.random.fold_in(jax.random.key(cfg.seed), DROPOUT_STREAM)
@@ -125,7 +125,7 @@ def training_batches(
 
 
 def heldout_batches(corpus: Corpus, cfg: Config, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Return the batches that every evaluation of a run uses."""
+    """Return the held-out batches that every evaluation of a run uses, as one global array."""
     n, b = cfg.evaluate.batches, cfg.batch
 
     def rows(i: int, within: slice) -> np.ndarray:

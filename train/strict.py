@@ -1,6 +1,6 @@
-"""Strict parsing of YAML into frozen dataclasses: every key is a field, every value has its type.
+"""Strict parsing of YAML into frozen dataclasses: unknown keys and wrong types are errors.
 
-Every error is one line that names the key and what is allowed.
+Every error is one line with the key and what is allowed.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Bound:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; an empty file is an empty mapping. Raises ConfigError."""
+    """Read a YAML file as a mapping, {} if empty; raises ConfigError if it is anything else."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as err:
@@ -53,7 +53,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return a copy of the tree with each ``a.b=value`` applied, in order."""
+    """Return a copy of ``tree`` with the overrides ``a.b=value`` applied in order."""
     tree = dict(tree)
     for word in overrides:
         dotted, equals, text = word.partition("=")
@@ -74,9 +74,9 @@ def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]
 
 
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
-    """Build a dataclass, and the dataclasses in its fields, from nested mappings.
+    """Build the dataclass ``kind``, and the dataclasses in its fields, from nested mappings.
 
-    Error messages begin with ``source`` and ``prefix`` ("", "model.").
+    Error messages begin with ``source`` (the file) and ``prefix`` (the section: "" or "model.").
     """
     if tree is None:
         tree = {}
@@ -104,7 +104,7 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """Check one value against its type and bound; accept ``1e-3``, which YAML 1.1 reads as text."""
+    """Check a value's type and bound; convert ``1e-3``, which YAML 1.1 reads as text."""
     hint, bound, optional = _read_hint(hint)
     if value is None and optional:
         return None
@@ -130,7 +130,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
-    """Split an annotation into the plain type, its bound, and whether it may be null."""
+    """Return the plain type of an annotation, its bound, and whether null is allowed."""
     bound, optional = Bound(), False
     while True:
         hint = getattr(hint, "__value__", hint)
@@ -143,7 +143,7 @@ def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
 
 
 def _printable(key: Any) -> str:
-    """Format a key on one line, escaped if it has unprintable characters."""
+    """Format a key, escaped if it has unprintable characters such as line ends."""
     return str(key) if str(key).isprintable() else repr(key)
 
 
@@ -155,7 +155,7 @@ def _shown(value: Any) -> str:
 def match_names(patterns: Iterable[str], names: Iterable[str], key: str) -> list[str]:
     """Return the names that match any of the patterns (``*``, ``?``, ``[…]``), sorted.
 
-    Raises ConfigError, beginning with the config's ``key``, for a pattern that matches none.
+    For a pattern that matches no name, raises ConfigError, which begins with ``key``.
     """
     names = sorted(names)
     for pattern in patterns:

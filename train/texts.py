@@ -18,27 +18,27 @@ from train.contract import one_line
 from train.strict import ConfigError
 
 PACKAGED = {"shakespeare": "shksprdata/texts/*_gut.txt"}
-"""Corpora in Python packages, with requirements and hashes in ``corpora/<name>.txt``: pattern of
-their text files."""
+"""Corpora in Python packages: glob pattern of the text files, by name of the corpus. The file
+``corpora/<name>.txt`` pins the package, with hashes."""
 
 UV_PATHS = (Path("/opt/tpufleet/bin/uv"), Path(sys.executable).parent / "uv")
-"""Where uv is on a worker and in a virtual environment, if it is not on PATH."""
+"""Paths of uv on a worker and in a virtual environment, for when uv is not on PATH."""
 
 CHUNK_CHARACTERS = 1 << 20
-"""Approximate size of a chunk in characters, so that files need not fit in memory."""
+"""Characters read at once, approximately, so that files need not fit in memory."""
 
 _CORPORA = Path(__file__).parent / "corpora"
 
 
 class CorpusError(Exception):
-    """Text that cannot be loaded; the message is one line with the reason and the fix."""
+    """Failure to load a text; the message is one line with the reason and the fix."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Text to prepare: ``read`` returns its documents, each as chunks, anew for each call.
+    """Text of a corpus. Each call of ``read`` returns its documents, each an iterator of chunks.
 
-    ``digest`` identifies the text without tokenizing it.
+    ``digest`` identifies the text and is computed without tokenizing it.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Source:
 
 
 def source(cfg: DataConfig, root: Path) -> Source:
-    """Return the source that a config selects; datasets are cached below ``root``.
+    """Return the text that a config selects; by default, datasets are cached below ``root``.
 
     Raises ConfigError for a corpus, path or dataset directory that does not exist.
     """
@@ -71,7 +71,7 @@ def source(cfg: DataConfig, root: Path) -> Source:
 
 
 def files(pattern: str) -> list[Path]:
-    """List the files of a path or glob pattern, sorted; raises ConfigError if there are none."""
+    """List the files that match a path or glob pattern, sorted; raises ConfigError if none do."""
     path = Path(pattern).expanduser()
     inside = str(path.relative_to(path.anchor))
     found = [path] if path.is_file() else sorted(Path(path.anchor or ".").glob(inside))
@@ -95,12 +95,12 @@ def digest_of(paths: list[Path]) -> str:
 
 @contextmanager
 def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
-    """Install the package of a requirements file, checked by hash, to a temporary directory.
+    """Install a requirements file to a temporary directory, with hash checks.
 
-    Yields its text files, sorted by name. Raises CorpusError with uv's output.
+    Yields the files there that match ``pattern``, sorted. Raises CorpusError with uv's output.
     """
     with tempfile.TemporaryDirectory(prefix="tpufleet-corpus-") as target:
-        # --no-cache: on a worker this runs once, as a user without a home.
+        # --no-cache: on a worker this runs once, as a user without a home directory.
         command = [find_uv(), "pip", "install", "--quiet", "--no-cache", "--no-deps"]
         command += ["--python", sys.executable, "--target", target]
         command += ["--require-hashes", "-r", str(requirements)]
@@ -115,7 +115,7 @@ def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
 
 
 def find_uv() -> str:
-    """Find uv on PATH or at UV_PATHS; raises CorpusError."""
+    """Return the path of uv, from PATH or UV_PATHS; raises CorpusError if there is none."""
     executable = next((str(path) for path in UV_PATHS if os.access(path, os.X_OK)), None)
     found = shutil.which("uv") or executable
     if found is None:
@@ -164,7 +164,10 @@ def _dataset(cfg: DatasetConfig, root: Path) -> Source:
 
 
 def _rows(cfg: DatasetConfig, cache: str) -> Any:
-    """Load the rows; raises ConfigError for a missing split or column, CorpusError otherwise."""
+    """Return the dataset's rows.
+
+    Raises ConfigError for a missing split or column, CorpusError if loading fails otherwise.
+    """
     import datasets
 
     datasets.disable_progress_bars()
@@ -197,7 +200,7 @@ def _local(cache: str, cfg: DatasetConfig) -> str | None:
 
 
 def _download(builder: Any, cfg: DatasetConfig, cache: str) -> str | None:
-    """Download the dataset if necessary; return its location if that is in a bucket."""
+    """Download the dataset if necessary; return its location in the bucket, None if local."""
     if "://" not in cache:
         builder.download_and_prepare()
         return None

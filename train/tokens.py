@@ -14,13 +14,13 @@ import numpy as np
 from train.strict import ConfigError
 
 END_OF_TEXT = "<|endoftext|>"
-"""Separates documents, if the encoding has this token, as GPT-2's has."""
+"""Token that separates documents, if the encoding has it, as GPT-2's does."""
 
 SEPARATOR = "\n\n"
-"""Separates documents otherwise."""
+"""Text that separates documents if the encoding has no END_OF_TEXT."""
 
 DECODE_CHUNK_TOKENS = 1 << 16
-"""Tokens decoded at once to measure the length of their text."""
+"""Number of tokens decoded at once to count the bytes of their text."""
 
 _PLAIN = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-"})
 _PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE", 0x0153: "oe"}
@@ -40,7 +40,7 @@ class Tokenizer:
 
     @property
     def dtype(self) -> type[np.unsignedinteger]:
-        """Smallest type for all tokens."""
+        """Smallest unsigned integer type that can store all tokens."""
         return next(t for t in (np.uint8, np.uint16, np.uint32) if self.vocabulary - 1 <= _most(t))
 
     def bytes_in(self, tokens: np.ndarray) -> int:
@@ -56,7 +56,7 @@ def _most(kind: type[np.unsignedinteger]) -> int:
 def to_ascii(text: str) -> str:
     """Convert text to ASCII: drop accents, simplify typographic quotes and dashes.
 
-    Line ends become ``\\n``, and characters without an equivalent ``?``.
+    Line ends become ``\\n``; characters without an equivalent become ``?``.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n").translate(_PLAIN)
     if text.isascii():
@@ -97,8 +97,8 @@ def _as_bytes(tokens: Sequence[int]) -> bytes:
 def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
     """Train a byte-level byte-pair encoding and return its tokenizer.json.
 
-    Sennrich et al. 2016, arXiv:1508.07909; on bytes, as for GPT-2. The same texts give the same
-    file. A small text may yield fewer tokens than ``vocabulary``.
+    It works on bytes, as GPT-2's does (Sennrich et al. 2016, arXiv:1508.07909). The same texts give
+    the same file. A small text may yield a smaller vocabulary than ``vocabulary``.
     """
     import tokenizers
 
@@ -138,14 +138,14 @@ def from_definition(definition: bytes) -> Tokenizer:
 
     try:
         encoding: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
-    except Exception as err:  # the library raises nothing narrower
+    except Exception as err:  # the library raises no narrower type
         raise ValueError(err) from err
 
     def encode(text: str) -> np.ndarray:
         return np.array(encoding.encode(text, add_special_tokens=False).ids, np.uint32)
 
     def decode(tokens: Sequence[int]) -> str:
-        # The model's vocabulary may be larger than the encoding's.
+        # A model with a larger vocabulary can generate tokens that the encoding lacks.
         known = [int(token) for token in tokens if token < vocabulary]
         return encoding.decode(known, skip_special_tokens=False)
 

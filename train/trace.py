@@ -11,24 +11,24 @@ from train.config import ProfileConfig
 log = logging.getLogger(__name__)
 
 REQUEST_FILE = "profile"
-"""A file of this name in the run directory requests a trace; it is removed when that starts."""
+"""A file of this name in the run directory requests a trace. The tracer removes the file."""
 
 
 class Tracer:
-    """Traces this process's devices into ``profiles/`` of its run directory.
+    """Profiler that traces this process's devices into ``profiles/`` of its run directory.
 
     Failures never stop the run.
     """
 
     def __init__(self, run_dir: Path, cfg: ProfileConfig, step: int) -> None:
-        """``step`` is where the attempt begins; a trace that was due before is not repeated."""
+        """Begin at the attempt's first ``step``; a trace that was due before it is not repeated."""
         self._run_dir, self._cfg, self._begun = run_dir, cfg, step
         self._until: int | None = None
 
     def before(self, step: int, state: dict[str, Any]) -> None:
-        """Start or stop a trace if it is due; call this before the steps of each call.
+        """Start or stop a trace if due. Call this before each call of ``update``.
 
-        It waits for ``state``, so that a trace contains exactly its steps.
+        Waits until the device has computed ``state``, so that a trace contains exactly its steps.
         """
         if self._until is not None:
             if step >= self._until:
@@ -75,5 +75,5 @@ class Tracer:
             jax.block_until_ready(state["step"])
             jax.profiler.stop_trace()
             log.info("traced up to step %d", step)
-        except Exception as err:  # as above; also a full disk
+        except Exception as err:  # errors differ by device; the disk may be full
             log.warning("the trace up to step %d is lost: %s", step, " ".join(str(err).split()))

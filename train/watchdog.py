@@ -12,13 +12,13 @@ log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Ends the process with exit code HUNG, and logs all stacks, when steps stop finishing.
+    """Timer that logs all stacks and exits with code HUNG when no step finishes for too long.
 
-    It starts with the first finished step, because compilation may take longer than any step.
+    The countdown starts with the first finished step, because compilation may take longer.
     """
 
     def __init__(self, seconds: float, heartbeat: Heartbeat) -> None:
-        """Start the watching thread; 0 seconds disables the watchdog."""
+        """Start a thread that waits ``seconds`` for each step; 0 disables the watchdog."""
         self._seconds, self._heartbeat = seconds, heartbeat
         self._event, self._off = threading.Event(), False
         if seconds:
@@ -29,7 +29,7 @@ class Watchdog:
         self._event.set()
 
     def off(self) -> None:
-        """Stop the countdown: the rest of the run has no steps."""
+        """Stop the countdown. Call this when no more steps follow."""
         self._off = True
         self._event.set()
 

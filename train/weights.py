@@ -1,8 +1,8 @@
-"""Import and export of parameters as safetensors, with GPT-2's names or ours.
+"""Import and export of parameters as safetensors, with the names of GPT-2 or of model.py.
 
-GPT-2's names are those of Hugging Face's GPT2LMHeadModel. Its layers' matrices are (in, out), like
-ours; its output layer, if not tied, is (v, d). Files contain no padding of the vocabulary: export
-removes it, import adds it.
+GPT-2's names are those of Hugging Face's GPT2LMHeadModel. The matrices of its layers are (in, out),
+as in model.py, but its output layer, if not tied, is (v, d). Files contain no padding of the
+vocabulary: export removes it, import adds it.
 """
 
 import json
@@ -43,19 +43,20 @@ GPT2 = {
     "norm_bias_d": "ln_f.bias",
     "head_dv": "lm_head.weight",
 }
-"""GPT-2's name of each of our parameters; ``{}`` is the layer's index."""
+"""GPT-2's name for each parameter of model.py; ``{}`` is the layer's index."""
 
 PREFIX = "transformer."
-"""Prefix of all of GPT-2's names except the head's; older files omit it."""
+"""Prefix of all GPT-2 names except the output layer's; older files omit it."""
 
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
-"""Hugging Face's names; ``gelu_new`` is the tanh approximation, as jax.nn.gelu is by default."""
+"""Hugging Face's names; ``gelu_new`` is the tanh approximation, the default of jax.nn.gelu."""
 
 
 def export(directory: Path, params: Params, cfg: Config, names: str, tokenizer: bytes) -> Path:
-    """Write parameters, adapters merged, with the names of ``gpt2`` or ``plain``; return the file.
+    """Write the parameters, with adapters merged, to a safetensors file and return its path.
 
-    Also writes tokenizer.json, if not empty, and for GPT-2 the config.json of transformers. Raises
+    ``names`` is ``gpt2`` or ``plain`` (the names of model.py). Also writes tokenizer.json unless
+    ``tokenizer`` is empty, and for ``gpt2`` a config.json for Hugging Face's transformers. Raises
     ConfigError for a model that GPT-2 cannot express.
     """
     check_names(cfg, names)
@@ -66,7 +67,7 @@ def export(directory: Path, params: Params, cfg: Config, names: str, tokenizer: 
     directory.mkdir(parents=True, exist_ok=True)
     partial = directory / f".{FILE}"
     metadata = {"format": "pt", "model": json.dumps(asdict(cfg.model))}
-    # save_file writes the memory of a view in its original order, so copy views.
+    # save_file ignores the axis order of a view and writes its memory as it is, so copy views.
     save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, partial, metadata)
     if names == "gpt2":
         text = json.dumps(gpt2_config(cfg.model), indent=2)
@@ -102,7 +103,7 @@ def gpt2_incompatibility(cfg: ModelConfig) -> str:
 
 
 def gpt2_config(cfg: ModelConfig) -> dict[str, Any]:
-    """Return the content of transformers' config.json."""
+    """Return the content of config.json for Hugging Face's transformers."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -126,16 +127,17 @@ def gpt2_config(cfg: ModelConfig) -> dict[str, Any]:
 def check(cfg: Config) -> None:
     """Raise ConfigError unless ``init_from`` is a file with this model's parameters.
 
-    Reads only names and shapes, and touches no device.
+    Reads only names and shapes, and needs no device.
     """
     if cfg.init_from is not None:
         _Weights(cfg)
 
 
 def load_initial(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
-    """Replace the parameters of the state of step 0 by those of ``init_from``, sharded alike.
+    """Return the state of step 0 with the parameters of the file ``init_from``, if configured.
 
-    Raises ConfigError as ``check`` does, and if the processes' files differ.
+    Shardings stay the same. Raises ConfigError as ``check`` does, and if processes have different
+    files.
     """
     if cfg.init_from is None:
         return state
@@ -154,7 +156,7 @@ def load_initial(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
 
 
 class _Weights:
-    """The file of ``init_from``, checked against the configured model."""
+    """Parameter file ``init_from``, checked against the configured model."""
 
     def __init__(self, cfg: Config) -> None:
         self.path, self.model = Path(str(cfg.init_from)).expanduser(), cfg.model
@@ -182,7 +184,7 @@ class _Weights:
             )
 
     def read(self, name: str) -> np.ndarray:
-        """Read one of our parameters as float32, with padding of the vocabulary."""
+        """Return a parameter of model.py as float32, with the vocabulary padded."""
         with safe_open(self.path, "np") as file:
             tensors = [file.get_tensor(self.names[n]) for n in self._file_names(name)]
         array = np.stack(tensors) if name.startswith("l_") and self.gpt2 else tensors[0]
@@ -193,7 +195,7 @@ class _Weights:
         return np.pad(array, padding).astype(np.float32)
 
     def _file_names(self, name: str) -> list[str]:
-        """Return the file's names for one of ours; for GPT-2, one per layer."""
+        """Return the names in the file for a parameter of model.py: with GPT-2's, one per layer."""
         if not self.gpt2:
             return [name]
         if name.startswith("l_"):
@@ -209,7 +211,7 @@ class _Weights:
             if file_name not in self.names:
                 raise ConfigError(f"init_from: {self.path} is missing {file_name} of this model")
             actual = found[self.names[file_name]]
-            if name == "positions_td" and actual[0] >= expected[0]:  # the rest is dropped
+            if name == "positions_td" and actual[0] >= expected[0]:  # ``read`` drops the rest
                 actual = (expected[0], *actual[1:])
             if actual != expected:
                 raise ConfigError(

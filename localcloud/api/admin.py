@@ -1,6 +1,7 @@
-"""The local cloud's own methods: status, preemption, faults, health.
+"""API methods that control the local cloud: status, preemption, faults, node health.
 
-They are not part of Google's API, hence below ``/_localcloud``. A token is required as usual.
+Google's API has no such methods, so their paths begin with ``/_localcloud``. Like Google's methods,
+they require an access token.
 """
 
 import time
@@ -31,7 +32,7 @@ CONDITION = Message(
 
 
 class Admin:
-    """Answers the local cloud's own methods."""
+    """Handlers of the methods that control the local cloud."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Admin:
         self._faults = faults
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         here = "/_localcloud"
         one = "nodes/{node}"
         in_zone = f"locations/{{zone}}/{one}"
@@ -73,7 +74,11 @@ class Admin:
         )
 
     def status(self, call: Call) -> Mapping[str, Any]:
-        """Return nodes with machines, queued resources, running operations, addresses, faults."""
+        """Return the state of the cloud.
+
+        It consists of the nodes with their machines, the queued resources, the running operations,
+        the number of addresses and the active faults.
+        """
         nodes = self._nodes.everything()
         used = sum(len(node.workers) for node in nodes)
         total = len(self._machines.addresses())
@@ -113,19 +118,25 @@ class Admin:
         return self._faults.show()
 
     def set_faults(self, call: Call) -> Mapping[str, Any]:
-        """Replace active faults and return the result; for the body see Faults.change."""
+        """Replace the active faults of the given kinds; return all active faults.
+
+        The request body is the argument of ``Faults.change``.
+        """
         self._faults.change(call.json())
         self._changed()
         return self._faults.show()
 
     def add_faults(self, call: Call) -> Mapping[str, Any]:
-        """Add faults and return all active ones."""
+        """Add faults to the active faults; return all active faults.
+
+        The request body is the argument of ``Faults.change``.
+        """
         self._faults.change(call.json(), add=True)
         self._changed()
         return self._faults.show()
 
     def clear_faults(self, call: Call) -> Mapping[str, Any]:
-        """End all faults, also those of machines; return the active ones: none."""
+        """End all API faults and all worker faults; return the empty lists of active faults."""
         self._faults.clear()
         self._clear_worker_faults()
         self._changed()
@@ -134,8 +145,8 @@ class Admin:
     def preempt(self, call: Call) -> Mapping[str, Any]:
         """Preempt a node and return it.
 
-        With ``{warningSeconds}`` in the body the preemption is only announced, and the node is
-        returned as it is. A second call may bring it forward.
+        If the request body is ``{warningSeconds}``, only announce that the node will be preempted
+        after this time. A later call can preempt the node earlier.
         """
         warning = call.json().get("warningSeconds", 0)
         if type(warning) not in (int, float) or not 0 <= warning <= LONGEST_WARNING_S:
@@ -160,8 +171,8 @@ class Admin:
     def set_health(self, call: Call) -> Mapping[str, Any]:
         """Set a READY node's health and return the node.
 
-        Body ``{health, healthDescription, symptoms[]{symptomType, workerId, details}}``; an empty
-        body makes it HEALTHY.
+        The request body is ``{health, healthDescription, symptoms[]{symptomType, workerId,
+        details}}``; an empty body makes the node HEALTHY.
         """
         condition = read(call.json(), CONDITION, "condition")
         with self._database.transaction():
@@ -177,7 +188,11 @@ class Admin:
 
 
 def one_node(call: Call, nodes: NodeTable, project: Project) -> Node:
-    """Return the node of a call without or with a zone; raise a 404 or 400."""
+    """Return the node named in the call's path, which may omit the zone.
+
+    Raises a 404 if there is no such node, a 400 if the path omits the zone and several zones have
+    a node of this name.
+    """
     node_id, zone = call.names["node"], call.names.get("zone")
     found = [node for node in nodes.named(node_id) if zone in (None, node.zone)]
     if not found:

@@ -1,4 +1,4 @@
-"""The methods that only v2alpha1 has, which ``gcloud alpha`` calls."""
+"""API methods that exist only in v2alpha1, the version that ``gcloud alpha`` calls."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ ALPHA = LOCATION.replace("/v2/", "/v2alpha1/")
 
 
 class Alpha:
-    """Answers the methods of v2alpha1. There are no reservations here."""
+    """Handlers of the methods that exist only in v2alpha1."""
 
     def __init__(self, database: Database, project: Project, changes: NodeChanges) -> None:
         self._requests = QueuedResourceTable(database)
@@ -25,7 +25,7 @@ class Alpha:
         self._changes = changes
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         one = f"{ALPHA}/queuedResources/{{request}}"
         reservations = f"{ALPHA}/reservations"
         page, info, perform = (
@@ -40,17 +40,20 @@ class Alpha:
         )
 
     def reservations(self, call: Call) -> Mapping[str, Any]:
-        """Return an empty list of reservations."""
+        """Return an empty list, because the local cloud has no reservations."""
         return self._project.answer("reservations", [], self._project.many(call.names), "")
 
     def maintenance_info(self, call: Call) -> Mapping[str, Any]:
-        """Return the nodes of a queued resource, none of which has a planned maintenance."""
+        """Return a queued resource's nodes, all without upcoming maintenance."""
         nodes = self._nodes.of_queued_resource(self._uid(call))
         entries = [{"nodeName": node.node_id, "nodeUid": str(node.uid)} for node in nodes]
         return {"nodeUpcomingMaintenances": entries} if entries else {}
 
     def maintain(self, call: Call) -> Mapping[str, Any]:
-        """Begin the maintenance of one node of a queued resource: body ``{nodeNames[]}``."""
+        """Start maintenance of one node of a queued resource; return the operation.
+
+        The request body is ``{nodeNames[]}``; several names raise a 501.
+        """
         asked = call.json().get("nodeNames", [])
         known = [node.node_id for node in self._nodes.of_queued_resource(self._uid(call))]
         names = [str(name).rpartition("/")[2] for name in asked]

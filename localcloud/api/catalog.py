@@ -1,8 +1,8 @@
 """The local cloud's zones, accelerator types and runtime versions.
 
-Sizes and topologies are those of Cloud TPU's public documentation
-(https://cloud.google.com/tpu/docs/system-architecture-tpu-vm). Every zone has all types here; at
-Google each zone has a few.
+Sizes and topologies come from Cloud TPU's public documentation
+(https://cloud.google.com/tpu/docs/system-architecture-tpu-vm). In the local cloud, every zone has
+all accelerator types; at Google, each zone has only a few.
 """
 
 import math
@@ -42,7 +42,7 @@ RUNTIME_VERSIONS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One accelerator type: its name, the equivalent config, its number of workers."""
+    """An accelerator type: name, equivalent ``acceleratorConfig``, number of worker VMs."""
 
     name: str
     config_type: str
@@ -51,15 +51,16 @@ class Accelerator:
 
     @property
     def chips(self) -> int:
-        """Its number of chips: the product of the topology's sides."""
+        """Number of chips of a slice: the product of the topology's dimensions."""
         return math.prod(int(side) for side in self.topology.split("x"))
 
 
 def _workers(prefix: str, size: int) -> int:
     """Return the number of VMs of a slice; ``size`` is the number in the type's name.
 
-    For v2 to v5p ``size`` counts cores: two per chip, four chips per VM. For v5litepod and v6e it
-    counts chips: up to eight in a single VM, else four per VM.
+    For v2 to v5p, ``size`` is the number of cores: two per chip, with four chips per VM. For
+    v5litepod and v6e, ``size`` is the number of chips: up to eight in a single VM, or else four per
+    VM.
     """
     if prefix in ("v5litepod", "v6e"):
         return 1 if size <= 8 else size // 4

@@ -1,4 +1,4 @@
-"""Format and parse times and durations of the API."""
+"""Formatting and parsing of timestamps and durations in the API's JSON."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -8,13 +8,19 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(\.\d{1,9})?([Zz]|[
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """Format ``seconds`` since 1970, or now, as JSON of google.protobuf.Timestamp (RFC 3339, Z)."""
+    """Format a time as JSON of google.protobuf.Timestamp (RFC 3339, in UTC).
+
+    ``seconds`` is the time since 1970; default: now.
+    """
     moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def seconds_of(text: str) -> float:
-    """Parse JSON of google.protobuf.Duration (``90s``, ``1.5s``); raise ValueError."""
+    """Parse JSON of google.protobuf.Duration, such as ``1.5s``, into seconds.
+
+    Raises ValueError if ``text`` is not a duration.
+    """
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a duration such as 3600s")
@@ -22,7 +28,10 @@ def seconds_of(text: str) -> float:
 
 
 def moment_of(text: str) -> float:
-    """Parse JSON of google.protobuf.Timestamp into seconds since 1970; raise ValueError."""
+    """Parse JSON of google.protobuf.Timestamp into seconds since 1970.
+
+    Raises ValueError if ``text`` is not a timestamp.
+    """
     found = _TIMESTAMP.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a time such as 2026-12-31T18:00:00Z")

@@ -1,8 +1,8 @@
 """The part of the Compute API v1 that TPU clients use, on the same port as the Cloud TPU API.
 
-Firewall rules, networks and disks are only records: rules filter nothing, all networks are the
-machines' one network, and only qemu machines have block devices for disks. Validation, operations
-and "in use" checks are as at Google.
+As at Google, requests are validated, changes return operations, and a resource in use cannot be
+deleted. But the resources have little effect: firewall rules filter no packets, all networks stand
+for the machines' one network, and disks become block devices only on qemu machines.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ def compute_routes(
     machines: Machines,
     changed: Callable[[], None],
 ) -> tuple[Route, ...]:
-    """Return Compute's routes.
+    """Return the HTTP routes of the Compute API.
 
-    ``endpoint`` is the server's; ``changed`` is called after a change of the project's metadata.
+    ``endpoint`` is the server's URL; ``changed`` is called when the project's metadata has changed.
     """
     name = project.parent.partition("/")[2]
     account = f"compute@{name}.iam.gserviceaccount.com"

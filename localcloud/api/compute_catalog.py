@@ -1,6 +1,6 @@
-"""Compute's fixed resources: ``zones``, ``regions``, ``diskTypes`` and ``machineTypes``.
+"""Compute API methods for ``zones``, ``regions``, ``diskTypes`` and ``machineTypes``.
 
-Every zone has all machine types of TPU VMs here; at Google each zone has a few.
+In the local cloud, every zone has all machine types of TPU VMs; at Google, each has only a few.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from localcloud.api.routing import Call, Route
 
 
 class Places:
-    """Answers the methods of zones, regions and types of disks."""
+    """Handlers of the methods for zones, regions and disk types."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         zones, regions = f"{PROJECT}/zones", f"{PROJECT}/regions"
         types = f"{zones}/{{zone}}/diskTypes"
         return (
@@ -33,31 +33,31 @@ class Places:
         )
 
     def zones(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the zones."""
+        """Return a page of the list of zones."""
         items = [self._write_zone(zone) for zone in sorted(self._frame.project.zones)]
         return self._frame.page("zoneList", "zones", items, call, ("status", "region"))
 
     def zone(self, call: Call) -> Mapping[str, Any]:
-        """Return one zone."""
+        """Return the zone named in the call's path."""
         return self._write_zone(self._frame.project.one(call.names))
 
     def regions(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the regions."""
+        """Return a page of the list of regions."""
         items = [self._write_region(region) for region in self._frame.regions()]
         return self._frame.page("regionList", "regions", items, call, ("status",))
 
     def region(self, call: Call) -> Mapping[str, Any]:
-        """Return one region."""
+        """Return the region named in the call's path."""
         return self._write_region(self._frame.region(call).rpartition("/")[2])
 
     def disk_types(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of a zone's types of disks."""
+        """Return a page of a zone's disk types."""
         scope = self._frame.zone(call)
         items = [self._write_type(it, scope) for it in DISK_TYPES.values()]
         return self._frame.page("diskTypeList", f"{scope}/diskTypes", items, call)
 
     def disk_type(self, call: Call) -> Mapping[str, Any]:
-        """Return one type of disk."""
+        """Return the disk type named in the call's path."""
         scope, name = self._frame.zone(call), call.names["diskType"]
         if name not in DISK_TYPES:
             raise missing(f"{self._frame.project.parent}/{scope}/diskTypes/{name}")
@@ -88,7 +88,7 @@ _MOST_DISKS, _MOST_DISK_GB = 128, 263168
 
 @dataclass(frozen=True)
 class MachineType:
-    """One machine type: CPUs, memory (GB) and TPU chips."""
+    """A machine type: its name and the numbers of vCPUs, GB of memory and TPU chips."""
 
     name: str
     cpus: int
@@ -97,7 +97,7 @@ class MachineType:
 
     @property
     def accelerator(self) -> str:
-        """The type of its TPU chips, such as ``ct6e``."""
+        """Type of the TPU chips, such as ``ct6e``."""
         return self.name.partition("-")[0]
 
 
@@ -117,13 +117,13 @@ MACHINE_TYPES: Mapping[str, MachineType] = {
 
 
 class MachineTypes:
-    """Answers the methods of machine types."""
+    """Handlers of the methods for machine types."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         name, every = "compute.machineTypes", f"{PROJECT}/zones/{{zone}}/machineTypes"
         everywhere = f"{AGGREGATED}/machineTypes"
         return (
@@ -141,7 +141,7 @@ class MachineTypes:
         )
 
     def list_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of all zones' machine types, by zone, and name the unreachable zones."""
+        """Return a page of all zones' machine types, grouped by zone, and the unreachable zones."""
         scope = self._frame.project.many({"zone": "-"})
         reached = [f"zones/{zone}" for zone in scope.zones]
         return self._frame.aggregated(
@@ -155,7 +155,7 @@ class MachineTypes:
         )
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return one machine type."""
+        """Return the machine type named in the call's path."""
         scope, name = self._frame.zone(call), call.names["machineType"]
         if name not in MACHINE_TYPES:
             raise missing(f"{self._frame.project.parent}/{scope}/machineTypes/{name}")
@@ -167,7 +167,7 @@ class MachineTypes:
         return {
             **self._frame.named("machineType", f"{scope}/machineTypes", kind.name),
             "description": text,
-            "zone": scope.rpartition("/")[2],  # a bare name, unlike in other resources
+            "zone": scope.rpartition("/")[2],  # not a URL, unlike in other resources
             "guestCpus": kind.cpus,
             "memoryMb": kind.memory_gb * 1024,
             "imageSpaceGb": 0,

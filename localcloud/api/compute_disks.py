@@ -1,7 +1,7 @@
-"""The methods of Compute's zonal ``disks``; the machines store the disks' content.
+"""Compute API methods for zonal ``disks``; ``Machines`` stores the disks' content.
 
-Fields are those of the schema ``Disk`` in the discovery document of compute v1 (revision
-20261106); types and sizes those of https://cloud.google.com/compute/docs/disks.
+The fields are those of the schema ``Disk`` in the discovery document of compute v1 (revision
+20261106). Disk types and sizes come from https://cloud.google.com/compute/docs/disks.
 """
 
 import re
@@ -51,7 +51,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class DiskType:
-    """One type of disk; sizes in GB."""
+    """A disk type with the default, smallest and largest size of its disks in GB."""
 
     name: str
     description: str
@@ -73,9 +73,9 @@ DISK_TYPES: Mapping[str, DiskType] = {
 
 
 def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[str, Any]:
-    """Validate a caller's Disk and return it as stored, with its type's full name.
+    """Validate a Disk from a request and return it as stored, with the full name of its type.
 
-    Raises a 400 that names the field, or a 404 for an unknown type.
+    Raises a 400 that names the invalid field, or a 404 if the disk type is unknown.
     """
     body = _canonical(value)
     check_name(body.get("name", ""))
@@ -99,20 +99,20 @@ def requested_disk(value: Mapping[str, Any], parent: str, scope: str) -> dict[st
 
 @dataclass(frozen=True)
 class LabelsRequest:
-    """A disk's new labels, and the fingerprint of those that the caller read."""
+    """Request to replace a disk's labels; ``fingerprint`` is that of the labels to replace."""
 
     labels: Mapping[str, str]
     fingerprint: str
 
 
 def requested_labels(value: Mapping[str, Any]) -> LabelsRequest:
-    """Parse a request for new labels; raise a 400."""
+    """Parse a request to replace a disk's labels; raise a 400 if it is invalid."""
     fields = read(value, _LABELS, "resource")
     return LabelsRequest(fields.get("labels", {}), fields.get("labelFingerprint", ""))
 
 
 def requested_size(value: Mapping[str, Any]) -> int:
-    """Parse a request for a new size, in GB; raise a 400."""
+    """Return the new size in GB from a resize request; raise a 400 if it is invalid."""
     body = _canonical(value)
     if "sizeGb" not in body:
         raise required("sizeGb")
@@ -120,7 +120,7 @@ def requested_size(value: Mapping[str, Any]) -> int:
 
 
 def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate a Disk; write 64-bit integers as strings and drop output-only fields."""
+    """Validate a Disk; convert 64-bit integers to strings and drop output-only fields."""
     named = {camel_case(key): it for key, it in value.items()}
     for key in _LONG:
         if type(named.get(key)) is int:
@@ -136,7 +136,7 @@ FIELDS = ("type", "sizeGb", "status", "zone", "description", "labels")
 
 
 class Disks:
-    """Answers the methods of disks."""
+    """Handlers of the methods for disks."""
 
     def __init__(self, frame: Frame, endpoint: str, machines: Machines) -> None:
         self._frame = frame
@@ -146,7 +146,7 @@ class Disks:
         self._endpoint = endpoint
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         every, ids = f"{PROJECT}/zones/{{zone}}/disks", ("requestId",)
         one, everywhere = f"{every}/{{disk}}", f"{AGGREGATED}/disks"
         return (
@@ -168,7 +168,7 @@ class Disks:
         return self._frame.page("diskList", f"{scope}/disks", items, call, FIELDS)
 
     def list_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of all zones' disks, by zone, and name the unreachable zones."""
+        """Return a page of all zones' disks, grouped by zone, and the unreachable zones."""
         scope = self._frame.project.many({"zone": "-"})
         reached = [f"zones/{zone}" for zone in scope.zones]
         found = [it for it in self._table.all(COLLECTION) if it.scope in reached]
@@ -183,11 +183,11 @@ class Disks:
         )
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return one disk."""
+        """Return the disk named in the call's path."""
         return self._write(self._find(call))
 
     def insert(self, call: Call) -> Mapping[str, Any]:
-        """Create a disk; return the operation, until whose end the disk is CREATING."""
+        """Create a disk and return the operation; the disk is CREATING until the operation ends."""
         scope = self._frame.zone(call)
         body = requested_disk(call.json(), self._frame.project.parent, scope)
         target = f"{scope}/disks/{body['name']}"
@@ -199,7 +199,7 @@ class Disks:
             return self._begin("insert", call, made)
 
     def resize(self, call: Call) -> Mapping[str, Any]:
-        """Enlarge a disk; return the operation."""
+        """Enlarge a disk and return the operation; raise a 400 if the size is not larger."""
         size = requested_size(call.json())
         with self._frame.database.transaction():
             disk = self._find(call)
@@ -212,7 +212,10 @@ class Disks:
             return self._begin("resize", call, disk)
 
     def set_labels(self, call: Call) -> Mapping[str, Any]:
-        """Replace a disk's labels; raise a 412 if the fingerprint is not the current one."""
+        """Replace a disk's labels and return the operation.
+
+        Raises a 412 if the fingerprint in the request is not that of the current labels.
+        """
         wanted = requested_labels(call.json())
         with self._frame.database.transaction():
             disk = self._find(call)
@@ -232,7 +235,7 @@ class Disks:
             return self._begin("setLabels", call, disk)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Remove a disk that no TPU has; return the operation."""
+        """Delete a disk and return the operation; raise a 400 if the disk is attached to a TPU."""
         with self._frame.database.transaction():
             target = f"{self._frame.zone(call)}/disks/{call.names['disk']}"
             if found := self._frame.earlier("disks.delete", call, target):
@@ -242,7 +245,7 @@ class Disks:
             if users := self._attached.users(name):
                 raise in_use(name, ", ".join(self._name(node) for node in users))
             self._table.remove(disk.uid)
-            # Inside the transaction: a new disk of this name must not find the old content.
+            # In the transaction, so that a new disk of the same name cannot get the old content.
             self._machines.forget_disk(disk.scope.removeprefix("zones/"), disk.name)
             return self._begin("delete", call, disk)
 

@@ -1,6 +1,7 @@
-"""Errors of the Compute API, in the shape of Google's older APIs.
+"""Errors of the Compute API, in the JSON format of Google's older APIs.
 
-``{"error": {code, message, errors: [{domain, reason, message}]}}``; programs use the reason
+The format is ``{"error": {code, message, errors: [{domain, reason, message}]}}``. Clients tell
+errors apart by their reason
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-errors).
 """
 
@@ -23,19 +24,19 @@ _REASONS: Mapping[int, str] = {
 
 
 class ComputeError(ApiError):
-    """An error of Compute with its reason."""
+    """An error of the Compute API: HTTP code, reason and message."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(code, message)
         self.reason = reason
 
     def body(self) -> dict[str, Any]:
-        """Return the answer's JSON."""
+        """Return the response's JSON."""
         return {"error": _error(self.code, self.reason, self.message)}
 
 
 def body_of(error: ApiError) -> dict[str, Any]:
-    """Return the JSON of any error in Compute's shape."""
+    """Return the JSON of any API error in the Compute API's format."""
     if isinstance(error, ComputeError):
         return error.body()
     reason = _REASONS.get(error.code, "backendError")
@@ -49,27 +50,27 @@ def _error(code: int, reason: str, message: str) -> dict[str, Any]:
 
 
 def bad_value(field: str, value: object, why: str) -> ComputeError:
-    """Return the error for an invalid value of a field."""
+    """Return the error (400) for an invalid value of a field."""
     message = f"Invalid value for field 'resource.{field}': '{value}'. {why}"
     return ComputeError(400, "invalid", message)
 
 
 def required(field: str) -> ComputeError:
-    """Return the error for a missing field."""
+    """Return the error (400) for a missing field."""
     return ComputeError(400, "required", f"Required field 'resource.{field}' not specified")
 
 
 def missing(resource: str) -> ComputeError:
-    """Return the error for a resource that does not exist."""
+    """Return the error (404) for a resource that does not exist."""
     return ComputeError(404, "notFound", f"The resource '{resource}' was not found")
 
 
 def taken(resource: str) -> ComputeError:
-    """Return the error for a name that is taken."""
+    """Return the error (409) for creating a resource that already exists."""
     return ComputeError(409, "alreadyExists", f"The resource '{resource}' already exists")
 
 
 def in_use(resource: str, users: str) -> ComputeError:
-    """Return the error for deleting a resource that others use."""
+    """Return the error (400) for deleting a resource that ``users`` still use."""
     message = f"The resource '{resource}' is already being used by '{users}'"
     return ComputeError(400, "resourceInUseByAnotherResource", message)

@@ -1,7 +1,7 @@
-"""The methods of Compute's ``firewalls``. The rules are stored, but filter no packets here.
+"""Compute API methods for ``firewalls``. The rules are stored, but filter no packets.
 
-Fields are those of the schema ``Firewall`` in the discovery document of compute v1 (revision
-20261106), rules those of https://cloud.google.com/firewall/docs/firewalls.
+The fields are those of the schema ``Firewall`` in the discovery document of compute v1 (revision
+20261106). Validation follows https://cloud.google.com/firewall/docs/firewalls.
 """
 
 import re
@@ -45,9 +45,10 @@ _INGRESS_ONLY = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
 
 
 def read_rule(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate a caller's Firewall; keep false and null fields, which may change a stored rule.
+    """Validate a Firewall from a request and return it without output-only fields.
 
-    Raises a 400 that names the field.
+    False and null values remain, because they can change a stored rule. Raises a 400 that names
+    the invalid field.
     """
     read(value, FIREWALL, "resource")
     named = {camel_case(key): item for key, item in value.items()}
@@ -55,9 +56,9 @@ def read_rule(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete_rule(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a validated rule with its defaults, as stored; ``network`` is a full name.
+    """Return a rule as stored, with default values; its ``network`` must be a full resource name.
 
-    Raises a 400 that names the field.
+    Raises a 400 that names the invalid field.
     """
     rule = {key: value for key, value in body.items() if value not in (None, [], "")}
     check_name(rule.get("name", ""))
@@ -80,7 +81,7 @@ def complete_rule(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_name(name: str) -> None:
-    """Raise a 400 for an invalid name of a Compute resource."""
+    """Raise a 400 if ``name`` is not a valid name of a Compute resource."""
     if not name:
         raise required("name")
     if not NAME.fullmatch(name):
@@ -88,7 +89,7 @@ def check_name(name: str) -> None:
 
 
 def _with_ends(rule: dict[str, Any]) -> dict[str, Any]:
-    """Validate a rule's sources and destinations; the default is everywhere."""
+    """Validate a rule's sources and destinations, and add the default: any address."""
     inwards = rule["direction"] == "INGRESS"
     if inwards and "destinationRanges" in rule:
         raise bad_value("destinationRanges", rule["destinationRanges"], "The rule is for INGRESS")
@@ -138,14 +139,14 @@ FIELDS = ("network", "direction", "priority", "disabled", "description", "source
 
 
 class Firewalls:
-    """Answers the methods of firewall rules."""
+    """Handlers of the methods for firewall rules."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._table = ResourceTable(frame.database)
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         every = f"{PROJECT}/global/firewalls"
         one, ids = f"{every}/{{firewall}}", ("requestId",)
         return (
@@ -158,16 +159,16 @@ class Firewalls:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the rules."""
+        """Return a page of the list of firewall rules."""
         items = [self._write(it) for it in self._table.all(COLLECTION)]
         return self._frame.page("firewallList", "global/firewalls", items, call, FIELDS)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return one rule."""
+        """Return the firewall rule named in the call's path."""
         return self._write(self._find(call))
 
     def insert(self, call: Call) -> Mapping[str, Any]:
-        """Create a rule; return the operation."""
+        """Create a firewall rule and return the operation."""
         rule = self._whole(read_rule(call.json()))
         target = f"global/firewalls/{rule['name']}"
         with self._frame.database.transaction():
@@ -177,15 +178,15 @@ class Firewalls:
             return self._begin("insert", call, made)
 
     def patch(self, call: Call) -> Mapping[str, Any]:
-        """Change the given fields, where null removes one; return the operation."""
+        """Change the given fields of a rule and return the operation; null removes a field."""
         return self._change("patch", call, keep=True)
 
     def update(self, call: Call) -> Mapping[str, Any]:
-        """Replace a rule; return the operation."""
+        """Replace a firewall rule and return the operation."""
         return self._change("update", call, keep=False)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Remove a rule; return the operation."""
+        """Delete a firewall rule and return the operation."""
         with self._frame.database.transaction():
             target = f"global/firewalls/{call.names['firewall']}"
             if found := self._frame.earlier("firewalls.delete", call, target):

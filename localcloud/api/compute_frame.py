@@ -1,4 +1,4 @@
-"""Shared parts of the Compute methods: resource names, lists, operations, request ids."""
+"""Helpers of all Compute API methods: resource names, lists, operations, request ids."""
 
 import base64
 import hashlib
@@ -19,14 +19,17 @@ from localcloud.api.selection import ordered, parse_compute_filter
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
 AGGREGATED = f"{PROJECT}/aggregated"
-# gcloud sends returnPartialSuccess with all lists, although the discovery document has it on none.
+# gcloud sends returnPartialSuccess with every list request. The discovery document omits it.
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
 EVERYWHERE = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
 _LARGEST_PAGE = 500
 
 
 class FailingOperation(Exception):  # noqa: N818 - it is no error of the caller's
-    """Rolls back a call whose operation is to fail; carries that operation."""
+    """Exception that rolls back the change of a call whose operation must fail due to a fault.
+
+    ``operation`` contains the arguments of ``ComputeOperationTable.add``.
+    """
 
     def __init__(self, operation: tuple[Any, ...]) -> None:
         super().__init__(operation)
@@ -34,10 +37,10 @@ class FailingOperation(Exception):  # noqa: N818 - it is no error of the caller'
 
 
 class Frame:
-    """Helper of the Compute methods of one project."""
+    """Helper of the Compute API methods: builds names, URLs, lists and operations of a project."""
 
     def __init__(self, database: Database, project: Project, endpoint: str, user: str) -> None:
-        """``endpoint`` is the server's; ``user`` is shown in operations."""
+        """``endpoint`` is the server's URL; ``user`` is the account shown in operations."""
         self.database = database
         self.project = project
         self.operations = ComputeOperationTable(database)
@@ -45,24 +48,24 @@ class Frame:
         self._user = user
 
     def link(self, path: str) -> str:
-        """Return the URL of ``path`` below the project."""
+        """Return the URL of a path within the project, such as ``zones/Z``; "" is the project."""
         return self.absolute(f"{self.project.parent}/{path}" if path else self.project.parent)
 
     def absolute(self, name: str) -> str:
-        """Return the URL of a resource's full name, ``projects/P/…``."""
+        """Return the URL of the resource with this full name (``projects/P/…``)."""
         return f"{self._endpoint}{PATH}/{name}"
 
     def name_of(self, reference: str) -> str:
-        """Return the full name of a resource given as URL, full name or ``global/…``."""
+        """Return a resource's full name from its URL, full name or path in the project."""
         name = reference.split(f"{PATH}/", 1)[-1]
         return name if name.startswith("projects/") else f"{self.project.parent}/{name}"
 
     def zone(self, call: Call) -> str:
-        """Return the scope of a call's zone; raise a 404 if unknown, a 503 if unreachable."""
+        """Return ``zones/Z`` for a call; raise a 404 if Z is unknown, a 503 if Z is unreachable."""
         return f"zones/{self.project.one(call.names)}"
 
     def region(self, call: Call) -> str:
-        """Return the scope of a call's region; raise a 404 if unknown."""
+        """Return ``regions/R`` for a call; raise a 404 if R is unknown."""
         region = call.names["region"]
         if region not in self.regions():
             raise ComputeError(
@@ -74,7 +77,7 @@ class Frame:
         return f"regions/{region}"
 
     def regions(self) -> list[str]:
-        """Return the regions of the cloud's zones."""
+        """Return the names of the regions that contain the cloud's zones."""
         return sorted({zone.rpartition("-")[0] for zone in self.project.zones})
 
     def page(
@@ -85,9 +88,9 @@ class Frame:
         call: Call,
         fields: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return the requested page of a list of ``kind``, such as ``firewallList``.
+        """Return the requested page of ``items`` as a list of ``kind``, such as ``firewallList``.
 
-        ``filter`` and ``orderBy`` accept ``name``, ``id`` and ``fields``.
+        The query's ``filter`` and ``orderBy`` can use ``name``, ``id`` and the names in ``fields``.
         """
         shown, token = self.selected(path, items, call, fields)
         return {
@@ -109,9 +112,9 @@ class Frame:
         scopes: Sequence[str],
         away: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return a page of a list over all ``scopes`` (``zones/Z``), its items by scope.
+        """Return the requested page of the items of all ``scopes`` (``zones/Z``), grouped by scope.
 
-        A scope without items has a warning, and so has an unreachable one (``away``).
+        Scopes without items and unreachable scopes (``away``) have a warning instead of items.
         """
         path = f"aggregated/{collection}"
         shown, token = self.selected(path, items, call, fields)
@@ -134,7 +137,7 @@ class Frame:
         }
 
     def named(self, kind: str, path: str, name: str) -> dict[str, Any]:
-        """Return the common fields of a fixed resource, such as a zone."""
+        """Return the common JSON fields of a read-only resource, such as a zone."""
         whole = f"{path}/{name}"
         return {
             "kind": f"compute#{kind}",
@@ -151,7 +154,7 @@ class Frame:
         call: Call,
         fields: Sequence[str] = (),
     ) -> tuple[Sequence[Mapping[str, Any]], str]:
-        """Return the requested page of a list and the token of the next."""
+        """Return the requested page of ``items`` and the token of the next page ("" if none)."""
         known = ("name", "id", *fields)
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         page = requested_page(f"{path} {wanted} {order}", call.query, "maxResults", _LARGEST_PAGE)
@@ -160,16 +163,16 @@ class Frame:
         return page.cut(page.rest(found, _key), _key)
 
     def earlier(self, method: str, call: Call, target: str) -> ComputeOperation | None:
-        """Return the operation that a request with the same id began, or None."""
+        """Return the operation that an earlier request with the same id started, or None."""
         return self.operations.earlier(method, call.query.get("requestId", ""), target)
 
     def begin(
         self, method: str, call: Call, scope: str, verb: str, target: str, uid: int
     ) -> dict[str, Any]:
-        """Store an operation that runs for a moment, and return its message.
+        """Store a new operation and return it as JSON.
 
-        Call it last in the transaction of the change: if a fault makes the operation fail, it
-        raises FailingOperation, which rolls the change back.
+        Call this last in the transaction that makes the change: if a fault makes the operation
+        fail, FailingOperation is raised and rolls the change back.
         """
         request_id = call.query.get("requestId", "")
         if call.ends_with:
@@ -177,7 +180,7 @@ class Frame:
         return self.write(self.operations.add(scope, method, verb, target, uid, request_id))
 
     def kept(self, handler: Handler) -> Handler:
-        """Wrap a method to return the operation also if it is to fail."""
+        """Wrap a handler: on FailingOperation, store the failing operation and return its JSON."""
 
         def answer(call: Call) -> Mapping[str, Any]:
             try:
@@ -188,7 +191,7 @@ class Frame:
         return answer
 
     def write(self, operation: ComputeOperation) -> dict[str, Any]:
-        """Return a stored operation as Compute's message."""
+        """Return a stored operation as JSON of the Compute API."""
         done = time.time() >= operation.ends
         kind, _, place = operation.scope.partition("/")
         message = {
@@ -218,7 +221,7 @@ class Frame:
 
 
 def fingerprint(value: Any) -> str:
-    """Return 8 bytes of a JSON value's hash, in base64 like Compute's fingerprints."""
+    """Return a fingerprint of a JSON value: 8 bytes of its hash, in base64."""
     text = json.dumps(value, sort_keys=True)
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
 

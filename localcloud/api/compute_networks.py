@@ -1,4 +1,7 @@
-"""The methods of Compute's ``networks`` and ``subnetworks``; all are names of one network here."""
+"""Compute API methods for ``networks`` and ``subnetworks``.
+
+All of them stand for one network: that of the local cloud's machines.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -27,9 +30,10 @@ _SMALLEST_MTU, _LARGEST_MTU = 1300, 8896
 
 
 class Networks:
-    """Answers the methods of networks; an auto-mode network has one subnetwork per region.
+    """Handlers of the methods for networks and subnetworks.
 
-    A new cloud has the network ``default`` with its usual rules
+    An auto-mode network has one subnetwork per region. A new cloud has the network ``default`` with
+    the firewall rules of a new Google project
     (https://cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc).
     """
 
@@ -43,7 +47,7 @@ class Networks:
                 self._make_default()
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         every, ids = f"{PROJECT}/global/networks", ("requestId",)
         subnets = f"{PROJECT}/regions/{{region}}/subnetworks"
         one = f"{every}/{{network}}"
@@ -72,17 +76,17 @@ class Networks:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the networks."""
+        """Return a page of the list of networks."""
         items = [self._write(it) for it in self._table.all(COLLECTION)]
         fields = ("description", "autoCreateSubnetworks")
         return self._frame.page("networkList", "global/networks", items, call, fields)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return one network."""
+        """Return the network named in the call's path."""
         return self._write(self._find(call))
 
     def insert(self, call: Call) -> Mapping[str, Any]:
-        """Create a network; return the operation."""
+        """Create a network and return the operation."""
         fields = {camel_case(key): it for key, it in call.json().items()}
         read(fields, _NETWORK, "resource")
         body = {key: it for key, it in fields.items() if _NETWORK.fields[key] and it is not None}
@@ -98,7 +102,10 @@ class Networks:
             return self._begin("insert", call, made)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Remove a network that no firewall rule and no TPU uses; return the operation."""
+        """Delete a network and return the operation.
+
+        Raises a 400 if a firewall rule or a TPU uses the network.
+        """
         with self._frame.database.transaction():
             target = f"global/networks/{call.names['network']}"
             if found := self._frame.earlier("networks.delete", call, target):
@@ -121,7 +128,7 @@ class Networks:
         return self._frame.page("subnetworkList", path, items, call, _SUBNETWORK_FIELDS)
 
     def subnetworks_everywhere(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of all regions' subnetworks, by region."""
+        """Return a page of all regions' subnetworks, grouped by region."""
         scopes = [f"regions/{region}" for region in self._frame.regions()]
         found = self._with_subnetworks()
         items = [self._write_subnetwork(it, scope) for scope in scopes for it in found]
@@ -131,7 +138,7 @@ class Networks:
         )
 
     def subnetwork(self, call: Call) -> Mapping[str, Any]:
-        """Return one subnetwork."""
+        """Return the subnetwork named in the call's path."""
         scope, name = self._frame.region(call), call.names["subnetwork"]
         for network in self._with_subnetworks():
             if network.name == name:
@@ -186,7 +193,7 @@ class Networks:
         }
 
     def _make_default(self) -> None:
-        """Create the network ``default`` with the rules of a new project."""
+        """Create the network ``default`` with the firewall rules of a new Google project."""
         default = _with_defaults({"name": "default", "autoCreateSubnetworks": True})
         network = self._table.add(COLLECTION, "global", "default", default)
         inside = str(_spanned(self._addresses()))
@@ -226,6 +233,6 @@ def _with_defaults(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spanned(addresses: Sequence[IPv4Address]) -> IPv4Network:
-    """Return the smallest network that contains these addresses."""
+    """Return the smallest IP network that contains all addresses."""
     differing = int(min(addresses)) ^ int(max(addresses))
     return IPv4Network((int(min(addresses)), 32 - differing.bit_length()), strict=False)

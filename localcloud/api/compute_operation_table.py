@@ -1,7 +1,8 @@
-"""Compute's operations: each runs for a moment, to reveal clients that do not wait for it.
+"""The Compute API's operations, stored in the database.
 
-The change itself is made when the operation is stored, so that nothing has to resume after a
-restart.
+An operation's change is made in the transaction that stores the operation, so that a restarted
+server has no work to resume. The operation still runs for ``LASTS_S``, to reveal clients that do
+not wait for its end.
 """
 
 import json
@@ -22,7 +23,7 @@ _COLUMNS = "uid, scope, name, method, verb, target, target_uid, begins, ends, re
 
 @dataclass(frozen=True)
 class ComputeOperation:
-    """One operation on ``target``, from ``begins`` to ``ends`` (seconds since 1970)."""
+    """An operation on ``target`` that runs from ``begins`` to ``ends`` (seconds since 1970)."""
 
     uid: int
     scope: str
@@ -34,27 +35,27 @@ class ComputeOperation:
     begins: float
     ends: float
     request_id: str
-    error: str = ""  # JSON of ``{code, message}``, or ""
+    error: str = ""  # JSON of ``{code, message}``, or "" if it succeeds
 
     @property
     def insert_time(self) -> str:
-        """When it was requested."""
+        """When the operation was requested, as a timestamp of the API."""
         return timestamp(self.begins)
 
     @property
     def end_time(self) -> str:
-        """When it ended or will end."""
+        """When the operation ended or will end, as a timestamp of the API."""
         return timestamp(self.ends)
 
 
 class ComputeOperationTable:
-    """Reads and writes Compute's operations."""
+    """Table of the Compute API's operations."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def next_end(self) -> float:
-        """Return the earliest end of an operation that is stored now."""
+        """Return when an operation stored now would end, in seconds since 1970."""
         return time.time() + LASTS_S
 
     def add(
@@ -67,7 +68,7 @@ class ComputeOperationTable:
         request_id: str,
         error: Mapping[str, str] | None = None,
     ) -> ComputeOperation:
-        """Store a new operation, which succeeds or ends with ``error``."""
+        """Store and return a new operation, which ends with ``error`` or else succeeds."""
         now = time.time()
         name = f"operation-{int(now * 1000)}-{secrets.token_hex(6)}"
         row = (new_uid(), scope, name, method, verb, target, target_uid, now, now + LASTS_S)
@@ -82,9 +83,9 @@ class ComputeOperationTable:
         return operation
 
     def earlier(self, method: str, request_id: str, target: str) -> ComputeOperation | None:
-        """Return the operation that a request with the same id began, or None.
+        """Return the operation that an earlier request with this id started, or None.
 
-        Raises a 400 if the id is not a UUID or belongs to another request.
+        Raises a 400 if the id is not a UUID or was used for another method or target.
         """
         if not request_id:
             return None
@@ -96,16 +97,16 @@ class ComputeOperationTable:
         return found[0] if found else None
 
     def get(self, scope: str, name: str) -> ComputeOperation | None:
-        """Return the operation of this name or id, or None."""
+        """Return the operation with this name or id, or None."""
         found = self._some("scope = ? AND (name = ? OR uid = ?)", scope, name, name)
         return found[0] if found else None
 
     def all(self, scope: str) -> Sequence[ComputeOperation]:
-        """Return the operations of a scope, oldest first."""
+        """Return the operations in a scope, such as ``global`` or ``zones/Z``, oldest first."""
         return self._some("scope = ? ORDER BY begins, uid", scope)
 
     def forget(self, uid: int) -> None:
-        """Remove an operation."""
+        """Delete an operation."""
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM compute_operations WHERE uid = ?", (uid,))
 

@@ -1,4 +1,4 @@
-"""The methods of Compute's ``globalOperations``, ``zoneOperations`` and ``regionOperations``."""
+"""Compute API methods for ``globalOperations``, ``zoneOperations`` and ``regionOperations``."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ FIELDS = ("status", "operationType", "targetLink", "user", "insertTime", "progre
 
 
 class ComputeOperations:
-    """Answers the methods of operations."""
+    """Handlers of the methods for operations."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         kinds: tuple[tuple[str, str, Callable[[Call], str]], ...] = (
             ("global", "global", lambda _call: "global"),
             ("zone", "zones/{zone}", self._frame.zone),

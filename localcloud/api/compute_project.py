@@ -1,4 +1,4 @@
-"""The methods of Compute's ``projects``: the metadata that all machines share."""
+"""Compute API methods for ``projects``, whose metadata all machines share."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,13 +20,16 @@ _METADATA = Message(
 
 
 def project_metadata(table: ResourceTable) -> dict[str, str]:
-    """Return the metadata that all machines of the project share."""
+    """Return the project's metadata, which all machines share."""
     found = table.all(COLLECTION)
     return {item["key"]: item["value"] for item in found[0].body["items"]} if found else {}
 
 
 class ComputeProject:
-    """Answers the methods of the project; ``changed`` is called after a change of its metadata."""
+    """Handlers of the methods for the project.
+
+    ``changed`` is called when the project's metadata has changed.
+    """
 
     def __init__(self, frame: Frame, account: str, changed: Callable[[], None]) -> None:
         self._frame = frame
@@ -39,7 +42,7 @@ class ComputeProject:
                 self._table.add(COLLECTION, "", name, {"items": []})
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the HTTP routes and their handlers."""
         verb = "setCommonInstanceMetadata"
         path, ids = f"{PROJECT}/{verb}", ("requestId",)
         return (
@@ -48,7 +51,7 @@ class ComputeProject:
         )
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return the project."""
+        """Return the local cloud's project."""
         project = self._project()
         return {
             "kind": "compute#project",
@@ -67,7 +70,10 @@ class ComputeProject:
         }
 
     def set_metadata(self, call: Call) -> Mapping[str, Any]:
-        """Replace the project's metadata; raise a 412 if the fingerprint is not the current one."""
+        """Replace the project's metadata and return the operation.
+
+        Raises a 412 if the fingerprint in the request is not that of the current metadata.
+        """
         body = read(call.json(), _METADATA, "resource")
         items = [{"key": it.get("key", ""), "value": it.get("value", "")} for it in _items(body)]
         with self._frame.database.transaction():

@@ -1,4 +1,4 @@
-"""Store of the Compute resources: firewalls, networks, disks, the project's metadata."""
+"""The Compute API's resources in the database: firewalls, networks, disks, project metadata."""
 
 import json
 import sqlite3
@@ -17,10 +17,11 @@ _COLUMNS = "uid, collection, scope, name, create_time, ready_at, body"
 
 @dataclass(frozen=True)
 class Resource:
-    """One resource; ``scope`` is ``global``, ``zones/Z`` or ``regions/R``.
+    """A resource of the Compute API.
 
-    ``ready_at`` is when the operation that created it ends, in seconds since 1970; ``body`` is the
-    request with its defaults, links to other resources as ``projects/P/…``.
+    ``scope`` is ``global``, ``zones/Z``, ``regions/R`` or, for the project, "". ``ready_at`` is the
+    end of the operation that creates the resource, in seconds since 1970. ``body`` is the validated
+    request with default values; it names other resources by full name (``projects/P/…``).
     """
 
     uid: int
@@ -33,17 +34,17 @@ class Resource:
 
     @property
     def path(self) -> str:
-        """Its name below the project."""
+        """The resource's name within the project, such as ``global/firewalls/NAME``."""
         return f"{self.scope}/{self.collection}/{self.name}"
 
     @property
     def ready(self) -> bool:
-        """Whether the operation that created it has ended."""
+        """Whether the operation that creates the resource has ended."""
         return time.time() >= self.ready_at
 
 
 class ResourceTable:
-    """Reads and writes Compute resources."""
+    """Table of the Compute API's resources."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -65,13 +66,13 @@ class ResourceTable:
         return Resource(*row, body)
 
     def get(self, collection: str, scope: str, name: str) -> Resource | None:
-        """Return the resource of this name, or None."""
+        """Return the resource with this name, or None."""
         where = "collection = ? AND scope = ? AND name = ?"
         found = self._some(where, collection, scope, name)
         return found[0] if found else None
 
     def all(self, collection: str, scope: str | None = None) -> list[Resource]:
-        """Return the resources of a collection, in one scope or all, sorted by scope and name."""
+        """Return a collection's resources in a scope (default: all), sorted by scope and name."""
         where = "collection = ? AND coalesce(?, scope) = scope ORDER BY scope, name"
         return self._some(where, collection, scope)
 

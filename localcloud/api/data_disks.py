@@ -1,4 +1,4 @@
-"""The data disks attached to TPUs: the link between the Cloud TPU API and the Compute API."""
+"""Data disks of TPU nodes: references from the Cloud TPU API to the Compute API's disks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,21 @@ _NAME = re.compile(r"(projects/[^/]+)/zones/([^/]+)/disks/([^/]+)")
 
 
 class DataDisks:
-    """Checks and resolves attached disks; call it inside the transaction that attaches."""
+    """Validator and resolver of the disks attached to nodes.
+
+    Call ``check`` inside the transaction that attaches the disks.
+    """
 
     def __init__(self, database: Database) -> None:
         self._table = ResourceTable(database)
         self._nodes = NodeTable(database)
 
     def users(self, name: str) -> list[Node]:
-        """Return the nodes to which the disk of this full name is attached."""
+        """Return the nodes to which a disk is attached; ``name`` is its full resource name."""
         return [node for node in self._nodes.everything() if name in _sources(node.body)]
 
     def of(self, node: Node, worker: int) -> tuple[DataDisk, ...]:
-        """Return a worker's disks as its machine gets them, without deleted ones."""
+        """Return the disks to attach to a worker's machine, without deleted disks."""
         given = []
         own = [it for it in node.body.get("dataDisks", ()) if str(worker) in _workers_of(it, node)]
         for name, mode in _sources({"dataDisks": own}).items():
@@ -45,11 +48,14 @@ class DataDisks:
         workers: int,
         owner: int | None = None,
     ) -> None:
-        """Raise a 400 or 404 if a node of ``zone`` with ``workers`` cannot have these disks.
+        """Check that ``disks`` can be attached to a node with this zone and number of workers.
 
-        ``owner`` is the uid of an existing node, which may keep its disks. A disk must be READY in
-        the node's zone. A writable disk belongs to one worker; several workers or TPUs share it
-        READ_ONLY (https://cloud.google.com/tpu/docs/attach-durable-block-storage).
+        Each disk must be in the zone and READY. A writable disk belongs to one worker; several
+        workers or TPUs can only share a disk that is attached READ_ONLY
+        (https://cloud.google.com/tpu/docs/attach-durable-block-storage). ``owner`` is the uid of an
+        existing node; disks already attached to this node are allowed.
+
+        Raises a 404 if a disk does not exist, otherwise a 400 that explains the problem.
         """
         for index, disk in enumerate(disks):
             field, name = f"node.dataDisks[{index}]", disk.get("sourceDisk", "")
@@ -99,7 +105,7 @@ def _workers_of(disk: Mapping[str, Any], node: Node) -> Sequence[str]:
 
 
 def _sources(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the modes of a node's disks by name."""
+    """Return the mode of each disk in a node's body, by the disk's full name."""
     return {
         disk.get("sourceDisk", ""): disk.get("mode", "READ_WRITE")
         for disk in body.get("dataDisks", ())

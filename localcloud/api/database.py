@@ -1,6 +1,6 @@
-"""The cloud's state: one SQLite file, changed in transactions.
+"""SQLite database with the cloud's state.
 
-A kill at any moment leaves the last committed state (WAL, synchronous=FULL).
+Committed transactions survive a kill of the server at any moment (WAL, synchronous=FULL).
 """
 
 import sqlite3
@@ -116,7 +116,7 @@ CREATE TABLE released_addresses (
 _API_VERSIONS = """
 ALTER TABLE operations ADD COLUMN api_version TEXT NOT NULL DEFAULT 'v2';
 """
-# A file of version n needs the migrations after the first n.
+# A database file of version n already has the first n migrations.
 _MIGRATIONS = (
     _FIRST,
     _QUEUED_RESOURCES,
@@ -129,13 +129,13 @@ VERSION = len(_MIGRATIONS)
 
 
 class Database:
-    """A connection that threads share, one transaction at a time.
+    """Database connection that threads share, one transaction at a time.
 
-    ``changed`` is called after every transaction with changes.
+    ``changed`` is called after every transaction that changed the database.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file and migrate it; raise RuntimeError for a newer version."""
+        """Open or create the file and migrate it; raise RuntimeError if its version is too new."""
         self.changed: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -156,9 +156,9 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit the statements inside, or roll all back after an exception.
+        """Commit the statements in the ``with`` block, or roll them back after an exception.
 
-        Inside another transaction it is a savepoint of that one.
+        Inside another transaction, this sets a savepoint instead of starting a new transaction.
         """
         with self._lock:
             begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
@@ -178,11 +178,11 @@ class Database:
                 self.changed()
 
     def rows(self, query: str, *values: object) -> list[tuple]:
-        """Return all rows of a query."""
+        """Return all rows of a query's result."""
         with self._lock:
             return self._connection.execute(query, values).fetchall()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database file."""
         with self._lock:
             self._connection.close()

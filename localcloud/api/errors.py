@@ -1,6 +1,6 @@
-"""Errors of the API, in the shape of Google's APIs.
+"""Errors of the API, in the JSON format of Google's APIs.
 
-The shape and the pairs of HTTP code and status are those of AIP-193 and google.rpc.Code
+The format and the pairs of HTTP code and status are those of AIP-193 and google.rpc.Code
 (https://google.aip.dev/193).
 """
 
@@ -23,7 +23,7 @@ HTTP_STATUS: Mapping[int, str] = {
     504: "DEADLINE_EXCEEDED",
 }
 
-# google.rpc.Code, the ``error.code`` of an operation.
+# Values of google.rpc.Code, used as the ``error.code`` of operations.
 RPC_CANCELLED = 1
 RPC_INVALID_ARGUMENT = 3
 RPC_DEADLINE_EXCEEDED = 4
@@ -44,7 +44,7 @@ _TYPE = "type.googleapis.com/google.rpc."
 
 
 class ApiError(Exception):
-    """A refused request: HTTP code, message, status and google.rpc details."""
+    """An error of the API: HTTP code, message, status and google.rpc details."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class ApiError(Exception):
 
     @property
     def rpc_code(self) -> int:
-        """The google.rpc.Code of an operation or request that ends with this error."""
+        """The google.rpc.Code for this error, used in failed operations."""
         return _RPC_CODES.get(self.status, RPC_INTERNAL)
 
     def body(self) -> dict[str, Any]:
-        """Return the answer's JSON: ``{"error": {code, message, status[, details]}}``."""
+        """Return the response's JSON: ``{"error": {code, message, status[, details]}}``."""
         error: dict[str, Any] = {
             "code": self.code,
             "message": self.message,
@@ -78,24 +78,24 @@ class ApiError(Exception):
 
 
 def invalid(field: str, message: str) -> ApiError:
-    """Return the error for an invalid field (400, with google.rpc.BadRequest)."""
+    """Return the error (400, with google.rpc.BadRequest) for an invalid field."""
     violation = {"field": field, "description": message}
     detail = {"@type": f"{_TYPE}BadRequest", "fieldViolations": [violation]}
     return ApiError(400, message, details=[detail])
 
 
 def failed_precondition(message: str) -> ApiError:
-    """Return the error for a request that the resource's state does not allow."""
+    """Return the error (400) for a request that the resource's state does not allow."""
     return ApiError(400, message, status="FAILED_PRECONDITION")
 
 
 def not_found(resource: str) -> ApiError:
-    """Return the error for a resource that does not exist."""
+    """Return the error (404) for a resource that does not exist."""
     return ApiError(404, f"Resource '{resource}' was not found")
 
 
 def already_exists(resource: str) -> ApiError:
-    """Return the error for a name that is taken."""
+    """Return the error (409) for creating a resource that already exists."""
     detail = {
         "@type": f"{_TYPE}ResourceInfo",
         "resourceName": resource,
@@ -104,7 +104,7 @@ def already_exists(resource: str) -> ApiError:
 
 
 def permission_denied(permission: str, resource: str) -> ApiError:
-    """Return the error for a foreign resource, without revealing whether it exists."""
+    """Return the error (403) for a resource of another project, whether or not it exists."""
     detail = {
         "@type": f"{_TYPE}ErrorInfo",
         "reason": "IAM_PERMISSION_DENIED",
@@ -116,7 +116,7 @@ def permission_denied(permission: str, resource: str) -> ApiError:
 
 
 def unauthenticated(reason: str, message: str) -> ApiError:
-    """Refuse a request without a valid token; ``reason`` is google.api.ErrorReason's name."""
+    """Return the error (401) for a missing or bad token; ``reason`` is a google.api.ErrorReason."""
     detail = {
         "@type": f"{_TYPE}ErrorInfo",
         "reason": reason,
@@ -127,7 +127,7 @@ def unauthenticated(reason: str, message: str) -> ApiError:
 
 
 def rate_limited(message: str) -> ApiError:
-    """Return the error for too many calls; a retry may succeed."""
+    """Return the error (429) for too many requests; a retry can succeed."""
     detail = {
         "@type": f"{_TYPE}ErrorInfo",
         "reason": "RATE_LIMIT_EXCEEDED",
@@ -138,7 +138,7 @@ def rate_limited(message: str) -> ApiError:
 
 
 def quota_exceeded(limit: str, consumer: str, message: str) -> ApiError:
-    """Return the error for an exceeded quota; a retry succeeds only after a release."""
+    """Return the error (429) for an exceeded quota; retries fail until resources are deleted."""
     failure = {
         "@type": f"{_TYPE}QuotaFailure",
         "violations": [

@@ -1,19 +1,19 @@
-"""The kinds of faults with their fields, and how a request for faults is validated.
+"""Kinds of faults with their fields, and the validation of requests to inject faults.
 
-Every fault has ``zone`` (default: all), ``times`` (number of calls) and ``forSeconds`` (duration),
-both unlimited by default. Faults of calls also have ``method``: ``nodes.create``, ``nodes.*`` or
-``*``.
+Every fault has the fields ``zone`` (default: all zones), ``times`` (how often the fault occurs) and
+``forSeconds`` (its duration), both unlimited by default. The first five kinds, which affect calls,
+also have ``method``: a name or a pattern such as ``nodes.create``, ``nodes.*`` or ``*``.
 
 ========  ============================================================================
-errors    the call is answered with ``code``
+errors    the call fails with the HTTP status ``code``
 latency   the call is delayed by ``delaySeconds``
-drops     the connection closes without an answer, "before" or "after" the call takes effect
-mix       a ``share`` of the calls (0.3) gets one of ``codes``, or a drop if ``drops``, by ``seed``
-outcomes  Compute accepts the call, but its operation fails with ``code`` and ``message``
-capacity  ``acceleratorType`` (``v4-*``) has no capacity
-quota     at most ``chips`` of a ``generation`` (``v4``) and ``tier`` ("spot", "on-demand")
-late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` after its TPU is READY
-reuse     a new TPU gets the most recently released addresses
+drops     the connection closes without a response; ``when``: "before" or "after" the call's effect
+mix       a ``share`` (0.3) of calls, drawn by ``seed``, gets one of ``codes`` or (``drops``) a drop
+outcomes  the Compute API accepts the call, but the operation fails with ``code`` and ``message``
+capacity  there is no capacity for ``acceleratorType`` (``v4-*``)
+quota     ``generation`` (``v4``) and ``tier`` ("spot", "on-demand") have a quota of ``chips`` chips
+late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` late; its TPU is READY before
+reuse     a new TPU gets the IP addresses that were released last
 ========  ============================================================================
 """
 
@@ -32,7 +32,7 @@ TIERS = ("spot", "on-demand")
 
 @dataclass(frozen=True)
 class Fault:
-    """One requested fault; ``details`` are the fields of its kind."""
+    """A requested fault; ``details`` are the fields that only its kind has."""
 
     kind: str
     method: str
@@ -42,11 +42,11 @@ class Fault:
     details: Mapping[str, Any]
 
     def matches(self, method: str) -> bool:
-        """Return whether its pattern matches a method."""
+        """Return whether the fault's pattern matches a method."""
         return fnmatchcase(method, self.method)
 
     def show(self, left: int | None) -> dict[str, Any]:
-        """Return it in the form of its request, with ``times`` remaining."""
+        """Return the fault in the format of a request, with ``left`` as its ``times``."""
         common = {"method": self.method, "zone": self.zone, "times": left}
         return {
             **{key: value for key, value in common.items() if value not in ("", None)},
@@ -69,7 +69,7 @@ def _generation(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a fault: its description, its test, and its default (None: required)."""
+    """A field of a fault: description and test of its values, default (None: field is required)."""
 
     text: str
     allows: Callable[[Any], bool]
@@ -128,9 +128,10 @@ _OF_CALLS = ("errors", "latency", "drops", "mix", "outcomes")
 def read_faults(
     wanted: Mapping[str, Any], zones: Collection[str], methods: Collection[str]
 ) -> tuple[list[str] | None, dict[str, list[Fault]]]:
-    """Parse a request for faults into unreachable zones (None: not given) and faults by kind.
+    """Parse a request to inject faults into the unreachable zones and the faults by kind.
 
-    Raises a 400 that names the known values.
+    The zones are None if the request does not have them. Raises a 400 that names the allowed
+    values if the request is invalid.
     """
     for key in wanted:
         if key not in ("unreachable", *KINDS):

@@ -1,7 +1,7 @@
-"""The active faults of the API. They end with the server.
+"""The active faults of the API, held in memory: they end when the server stops.
 
-Faults depend only on the requested faults and the number of calls since: the same calls in the same
-order get the same faults.
+Except for their ``forSeconds``, faults are reproducible: they depend only on the requested faults
+and on the later calls and their order, not on time.
 """
 
 import random
@@ -16,13 +16,13 @@ from typing import Any
 from localcloud.api.errors import ApiError, rate_limited
 from localcloud.api.fault_message import KINDS, Fault, read_faults
 
-# When a drop closes the connection.
+# When a drop closes the connection: before or after the call takes effect.
 DROP_BEFORE, DROP_AFTER = "before", "after"
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of faults on a call: a delay in seconds, an error, a drop."""
+    """Effect of the active faults on a call: a delay in seconds, an error or a drop, or none."""
 
     delay: float = 0.0
     error: ApiError | None = None
@@ -31,7 +31,7 @@ class Effect:
 
 @dataclass
 class _Active:
-    """An active fault with its remaining times and its calls so far, by method."""
+    """An active fault: remaining uses, end (monotonic clock) and random draws so far by method."""
 
     fault: Fault
     left: int | None
@@ -48,7 +48,7 @@ class _Active:
 
 
 class Faults:
-    """The active faults; thread-safe."""
+    """Thread-safe container of the active faults."""
 
     def __init__(self, zones: Collection[str]) -> None:
         self.methods: frozenset[str] = frozenset()
@@ -58,10 +58,11 @@ class Faults:
         self._active: dict[str, list[_Active]] = {kind: [] for kind in KINDS}
 
     def change(self, wanted: Mapping[str, Any], *, add: bool = False) -> None:
-        """Activate faults: each given key replaces its active faults, or adds to them.
+        """Replace the active faults of each kind in ``wanted``; with ``add``, add to them instead.
 
-        Keys are ``unreachable`` (a list of zones) and the kinds of ``fault_message``; an empty list
-        clears. Raises a 400 for anything unknown, and changes nothing.
+        ``wanted`` has lists of faults by kind (see ``fault_message``) and a list of zones as
+        ``unreachable``. Without ``add``, an empty list ends the faults of a kind. Raises a 400 and
+        changes no fault if any part of ``wanted`` is invalid.
         """
         unreachable, faults = read_faults(wanted, self._zones, self.methods)
         now = time.monotonic()
@@ -76,12 +77,12 @@ class Faults:
                 self._active[kind] = [*(self._active[kind] if add else ()), *active]
 
     def unreachable(self) -> frozenset[str]:
-        """Return the unreachable zones."""
+        """Return the zones that a fault makes unreachable."""
         with self._lock:
             return self._unreachable
 
     def effect(self, method: str, zone: str) -> Effect:
-        """Count a call and return the effect of faults on it."""
+        """Return the effect of the active faults on a call, and count the call against them."""
         with self._lock:
             slow = [self._take(it) for it in self._hit("latency", method, zone)]
             delay = sum(float(fault.details["delaySeconds"]) for fault in slow)
@@ -94,7 +95,7 @@ class Faults:
             return Effect(delay)
 
     def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
-        """Return the error with which the operation of this call ends, or None."""
+        """Return the error with which the call's operation must end, or None; count the call."""
         with self._lock:
             for active in self._hit("outcomes", method, zone)[:1]:
                 details = self._take(active).details
@@ -103,7 +104,10 @@ class Faults:
         return None
 
     def _hit(self, kind: str, method: str, zone: str) -> list[_Active]:
-        """Return the faults of a kind that match this call; own methods match only by name."""
+        """Return the active faults of a kind that match a call.
+
+        The local cloud's own methods match only by their full name, never by a pattern.
+        """
         return [
             it
             for it in self._active[kind]
@@ -118,9 +122,9 @@ class Faults:
         return active.fault
 
     def shortage(self, zone: str, accelerator: str, *, count: bool = False) -> str:
-        """Return why a zone has no capacity for an accelerator type, or "" if it has.
+        """Return why a zone has no capacity for an accelerator type, or "" if it has capacity.
 
-        ``count`` counts the call against the fault's ``times``.
+        With ``count``, count this against the fault's ``times``.
         """
         with self._lock:
             for active in self._active["capacity"]:
@@ -133,7 +137,7 @@ class Faults:
         return ""
 
     def reuses_addresses(self, zone: str) -> bool:
-        """Return whether a new node gets the most recently released addresses; count the call."""
+        """Return whether a new node must get the addresses released last; count the node."""
         with self._lock:
             for active in self._active["reuse"]:
                 if active.fault.zone in ("", zone) and not active.over:
@@ -142,7 +146,7 @@ class Faults:
         return False
 
     def lateness(self, worker: str, zone: str) -> float:
-        """Return the delay of a worker's boot (``pod-w1``) in seconds; count the boot."""
+        """Return by how many seconds a worker (``pod-w1``) must boot late; count the boot."""
         with self._lock:
             for active in self._active["late"]:
                 fault = active.fault
@@ -159,12 +163,12 @@ class Faults:
             self._active = {kind: [] for kind in KINDS}
 
     def quotas(self) -> Sequence[Fault]:
-        """Return the active quota limits."""
+        """Return the active faults that limit quotas."""
         with self._lock:
             return [it.fault for it in self._active["quota"] if not it.over]
 
     def show(self) -> dict[str, Any]:
-        """Return the active faults in the form that ``change`` accepts."""
+        """Return the active faults in the format that ``change`` accepts."""
         with self._lock:
             shown = {
                 kind: [it.fault.show(it.left) for it in active if not it.over]
@@ -174,7 +178,7 @@ class Faults:
 
 
 def is_googles(method: str) -> bool:
-    """Return whether a method is Google's; patterns never match the local cloud's own methods."""
+    """Return whether a method is of Google's TPU or Compute API, not the local cloud's own."""
     return not method.startswith(("localcloud.", "oauth2."))
 
 
@@ -184,7 +188,7 @@ def _error(method: str, code: int) -> ApiError:
 
 
 def _drawn(active: _Active, method: str) -> Effect:
-    """Draw the effect on the next call of a method, by the mix's seed."""
+    """Return the effect of a mix on a method's next call, drawn from the mix's seed."""
     details = active.fault.details
     number = active.seen[method]
     active.seen[method] += 1

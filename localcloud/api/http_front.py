@@ -1,4 +1,4 @@
-"""The HTTP server: HTTP/1.1 with keep-alive on loopback, one thread per connection."""
+"""HTTP/1.1 server on loopback, with keep-alive and one thread per connection."""
 
 import json
 import logging
@@ -11,12 +11,12 @@ from localcloud.api.errors import ApiError
 
 LARGEST_BODY = 4 * 1024 * 1024
 IDLE_SECONDS = 120
-POLL_S = 0.02  # how often a server checks whether it is to stop
+POLL_S = 0.02  # interval at which a server checks whether it must stop
 
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP request: verb, target (path and query), body, authorization header."""
+    """An HTTP request: verb, target (path and query), body, Authorization header."""
 
     verb: str
     target: str
@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP answer: code, JSON, headers; ``dropped`` closes the connection instead."""
+    """An HTTP response: code, JSON, headers; ``dropped`` means to close the connection instead."""
 
     code: int
     body: Mapping[str, Any]
@@ -35,20 +35,20 @@ class Answer:
 
 
 class Service(Protocol):
-    """Handler of requests; it answers every request and raises nothing."""
+    """Handler of HTTP requests: returns a response to every request and raises nothing."""
 
     def answer(self, request: Request) -> Answer:
-        """Answer one request; must be thread-safe."""
+        """Return the response to a request; called from several threads at once."""
 
 
 class Front(ThreadingHTTPServer):
-    """Server on 127.0.0.1 only."""
+    """HTTP server that listens only on 127.0.0.1."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, port: int, log: logging.Logger) -> None:
-        """Listen on the port, or any free one for 0; raise OSError if it is in use."""
+        """Listen on ``port`` (0: any free port); raise OSError if the port is in use."""
         self.service: Service | None = None
         self.log = log
         super().__init__(("127.0.0.1", port), _Connection)
@@ -63,7 +63,7 @@ class _Connection(BaseHTTPRequestHandler):
     server_version = "localcloud"
     sys_version = ""
     timeout = IDLE_SECONDS
-    # One write per answer, so that Nagle's algorithm delays nothing.
+    # Buffer the output and send each response in one write, without Nagle's delays.
     wbufsize = -1
     disable_nagle_algorithm = True
     server: Front
@@ -72,7 +72,7 @@ class _Connection(BaseHTTPRequestHandler):
         try:
             content = self._content()
         except ApiError as error:
-            # The rest of the body could be taken for a next request.
+            # The unread rest of the body would be parsed as the next request.
             self.close_connection = True
             self._send(Answer(error.code, error.body(), {"Connection": "close"}))
             return
@@ -111,4 +111,4 @@ class _Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing here: the service logs requests with their method's name."""
+        """Log nothing, because the service logs requests with the name of their API method."""

@@ -11,19 +11,19 @@ from localcloud.machines.interface import MachineError
 
 
 class StoppingError(Exception):
-    """The server is stopping; the next one resumes unfinished jobs."""
+    """Raised in jobs when the server stops; the next server resumes unfinished jobs."""
 
 
 class Subject(Protocol):
-    """The subject of a job, with its id."""
+    """A job's subject: the node or queued resource that the job works on."""
 
     @property
     def uid(self) -> int:
-        """The id of the node or queued resource."""
+        """Id of the node or queued resource."""
 
 
 class Jobs:
-    """Runs jobs in the background, on at most ``parallel`` machines at once."""
+    """Runner of background jobs, which work on at most ``parallel`` machines at once."""
 
     def __init__(self, log: logging.Logger, parallel: int) -> None:
         self.changed: Callable[[], None] = lambda: None
@@ -36,9 +36,9 @@ class Jobs:
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
     def begin(self, work: Callable[[Any], None], subject: Subject) -> None:
-        """Start a job, which runs after earlier jobs of the same subject.
+        """Run ``work(subject)`` in the background, after earlier jobs of the same subject.
 
-        ``changed`` is called after its start and its end.
+        ``self.changed`` is called after the start and after the end of the job.
         """
 
         def job() -> None:
@@ -62,7 +62,7 @@ class Jobs:
 
     @contextmanager
     def alone(self, uid: int) -> Iterator[None]:
-        """Wait for the jobs of a subject and exclude others."""
+        """Wait until no job of a subject runs; block its jobs during the ``with`` block."""
         with self._guard:
             lock = self._locks[uid]
         with lock:
@@ -71,10 +71,10 @@ class Jobs:
     def each[Item](
         self, items: Sequence[Item], verb: Callable[[Item], None], *, give_up: bool
     ) -> list[str]:
-        """Call ``verb`` for each item, several at once; return the errors.
+        """Call ``verb`` for each item, for several at once; return the error messages.
 
-        With ``give_up``, start no further item after a failure. Raises StoppingError if the server
-        stops before all items were started.
+        With ``give_up``, start no more items after a failure. Raises StoppingError if the server
+        stops before all items are started.
         """
         waiting = list(reversed(items))
         failures: list[str] = []
@@ -108,14 +108,14 @@ class Jobs:
         return failures
 
     def pause(self, seconds: float) -> None:
-        """Sleep inside a job; raise StoppingError if the server stops."""
+        """Sleep in a job; raise StoppingError if the server stops."""
         if self._stopping.wait(seconds):
             raise StoppingError
 
     def stop(self, grace_s: float) -> bool:
-        """Start no new items and wait up to ``grace_s`` for running jobs.
+        """Stop the jobs: start no more items and wait up to ``grace_s`` seconds for running items.
 
-        Return whether all jobs have ended or stopped where the next server can resume.
+        Returns whether every job has finished, or has stopped where the next server can resume it.
         """
         self._stopping.set()
         with self._guard:

@@ -1,8 +1,8 @@
-"""Create, start, stop and delete the machines of nodes, as recorded in the database.
+"""Creation, start, stop, preemption and deletion of the nodes' machines.
 
-Every step is recorded before it is made: a worker's row before its machine is created, its removal
-after the machine is deleted, an operation's end with the node's last change. So ``recover`` can
-resume after a kill at any moment.
+The order of database changes lets ``recover`` resume the work after a kill of the server at any
+moment: a worker's row is stored before its machine is created and removed after the machine is
+deleted. An operation's end is stored in the same transaction as its node's last change.
 """
 
 import logging
@@ -19,18 +19,18 @@ from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.versions import Version
 from localcloud.machines.interface import MachineError, Machines, MachineSpec, SweepError
 
-# The time a guest has to shut down before its power is cut
-# (https://cloud.google.com/compute/docs/shutdownscript); a preempted one has until its preemption.
+# Time for a guest to shut down before its power is cut
+# (https://cloud.google.com/compute/docs/shutdownscript), except in an announced preemption.
 SHUTDOWN_S = 90.0
 SWEEP_AGAIN_S = 10.0
-NOTICE_S = 1.0  # between the metadata's change and the end of the guest's services
+NOTICE_S = 1.0  # from the announcement of a preemption in the metadata to the guest's shutdown
 _POLL_S = 0.2
 EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 NODE_TYPE = Version.V2.type_url("Node")
 
 
 class Lifecycle:
-    """Works on nodes in the background, one job per node at a time."""
+    """Runner of the nodes' state changes in the background, one job per node at a time."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Lifecycle:
         lateness: Callable[[str, str], float],
         log: logging.Logger,
     ) -> None:
-        """``lateness`` returns the delay in seconds of a worker's boot in a zone."""
+        """``lateness`` returns by how many seconds a worker of a zone must boot late."""
         self._database = database
         self._nodes = NodeTable(database)
         self._disks = DataDisks(database)
@@ -53,7 +53,7 @@ class Lifecycle:
         self._log = log
         self._warned: set[tuple[int, float]] = set()
         self._late: dict[str, tuple[float, Node]] = {}
-        self._unswept: Collection[str] = ()  # unknown machines that could not be deleted
+        self._unswept: Collection[str] = ()  # machines without a node, still to be deleted
         self._work = {
             "create": self._create,
             "delete": self._delete,
@@ -63,11 +63,12 @@ class Lifecycle:
         }
 
     def begin(self, operation: Operation) -> None:
-        """Run a stored operation on a stored node in the background.
+        """Run a stored operation in the background; its verb and its node's state must match.
 
-        ``create`` starts the machines of a CREATING node, then it is READY; ``delete`` removes a
-        DELETING node with its machines; ``stop`` and ``start`` power them off and on (STOPPING,
-        STARTING); ``simulateMaintenanceEvent`` reboots those of ``detail.workers`` (REPAIRING).
+        ``create`` starts the machines of a CREATING node. ``delete`` deletes a DELETING node with
+        its machines. ``stop`` and ``start`` power the machines of a STOPPING or STARTING node off
+        or on. ``simulateMaintenanceEvent`` reboots the machines of the workers in
+        ``detail["workers"]`` of a REPAIRING node.
         """
         self._jobs.begin(self._work[operation.verb], operation)
 
@@ -76,9 +77,9 @@ class Lifecycle:
         self._jobs.begin(self._reboot, node)
 
     def preempt(self, node: Node) -> None:
-        """Preempt a running node: it is PREEMPTED at once, its machines are deleted on return.
+        """Preempt a READY or RESTARTING node: mark it PREEMPTED, then delete its machines.
 
-        Raises ApiError (400) if it isn't READY, MachineError if a machine can't be deleted.
+        Raises a 400 if the node is in another state, MachineError if a machine cannot be deleted.
         """
         self._mark_preempted(node)
         try:
@@ -88,14 +89,14 @@ class Lifecycle:
             self._jobs.changed()
 
     def preempt_later(self, node: Node) -> None:
-        """Preempt a running node: PREEMPTED at once, its machines deleted in the background."""
+        """Preempt a node like ``preempt``, but delete its machines in the background."""
         self._mark_preempted(node)
         self._jobs.begin(self._finish_preemption, node)
 
     def preempt_due_nodes(self) -> float | None:
         """Preempt the nodes whose announced preemption is due; return the seconds to the next one.
 
-        The announcement itself begins the guests' shutdown
+        The guests of other nodes with an announced preemption start to shut down, as at Google
         (https://cloud.google.com/compute/docs/instances/preemptible#preemption-process).
         """
         waits = []
@@ -120,13 +121,13 @@ class Lifecycle:
                 self._machines.shut_down(worker.machine)
 
     def power_off(self, node: Node, worker: Worker) -> None:
-        """Cut one machine's power; its node keeps its state. Raises MachineError."""
+        """Cut the power of a worker's machine; the node's state stays. Raises MachineError."""
         with self._jobs.alone(node.uid):
             self._late.pop(worker.machine, None)
             self._machines.power_off(worker.machine)
 
     def boot(self, node: Node, worker: Worker) -> None:
-        """Boot one machine of a running node in the background."""
+        """Boot a worker's machine in the background if its node should be running."""
 
         def boot_it(node: Node) -> None:
             now = self._nodes.find(node.uid)
@@ -136,7 +137,7 @@ class Lifecycle:
         self._jobs.begin(boot_it, node)
 
     def boot_late_machines(self) -> float | None:
-        """Boot the late machines that are due; return the seconds to the next one."""
+        """Boot the machines whose delayed boot is due; return the seconds to the next one."""
         waits = []
         for machine, (due, node) in list(self._late.items()):
             if (wait := due - time.monotonic()) > 0:
@@ -147,7 +148,10 @@ class Lifecycle:
         return min(waits, default=None)
 
     def retry_sweep(self) -> float | None:
-        """Retry to delete the unknown machines that ``recover`` could not delete."""
+        """Retry deleting the machines without a node that ``recover`` could not delete.
+
+        Returns the seconds until the next retry, or None if no such machine is left.
+        """
         known = set(self._nodes.machines())
         left = []
         for name in self._unswept:
@@ -170,16 +174,16 @@ class Lifecycle:
             )
 
     def recover(self) -> None:
-        """Resume the work of an earlier server; call it once, before requests are served.
+        """Resume the work of an earlier server; call this once, before requests are served.
 
-        Deletes machines of no node, resumes interrupted operations, and boots the machines of
-        running nodes that are off (after a reboot of this computer, say). The slow part runs in
-        the background.
+        Delete machines that belong to no node, resume interrupted operations, and boot machines of
+        running nodes that are off, for example after a reboot of the host. Operations and boots
+        run in the background.
         """
         try:
             for name in self._machines.sweep(keep=self._nodes.machines()):
                 self._log.info("deleted the unknown machine %s", name)
-        except SweepError as error:  # serve nevertheless; retry_sweep() tries again
+        except SweepError as error:  # serve requests anyway; retry_sweep() tries again
             self._unswept = tuple(error.left)
         except Exception:
             self._log.exception("deleting unknown machines failed; the next start tries again")
@@ -194,7 +198,7 @@ class Lifecycle:
             if node.state == "RESTARTING" and self._is_being_reset(node):
                 self.restart(node)
             elif node.preempt_at is not None:
-                continue  # its machines are shutting down: the preemption comes next
+                continue  # preempt_due_nodes() handles the announced preemption
             elif node.wanted == RUN and not self._all_alive(node):
                 self._nodes.move(node.uid, ["READY", "TERMINATED"], "RESTARTING")
                 self._jobs.begin(self._revive, node)
@@ -224,7 +228,7 @@ class Lifecycle:
                 message = "the node was deleted while it was being created"
                 self._operations.fail(operation, RPC_ABORTED, message)
             elif leftovers:
-                # Addresses are still in use, so the node stays until a delete succeeds.
+                # These machines still use addresses, so the node stays until a delete succeeds.
                 trouble = "; ".join(failures + leftovers)
                 self._nodes.move(node.uid, ["CREATING"], "TERMINATED", wanted=GONE, trouble=trouble)
                 self._operations.fail(operation, RPC_INTERNAL, trouble)
@@ -247,7 +251,7 @@ class Lifecycle:
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 
     def _end(self, operation: Operation, state: str, to: str, failures: Sequence[str]) -> None:
-        """End an operation: the node is ``to``, or TERMINATED after failures."""
+        """End an operation; move its node from ``state`` to ``to``, or TERMINATED if it failed."""
         trouble = "; ".join(failures)
         with self._database.transaction():
             if failures:
@@ -311,7 +315,7 @@ class Lifecycle:
         )
 
     def _shut_down(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
-        """Shut the guests down; cut the power of those that take longer than SHUTDOWN_S."""
+        """Shut the guests down and cut their power after SHUTDOWN_S at most; return errors."""
 
         def shut_down(worker: Worker) -> None:
             ends = time.monotonic() + SHUTDOWN_S

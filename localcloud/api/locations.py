@@ -1,4 +1,4 @@
-"""The methods of ``projects.locations``, ``acceleratorTypes`` and ``runtimeVersions``."""
+"""API methods for ``projects.locations``, ``acceleratorTypes`` and ``runtimeVersions``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,13 +29,13 @@ def _key(item: Mapping[str, Any]) -> tuple[str]:
 
 
 class Locations:
-    """Answers the methods of zones, accelerator types and runtime versions."""
+    """Handlers of the methods for zones, accelerator types and runtime versions."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes of v2 and v1."""
+        """Return the HTTP routes of v2 and v1, and their handlers."""
         identity = "generateServiceIdentity"
         return (
             *self._routes(LOCATION, "runtimeVersions"),
@@ -44,7 +44,7 @@ class Locations:
         )
 
     def _routes(self, location: str, versions: str) -> tuple[Route, ...]:
-        """Return the routes that v1 has too, where runtime versions have another name."""
+        """Return the routes that v2 and v1 share; ``versions`` is the path of runtime versions."""
         page = ("pageSize", "pageToken")
         selection = (*page, "filter", "orderBy")
         locations = location.rpartition("/")[0]
@@ -71,21 +71,21 @@ class Locations:
         return tuple(routes)
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the cloud's zones, reachable or not."""
+        """Return a page of the list of zones, including unreachable zones."""
         if call.query.get("extraLocationTypes"):
             raise ApiError(501, "extraLocationTypes is not supported here: there are only zones")
         items = [self._location(zone) for zone in sorted(self._project.zones)]
         return self._page("locations", call, items, ("name", "locationId"), Scope((), ()))
 
     def service_identity(self, call: Call) -> Mapping[str, Any]:
-        """Return the account with which the cloud itself acts in the project."""
+        """Return the email of Cloud TPU's service account in the project."""
         call.json()
         self._project.one(call.names)
         project = self._project.parent.partition("/")[2]
         return {"identity": {"email": f"service-{project}@cloud-tpu.iam.gserviceaccount.com"}}
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return one zone."""
+        """Return the zone named in the call's path."""
         return self._location(self._project.one(call.names))
 
     def _location(self, zone: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Locations:
         fields: Sequence[str],
         scope: Scope,
     ) -> Mapping[str, Any]:
-        """Return the requested page of a fixed list."""
+        """Return the requested page of ``items``, filtered and ordered as the query says."""
         wanted, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         key = f"{collection} {call.version} {call.names} {wanted} {order}"
         page = requested_page(key, call.query)

@@ -1,7 +1,7 @@
-"""Message types of Google's APIs: validate a caller's message, and select a version's fields.
+"""Message types of Google's APIs: validation of requests, selection of an API version's fields.
 
 JSON follows proto3 (https://protobuf.dev/programming-guides/json): false and empty values are
-omitted, 64-bit integers are strings, names may be in camel case or with underscores.
+omitted, 64-bit integers are strings, field names are in camelCase or snake_case.
 """
 
 import re
@@ -19,14 +19,14 @@ _INT64 = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True)
 class Message:
-    """A message: its fields' kinds by name, None for output-only fields."""
+    """A message type: the kinds of its fields by name; None marks an output-only field."""
 
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A list of one kind; with ``or_one`` a caller may send an item without a list."""
+    """A list of items of one kind; with ``or_one``, a request may have one item without a list."""
 
     kind: Any
     or_one: bool = False
@@ -39,12 +39,15 @@ class StringMap:
 
 @dataclass(frozen=True)
 class Labels:
-    """A map of labels, by the rules of https://cloud.google.com/resource-manager/docs/labels-overview."""
+    """A map of labels that are valid according to Google's rules.
+
+    See https://cloud.google.com/resource-manager/docs/labels-overview.
+    """
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An enum by its names; ``unset`` is the name that means no value."""
+    """An enum with the allowed names; ``unset`` is the name that stands for no value."""
 
     names: tuple[str, ...]
     unset: str | None = None
@@ -52,19 +55,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class Int64:
-    """A 64-bit integer: a string of digits, or a number in a caller's JSON."""
+    """A 64-bit integer: stored as a string; a request may contain a JSON number instead."""
 
 
 @dataclass(frozen=True)
 class StoredAs:
-    """A field that is stored under the name that another version has for it."""
+    """A field that is stored under ``name``, its name in another API version."""
 
     name: str
     kind: Any
 
 
 def read(value: Any, kind: Any, path: str) -> Any:
-    """Validate a caller's value and return it as stored; raise a 400 that names the field."""
+    """Validate a value from a request and return it as stored.
+
+    Raises a 400 that names the invalid field; ``path`` is the name of the value itself.
+    """
     if isinstance(kind, Message):
         return _read_message(value, kind, path)
     if isinstance(kind, Repeated):
@@ -91,7 +97,7 @@ def read(value: Any, kind: Any, path: str) -> Any:
 
 
 def shown(stored: Any, kind: Any) -> Any:
-    """Return the fields of a stored message that a version's kind has."""
+    """Return a stored value with only the fields of ``kind``, an API version's message type."""
     if isinstance(kind, Repeated):
         return [shown(item, kind.kind) for item in stored]
     if not isinstance(kind, Message):

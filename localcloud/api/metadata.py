@@ -1,8 +1,8 @@
-"""A worker's metadata: the tree below ``computeMetadata/v1`` of a TPU VM.
+"""A worker's metadata: the tree below ``computeMetadata/v1`` on a TPU VM.
 
 Paths and values are those of Compute Engine
-(https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys). Attributes beyond the
-node's own metadata are those that JAX and libtpu read.
+(https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys). The instance's attributes
+are the node's own metadata and the attributes that JAX and libtpu read.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from localcloud.api.node_table import Node, Worker
 
 MEGASCALE_PORT = 8081
 # Machine types by the accelerator type's prefix (https://cloud.google.com/tpu/docs, "TPU machine
-# types"); v2 has no published one and follows the pattern. {} is the number of chips of a VM.
+# types"). Google publishes none for v2, so its name follows v3's. {} is the chips per VM.
 _MACHINE_TYPES = {
     "v2": "ct2-hightpu-{}t",
     "v3": "ct3-hightpu-{}t",
@@ -29,28 +29,31 @@ _MACHINE_TYPES = {
 
 
 class Attributes(dict[str, Any]):
-    """A directory with user-defined keys, which JSON keeps unchanged."""
+    """A directory with user-defined keys, which are not converted to camelCase in JSON."""
 
 
 class Lines(tuple[str, ...]):
-    """A leaf of several values: one line each in text, a list in JSON."""
+    """A leaf with several values: one per line as text, a list in JSON."""
 
 
 class Token(str):
-    """A leaf with an account's email, answered with a token; only its own path shows it."""
+    """A leaf that contains a service account's email and is served as its access token.
+
+    Only a query of the leaf's own path returns the token; recursive queries omit the leaf.
+    """
 
 
-# A directory by names or by numbers; a leaf is text, a number, lines or a token.
+# A directory is a mapping or a list; a leaf is a string, a number, Lines or a Token.
 Tree = Mapping[str, Any] | Sequence[Any] | str | int
 
 
 @dataclass(frozen=True)
 class Guest:
-    """The requesting worker, with the data for its metadata.
+    """A worker that requests metadata, and the data that its metadata consists of.
 
-    ``project`` and ``number`` are the project's id and number; ``slices`` are the nodes of a
-    multislice queued resource in order; ``maintained`` are the indices of the workers in
-    maintenance; ``shared`` is the project's metadata.
+    ``project`` and ``number`` are the project's id and number; ``slices`` are the nodes of the
+    worker's multislice queued resource in order; ``maintained`` are the indices of the node's
+    workers in maintenance; ``shared`` is the project's metadata.
     """
 
     project: str
@@ -63,7 +66,7 @@ class Guest:
 
 
 def tree(guest: Guest) -> dict[str, Any]:
-    """Return the guest's metadata by path segments below ``computeMetadata/v1``."""
+    """Return the guest's metadata as nested dicts, from ``computeMetadata/v1`` downwards."""
     return {
         "instance": _instance(guest),
         "project": {
@@ -123,7 +126,7 @@ def _service_accounts(node: Node) -> dict[str, Any]:
 
 
 def _attributes(guest: Guest) -> dict[str, str]:
-    """Return a TPU VM's own attributes, which the node's metadata cannot override."""
+    """Return the attributes that every TPU VM has; the node's metadata cannot override them."""
     node = guest.node
     endpoints = [f"unknown:unknown:{worker.address}" for worker in node.workers]
     return {
@@ -137,7 +140,7 @@ def _attributes(guest: Guest) -> dict[str, str]:
 
 
 def tpu_env(guest: Guest) -> str:
-    """Return the attribute ``tpu-env``: lines ``NAME: 'value'``, as JAX and libtpu parse it."""
+    """Return the attribute ``tpu-env``: lines ``NAME: 'value'``, as JAX and libtpu parse them."""
     node = guest.node
     accelerator = _accelerator(node)
     chips, hosts = bounds(accelerator)
@@ -174,7 +177,7 @@ def _megascale(guest: Guest) -> dict[str, str]:
 
 
 def bounds(accelerator: catalog.Accelerator) -> tuple[str, str]:
-    """Return the chips of a VM and the VMs of the slice along x, y and z, such as ``2,2,1``."""
+    """Return the chips per VM and the VMs per slice along x, y and z, each such as ``2,2,1``."""
     sides = [*map(int, accelerator.topology.split("x")), 1][:3]
     host = sides if accelerator.workers == 1 else [2, 2, 1]
     grid = [side // own for side, own in zip(sides, host, strict=True)]

@@ -1,6 +1,6 @@
-"""Answer a metadata request from the tree, as Compute Engine does.
+"""Responses to metadata requests, as from Compute Engine's metadata server.
 
-For the parameters see https://cloud.google.com/compute/docs/metadata/querying-metadata.
+For the query parameters see https://cloud.google.com/compute/docs/metadata/querying-metadata.
 """
 
 import hashlib
@@ -13,13 +13,13 @@ from localcloud.api.metadata import Attributes, Lines, Token, Tree
 
 ROOT = ("computeMetadata", "v1")
 TEXT, JSON = "application/text", "application/json"
-# Returns a service account's token as JSON.
+# Function that returns an access token, as a JSON object, for a service account's email.
 Tokens = Callable[[str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: code, body, content type, and the ``location`` of a redirect."""
+    """A response: code, body, content type, and the ``location`` of a redirect."""
 
     code: int
     body: str
@@ -28,12 +28,16 @@ class Reply:
 
     @property
     def etag(self) -> str:
-        """A hash of the body."""
+        """Value of the ETag header: a hash of the body."""
         return hashlib.sha256(self.body.encode()).hexdigest()[:16]
 
 
 def answer(tree: Tree, path: str, query: Mapping[str, str], tokens: Tokens) -> Reply:
-    """Answer a GET of ``path``: a directory's names, its whole content, or a leaf's value."""
+    """Return the response to a GET of ``path`` in the metadata ``tree``.
+
+    It contains a leaf's value, the names in a directory, or with ``recursive`` a directory's whole
+    content.
+    """
     found = _find({ROOT[0]: {ROOT[1]: tree}}, [part for part in path.split("/") if part])
     if found is None:
         return Reply(404, f"{path} is not in this machine's metadata\n")
@@ -86,7 +90,7 @@ def _text(value: Any) -> str:
 
 
 def _flat(directory: Any) -> list[tuple[str, str]]:
-    """Return every leaf below a directory with its path, in order, without tokens."""
+    """Return path and text of every leaf below a directory, except tokens."""
     found = []
     for name, value in _entries(directory):
         if _is_directory(value):
@@ -110,7 +114,7 @@ def _json(value: Any) -> Any:
 
 
 def _camel_case(name: str) -> str:
-    """Convert ``machine-type`` to ``machineType``; keep an account's email."""
+    """Convert ``machine-type`` to ``machineType``; return an account's email unchanged."""
     if "@" in name:
         return name
     head, *tail = name.split("-")

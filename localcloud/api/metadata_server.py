@@ -1,7 +1,7 @@
-"""The machines' metadata server, which knows each worker by its address.
+"""Metadata server for the machines; it identifies each worker by its IP address.
 
-It listens on the bridge, where machines reach it as 169.254.169.254, and supports waiting for a
-change (``wait_for_change=true``).
+The server listens on the machines' bridge, where they reach it as 169.254.169.254. A request with
+``wait_for_change=true`` waits until the metadata changes.
 """
 
 import logging
@@ -25,12 +25,12 @@ from localcloud.api.operation_table import OperationTable
 FLAVOR = ("Metadata-Flavor", "Google")
 TOKEN_LIFE_S = 3600
 _RENEWED_BEFORE_S = 300
-_IDLE_S = 3600  # a waiting guest sends nothing
+_IDLE_S = 3600  # long, because a guest that waits for a change sends nothing
 _SETTLE_S = 0.02  # changes within this time wake a waiting guest only once
 
 
 class Changes:
-    """A counter of state changes, for which threads can wait."""
+    """Counter of state changes; threads can wait for the next change."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -39,23 +39,23 @@ class Changes:
 
     @property
     def count(self) -> int:
-        """The number of changes so far."""
+        """Number of changes so far."""
         return self._count
 
     def add(self) -> None:
-        """Count a change."""
+        """Count a change and wake the waiting threads."""
         with self._condition:
             self._count += 1
             self._condition.notify_all()
 
     def end(self) -> None:
-        """Wake all waiting threads, now and later."""
+        """Wake all waiting threads, and make later calls of ``wait`` return at once."""
         with self._condition:
             self._ended = True
             self._condition.notify_all()
 
     def wait(self, seen: int, timeout_s: float | None) -> bool:
-        """Wait until ``count`` exceeds ``seen``; return whether it did within the timeout."""
+        """Wait until ``count`` exceeds ``seen``; return False after the timeout or ``end``."""
         with self._condition:
             self._condition.wait_for(lambda: self._ended or self._count > seen, timeout_s)
             return not self._ended and self._count > seen
@@ -64,7 +64,7 @@ class Changes:
 class Tokens:
     """Access tokens of the nodes' service accounts, each valid for an hour.
 
-    The cloud's API accepts none of them: the accounts have no role in the cloud's project.
+    The local cloud's API rejects these tokens, because the accounts have no role in its project.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -73,7 +73,7 @@ class Tokens:
         self._lock = threading.Lock()
 
     def of(self, account: str) -> Mapping[str, Any]:
-        """Return the account's token; renew it shortly before it expires."""
+        """Return the account's token as JSON; renew the token shortly before it expires."""
         with self._lock:
             token, ends = self._issued.get(account, ("", 0.0))
             if ends - self._now() < _RENEWED_BEFORE_S:
@@ -84,7 +84,7 @@ class Tokens:
 
 
 class Metadata:
-    """Answers the metadata requests of one cloud's workers."""
+    """Handler of the workers' metadata requests."""
 
     def __init__(self, database: Database, project: str) -> None:
         self.changes = Changes()
@@ -95,7 +95,10 @@ class Metadata:
         self._tokens = Tokens()
 
     def answer(self, address: str, target: str) -> Reply:
-        """Answer a GET of a path with its query, after waiting if the query requests it."""
+        """Return the response to a GET of ``target`` (path and query) from the worker's address.
+
+        With ``wait_for_change`` in the query, wait for a change of the response first.
+        """
         split = urlsplit(target)
         path, query = unquote(split.path), dict(parse_qsl(split.query, keep_blank_values=True))
         wait = query.get("wait_for_change", "").lower() == "true"
@@ -137,19 +140,19 @@ class Metadata:
 
 
 class MetadataServer(ThreadingHTTPServer):
-    """The HTTP server on one address, with one thread per connection."""
+    """HTTP server for metadata requests, with one thread per connection."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], metadata: Metadata, log: logging.Logger) -> None:
-        """Listen on the port, or any free one for 0; raise OSError if it is in use."""
+        """Listen on ``address`` (port 0: any free port); raise OSError if it is in use."""
         self.metadata = metadata
         self.log = log
         super().__init__(address, _Connection)
 
     def start(self) -> None:
-        """Start answering in the background."""
+        """Start serving in the background."""
         threading.Thread(
             target=self.serve_forever, args=(POLL_S,), name="metadata", daemon=True
         ).start()
@@ -158,14 +161,14 @@ class MetadataServer(ThreadingHTTPServer):
     _serving = False
 
     def close(self) -> None:
-        """Stop, and wake all waiting guests."""
+        """Stop serving, and end the requests of guests that wait for a change."""
         self.metadata.changes.end()
         if self._serving:
             self.shutdown()
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a broken connection; its machine may have been powered off."""
+        """Log a broken connection, which is normal when a machine is powered off."""
         self.log.info("metadata connection from %s broke", client_address[0], exc_info=True)
 
 
@@ -179,7 +182,7 @@ class _Connection(BaseHTTPRequestHandler):
     server: MetadataServer
 
     def do_GET(self) -> None:
-        """Answer the guest itself; these headers exclude web pages and proxies."""
+        """Respond to a guest; check headers to refuse requests from web pages and proxies."""
         name, value = FLAVOR
         if self.path != "/" and self.headers.get(name) != value:
             self._send(Reply(403, f"Missing required header: {name}: {value}\n"))
@@ -203,4 +206,4 @@ class _Connection(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: guests poll all the time."""
+        """Log nothing, because guests poll all the time."""

@@ -1,4 +1,4 @@
-"""The methods that change an existing node: patch, start, stop and maintenance."""
+"""API methods that change an existing node: patch, start, stop and maintenance."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,12 +22,15 @@ from localcloud.machines.interface import Machines
 EXTERNAL = "networkConfig.enableExternalIps"
 DISKS = "dataDisks"
 _MUTABLE = ("description", "tags", "labels", "metadata", EXTERNAL)
-# gcloud's alpha attach-disk and detach-disk change the disks.
+# v2alpha1 can also patch dataDisks, for gcloud alpha's attach-disk and detach-disk.
 MUTABLE = {Version.V2: _MUTABLE, Version.V2ALPHA1: (*_MUTABLE, DISKS)}
 
 
 class NodeChanges:
-    """Answers the methods that change nodes; the lifecycle does the slow work."""
+    """Handlers of the methods that change nodes.
+
+    ``Lifecycle`` does the slow work in the background.
+    """
 
     def __init__(
         self, database: Database, project: Project, lifecycle: Lifecycle, machines: Machines
@@ -41,7 +44,7 @@ class NodeChanges:
         self._machines = machines
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the routes of these methods."""
         node = f"{LOCATION}/nodes/{{node}}"
         alpha = node.replace("/v2/", "/v2alpha1/")
         simulate = "simulateMaintenanceEvent"
@@ -59,7 +62,7 @@ class NodeChanges:
         )
 
     def patch(self, call: Call) -> Mapping[str, Any]:
-        """Change the fields in the mask; return an operation that has ended already."""
+        """Change the node's fields named in ``updateMask``; return the completed operation."""
         new = read(call.json(), NODES[call.version], "node")
         fields = _mask(call.query.get("updateMask", ""), MUTABLE[call.version])
         with self._database.transaction():
@@ -77,11 +80,11 @@ class NodeChanges:
         return write_operation(ended, self._project.parent, call.version)
 
     def stop(self, call: Call) -> Mapping[str, Any]:
-        """Begin to power off a node of one worker; return the operation."""
+        """Start powering off a single-worker node; return the running operation."""
         return self._switch(call, "stop", ("READY",), "STOPPING", OFF)
 
     def start(self, call: Call) -> Mapping[str, Any]:
-        """Begin to power on a stopped node; return the operation."""
+        """Start powering on a stopped node; return the running operation."""
         return self._switch(call, "start", ("STOPPED",), "STARTING", RUN)
 
     def _switch(
@@ -105,16 +108,16 @@ class NodeChanges:
         return self._begin(call, operation)
 
     def simulate_maintenance(self, call: Call) -> Mapping[str, Any]:
-        """Begin a maintenance of one worker: its machine reboots, its external address changes.
+        """Start maintenance of one worker: its machine reboots, its external address changes.
 
-        Body ``{workerIds[]}``: only the first is used; worker 0 by default.
+        The request body is ``{workerIds[]}``. Only the first id is used; worker 0 by default.
         """
         ids = call.json().get("workerIds", [])
         node = find_node(call, self._nodes, self._project)
         return self._maintain(call, [it.index for it in chosen_workers(node, ids)[:1]])
 
     def perform_maintenance(self, call: Call) -> Mapping[str, Any]:
-        """Begin a maintenance of all workers of a node."""
+        """Start maintenance of all workers of a node; return the running operation."""
         call.json()
         node = find_node(call, self._nodes, self._project)
         return self._maintain(call, [it.index for it in node.workers])
@@ -146,7 +149,7 @@ class NodeChanges:
 
 
 def _mask(text: str, mutable: Sequence[str]) -> list[str]:
-    """Parse a field mask; raise a 400 if it is empty or a field cannot be changed."""
+    """Parse a field mask; raise a 400 if it is empty or names a field not in ``mutable``."""
     fields = [".".join(map(camel_case, name.split("."))) for name in text.split(",") if name]
     known = ", ".join(mutable)
     if not fields:
@@ -158,7 +161,7 @@ def _mask(text: str, mutable: Sequence[str]) -> list[str]:
 
 
 def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the node's body with the named fields of ``new``, removed if ``new`` has none."""
+    """Return the node's body with ``fields`` copied from ``new``, or removed if absent there."""
     body = dict(node.body)
     for field in fields:
         if field == EXTERNAL:

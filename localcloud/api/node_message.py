@@ -1,8 +1,8 @@
-"""The Node message: its fields by version, and how a stored node is shown.
+"""The Node message: its fields in each API version, and its conversion from a stored node.
 
 Fields and types are those of the schema ``Node`` in the discovery documents of tpu.googleapis.com,
-v1, v2 and v2alpha1 (revision 20261001). A node is stored with the fields of all versions, under
-v2's names; each version shows its own fields.
+v1, v2 and v2alpha1 (revision 20261001). A stored node has the fields of all versions, under their
+v2 names; a response contains only the fields of the requested version.
 """
 
 from collections.abc import Mapping
@@ -112,22 +112,22 @@ _IN_V1 = (
 
 
 def write(node: Node, parent: str, version: Version = Version.V2) -> dict[str, Any]:
-    """Return a stored node as a version's message; ``parent`` is its project's name."""
+    """Return a node as a message of ``version``; ``parent`` is ``projects/PROJECT``."""
     return in_version(stored(node, parent), version)
 
 
 def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
-    """Return a version's view of a message of ``stored``."""
+    """Convert a message returned by ``stored`` to ``version``."""
     if version is Version.V1:
         return _in_v1(message)
     found = shown(message, NODES[version])
     if version is Version.V2ALPHA1:
-        found["apiVersion"] = "V2_ALPHA1"  # v2alpha1 has no name for v2, which is newer
+        found["apiVersion"] = "V2_ALPHA1"  # v2alpha1's enum has no value for v2
     return found
 
 
 def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return v1's view of a TPU VM, whose runtime version is its "TensorFlow version"."""
+    """Convert a message to v1, which calls the runtime version ``tensorflowVersion``."""
     found = {key: message[key] for key in _IN_V1 if key in message}
     scheduling = {"preemptible": bool, "reserved": bool}
     found |= {
@@ -147,7 +147,10 @@ def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored(node: Node, parent: str) -> dict[str, Any]:
-    """Return a node's message with the fields of all versions; ``parent`` is its project's name."""
+    """Return a node as a message with the fields of all versions, under their v2 names.
+
+    ``parent`` is ``projects/PROJECT``.
+    """
     message = {
         "name": f"{parent}/locations/{node.zone}/nodes/{node.node_id}",
         "state": node.state,

@@ -1,4 +1,4 @@
-"""The networks of TPUs: the link between the Cloud TPU API and the Compute API."""
+"""VPC networks of TPU nodes: references from the Cloud TPU API to the Compute API's networks."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,8 @@ from localcloud.api.errors import invalid, not_found
 from localcloud.api.node_table import Node, NodeTable
 
 COLLECTION = "networks"
-# A name, a path from ``global`` or ``regions``, one with its project, or a URL.
+# Accepted references: NAME, global/networks/NAME (or regions/REGION/subnetworks/NAME), the same
+# path after projects/PROJECT/, or a full Compute API URL.
 _PROJECT = r"(?:https?://[^/]+/compute/[^/]+/)?projects/(?P<project>[^/]+)/"
 _NETWORK = re.compile(rf"(?:(?:{_PROJECT})?global/networks/)?(?P<name>[^/]+)")
 _SUBNETWORK = re.compile(
@@ -19,22 +20,25 @@ _SUBNETWORK = re.compile(
 
 
 class NodeNetworks:
-    """Resolves the networks of node requests; call it inside the transaction that creates."""
+    """Resolver of the networks in node requests.
+
+    Call its methods inside the transaction that creates the node.
+    """
 
     def __init__(self, database: Database) -> None:
         self._table = ResourceTable(database)
         self._nodes = NodeTable(database)
 
     def users(self, name: str) -> list[Node]:
-        """Return the nodes in the network of this full name."""
+        """Return the nodes in a network; ``name`` is its full resource name."""
         return [node for node in self._nodes.everything() if name in _networks(node.body)]
 
     def resolved(self, body: Mapping[str, Any], parent: str, zone: str) -> dict[str, Any]:
         """Return a node's body with the full names of its networks and subnetworks.
 
-        The default network is ``default``, the default subnetwork the network's one in the zone's
-        region. Raises a 404 for one that does not exist, a 400 for a subnetwork of another region
-        or network.
+        The default network is ``default``; the default subnetwork is the network's subnetwork in
+        the zone's region. Raises a 404 if a network or subnetwork does not exist, a 400 if a
+        subnetwork belongs to another region or network.
         """
         if "networkConfigs" not in body:
             config = self._resolve(
@@ -78,7 +82,10 @@ class NodeNetworks:
 def _name(
     pattern: re.Pattern[str], field: str, reference: str, parent: str, region: str = ""
 ) -> str:
-    """Return the name in a reference; raise a 400, or a 404 for another project."""
+    """Return the resource name in a reference.
+
+    Raises a 400 if the reference is malformed or in another region, a 404 for another project.
+    """
     found = pattern.fullmatch(reference)
     if found is None:
         raise invalid(field, f"{field} is '{reference}', not a name, a path or a URL")

@@ -1,4 +1,4 @@
-"""Validate a request for a node against the catalog, and fill in its defaults."""
+"""Validation of node requests against the catalog of TPU types, and their default values."""
 
 import re
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """A valid request for a node: its accelerator, and its body as stored."""
+    """A valid request for a node: its accelerator, and the Node fields to store."""
 
     accelerator: catalog.Accelerator
     body: Mapping[str, Any]
 
     @property
     def spot(self) -> bool:
-        """Whether it may be preempted at any time."""
+        """Whether the requested node is spot or preemptible."""
         return is_spot(self.body)
 
 
@@ -38,13 +38,13 @@ def is_spot(body: Mapping[str, Any]) -> bool:
 
 
 def requested(value: Any, parent: str, zone: str, version: Version) -> NodeRequest:
-    """Validate the Node message of a request; raise a 400."""
+    """Validate the Node message of a request and add its defaults; raise a 400 if it is invalid."""
     fields = read(value, NODES[version], "node")
     return checked({**fields, "apiVersion": version.node_value}, parent, zone)
 
 
 def checked(fields: Mapping[str, Any], parent: str, zone: str, path: str = "node") -> NodeRequest:
-    """Check a parsed node and add its defaults; raise a 400 that names the field."""
+    """Validate a parsed node and add its defaults; raise a 400 that names the invalid field."""
     accelerator = _accelerator(fields, zone)
     _check_boot_disk(fields.get("bootDiskConfig", {}), f"{path}.bootDiskConfig")
     scheduling = _scheduling(fields.get("schedulingConfig", {}), f"{path}.schedulingConfig")
@@ -54,7 +54,10 @@ def checked(fields: Mapping[str, Any], parent: str, zone: str, path: str = "node
 
 
 def _scheduling(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the scheduling with the fields that a provisioning model or reservation implies."""
+    """Return ``schedulingConfig`` plus the fields implied by provisioning model and reservation.
+
+    For example, the provisioning model ``SPOT`` implies ``spot: true``.
+    """
     model, implied = fields.get("provisioningModel"), {}
     if model == "SPOT":
         implied["spot"] = True
@@ -76,12 +79,12 @@ def _check_boot_disk(fields: Mapping[str, Any], path: str) -> None:
 
 
 def checked_node_id(field: str, text: str) -> str:
-    """Return the id of a new node, or raise a 400 that names the query parameter or field."""
+    """Return ``text`` if it is a valid node id, else raise a 400 that names ``field``."""
     return _checked(field, text, _NODE_ID)
 
 
 def checked_request_name(field: str, text: str) -> str:
-    """Return the id of a new queued resource, or raise a 400 that names the query parameter."""
+    """Return ``text`` if it is a valid queued resource id, else raise a 400 naming ``field``."""
     return _checked(field, text, _REQUEST_ID)
 
 
@@ -122,7 +125,7 @@ def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
 def _with_defaults(
     fields: Mapping[str, Any], accelerator: catalog.Accelerator, parent: str
 ) -> dict[str, Any]:
-    """Return a node's body with Google's defaults, except networks."""
+    """Return a node's body with Google's default values, except for its networks."""
     project = parent.partition("/")[2]
     account = {
         "email": f"compute@{project}.iam.gserviceaccount.com",

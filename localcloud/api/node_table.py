@@ -1,4 +1,4 @@
-"""Store of the nodes, their machines and addresses."""
+"""Database tables of the nodes, their machines and their addresses."""
 
 import json
 import secrets
@@ -11,7 +11,7 @@ from typing import Any
 from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 
-# Desired state of a node's machines: running, powered off, deleted.
+# Desired states of a node's machines: running, powered off, deleted.
 RUN = "run"
 OFF = "off"
 GONE = "gone"
@@ -23,12 +23,12 @@ _COLUMNS = (
 
 
 class NoCapacityError(Exception):
-    """Fewer addresses are free than the node has workers; the text gives both numbers."""
+    """Error: fewer addresses are free than the node has workers; the message gives both numbers."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker of a node: index, machine name, internal and external address."""
+    """One worker of a node: its index, machine name, internal and external address."""
 
     index: int
     machine: str
@@ -41,10 +41,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class Node:
-    """A stored node; ``body`` is the request in the API's fields, ``wanted`` RUN, OFF or GONE.
+    """A stored node.
 
-    ``queued_resource`` is the uid of its queued resource; ``preempt_at`` the time of its announced
-    preemption (seconds since 1970); ``condition`` its health; ``trouble`` its last failure.
+    ``body`` contains the requested fields of the Node message. ``wanted`` is the desired state of
+    the machines: RUN, OFF or GONE. ``queued_resource`` is the uid of the queued resource that
+    created the node. ``preempt_at`` is the time of an announced preemption (seconds since 1970).
+    ``condition`` is the health, ``trouble`` the error message of the last failure.
     """
 
     uid: int
@@ -62,20 +64,20 @@ class Node:
 
 
 class Addresses:
-    """The free addresses; call it inside the transaction that assigns them.
+    """Allocator of addresses; call its methods inside the transaction that assigns the addresses.
 
-    Google reuses an address some time after its TPU is deleted. A client that still trusts it (a
-    firewall rule, an NFS export, a known host) then trusts another machine. Here addresses are
-    reused as late as possible, unless a test asks for early reuse.
+    Google reuses the addresses of deleted TPUs after some time. A client that still trusts such an
+    address (in a firewall rule, an NFS export, ``known_hosts``) then trusts another machine. The
+    local cloud reuses addresses as late as possible, unless a test requests early reuse.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def free(self, pool: Sequence[IPv4Address], *, latest_first: bool = False) -> list[IPv4Address]:
-        """Return the free addresses of ``pool``: unused ones first, then the least recently used.
+        """Return the free addresses in ``pool``, never used ones first, then by time of release.
 
-        ``latest_first`` reverses that: the most recently released address comes first.
+        ``latest_first`` reverses the order: the most recently released address comes first.
         """
         rows = self._database.rows("SELECT address, external FROM workers")
         taken = {text for row in rows for text in row}
@@ -85,7 +87,7 @@ class Addresses:
         return sorted(free, key=lambda address: sign * turns.get(str(address), 0))
 
     def release(self, addresses: Collection[str]) -> None:
-        """Record addresses as released, in this order."""
+        """Record that addresses were released, in the given order; ``free`` sorts by it."""
         with self._database.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO released_addresses (address) VALUES (?)",
@@ -94,7 +96,10 @@ class Addresses:
 
 
 class NodeTable:
-    """Reads and writes nodes. Each row in ``workers`` has a machine that may exist."""
+    """The database tables ``nodes`` and ``workers``.
+
+    A machine can exist only if ``workers`` has a row for it.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -113,10 +118,10 @@ class NodeTable:
         *,
         latest_released_first: bool = False,
     ) -> Node:
-        """Store a new node in CREATING with ``count`` workers on the first free addresses.
+        """Store a new node in CREATING, with ``count`` workers on free addresses of ``pool``.
 
-        Raises ApiError (409) if the zone has a node of this id, NoCapacityError if ``pool`` has too
-        few free addresses.
+        Raises ApiError (409) if the zone already has a node with this id, NoCapacityError if
+        ``pool`` has too few free addresses.
         """
         uid = new_uid()
         with self._database.transaction() as connection:
@@ -140,7 +145,7 @@ class NodeTable:
 
     @staticmethod
     def _machine_prefix(connection: sqlite3.Connection) -> str:
-        """Return an unused machine name in Google's pattern, without ``-w-N``."""
+        """Return an unused prefix for machine names, to which ``-w-INDEX`` is added."""
         while True:
             prefix = f"t1v-n-{secrets.token_hex(4)}"
             query = "SELECT 1 FROM workers WHERE machine = ?"
@@ -148,30 +153,30 @@ class NodeTable:
                 return prefix
 
     def get(self, zone: str, node_id: str) -> Node | None:
-        """Return the node of this name, or None."""
+        """Return the node with this zone and id, or None."""
         return self._one("zone = ? AND node_id = ?", zone, node_id)
 
     def by_uid(self, uid: int) -> Node:
-        """Return the node with this uid; raise KeyError if it is deleted."""
+        """Return the node with this uid; raise KeyError if it does not exist."""
         node = self.find(uid)
         if node is None:
             raise KeyError(uid)
         return node
 
     def find(self, uid: int) -> Node | None:
-        """Return the node with this id, None when it is gone."""
+        """Return the node with this uid, or None."""
         return self._one("uid = ?", uid)
 
     def at(self, address: str) -> Node | None:
-        """Return the node that has a worker at this inner address, or None."""
+        """Return the node that has a worker with this internal address, or None."""
         return self._one("uid = (SELECT uid FROM workers WHERE address = ?)", address)
 
     def named(self, node_id: str) -> list[Node]:
-        """Return the nodes of this name in all zones."""
+        """Return the nodes with this id in all zones."""
         return self._some("node_id = ? ORDER BY zone", node_id)
 
     def of_queued_resource(self, uid: int) -> list[Node]:
-        """Return the nodes that a queued resource has, in the order of their names."""
+        """Return the nodes of a queued resource, sorted by name."""
         return self._some("queued_resource = ? ORDER BY length(node_id), node_id", uid)
 
     def everything(self) -> list[Node]:
@@ -179,7 +184,7 @@ class NodeTable:
         return self._some("TRUE ORDER BY zone, node_id")
 
     def page(self, zones: Collection[str], after: tuple[str, str] | None, size: int) -> list[Node]:
-        """Return up to ``size`` nodes of these zones after the key ``(zone, node_id)``."""
+        """Return up to ``size`` nodes of ``zones`` whose ``(zone, node_id)`` follows ``after``."""
         marks = ", ".join("?" * len(zones))
         where = f"zone IN ({marks}) AND (zone, node_id) > (?, ?) ORDER BY zone, node_id LIMIT ?"
         return self._some(where, *zones, *(after or ("", "")), size)
@@ -193,9 +198,9 @@ class NodeTable:
         wanted: str | None = None,
         trouble: str = "",
     ) -> bool:
-        """Change the state if it is one of ``states``; return whether it was.
+        """Change a node's state to ``to`` if it is one of ``states``; return whether it changed.
 
-        Any change cancels an announced preemption.
+        ``wanted`` also changes the desired state. A state change cancels an announced preemption.
         """
         update = (
             "UPDATE nodes SET state = ?, wanted = coalesce(?, wanted), trouble = ?, "
@@ -214,11 +219,11 @@ class NodeTable:
         self._set(uid, "condition", json.dumps(condition))
 
     def announce_preemption(self, uid: int, moment: float) -> None:
-        """Record when a node will be preempted, in seconds since 1970."""
+        """Record the time at which a node will be preempted (seconds since 1970)."""
         self._set(uid, "preempt_at", moment)
 
     def move_outside(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
-        """Give a worker another external address, if one is free."""
+        """Assign another external address to a worker, if ``pool`` has a free one."""
         with self._database.transaction() as connection:
             if not (free := self._addresses.free(pool)):
                 return
@@ -234,21 +239,25 @@ class NodeTable:
             connection.execute(query, (value, uid))
 
     def release_workers(self, uid: int) -> None:
-        """Delete the records of a node's deleted machines and release their addresses."""
+        """Delete a node's rows in ``workers`` and release their addresses.
+
+        Call it after the node's machines are deleted.
+        """
         with self._database.transaction() as connection:
-            # Worker 0's internal address last, so that early reuse gives the same order.
+            # Release worker 0's internal address last: with early reuse, the next node's worker 0
+            # then gets the same address again.
             query = "SELECT external, address FROM workers WHERE uid = ? ORDER BY worker DESC"
             self._addresses.release([it for row in connection.execute(query, (uid,)) for it in row])
             connection.execute("DELETE FROM workers WHERE uid = ?", (uid,))
 
     def remove(self, uid: int) -> None:
-        """Delete the record of a node whose machines are deleted."""
+        """Delete a node and release its addresses; call it after its machines are deleted."""
         with self._database.transaction() as connection:
             self.release_workers(uid)
             connection.execute("DELETE FROM nodes WHERE uid = ?", (uid,))
 
     def machines(self) -> list[str]:
-        """Return the names of all machines that may exist."""
+        """Return the names of all machines in ``workers``, whether or not they exist yet."""
         rows = self._database.rows("SELECT machine FROM workers ORDER BY machine")
         return [machine for (machine,) in rows]
 
@@ -282,5 +291,5 @@ class NodeTable:
 
 
 def new_uid() -> int:
-    """Return a random uid like Google's: 19 digits, positive as a signed integer."""
+    """Return a random uid in Google's format: 19 digits, positive as a signed 64-bit integer."""
     return secrets.randbits(62) | 1 << 61

@@ -1,4 +1,4 @@
-"""The methods of ``projects.locations.nodes``."""
+"""API methods of ``projects.locations.nodes``."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -37,7 +37,7 @@ DELETABLE = (
 
 
 class Nodes:
-    """Answers the methods of nodes; the lifecycle does the slow work."""
+    """Handlers of the node methods; ``Lifecycle`` does the slow work in the background."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Nodes:
         self._faults = faults
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the routes of these methods."""
         nodes, node = f"{LOCATION}/nodes", f"{LOCATION}/nodes/{{node}}"
         return (
             Route("nodes.list", "GET", nodes, self.list, ("pageSize", "pageToken")),
@@ -77,7 +77,7 @@ class Nodes:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the nodes of one zone, or of all for ``-``."""
+        """Return a page of the nodes of one zone, or of all zones if the zone is ``-``."""
         scope = self._project.many(call.names)
         page = requested_page(f"nodes in {call.names['zone']}", call.query)
         found = self._nodes.page(scope.zones, page.after, page.size + 1)
@@ -86,12 +86,15 @@ class Nodes:
         return self._project.answer("nodes", items, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return one node."""
+        """Return the node in the call's path."""
         node = find_node(call, self._nodes, self._project)
         return write(node, self._project.parent, call.version)
 
     def create(self, call: Call) -> Mapping[str, Any]:
-        """Store a node and begin to create its machines; return the operation."""
+        """Store a node and start creating its machines; return the operation.
+
+        If there is no capacity, no node is stored and the returned operation has failed.
+        """
         zone = self._project.one(call.names)
         node_id = checked_node_id("nodeId", call.query.get("nodeId", ""))
         wanted = requested(call.json(), self._project.parent, zone, call.version)
@@ -137,7 +140,7 @@ class Nodes:
         return write_operation(operation, self._project.parent, call.version)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Begin to delete a node and its machines; return the operation."""
+        """Start deleting a node and its machines; return the running operation."""
         zone, request_id = self._project.one(call.names), call.query.get("requestId", "")
         name = f"{self._project.parent}/locations/{zone}/nodes/{call.names['node']}"
         with self._database.transaction():
@@ -156,8 +159,8 @@ class Nodes:
     def guest_attributes(self, call: Call) -> Mapping[str, Any]:
         """Return the ssh host keys of the requested workers, in the requested order.
 
-        Body ``{queryPath, workerIds[]}``: the path is "", a namespace ("hostkeys/") or a key
-        ("hostkeys/ssh-ed25519"); no ids select all workers.
+        The request body is ``{queryPath, workerIds[]}``. ``queryPath`` is "", a namespace
+        ("hostkeys/") or a key ("hostkeys/ssh-ed25519"). No ids select all workers.
         """
         node = find_node(call, self._nodes, self._project)
         body = call.json()
@@ -173,7 +176,7 @@ class Nodes:
         namespace, _, wanted = path.strip("/").partition("/")
         keys: Mapping[str, str] = {}
         if namespace in ("", "hostkeys"):
-            with suppress(MachineError):  # not booted yet, so it has published nothing
+            with suppress(MachineError):  # the worker has no host keys before its first boot
                 keys = self._machines.host_keys(worker.machine)
         items = [
             {"namespace": "hostkeys", "key": key, "value": value}
@@ -185,7 +188,7 @@ class Nodes:
 
 
 def find_node(call: Call, nodes: NodeTable, project: Project) -> Node:
-    """Return the node of a call; raise a 404."""
+    """Return the node in a call's path; raise a 404 if it does not exist."""
     zone, node_id = project.one(call.names), call.names["node"]
     node = nodes.get(zone, node_id)
     if node is None:
@@ -194,10 +197,10 @@ def find_node(call: Call, nodes: NodeTable, project: Project) -> Node:
 
 
 def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
-    """Return the workers with these ids, or all if there are no ids; raise a 400."""
+    """Return the workers with these ids, all workers for no ids; raise a 400 for an unknown id."""
     if not isinstance(ids, list):
         raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
-    # gcloud selects all by one empty id.
+    # gcloud sends one empty id to select all workers.
     if ids in ([], [""]):
         return node.workers
     by_id = {str(worker.index): worker for worker in node.workers}

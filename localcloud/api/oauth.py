@@ -1,8 +1,8 @@
-"""Authentication: a service account's signed assertions in, bearer tokens out.
+"""OAuth 2 authentication: exchange a service account's signed JWTs for bearer tokens.
 
-The token endpoint takes the JWT bearer grant (RFC 7523, section 2.1; signatures RS256, RFC 7518)
-that google-auth's ``service_account`` credentials send. Google's client libraries also send such a
-JWT itself as the bearer token, with the API's address as its audience
+The token endpoint accepts the JWT bearer grant (RFC 7523, section 2.1; signatures RS256, RFC 7518)
+that google-auth's ``service_account`` credentials send. Google's client libraries can also send a
+signed JWT directly as the bearer token, with the API's address as its audience
 (https://google.aip.dev/auth/4111).
 """
 
@@ -28,13 +28,17 @@ from localcloud.api.routing import Call, Route
 
 TOKEN_LIFE = 3600
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-# google-auth signs for this audience, regardless of the file's token_uri.
+# google-auth always signs for this audience, even if the service account file has another
+# token_uri.
 GOOGLE_AUDIENCE = "https://oauth2.googleapis.com/token"
 _CLOCK_SKEW = 60
 
 
 class GrantError(Exception):
-    """The token endpoint refuses; ``code`` and text are error and description of RFC 6749."""
+    """Error response of the token endpoint.
+
+    ``code`` and the message are RFC 6749's ``error`` and ``error_description``.
+    """
 
     def __init__(self, code: str, description: str) -> None:
         super().__init__(description)
@@ -42,17 +46,17 @@ class GrantError(Exception):
 
 
 class Accounts:
-    """The cloud's service account and its tokens; stores no private key."""
+    """The cloud's service account and its tokens; the database stores no private key."""
 
     def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
         self._database = database
         self._now = now
 
     def write_file(self, path: Path, project: str, token_uri: str) -> None:
-        """Write the service account's file (0600).
+        """Write the service account's JSON key file (mode 0600).
 
-        A file with the cloud's current key keeps it, so that copies stay valid over restarts; else
-        a new key replaces the old one.
+        If the existing file has the cloud's current key, that key is reused, so that copies of the
+        file stay valid after a restart. Otherwise a new key replaces the old one.
         """
         email = f"fleet@{project}.iam.gserviceaccount.com"
         content = self._read_own_file(path, email) or self._new_key(email, project)
@@ -105,7 +109,7 @@ class Accounts:
         return rows[0][0] if rows else None
 
     def grant(self, assertion: str, token_uri: str) -> str:
-        """Return a token for a signed assertion; raise GrantError."""
+        """Return a bearer token for a signed JWT; raise GrantError if the JWT is invalid."""
         claims = self._verified(assertion)
         if claims.get("aud") not in (token_uri, GOOGLE_AUDIENCE):
             raise GrantError("invalid_grant", f"the assertion's audience is not {token_uri}")
@@ -119,9 +123,10 @@ class Accounts:
         return token
 
     def check(self, authorization: str | None, audiences: Collection[str] = ()) -> None:
-        """Raise a 401 unless this ``Authorization`` header is valid.
+        """Raise a 401 unless the ``Authorization`` header has a valid bearer token.
 
-        A JWT sent as the token must have a scope or one of ``audiences``.
+        A signed JWT is also accepted as a token if it has a scope or if its audience is one of
+        ``audiences``.
         """
         kind, _, token = (authorization or "").strip().partition(" ")
         if kind.lower() != "bearer" or not token:
@@ -148,7 +153,7 @@ class Accounts:
         return bool(claims.get("scope")) or claims.get("aud") in audiences
 
     def _verified(self, jwt: str) -> Mapping[str, Any]:
-        """Return the claims of a valid JWT that the service account signed; raise GrantError."""
+        """Return a JWT's claims; raise GrantError if its signature or lifetime is invalid."""
         try:
             head, payload, signature = jwt.encode("ascii").split(b".")
             header, claims = json.loads(_decode(head)), json.loads(_decode(payload))
@@ -174,7 +179,7 @@ class Accounts:
 
 
 def token_route(accounts: Accounts, token_uri: str) -> Route:
-    """Return the route of the token endpoint, which needs no token."""
+    """Return the route of the token endpoint, which is reachable without a token."""
 
     def token(call: Call) -> Mapping[str, Any]:
         form = parse_qs(call.content.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Store of the long-running operations."""
+"""Database table of the long-running operations."""
 
 import json
 import secrets
@@ -18,10 +18,11 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation; it is running while ``end_time`` is empty.
+    """One long-running operation; it is running while ``end_time`` is empty.
 
-    ``uid`` is that of its node or queued resource; ``detail`` has what a restart needs to resume
-    it; ``version`` is the API version that began it.
+    ``uid`` is the uid of the node or queued resource that the operation changes. ``detail`` has
+    the data with which a restarted server resumes the operation. ``version`` is the API version
+    of the call that started it.
     """
 
     zone: str
@@ -39,12 +40,12 @@ class Operation:
 
     @property
     def collection(self) -> str:
-        """The collection of its target: ``nodes`` or ``queuedResources``."""
+        """The collection of the target: ``nodes`` or ``queuedResources``."""
         return self.target.split("/")[-2]
 
 
 class OperationTable:
-    """Reads and writes operations."""
+    """The database table ``operations``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -70,11 +71,11 @@ class OperationTable:
         return Operation(*values, detail=detail or {}, version=version)
 
     def succeed(self, operation: Operation, response: Mapping[str, Any]) -> None:
-        """End an operation with its response."""
+        """Mark an operation as done, with its response."""
         self._end(operation, json.dumps(response), None)
 
     def fail(self, operation: Operation, code: int, message: str) -> None:
-        """End an operation with an error; ``code`` is a google.rpc.Code."""
+        """Mark an operation as done, with an error; ``code`` is a google.rpc.Code."""
         self._end(operation, None, json.dumps({"code": code, "message": message}))
 
     def _end(self, operation: Operation, response: str | None, error: str | None) -> None:
@@ -87,7 +88,7 @@ class OperationTable:
             connection.execute(update, (timestamp(), response, error, *key))
 
     def cancel(self, operation: Operation) -> None:
-        """Record that the caller wants to cancel an operation."""
+        """Record that cancellation of the operation was requested."""
         self._change("UPDATE operations SET cancel_requested = 1", operation)
 
     def forget(self, operation: Operation) -> None:
@@ -100,14 +101,14 @@ class OperationTable:
             connection.execute(f"{change} WHERE zone = ? AND operation_id = ?", key)
 
     def get(self, zone: str, operation_id: str) -> Operation | None:
-        """Return the operation of this name, or None."""
+        """Return the operation with this zone and id, or None."""
         found = self._some("zone = ? AND operation_id = ?", zone, operation_id)
         return found[0] if found else None
 
     def page(
         self, zones: Collection[str], after: tuple[str, str] | None, size: int
     ) -> list[Operation]:
-        """Return up to ``size`` operations of the zones after the key ``(zone, operation_id)``."""
+        """Return up to ``size`` operations whose ``(zone, operation_id)`` follows ``after``."""
         marks = ", ".join("?" * len(zones))
         where = (
             f"zone IN ({marks}) AND (zone, operation_id) > (?, ?) "
@@ -116,13 +117,13 @@ class OperationTable:
         return self._some(where, *zones, *(after or ("", "")), size)
 
     def of(self, uid: int, verb: str) -> Operation | None:
-        """Return the newest operation with this verb on a node or queued resource."""
+        """Return the newest operation with ``verb`` on a node or queued resource, or None."""
         where = "uid = ? AND verb = ? ORDER BY create_time DESC, rowid DESC LIMIT 1"
         found = self._some(where, uid, verb)
         return found[0] if found else None
 
     def last_error(self, zone: str, target: str) -> str:
-        """Return the message of the newest failed operation on ``target``, or ""."""
+        """Return the error message of the newest failed operation on ``target``, or ""."""
         where = (
             "zone = ? AND target = ? AND error IS NOT NULL ORDER BY end_time DESC, rowid DESC "
             "LIMIT 1"

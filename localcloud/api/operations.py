@@ -1,4 +1,4 @@
-"""The methods of ``projects.locations.operations``."""
+"""API methods of ``projects.locations.operations``."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,10 +21,10 @@ FIELDS = ("done", "name", "metadata.target", "metadata.verb", "error.code")
 
 
 def write(operation: Operation, parent: str, version: Version = Version.V2) -> dict[str, Any]:
-    """Return a stored operation as a version's message.
+    """Return an operation as a message of ``version``; ``parent`` is ``projects/PROJECT``.
 
-    ``apiVersion`` is the version that began it. Unlike other fields, ``done`` is present while it
-    is false, as SkyPilot expects.
+    ``apiVersion`` in the message is the version of the call that started the operation. ``done`` is
+    present even if it is false, because SkyPilot requires it; other empty fields are omitted.
     """
     metadata = {
         "@type": version.type_url("OperationMetadata"),
@@ -57,14 +57,14 @@ def _response(stored: Mapping[str, Any], version: Version) -> Mapping[str, Any]:
 
 
 class Operations:
-    """Answers the methods of operations."""
+    """Handlers of the operation methods."""
 
     def __init__(self, database: Database, project: Project) -> None:
         self._operations = OperationTable(database)
         self._project = project
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the routes of these methods."""
         operations = f"{LOCATION}/operations"
         one = f"{operations}/{{operation}}"
         parameters = ("pageSize", "pageToken", "filter", "returnPartialSuccess")
@@ -76,9 +76,9 @@ class Operations:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the operations of one zone, or of all for ``-``.
+        """Return a page of the operations of one zone, or of all zones if the zone is ``-``.
 
-        A ``filter`` applies to each page, which may become smaller than its size.
+        ``filter`` is applied after paging, so a page can have fewer operations than ``pageSize``.
         """
         wanted = parse_filter(call.query.get("filter", ""), FIELDS)
         scope = self._project.many(call.names)
@@ -90,13 +90,13 @@ class Operations:
         return self._project.answer("operations", kept, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return one operation."""
+        """Return the operation in the call's path."""
         return write(self._find(call), self._project.parent, call.version)
 
     def cancel(self, call: Call) -> Mapping[str, Any]:
-        """Request the cancellation of an operation; only the creation of a node is cancelled.
+        """Request cancellation of an operation.
 
-        An operation that has ended is unchanged.
+        Only a node's creation is actually cancelled. A completed operation stays unchanged.
         """
         call.json()
         operation = self._find(call)
@@ -105,7 +105,7 @@ class Operations:
         return {}
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Delete an operation that has ended; raise a 400 for a running one."""
+        """Delete a completed operation; raise a 400 if it is running."""
         operation = self._find(call)
         if not operation.end_time:
             raise failed_precondition(

@@ -1,7 +1,7 @@
-"""Pages of a list, with tokens that stay valid while the list changes.
+"""Pagination of lists, with page tokens that stay valid while the list changes.
 
-A token has the key of the last item, not a count, so that an item that appears or disappears
-between two pages makes no other item appear twice or never (https://google.aip.dev/158).
+A page token contains the key of the page's last item instead of an offset. An insertion or deletion
+between two requests thus neither repeats nor skips other items (https://google.aip.dev/158).
 """
 
 import base64
@@ -19,26 +19,26 @@ type Key[Item] = Callable[[Item], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Page:
-    """The requested part of a list: at most ``size`` items with keys after ``after``."""
+    """The requested page of a list: up to ``size`` items whose keys follow ``after``."""
 
     collection: str
     size: int
     after: tuple[str, ...] | None
 
     def rest[Item](self, items: Sequence[Item], key: Key[Item]) -> Sequence[Item]:
-        """Return the items of a list in memory after the last one of the previous page."""
+        """Return the items that follow the previous page; ``items`` is the complete list."""
         if self.after is None:
             return items
         keys = [key(item) for item in items]
         return items[keys.index(self.after) + 1 :] if self.after in keys else []
 
     def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:
-        """Return up to ``size`` items, and the next page's token if there are more."""
+        """Return the first ``size`` items, and the next page's token ("" if there are no more)."""
         shown = items[: self.size]
         return shown, self.token(key(shown[-1])) if len(items) > len(shown) else ""
 
     def token(self, last: tuple[str, ...]) -> str:
-        """Return the token of the page after the item with the key ``last``."""
+        """Return the token of the page that follows the item with the key ``last``."""
         text = json.dumps([self.collection, *last], separators=(",", ":"))
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
@@ -46,9 +46,10 @@ class Page:
 def requested_page(
     collection: str, query: Mapping[str, str], size: str = "pageSize", largest: int = LARGEST_SIZE
 ) -> Page:
-    """Parse the query parameters ``size`` (by its name) and ``pageToken``.
+    """Parse the page size and ``pageToken`` from query parameters.
 
-    Raises a 400 for an invalid number or token.
+    ``size`` is the name of the parameter with the page size, ``largest`` the upper limit of its
+    value. Raises a 400 for an invalid size or token.
     """
     return Page(collection, _size(size, query.get(size, ""), largest), _after(collection, query))
 

@@ -1,4 +1,4 @@
-"""The cloud's project and its zones, against which every request's path is checked."""
+"""The local cloud's project and zones; the path of every request is checked against them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ LOCATION = "/v2/projects/{project}/locations/{zone}"
 
 @dataclass(frozen=True)
 class Scope:
-    """The zones of a list: reachable and unreachable ones."""
+    """The zones covered by a list request: reachable and unreachable ones."""
 
     zones: tuple[str, ...]
     unreachable: tuple[str, ...]
 
 
 class Project:
-    """The project of this cloud and its zones."""
+    """The local cloud's project and its zones."""
 
     def __init__(self, project_id: str, zones: Sequence[str], faults: Faults) -> None:
         self.parent = f"projects/{project_id}"
@@ -28,14 +28,14 @@ class Project:
         self._faults = faults
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
-        """Raise a 403 for a project that isn't the cloud's."""
+        """Raise a 403 if the project in the path is not the cloud's project."""
         if names.get("project", self._id) != self._id:
             resource = f"projects/{names['project']}"
             service = "" if method.startswith("compute.") else "tpu."
             raise permission_denied(f"{service}{method}", resource)
 
     def known_zone(self, zone: str) -> str:
-        """Return a zone's resource name; raise a 404 that lists the known zones."""
+        """Return a zone's resource name; raise a 404 if the zone is unknown."""
         if zone not in self.zones:
             known = ", ".join(self.zones)
             raise ApiError(
@@ -44,7 +44,7 @@ class Project:
         return f"{self.parent}/locations/{zone}"
 
     def one(self, names: Mapping[str, str]) -> str:
-        """Return the zone of a call; raise a 404 if it is unknown, a 503 if it is unreachable."""
+        """Return the zone in a path; raise a 404 if it is unknown, a 503 if it is unreachable."""
         zone = names["zone"]
         self.known_zone(zone)
         if zone in self._faults.unreachable():
@@ -52,7 +52,10 @@ class Project:
         return zone
 
     def many(self, names: Mapping[str, str]) -> Scope:
-        """Return the zones of a list: the named one, or all for ``-``; raise a 404."""
+        """Return the zones for a list request: the zone in the path, or all zones for ``-``.
+
+        Raises a 404 if the zone is unknown.
+        """
         zone = names["zone"]
         if zone != "-":
             self.known_zone(zone)
@@ -66,7 +69,10 @@ class Project:
     def answer(
         self, key: str, items: Sequence[Any], scope: Scope, next_token: str
     ) -> dict[str, Any]:
-        """Return one page of a list, without empty fields."""
+        """Return the response with one page of a list: ``{key[], nextPageToken, unreachable[]}``.
+
+        Empty fields are omitted.
+        """
         answer: dict[str, Any] = {}
         if items:
             answer[key] = list(items)

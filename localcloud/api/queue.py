@@ -1,7 +1,7 @@
-"""The queue: creates the nodes of queued resources when possible, and tracks their state.
+"""The queue of queued resources: creates their nodes when there is capacity, updates their state.
 
-After every change it takes the next step of each queued resource. All state is in the database, so
-that a killed server loses nothing.
+The reconcile loop runs it after every change. All state is in the database, so that a killed server
+loses nothing.
 """
 
 import time
@@ -33,15 +33,15 @@ from localcloud.api.versions import Version
 from localcloud.machines.interface import Machines
 
 TYPE = Version.V2.type_url("QueuedResource")
-# Capacity can also return without a change in the database: when a fault expires.
+# Interval of capacity checks: an expiring fault frees capacity without waking the reconcile loop.
 RETRY_S = 1.0
 
 
 class Queue:
-    """Takes the next steps of queued resources; one thread calls ``reconcile``.
+    """State machine of the queued resources; call ``reconcile`` from one thread only.
 
-    ``shortage`` returns why a zone has no capacity for an accelerator type, "" if it has;
-    ``reuses_addresses`` whether a new node of a zone gets the most recently released addresses.
+    ``shortage(zone, accelerator type)`` returns why there is no capacity, or "" if there is.
+    ``reuses_addresses(zone)`` returns whether new nodes get the most recently released addresses.
     """
 
     def __init__(
@@ -75,7 +75,10 @@ class Queue:
         }
 
     def reconcile(self) -> float | None:
-        """Take all possible steps; return the seconds until the next one is due."""
+        """Advance every queued resource as far as possible.
+
+        Returns the seconds until the next state change is due, or None if none is scheduled.
+        """
         waits = []
         for request in self._requests.everything():
             now: QueuedResource | None = request
@@ -204,11 +207,15 @@ class Queue:
         return False
 
     def _suspend(self, request: QueuedResource) -> bool:
-        """Wait until no node is left; preempt the other slices if one was preempted."""
+        """Move the queued resource to SUSPENDED once its nodes have no machines.
+
+        If the service suspends it (after a preemption or at the end of the run duration), preempt
+        the remaining nodes.
+        """
         nodes = self._nodes.of_queued_resource(request.uid)
         if request.initiator == SERVICE:
             for node in nodes:
-                with suppress(ApiError):  # not READY: its running operation ends first
+                with suppress(ApiError):  # the node is busy with another operation; retried later
                     if node.state in ("READY", "RESTARTING"):
                         self._lifecycle.preempt_later(node)
         over = not any(node.workers or node.state == "DELETING" for node in nodes)
@@ -236,13 +243,13 @@ class Queue:
         return True
 
     def _stuck(self, node: Node, since: str) -> str:
-        """Return why the node's deletion after ``since`` failed, or "" if it did not."""
+        """Return the error of a node's deletion started after ``since``, or "" if none failed."""
         tried = self._operations.of(node.uid, "delete")
         error = tried.error if tried and tried.create_time > since else None
         return str(error["message"]) if error else ""
 
     def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
-        """Begin to delete each deletable node, once."""
+        """Start deleting each deletable node, unless a deletion after ``since`` has failed."""
         for node in nodes:
             name = f"{self._parent}/locations/{node.zone}/nodes/{node.node_id}"
             with self._database.transaction():
@@ -267,7 +274,7 @@ class Queue:
 
 
 def _ends(nodes: Sequence[Node]) -> list[float]:
-    """Return when nodes with a limited run duration end, in seconds since 1970."""
+    """Return the termination times of nodes with a limited run duration (seconds since 1970)."""
     times = [node.body["schedulingConfig"].get("terminationTimestamp") for node in nodes]
     return [moment_of(text) for text in times if text]
 

@@ -1,8 +1,8 @@
-"""The QueuedResource message: its fields by version, validation, and how it is shown.
+"""The QueuedResource message: its fields in each API version, validation and conversion.
 
 Fields and types are those of the schema ``QueuedResource`` in the discovery documents of
-tpu.googleapis.com v2 and v2alpha1 (revision 20261001). A request is stored with the fields of both,
-under v2's names; each version shows its own fields.
+tpu.googleapis.com v2 and v2alpha1 (revision 20261001). A stored queued resource has the fields of
+both versions, under their v2 names; a response contains only the fields of the requested version.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +40,7 @@ _COMMON = {
 
 
 def _tpu(spec: Mapping[str, Any]) -> Message:
-    # SkyPilot sends one nodeSpec without a list, which Google accepts.
+    # SkyPilot sends nodeSpec as an object instead of a list; Google accepts both.
     return Message({"nodeSpec": Repeated(Message({**_SPEC, **spec}), or_one=True)})
 
 
@@ -73,10 +73,10 @@ QUEUED_RESOURCES: Mapping[Version, Message] = {
     ),
 }
 TIERS = ("spot", "guaranteed", "bestEffort")
-# The longest duration of Flex-start capacity
+# The longest run duration of Flex-start TPUs
 # (https://cloud.google.com/tpu/docs/queued-resources).
 LONGEST_FLEX_START_S = 7 * 86400
-# The field of QueuedResourceState for each state's data; WAITING_FOR_RESOURCES has none.
+# The field of QueuedResourceState that each state sets; WAITING_FOR_RESOURCES has no such field.
 _DATA = {
     "ACCEPTED": "acceptedData",
     "ACTIVE": "activeData",
@@ -99,7 +99,10 @@ class WantedNode:
 
 
 def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[str, Any]:
-    """Validate a caller's request and return it as stored; raise a 400 or 404."""
+    """Validate the QueuedResource message of a request and return the fields to store.
+
+    Raises a 400 or 404 if the message is invalid.
+    """
     fields = read(value, QUEUED_RESOURCES[version], "queuedResource")
     tiers = [tier for tier in TIERS if tier in fields]
     if len(tiers) > 1:
@@ -120,7 +123,7 @@ def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[s
 
 
 def _check_model(fields: Mapping[str, Any]) -> None:
-    """Check the fields that a provisioning model requires; raise a 400 that names the field."""
+    """Raise a 400 if a field that the provisioning model requires is missing or invalid."""
     model = fields.get("provisioningModel")
     if model == "RESERVATION_BOUND" and "reservationName" not in fields:
         raise invalid("queuedResource.reservationName", f"{model} needs reservationName")
@@ -135,9 +138,10 @@ def _check_model(fields: Mapping[str, Any]) -> None:
 
 
 def run_end(body: Mapping[str, Any], created: float) -> float | None:
-    """Return when nodes of a request created at ``created`` end, or None for never.
+    """Return the termination time of nodes created at ``created``, or None if it is unlimited.
 
-    Times are seconds since 1970. Raises a 400 for an invalid ``runDuration``.
+    Times are in seconds since 1970. ``body`` is the queued resource's body. Raises a 400 for an
+    invalid ``runDuration``.
     """
     fields, path = body.get("runDuration", {}), "queuedResource.runDuration"
     if len(fields) > 1:
@@ -152,7 +156,7 @@ def run_end(body: Mapping[str, Any], created: float) -> float | None:
 def wanted_nodes(
     body: Mapping[str, Any], parent: str, zone: str, request_name: str
 ) -> list[WantedNode]:
-    """Return the nodes that a request's body requests; raise a 400 that names the field."""
+    """Return the nodes that a queued resource requests; raise a 400 naming an invalid field."""
     found: list[WantedNode] = []
     for index, spec in enumerate(body["tpu"]["nodeSpec"]):
         path = f"queuedResource.tpu.nodeSpec[{index}]"
@@ -183,7 +187,7 @@ def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator
 
 
 def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the requested node with its request's tier in its scheduling."""
+    """Return ``node`` with the queued resource's tier (such as spot) in its schedulingConfig."""
     scheduling = dict(node.get("schedulingConfig", {}))
     if "spot" in body or body.get("provisioningModel") == "SPOT":
         scheduling["spot"] = True
@@ -196,7 +200,10 @@ def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, An
 
 
 def validity(body: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
-    """Return from when and until when nodes may be created (seconds since 1970); raise a 400."""
+    """Return the start and end of the interval in which nodes may be created, from queueingPolicy.
+
+    Times are in seconds since 1970; None means no limit. Raises a 400 for an invalid policy.
+    """
     policy = body.get("queueingPolicy", {})
     if len(policy) > 1:
         names = ", ".join(sorted(policy))
@@ -223,17 +230,20 @@ def _time(path: str, text: str, reader: Callable[[str], float]) -> float:
 
 
 def write(request: QueuedResource, parent: str, version: Version) -> dict[str, Any]:
-    """Return a stored request as a version's message; ``parent`` is its project's name."""
+    """Return a queued resource as a message of ``version``; ``parent`` is ``projects/PROJECT``."""
     return in_version(stored(request, parent), version)
 
 
 def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
-    """Return a version's view of a message of ``stored``."""
+    """Convert a message returned by ``stored`` to ``version``."""
     return shown(message, QUEUED_RESOURCES[version])
 
 
 def stored(request: QueuedResource, parent: str) -> dict[str, Any]:
-    """Return a request's message with the fields of all versions; ``parent`` is the project."""
+    """Return a queued resource as a message with the fields of all versions.
+
+    ``parent`` is ``projects/PROJECT``.
+    """
     state: dict[str, Any] = {"state": request.state, "stateInitiator": request.initiator}
     if (data := _DATA.get(request.state)) is not None:
         state[data] = {}

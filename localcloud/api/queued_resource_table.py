@@ -1,4 +1,4 @@
-"""Store of the queued resources."""
+"""Database table of the queued resources."""
 
 import json
 import sqlite3
@@ -20,10 +20,11 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class QueuedResource:
-    """A request for nodes; ``body`` is the caller's, in the API's fields.
+    """A stored queued resource.
 
-    Its nodes may be created from ``valid_from`` to ``valid_until`` (seconds since 1970; None: no
-    bound). ``error`` is the google.rpc.Status with which it FAILED, or is about to.
+    ``body`` contains the requested fields of the QueuedResource message. Nodes may be created from
+    ``valid_from`` to ``valid_until`` (seconds since 1970; None: no limit). ``error`` is the
+    google.rpc.Status of a failure; it is set before the state becomes FAILED.
     """
 
     uid: int
@@ -39,7 +40,7 @@ class QueuedResource:
 
 
 class QueuedResourceTable:
-    """Reads and writes queued resources."""
+    """The database table ``queued_resources``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -53,7 +54,11 @@ class QueuedResourceTable:
         valid: tuple[float | None, float | None],
         body: Mapping[str, Any],
     ) -> QueuedResource:
-        """Store a new request in CREATING; raise ApiError (409) if the zone has its name."""
+        """Store a new queued resource in CREATING.
+
+        ``valid`` is the interval in which nodes may be created. Raises ApiError (409) if the zone
+        already has a queued resource with this name.
+        """
         uid = new_uid()
         row = (uid, zone, request_name, "CREATING", USER, create_time, *valid, json.dumps(body))
         with self._database.transaction() as connection:
@@ -71,21 +76,21 @@ class QueuedResourceTable:
         return found
 
     def get(self, zone: str, request_name: str) -> QueuedResource | None:
-        """Return the request of this name, or None."""
+        """Return the queued resource with this zone and name, or None."""
         return self._one("zone = ? AND request_name = ?", zone, request_name)
 
     def find(self, uid: int) -> QueuedResource | None:
-        """Return the request with this uid, or None."""
+        """Return the queued resource with this uid, or None."""
         return self._one("uid = ?", uid)
 
     def everything(self) -> list[QueuedResource]:
-        """Return all requests, oldest first."""
+        """Return all queued resources, oldest first."""
         return self._some("TRUE ORDER BY create_time, rowid")
 
     def page(
         self, zones: Collection[str], after: tuple[str, str] | None, size: int
     ) -> list[QueuedResource]:
-        """Return up to ``size`` requests of these zones after the key ``(zone, name)``."""
+        """Return up to ``size`` queued resources whose ``(zone, name)`` follows ``after``."""
         marks = ", ".join("?" * len(zones))
         where = (
             f"zone IN ({marks}) AND (zone, request_name) > (?, ?) "
@@ -100,7 +105,10 @@ class QueuedResourceTable:
         initiator: str = SERVICE,
         error: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Change the state if it is still that of ``request``; return whether it was."""
+        """Change the state to ``to`` if it still equals ``request.state``.
+
+        Returns whether the state changed. ``initiator`` is who caused the change: USER or SERVICE.
+        """
         update = (
             "UPDATE queued_resources SET state = ?, initiator = ?, error = ? "
             "WHERE uid = ? AND state = ?"
@@ -111,7 +119,7 @@ class QueuedResourceTable:
             return connection.execute(update, values).rowcount == 1
 
     def remove(self, uid: int) -> None:
-        """Delete a request whose nodes are deleted."""
+        """Delete a queued resource; call it after its nodes are deleted."""
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM queued_resources WHERE uid = ?", (uid,))
 

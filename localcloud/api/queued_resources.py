@@ -1,4 +1,4 @@
-"""The methods of ``projects.locations.queuedResources``."""
+"""API methods of ``projects.locations.queuedResources``."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,14 +22,14 @@ from localcloud.api.quota import Quota
 from localcloud.api.request_ids import RequestIds
 from localcloud.api.routing import Call, Route
 
-# A delete without force is allowed in these states, and if there are no nodes.
+# States in which a queued resource with nodes can be deleted without ``force``.
 DEAD = ("ACCEPTED", "FAILED", "SUSPENDED")
 
 
 class QueuedResources:
-    """Answers the methods of queued resources; the queue creates their nodes.
+    """Handlers of the queued resource methods; ``Queue`` creates the nodes.
 
-    ``changed`` is called after a change that the queue must process.
+    ``changed`` is called after each change, to wake the queue.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class QueuedResources:
         self._changed = changed
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the routes of these methods."""
         all_of_them = f"{LOCATION}/queuedResources"
         one = f"{all_of_them}/{{request}}"
         named = ("queuedResourceId", "requestId")
@@ -67,7 +67,7 @@ class QueuedResources:
         )
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Return a page of the requests of one zone, or of all for ``-``."""
+        """Return a page of the queued resources of one zone, or of all zones for the zone ``-``."""
         scope = self._project.many(call.names)
         page = requested_page(f"queuedResources in {call.names['zone']}", call.query)
         found = self._requests.page(scope.zones, page.after, page.size + 1)
@@ -76,11 +76,11 @@ class QueuedResources:
         return self._project.answer("queuedResources", items, scope, token)
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Return one request."""
+        """Return the queued resource in the call's path."""
         return write(self._find(call), self._project.parent, call.version)
 
     def create(self, call: Call) -> Mapping[str, Any]:
-        """Add a request to the queue; return the operation, which ends when it is queued."""
+        """Store a queued resource; return the operation, which ends when the queue accepts it."""
         zone, parent = self._project.one(call.names), self._project.parent
         request_name = checked_request_name(
             "queuedResourceId", call.query.get("queuedResourceId", "")
@@ -112,7 +112,10 @@ class QueuedResources:
         return write_operation(operation, parent, call.version)
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Begin to delete a request, and its nodes with ``force``; return the operation."""
+        """Start deleting a queued resource; return the running operation.
+
+        Its nodes are deleted too, which requires ``force`` unless the state is one of DEAD.
+        """
         force = _flag(call, "force")
         zone = self._project.one(call.names)
         name, request_id = self._name(zone, call.names["request"]), call.query.get("requestId", "")
@@ -138,7 +141,7 @@ class QueuedResources:
         return write_operation(operation, self._project.parent, call.version)
 
     def reset(self, call: Call) -> Mapping[str, Any]:
-        """Begin to reboot the machines of an ACTIVE request; return the operation."""
+        """Start rebooting the machines of an ACTIVE queued resource; return the operation."""
         call.json()
         with self._database.transaction():
             request = self._find(call)

@@ -1,7 +1,7 @@
-"""Quota: the chips in use, checked against the limits set by faults of the kind ``quota``.
+"""Quota on TPU chips: checks new requests against the limits set by faults of the kind ``quota``.
 
-A queued resource uses its chips until it is deleted, in any state; a node without a queued resource
-until its machines are deleted.
+A queued resource counts against the quota until it is deleted, whatever its state. A node without a
+queued resource counts until its machines are deleted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from localcloud.api.queued_resource_table import QueuedResourceTable
 
 @dataclass(frozen=True)
 class _Usage:
-    """Chips in use or requested."""
+    """A number of chips, in use or requested, by zone, TPU generation and tier."""
 
     zone: str
     generation: str
@@ -37,7 +37,7 @@ class _Usage:
 
 
 class Quota:
-    """Checks requests against the active limits."""
+    """Quota checks for requested nodes."""
 
     def __init__(self, database: Database, parent: str, faults: Faults) -> None:
         self._nodes = NodeTable(database)
@@ -46,7 +46,7 @@ class Quota:
         self._faults = faults
 
     def check(self, zone: str, wanted: Sequence[NodeRequest]) -> None:
-        """Raise a 429 that names the quota and its limit if a request exceeds it."""
+        """Raise a 429 that names the quota if the nodes in ``wanted`` would exceed it."""
         limits = self._faults.quotas()
         if not limits:
             return
@@ -82,7 +82,7 @@ def _usage(zone: str, name: str, spot: bool) -> _Usage:
 
 
 def _name(limit: Fault) -> str:
-    """Return a quota's name in Google's style."""
+    """Return the quota's name in Google's style, such as ``TPUV4PerProjectPerZoneForTPUAPI``."""
     generation = limit.details["generation"].upper()
     tier = "Preemptible" if limit.details["tier"] == "spot" else ""
     scope = "PerProjectPerZone" if limit.zone else "PerProject"

@@ -1,16 +1,16 @@
-"""The reconcile loop: runs the cloud's own steps when something changed or becomes due."""
+"""Reconcile loop: runs the local cloud's background steps after changes and at scheduled times."""
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
 
 AFTER_AN_ERROR_S = 5.0
-# Returns the seconds after which to run it again; None: only after a change.
+# A step returns the seconds until it must run again, or None to run only after the next ``wake``.
 Step = Callable[[], float | None]
 
 
 class ReconcileLoop:
-    """A thread that runs all steps after each ``wake`` and when a step becomes due."""
+    """A thread that runs all steps after each ``wake`` and whenever a step is due."""
 
     def __init__(self, steps: Sequence[Step], log: logging.Logger) -> None:
         self._steps = tuple(steps)
@@ -20,15 +20,15 @@ class ReconcileLoop:
         self._thread = threading.Thread(target=self._run, name="reconcile", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which runs all steps at once."""
+        """Start the thread; it immediately runs all steps once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Run all steps soon, because something may have changed."""
+        """Make the thread run all steps; call it after a change."""
         self._due.set()
 
     def stop(self) -> None:
-        """Stop the thread and wait for the current steps."""
+        """Stop the thread; wait until the steps in progress are finished."""
         self._stopping = True
         self._due.set()
         if self._thread.is_alive():

@@ -1,4 +1,7 @@
-"""Idempotent requests: two requests with one id are one request (https://google.aip.dev/155)."""
+"""Idempotent requests: a request repeated with the same ``requestId`` has no second effect.
+
+Source: https://google.aip.dev/155
+"""
 
 import uuid
 
@@ -8,16 +11,16 @@ from localcloud.api.operation_table import Operation, OperationTable
 
 
 class RequestIds:
-    """Records which operation each request id began."""
+    """The database table ``request_ids``: the operation that each request id started."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._operations = OperationTable(database)
 
     def earlier(self, method: str, zone: str, request_id: str, target: str) -> Operation | None:
-        """Return the operation that a request with the same id began, or None.
+        """Return the operation that an earlier request with the same id started, or None.
 
-        Raises a 400 if the id is not a UUID or belongs to another request.
+        Raises a 400 if the id is not a UUID or was used for another target.
         """
         if not request_id:
             return None
@@ -33,7 +36,7 @@ class RequestIds:
         return operation
 
     def remember(self, method: str, request_id: str, operation: Operation) -> None:
-        """Record the operation of a request, if it has an id."""
+        """Record the operation that a request started, if the request has an id."""
         if request_id:
             with self._database.transaction() as connection:
                 connection.execute(
@@ -43,7 +46,7 @@ class RequestIds:
 
 
 def check_request_id(request_id: str) -> None:
-    """Raise a 400 if the id is not a UUID, or is all zeroes."""
+    """Raise a 400 if the id is not a UUID or is the all-zero UUID."""
     try:
         known = uuid.UUID(request_id).int != 0
     except ValueError:

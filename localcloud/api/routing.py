@@ -1,4 +1,4 @@
-"""Routes: which verb and path is which method of the API, in which versions."""
+"""Routing of HTTP requests: maps HTTP verb and path to an API method and version."""
 
 import json
 import re
@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from localcloud.api.errors import ApiError, invalid
 from localcloud.api.versions import Version
 
-# Accepted by every Google API (https://cloud.google.com/apis/docs/system-parameters).
+# Query parameters that every Google API accepts
+# (https://cloud.google.com/apis/docs/system-parameters).
 SYSTEM_PARAMETERS = frozenset(
     {
         "$.xgafv",
@@ -30,18 +31,18 @@ SYSTEM_PARAMETERS = frozenset(
 
 @dataclass(frozen=True)
 class Call:
-    """One request to a method: the path's names, the query, the body."""
+    """One call of an API method: the variables in the path, the query and the request body."""
 
     names: Mapping[str, str]
     query: Mapping[str, str]
     content: bytes
-    #: The error (code and message) with which an injected fault ends the call's operation.
+    #: Error (code and message) of the call's operation, if an injected fault makes it fail.
     ends_with: Mapping[str, str] | None = None
     #: The version of the Cloud TPU API in the path.
     version: Version = Version.V2
 
     def json(self) -> dict[str, Any]:
-        """Parse the body as a JSON object; an empty body is an empty object. Raises a 400."""
+        """Parse the request body; an empty body gives {}. Raises a 400 if it is no JSON object."""
         if not self.content.strip():
             return {}
         try:
@@ -58,10 +59,11 @@ Handler = Callable[[Call], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Route:
-    """One method: its name (``nodes.list``), verb, path template and query parameters.
+    """One API method: its name (``nodes.list``), HTTP verb, path template and query parameters.
 
-    ``{name}`` in the template matches one segment of the path, up to ``/`` or ``:``. A fault can
-    end the Compute operation of a method that ``begins`` one.
+    ``{name}`` in the template matches one segment of the path, up to ``/`` or ``:``. ``public``
+    methods need no token. ``begins`` marks methods that start a Compute operation, which an
+    injected fault can make fail.
     """
 
     name: str
@@ -83,19 +85,19 @@ class Route:
 
     @property
     def version(self) -> Version:
-        """The version of the Cloud TPU API in its path; v2 for other APIs."""
+        """The version of the Cloud TPU API in the path template; v2 for other APIs."""
         first = self.template.split("/")[1]
         return Version(first) if first in Version else Version.V2
 
 
 class Router:
-    """Finds the route of a request."""
+    """Lookup of the route for a request."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._routes = tuple(routes)
 
     def find(self, verb: str, target: str) -> tuple[Route, Mapping[str, str]] | None:
-        """Return the route for a request target and the names in its path, or None."""
+        """Return the matching route and the variables in the path, or None if no route matches."""
         path = urlsplit(target).path
         for route in self._routes:
             if route.verb == verb and (match := route.pattern.fullmatch(path)):
@@ -104,7 +106,7 @@ class Router:
 
 
 def query_of(route: Route, target: str) -> dict[str, str]:
-    """Parse the query of a request target; raise a 400 for an unknown parameter."""
+    """Return the query parameters of a request target; raise a 400 for an unknown parameter."""
     query = {}
     for name, value in parse_qsl(urlsplit(target).query, keep_blank_values=True):
         if name in SYSTEM_PARAMETERS:
@@ -117,18 +119,18 @@ def query_of(route: Route, target: str) -> dict[str, str]:
 
 
 def camel_case(name: str) -> str:
-    """Convert ``page_size`` to ``pageSize``: JSON of protocol buffers may use either."""
+    """Convert a name such as ``page_size`` to ``pageSize``; Google's APIs accept both forms."""
     head, *tail = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in tail)
 
 
 def no_such_method(verb: str, target: str) -> ApiError:
-    """Return the 404 for a path and verb that no method has."""
+    """Return the 404 error for a verb and path that match no API method."""
     return ApiError(404, f"The API has no method for {verb} {urlsplit(target).path}")
 
 
 def alpha_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Return the v2alpha1 routes of v2's methods that are not among ``routes``."""
+    """Return a v2alpha1 copy of each v2 route, unless ``routes`` already has a v2alpha1 route."""
     known = tuple(routes)
     existing = {(route.verb, route.template) for route in known}
     twins = []
@@ -146,9 +148,10 @@ _V1_METHODS = ("nodes.list", "nodes.get", "operations.list", "operations.get")
 
 
 def v1_twins(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Return the v1 routes that list and get TPUs and operations (``gcloud compute tpus list``).
+    """Return v1 copies of the v2 routes that list and get nodes and operations.
 
-    v1's other methods are for TPU Nodes, which Google no longer offers.
+    ``gcloud compute tpus list`` uses v1. The other methods of v1 are for the older TPU Node
+    architecture, which Google no longer offers.
     """
     return tuple(
         replace(route, template=route.template.replace("/v2/", "/v1/", 1))

@@ -1,8 +1,9 @@
-"""Google's list parameters: ``filter`` and ``orderBy``.
+"""Filtering and sorting of lists: Google's query parameters ``filter`` and ``orderBy``.
 
-Supported are comparisons joined by AND (``type=v4-8 AND name:us-central1``): ``=`` and ``!=`` with
-``*`` for any text, ``:`` for "contains"; a list's field matches if one entry does. Anything else of
-https://google.aip.dev/160 is refused, never ignored. Compute also has the older ``name eq REGEX``
+A filter is one or more comparisons joined by AND (``type=v4-8 AND name:us-central1``). The
+operators are ``=`` and ``!=``, where ``*`` stands for any text, and ``:`` for "contains". A list
+matches if one of its entries does. Other syntax of https://google.aip.dev/160 is rejected.
+Compute filters can also have the older form ``name eq REGEX``
 (https://cloud.google.com/compute/docs/reference/rest/v1/firewalls/list).
 """
 
@@ -30,14 +31,14 @@ class _Term:
         found = [_text(value) for value in _values(item, self.path)] or [""]
         if self.operator == ":":
             return any(self.value.strip("*").lower() in text.lower() for text in found)
-        # Escape brackets and question marks: only the star is a wildcard.
+        # Escape fnmatch's brackets and question marks: in a filter, only the star is a wildcard.
         pattern = re.sub(r"([\[?])", r"[\1]", self.value)
         matches = any(fnmatchcase(text, pattern) for text in found)
         return matches == (self.operator == "=")
 
 
 def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
-    """Parse a ``filter`` into a test for one item; raise a 400 that names the known fields."""
+    """Return the predicate for a ``filter``; raise a 400 for invalid syntax or unknown fields."""
     terms = []
     for part in re.split(r"\s+AND\s+", text.strip()) if text.strip() else ():
         found = _TERM.fullmatch(part)
@@ -49,7 +50,7 @@ def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
 
 
 def ordered(items: Sequence[Item], text: str, fields: Sequence[str]) -> list[Item]:
-    """Sort by an ``orderBy`` such as ``type desc, name``; raise a 400 that lists known fields."""
+    """Sort by ``orderBy``, such as ``type desc, name``; raise a 400 if it is invalid."""
     result = list(items)
     for part in reversed(text.split(",") if text.strip() else []):
         found = _ORDER.fullmatch(part)
@@ -85,10 +86,10 @@ _COMPUTE_TERM = re.compile(r"\(?\s*(\w+)\s+(eq|ne)\s+(\"[^\"]*\"|'[^']*'|\S+?)\s
 
 
 def parse_compute_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
-    """Parse Compute's ``filter``, which also has ``eq`` and ``ne`` with a regular expression.
+    """Return the predicate for a Compute ``filter``, which may also use ``eq`` and ``ne``.
 
-    The expression matches the whole value, as gcloud writes it: ``name eq ".*\\bx\\b.*"``.
-    Raises a 400 that names the known fields.
+    These compare with a regular expression that must match the whole value; gcloud sends, for
+    example, ``name eq ".*\\bx\\b.*"``. Raises a 400 for invalid syntax or unknown fields.
     """
     found = _COMPUTE_TERM.fullmatch(text.strip())
     if found is None:

@@ -1,4 +1,4 @@
-"""The API server, assembled from its parts: create, run and stop it."""
+"""The API server of a local cloud: its creation, main loop and shutdown."""
 
 import fcntl
 import logging
@@ -49,17 +49,19 @@ from localcloud.machines.interface import Machines
 PROJECT = "local-fleet"
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
-# The audience of a JWT that Google's clients sign for one API.
+# Audiences of the JWTs that Google's clients sign as bearer tokens: one for each API.
 TPU_AUDIENCE = "https://tpu.googleapis.com/"
 COMPUTE_AUDIENCE = "https://compute.googleapis.com/"
 
 
 class AlreadyServedError(Exception):
-    """Another process serves this state directory."""
+    """Error: another process already serves this state directory."""
 
 
 class ApiServer:
-    """One local cloud's API. Create it by ``create_server``, then call ``recover`` and ``serve``.
+    """API server of one local cloud.
+
+    Create it with ``create_server``, then call ``recover`` and ``serve``.
 
     ``stop`` may be called from any thread or signal handler.
     """
@@ -90,25 +92,25 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """The listening port; connections queue until ``serve``."""
+        """The listening port; connections wait in its backlog until ``serve`` is called."""
         return self._front.server_port
 
     @property
     def metadata_port(self) -> int | None:
-        """The port of the metadata server, or None."""
+        """The port of the metadata server, or None if there is no metadata server."""
         return self._metadata.server_port if self._metadata else None
 
     def recover(self) -> None:
-        """Resume the work of an earlier server; call once, before ``serve``."""
+        """Resume the unfinished work of a previous server; call once, before ``serve``."""
         if self._metadata:
             self._metadata.start()
         self._lifecycle.recover()
         self._loop.start()
 
     def serve(self, grace_s: float = 8.0) -> None:
-        """Serve until ``stop``; then wait ``grace_s`` for jobs and close.
+        """Serve requests until ``stop`` is called; then wait up to ``grace_s`` for jobs, and close.
 
-        Unfinished jobs are recorded and resume at the next start.
+        The next server on this state directory resumes unfinished jobs.
         """
         self._log.info("serving %s", self.endpoint)
         try:
@@ -117,11 +119,15 @@ class ApiServer:
             self.close(grace_s)
 
     def stop(self) -> None:
-        """Make ``serve`` return; does not wait for it."""
+        """Make ``serve`` return; do not wait until it has returned."""
         threading.Thread(target=self._front.shutdown, daemon=True).start()
 
     def close(self, grace_s: float = 8.0) -> None:
-        """Close a server that is not serving: port, jobs, state, log."""
+        """Stop the background work; close port, database, lock and log.
+
+        Waits up to ``grace_s`` seconds for running jobs. Call it only while the server is not in
+        ``serve``, which closes the server itself.
+        """
         self._front.server_close()
         self._loop.stop()
         ended = self._jobs.stop(grace_s)
@@ -136,7 +142,7 @@ class ApiServer:
 
 
 class _ApiService:
-    """Answers one request: authenticate, route, apply faults, call the method."""
+    """Request handler: authenticates, finds the route, applies faults and calls the API method."""
 
     def __init__(
         self,
@@ -156,7 +162,11 @@ class _ApiService:
         self._log = log
 
     def answer(self, request: Request) -> Answer:
-        """Answer and log verb, path, code and method, but neither query nor headers."""
+        """Return the response to a request.
+
+        Logs the HTTP verb, path, status code and API method, but no query or headers, which may
+        contain secrets.
+        """
         found = self._router.find(request.verb, request.target)
         name = found[0].name if found else "-"
         answer = self._guarded(request, found)
@@ -199,7 +209,7 @@ class _ApiService:
 
 
 def _refusal(request: Request, error: ApiError) -> dict[str, Any]:
-    """Return an error in the shape of the called API."""
+    """Return an error response in the format of the called API (Compute or Cloud TPU)."""
     return body_of(error) if _is_for_compute(request) else error.body()
 
 
@@ -217,13 +227,16 @@ def create_server(
     parallel: int = 4,
     metadata_at: tuple[str, int] | None = None,
 ) -> ApiServer:
-    """Create a server on 127.0.0.1:``port`` (0: any free one) with its state in ``state_dir``.
+    """Create a server on 127.0.0.1:``port`` (0: any free port) with its state in ``state_dir``.
 
-    Creates or opens ``state.sqlite`` and ``server.log`` there and writes ``service-account.json``
-    (0600) for this endpoint. At most ``parallel`` machines are worked on at once; ``metadata_at``
-    is the address and port (0: any free one) of the metadata server. Both ports listen on return,
-    but are not answered before ``serve``. Raises OSError if a port is in use, AlreadyServedError
-    if a process serves this directory, RuntimeError for the state of a newer version.
+    Creates or opens ``state.sqlite`` and ``server.log`` in ``state_dir`` and writes
+    ``service-account.json`` (mode 0600) with the endpoint's address. At most ``parallel`` machines
+    are created, booted or deleted at the same time. ``metadata_at`` is the address and port (0: any
+    free port) of the metadata server; None means no metadata server. Both ports accept connections
+    on return; requests are answered after ``recover`` (metadata server) and ``serve`` (API).
+
+    Raises OSError if a port is in use, AlreadyServedError if another process serves ``state_dir``,
+    RuntimeError if a newer version of the local cloud wrote the state.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
     with _undone_on_error() as undo:
@@ -295,7 +308,7 @@ def _undone_on_error() -> Iterator[list]:
 
 
 def _lock(state_dir: Path) -> int:
-    """Lock the directory; the kernel releases it when the process ends in any way."""
+    """Lock the state directory; the kernel releases the lock however the process ends."""
     descriptor = os.open(state_dir / "state.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -306,7 +319,7 @@ def _lock(state_dir: Path) -> int:
 
 
 def _open_log(state_dir: Path) -> logging.Logger:
-    """Open the server's log; each server of a process has its own logger."""
+    """Return a logger that writes to the server's log file, separate for each server."""
     log = logging.Logger(f"localcloud.{state_dir.name}", logging.INFO)
     handler = logging.FileHandler(state_dir / LOG_FILE)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

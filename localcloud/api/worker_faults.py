@@ -1,7 +1,7 @@
-"""Faults of single workers: hang, lost network, full disk, power off.
+"""API methods that inject faults into single workers: hang, lost network, full disk, power off.
 
-The API still shows the node as READY, like Google's for an unreachable worker. Faults are read from
-the machines, so that they outlive the server.
+The node stays READY, as on Google Cloud when a worker is unreachable. The machines themselves hold
+the state of the faults, so faults survive a restart of the server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from localcloud.machines.interface import MACHINE_FAULTS, MachineError, MachineF
 
 
 class WorkerFaults:
-    """Answers the methods that inject and clear faults of workers."""
+    """Handlers of the methods that inject and clear faults of workers."""
 
     def __init__(
         self, database: Database, project: Project, lifecycle: Lifecycle, machines: Machines
@@ -31,7 +31,7 @@ class WorkerFaults:
         self._machines = machines
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the routes of these methods."""
         here = "/_localcloud"
         verbs = {
             "inject": self.inject,
@@ -67,17 +67,24 @@ class WorkerFaults:
         for node in self._nodes.everything():
             for worker in node.workers:
                 for fault in self._machines.faults(worker.machine):
-                    with suppress(MachineError):  # powered off meanwhile, which ends its faults
+                    # Powered off since then, which has cleared its faults.
+                    with suppress(MachineError):
                         self._machines.clear(worker.machine, fault)
 
     def inject(self, call: Call) -> Mapping[str, Any]:
-        """Inject a fault: ``{workerIds[], fault}``; without ids, into all workers."""
+        """Inject a fault into workers; the request body is ``{workerIds[], fault}``.
+
+        No ids select all workers of the node.
+        """
         body = call.json()
         fault = _fault(body.get("fault"))
         return self._each(call, lambda _, worker: self._machines.inject(worker.machine, fault))
 
     def clear(self, call: Call) -> Mapping[str, Any]:
-        """Clear a fault, or all if ``fault`` is omitted: ``{workerIds[], fault}``."""
+        """Clear a fault of workers; the request body is ``{workerIds[], fault}``.
+
+        No ids select all workers of the node; without ``fault``, all faults are cleared.
+        """
         name = call.json().get("fault")
         faults: Sequence[MachineFault] = MACHINE_FAULTS if name is None else [_fault(name)]
 
@@ -88,15 +95,15 @@ class WorkerFaults:
         return self._each(call, clear)
 
     def power_off(self, call: Call) -> Mapping[str, Any]:
-        """Cut the power of workers' machines: ``{workerIds[]}``."""
+        """Power off workers without a shutdown; the request body is ``{workerIds[]}``."""
         return self._each(call, self._lifecycle.power_off)
 
     def power_on(self, call: Call) -> Mapping[str, Any]:
-        """Begin to boot workers' machines: ``{workerIds[]}``."""
+        """Start booting powered-off workers; the request body is ``{workerIds[]}``."""
         return self._each(call, self._lifecycle.boot)
 
     def _each(self, call: Call, verb: Any) -> Mapping[str, Any]:
-        """Call ``verb`` for each worker in the body; return their names."""
+        """Call ``verb`` for each worker selected by the request body; return the workers' names."""
         node = one_node(call, self._nodes, self._project)
         if node.wanted != RUN or not node.workers:
             raise failed_precondition(f"{node.node_id} is {node.state}: it has no machines")

@@ -1,1 +1,1 @@
-"""The machines behind the API: images, network and the kinds of machine."""
+"""The Linux machines behind the API: their images, their network and the kinds of machine."""

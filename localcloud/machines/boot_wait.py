@@ -1,4 +1,4 @@
-"""Wait until a booting machine answers ssh."""
+"""Waiting for the ssh server of a booting machine."""
 
 import socket
 import time
@@ -17,9 +17,10 @@ def until_ssh(
     alive: Callable[[str], bool],
     console_tail: Callable[[str], str],
 ) -> None:
-    """Wait for the machine's sshd; raise MachineError if the machine dies or is too late.
+    """Wait until the machine's sshd responds.
 
-    ``greeting_s`` is how long one connection waits for the greeting.
+    ``greeting_s`` is the time limit for sshd's greeting on one connection. Raises MachineError if
+    the machine stops running, or if sshd does not respond within ``deadline_s``.
     """
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
@@ -33,7 +34,7 @@ def until_ssh(
 
 
 def answers_ssh(address: IPv4Address, greeting_s: float) -> bool:
-    """Return whether an sshd greets on port 22 (RFC 4253, section 4.2) within ``greeting_s``."""
+    """Return whether sshd on port 22 sends its greeting (RFC 4253, 4.2) within ``greeting_s``."""
     try:
         with socket.create_connection((str(address), 22), timeout=1.0) as connection:
             connection.settimeout(greeting_s)

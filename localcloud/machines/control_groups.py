@@ -1,6 +1,6 @@
-"""One control group per machine, to kill a machine whole on a host without systemd.
+"""Control groups (cgroups), one per machine, to kill all its processes on hosts without systemd.
 
-On a host with systemd, transient units have this role.
+On hosts with systemd, a transient unit per machine serves this purpose.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from localcloud.failure import CloudError
 
 
 def hierarchy() -> Path:
-    """Return where the unified hierarchy (cgroup2) is mounted on this host."""
+    """Return the mount point of the unified hierarchy (cgroup2) on this host."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):
@@ -23,7 +23,7 @@ def hierarchy() -> Path:
 
 
 def _legacy_systemd() -> Path | None:
-    """Return the v1 ``name=systemd`` hierarchy that a hybrid host also has."""
+    """Return the cgroup v1 hierarchy ``name=systemd`` of a hybrid host, or None."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup ") and "name=systemd" in kind:
@@ -33,13 +33,13 @@ def _legacy_systemd() -> Path | None:
 
 
 def hierarchies() -> list[Path]:
-    """Return every hierarchy in which a machine gets a group, the unified one first."""
+    """Return all hierarchies in which machines have groups, the unified one first."""
     legacy = _legacy_systemd()
     return [hierarchy(), *([legacy] if legacy else [])]
 
 
 def make(prefix: str, machine: str) -> list[Path]:
-    """Create the machine's groups below the cloud's and return them."""
+    """Create the machine's group in each hierarchy, below the group ``prefix``; return them."""
     groups = [top / prefix / machine for top in hierarchies()]
     for group in groups:
         group.mkdir(parents=True, exist_ok=True)
@@ -47,18 +47,18 @@ def make(prefix: str, machine: str) -> list[Path]:
 
 
 def remove(prefix: str, machine: str) -> None:
-    """Kill all processes of the machine's group and remove the group."""
+    """Kill all processes in the machine's group and remove the group from all hierarchies."""
     unified = hierarchy() / prefix / machine
     with contextlib.suppress(FileNotFoundError):
         (unified / "cgroup.kill").write_text("1")  # cgroup-v2.rst, "cgroup.kill", Linux 5.14
     for top in hierarchies():
         _remove_tree(top / prefix / machine)
         with contextlib.suppress(OSError):
-            (top / prefix).rmdir()  # succeeds after the cloud's last machine
+            (top / prefix).rmdir()  # fails while the cloud has other machines
 
 
 def populated(prefix: str, machine: str) -> bool:
-    """Return whether the machine's group has a process (cgroup-v2.rst, "cgroup.events")."""
+    """Return whether the machine's group has processes (cgroup-v2.rst, "cgroup.events")."""
     try:
         events = (hierarchy() / prefix / machine / "cgroup.events").read_text()
     except OSError:
@@ -67,13 +67,13 @@ def populated(prefix: str, machine: str) -> bool:
 
 
 def machines(prefix: str) -> list[str]:
-    """Return the names of the machines that have a group."""
+    """Return the names of the machines that have a group below ``prefix``."""
     top = hierarchy() / prefix
     return sorted(group.name for group in top.iterdir() if group.is_dir()) if top.is_dir() else []
 
 
 def _remove_tree(group: Path) -> None:
-    """Remove a group with its children, which stay busy for a moment after the last process."""
+    """Remove a group and its children; retry for 5 s, as groups stay busy briefly after a kill."""
     deadline = time.monotonic() + 5.0
     while group.is_dir():
         below = sorted((p for p in group.rglob("*") if p.is_dir()), reverse=True)

@@ -1,7 +1,7 @@
-"""The machines' root file system: built once by mmdebstrap, then cached.
+"""Root file system image of the machines: built once with mmdebstrap, then cached.
 
-It has what a TPU VM has before setup: systemd, sshd, sudo, Python, and the tools that scripts for
-TPU VMs call. Packages come from the sources that this host is configured with.
+The image contains what a new TPU VM has: systemd, sshd, sudo, Python, and the tools that scripts
+for TPU VMs call. The packages come from this host's configured package sources.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ PACKAGES = (
     "libpam-systemd",
     "openssh-server",
     "python3",
-    "python3-apt",  # as in Google's images of TPU VMs; Ansible's apt module needs it
+    "python3-apt",  # present on TPU VMs; Ansible's apt module needs it
     "sudo",
     "systemd",
     "systemd-sysv",
     "udev",
-    # For users' scripts.
+    # Tools that users' scripts for TPU VMs call.
     "git",
     "lsof",
     "patch",
@@ -47,19 +47,19 @@ PACKAGES = (
 )
 DEBIAN_SUITE = "trixie"
 SUITES = ("bullseye", "bookworm", "trixie")
-RECIPE = 2  # raise it when _finish() changes
+RECIPE = 2  # version of _finish(): increment after a change, to rebuild cached images
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _OURS = re.compile(
     r"[a-z]+-[0-9a-f]{12}(\.[0-9a-f]{8}\.ext4|\.accelerator|\.qemu)?(\.partial-\d+)?"
 )
-# Prefix of a command that dies with this process (also by SIGKILL), with all its children, and
-# whose mounts are private to it (prctl(2), pid_namespaces(7)).
+# Command prefix: the command and all its children are killed when this process ends, even by
+# SIGKILL, and their mounts are invisible to the host (prctl(2), pid_namespaces(7)).
 LEASH = (
     *("setpriv", "--pdeathsig", "KILL", "--"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
 )
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
-# Units that a machine does not need: clock, disks and updates are the host's.
+# Units that are masked in the image, because the host manages clock, disks and updates.
 _MASKED = (
     "apt-daily-upgrade.timer",
     "apt-daily.timer",
@@ -73,7 +73,7 @@ _MASKED = (
 
 @dataclass(frozen=True)
 class Source:
-    """One configured package source, from ``apt-get indextargets``."""
+    """One configured package source, as listed by ``apt-get indextargets``."""
 
     uri: str
     release: str
@@ -81,7 +81,7 @@ class Source:
 
 
 def configured_sources() -> list[Source]:
-    """Return this host's package sources, according to apt."""
+    """Return the package sources configured in this host's apt."""
     lines = _output(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)",
          "Created-By: Packages"]
@@ -94,8 +94,8 @@ def base_lines(
 ) -> tuple[str, list[str]]:
     """Return the image's suite and ``deb`` lines, derived from the host's package sources.
 
-    A Debian host gives Debian 13, or another ``suite`` of SUITES, from the host's mirror; an Ubuntu
-    host gives its own release.
+    On a Debian host, the suite is ``suite`` (one of SUITES; default: DEBIAN_SUITE), from the host's
+    mirror. On an Ubuntu host, it is the host's own release. Raises CloudError on other hosts.
     """
     sources = list(sources)
     codename = os_release.get("VERSION_CODENAME", "")
@@ -124,13 +124,13 @@ def base_lines(
 
 
 def sources(suite: str = "") -> tuple[str, list[str], list[str]]:
-    """Return the suite, the ``deb`` lines and apt's options for a tree built on this host."""
+    """Return the suite, ``deb`` lines and apt options for building a file system on this host."""
     suite, lines = base_lines(configured_sources(), os_release(), suite)
     return suite, lines, acquire_options(_output(["apt-config", "dump", "Acquire"]))
 
 
 def acquire_options(dump: str) -> list[str]:
-    """Return the proxy and validity settings of ``apt-config dump``."""
+    """Return the proxy and validity options in the output of ``apt-config dump``."""
     kept = re.compile(r"Acquire::(https?::|Check-)[^\"]*\"[^\"]+\";")
     return [line for line in dump.splitlines() if kept.fullmatch(line)]
 
@@ -141,16 +141,17 @@ def certificates(pem: str) -> list[str]:
 
 
 def missing_certificates(host_pem: str, image_pem: str) -> list[str]:
-    """Return the certificates that only the host trusts, such as a company's own."""
+    """Return the certificates in the host's bundle that the image lacks, such as a company's CA."""
     known = {ssl.PEM_cert_to_DER_cert(pem) for pem in certificates(image_pem)}
     return [pem for pem in certificates(host_pem) if ssl.PEM_cert_to_DER_cert(pem) not in known]
 
 
 def ensure(say: Callable[[str], None], also: tuple[str, ...] = (), suite: str = "") -> Path:
-    """Return the image's directory; build the image first if it is missing.
+    """Return the image's directory; build the image first if it is not cached.
 
-    ``also`` lists packages beyond PACKAGES, such as a kernel; ``suite`` is as in ``base_lines``.
-    Raises CloudError if the build fails, which leaves no partial image under its name.
+    ``also`` lists packages in addition to PACKAGES, such as a kernel. ``suite`` is passed to
+    ``base_lines``. The directory appears only when the image is complete. Raises CloudError if the
+    build fails.
     """
     packages = PACKAGES + also
     suite, lines, options = sources(suite)
@@ -179,7 +180,7 @@ def ensure(say: Callable[[str], None], also: tuple[str, ...] = (), suite: str = 
 
 @contextlib.contextmanager
 def alone(say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock for building and removing cached images."""
+    """Hold the lock that protects the building and removing of cached images."""
     while True:
         images_directory().mkdir(parents=True, exist_ok=True)
         handle = os.open(images_directory(), os.O_RDONLY)
@@ -190,7 +191,7 @@ def alone(say: Callable[[str], None]) -> Iterator[None]:
                 say("waiting: another local cloud is building the machines' root file system")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is(images_directory(), handle):
-                continue  # the directory was replaced meanwhile, so this lock guards nothing
+                continue  # the locked directory was replaced meanwhile: lock the new one
             yield
             return
         finally:
@@ -222,9 +223,9 @@ def _build(
 def bootstrap(
     variant: str, packages: Iterable[str], suite: str, options: Iterable[str] = ()
 ) -> list[str]:
-    """Return mmdebstrap's command without its last arguments: the tree's path and the sources.
+    """Return the mmdebstrap command; the caller appends the target directory and ``deb`` lines.
 
-    With LEASH, so that a killed build leaves only a directory.
+    The command starts with LEASH, so that a killed build leaves no processes or mounts.
     """
     return [
         *LEASH,
@@ -235,7 +236,7 @@ def bootstrap(
 
 
 def partial_of(tree: Path) -> Path:
-    """Return the path at which this process builds a tree."""
+    """Return the temporary path under which this process builds the directory ``tree``."""
     return tree.with_name(f"{tree.name}.partial-{os.getpid()}")
 
 
@@ -245,13 +246,14 @@ def make_tree(
     say: Callable[[str], None],
     finish: Callable[[Path], None] = lambda root: None,
 ) -> None:
-    """Build a tree atomically by a command that creates ``partial_of(tree)``.
+    """Create the directory ``tree`` atomically.
 
-    Call it inside ``alone``. Raises CloudError.
+    ``command`` must create ``partial_of(tree)``, and ``finish`` may then change it, before it is
+    renamed to ``tree``. Call this inside ``alone``. Raises CloudError if the command fails.
     """
     if not shutil.which("mmdebstrap"):
         raise CloudError("mmdebstrap is missing. Run: make env-localcloud")
-    for killed in tree.parent.glob("*.partial-*"):  # left by a killed build: see alone()
+    for killed in tree.parent.glob("*.partial-*"):  # running builds hold alone()'s lock
         _remove(killed)
     partial = partial_of(tree)
     tail: list[str] = []
@@ -271,7 +273,7 @@ def make_tree(
 
 
 def remove_all(say: Callable[[str], None]) -> None:
-    """Remove the cached images, whole and partial, and no other files beside them."""
+    """Remove all cached images, complete or partial; keep other files in their directory."""
     if not images_directory().exists():
         return
     with alone(say):
@@ -283,7 +285,7 @@ def remove_all(say: Callable[[str], None]) -> None:
 
 
 def _remove(image: Path) -> None:
-    """Remove an image, in which mmdebstrap may have left /proc and other mounts."""
+    """Remove an image, after unmounting what mmdebstrap may have left mounted in it."""
     if image.is_file():
         image.unlink()
         return
@@ -293,7 +295,7 @@ def _remove(image: Path) -> None:
 
 
 def _finish(root: Path, host_pem: str) -> None:
-    """Configure what all machines share; each machine gets its own keys and names later."""
+    """Apply the configuration that all machines share; ``furnish`` adds each machine's own."""
     for key in root.glob("etc/ssh/ssh_host_*"):
         key.unlink()
     (root / "etc/machine-id").write_text("")
@@ -321,13 +323,14 @@ def _finish(root: Path, host_pem: str) -> None:
         inside(root, "update-ca-certificates")
     guest.install(root)
     for updated in ("etc/.updated", "var/.updated"):
-        (root / updated).touch()  # or each machine's first boot would do it (systemd.unit(5))
+        (root / updated).touch()  # else each first boot runs update services (systemd.unit(5))
 
 
 def inside(root: Path, *command: str) -> None:
-    """Run a command in a tree; raise CloudError with the end of its output if it fails.
+    """Run a command in a chroot at ``root``; raise CloudError with its last output if it fails.
 
-    Its environment is empty, as for example the host's TMPDIR may not exist in the tree.
+    The command does not inherit this process's environment: for example, the host's TMPDIR may not
+    exist in the chroot.
     """
     done = subprocess.run(
         ["chroot", str(root), *command],
@@ -362,7 +365,7 @@ def _output(command: list[str]) -> str:
 
 
 def os_release() -> dict[str, str]:
-    """Parse this host's ``/etc/os-release``."""
+    """Return the variables in this host's ``/etc/os-release``."""
     pairs = (
         line.partition("=") for line in Path("/etc/os-release").read_text().splitlines() if line
     )

@@ -1,21 +1,21 @@
-"""The interface between the API and the machines behind it."""
+"""The interface between the API and the kinds of machine that implement TPU workers."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Literal, Protocol, get_args
 
-# Faults of a running machine: it answers nothing; its network is down; its disk is full.
+# Faults of a running machine: all processes frozen; network disconnected; disk full.
 MachineFault = Literal["hang", "cut", "full-disk"]
 MACHINE_FAULTS: tuple[MachineFault, ...] = get_args(MachineFault)
 
 
 class MachineError(Exception):
-    """A machine could not be created, booted or deleted; the text says which one and why."""
+    """Error of an operation on a machine; the message names the machine and the reason."""
 
 
 class SweepError(MachineError):
-    """Machines could not be deleted; ``left`` has the reason by name."""
+    """Error: some machines could not be deleted; ``left`` maps their names to the reasons."""
 
     def __init__(self, left: Mapping[str, str]) -> None:
         super().__init__("; ".join(left.values()))
@@ -24,9 +24,9 @@ class SweepError(MachineError):
 
 @dataclass(frozen=True)
 class DataDisk:
-    """One data disk of a machine, which outlives the machine.
+    """One data disk of a machine; the disk remains when the machine is deleted.
 
-    The guest sees it as ``/dev/disk/by-id/google-<name>``.
+    In the guest, it is ``/dev/disk/by-id/google-<name>``.
     """
 
     zone: str
@@ -37,12 +37,12 @@ class DataDisk:
 
 @dataclass(frozen=True)
 class MachineSpec:
-    """One worker's machine: a unique host name, its address and the node's metadata.
+    """Specification of one worker's machine.
 
-    This computer also reaches the machine by ``external``. ``metadata`` is the node's; its
-    ``ssh-keys`` has lines ``user:public key``
-    (https://cloud.google.com/compute/docs/connect/add-ssh-keys). Machines on the host's kernel
-    ignore ``disks``.
+    ``name`` is the unique host name, ``address`` the internal address. The host can also reach the
+    machine by the address ``external``. ``metadata`` is the node's metadata; its ``ssh-keys`` has
+    lines ``user:public key`` (https://cloud.google.com/compute/docs/connect/add-ssh-keys).
+    nspawn machines ignore ``disks``.
     """
 
     name: str
@@ -53,53 +53,57 @@ class MachineSpec:
 
 
 class Machines(Protocol):
-    """A kind of machine. Every method is idempotent."""
+    """Interface of one kind of machine: manages the machines of one cloud by name.
+
+    Every method is idempotent.
+    """
 
     def start(self, spec: MachineSpec) -> None:
-        """Create the machine if it is missing, boot it, and return when its ssh answers.
+        """Create the machine if it is missing, boot it, and wait until its sshd responds.
 
-        Blocks for seconds; safe to call from several threads for different machines.
+        Takes several seconds. Several threads may call it at once for different machines.
         Raises MachineError.
         """
 
     def delete(self, name: str) -> None:
-        """Power the machine off and remove its processes, file system, mounts and link."""
+        """Power off the machine and remove its processes, file system, mounts and network link."""
 
     def power_off(self, name: str) -> None:
-        """Cut the machine's power; its files stay, and ``start`` boots it again."""
+        """Power off the machine without a shutdown; its files stay, so ``start`` can boot it."""
 
     def shut_down(self, name: str) -> None:
-        """Begin an orderly shutdown of the guest, and return at once.
+        """Request an orderly shutdown of the guest; return without waiting for it.
 
-        Nothing happens to a machine that is off or hangs.
+        Has no effect on a machine that is off or hangs.
         """
 
     def inject(self, name: str, fault: MachineFault) -> None:
-        """Inject a fault into a running machine, until ``clear`` or its next boot.
+        """Inject a fault into a running machine; the fault lasts until ``clear`` or the next boot.
 
-        Raises MachineError if it is off, or if this kind of machine can't.
+        Raises MachineError if the machine is off or this kind of machine does not support the
+        fault.
         """
 
     def clear(self, name: str, fault: MachineFault) -> None:
-        """End a fault of the machine."""
+        """Clear a fault of the machine; do nothing if the machine does not have it."""
 
     def faults(self, name: str) -> Collection[MachineFault]:
-        """Return the machine's faults, read from the machine, so that a restart loses none."""
+        """Return the machine's faults, read from the machine itself and not from stored state."""
 
     def forget_disk(self, zone: str, name: str) -> None:
-        """Remove the content of a data disk that no machine has, if there is any."""
+        """Delete the content of a data disk, if it exists; no machine may be using the disk."""
 
     def alive(self, name: str) -> bool:
         """Return whether the machine is running."""
 
     def host_keys(self, name: str) -> Mapping[str, str]:
-        """Return its public ssh host keys: ``{"ssh-ed25519": "AAAA…", …}``."""
+        """Return the machine's public ssh host keys by type: ``{"ssh-ed25519": "AAAA…", …}``."""
 
     def addresses(self) -> list[IPv4Address]:
-        """Return the addresses that machines may have, lowest first."""
+        """Return all addresses in the subnet that machines can have, lowest first."""
 
     def sweep(self, keep: Collection[str]) -> list[str]:
-        """Delete every machine, whole or partial, that is not in ``keep``; return their names.
+        """Delete all machines not in ``keep``, also partly created ones; return their names.
 
-        Raises SweepError at the end if some could not be deleted.
+        Tries all machines, then raises SweepError if some could not be deleted.
         """

@@ -19,9 +19,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of machine: its tools, the command that installs them, its image and machines.
+    """One kind of machine.
 
-    ``mnt_shared`` lists the possible values of ``/mnt/shared``, the default first.
+    ``tools`` are the programs it needs on the host, ``install`` is the command that installs them.
+    ``ensure_image`` returns the image's directory and builds the image if needed. ``machines``
+    creates the implementation of Machines. ``mnt_shared`` lists the supported values of that
+    setting, the default first.
     """
 
     tools: tuple[str, ...]
@@ -59,7 +62,7 @@ DEFAULT = "nspawn"
 
 
 def check_tools(kind: str) -> None:
-    """Raise CloudError if a tool of this kind is missing."""
+    """Raise CloudError if a tool that this kind of machine needs is missing on the host."""
     if missing := [tool for tool in KINDS[kind].tools if not shutil.which(tool)]:
         tools = ", ".join(missing)
         raise CloudError(

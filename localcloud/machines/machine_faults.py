@@ -1,7 +1,7 @@
-"""Inject faults into a machine from the host, and read them back from the kernel.
+"""Faults of machines, injected from the host; their state is read back from the kernel.
 
-A hang is a frozen control group, a cut is a disabled port of the bridge, a full disk is a file
-that reserves every free block of the machine's disk.
+The fault "hang" freezes the machine's control group, "cut" disables its port of the bridge, and
+"full-disk" creates a file that reserves all free blocks of its disk.
 """
 
 import contextlib
@@ -14,22 +14,22 @@ from localcloud.machines.interface import MachineError
 
 
 def hang(group: Path, on: bool) -> None:
-    """Freeze every process of a control group, or let them continue."""
+    """Freeze all processes of a control group (``on``) or resume them."""
     with contextlib.suppress(FileNotFoundError):
         (group / "cgroup.freeze").write_text("1" if on else "0")
 
 
 def hangs(group: Path) -> bool:
-    """Return whether the group is frozen or freezing (cgroup-v2.rst, "cgroup.freeze")."""
+    """Return whether a freeze of the control group is set (cgroup-v2.rst, "cgroup.freeze")."""
     with contextlib.suppress(FileNotFoundError):
         return (group / "cgroup.freeze").read_text().strip() == "1"
     return False
 
 
 def cut(link: str, on: bool) -> None:
-    """Disable or enable a port of a bridge; its carrier stays up, so the guest sees no event.
+    """Disable (``on``) or enable the bridge port ``link``.
 
-    Raises MachineError.
+    The link's carrier stays up, so the guest is not notified. Raises MachineError.
     """
     state = "disabled" if on else "forwarding"
     command = ["bridge", "link", "set", "dev", link, "state", state]
@@ -39,13 +39,16 @@ def cut(link: str, on: bool) -> None:
 
 
 def is_cut(link: str) -> bool:
-    """Return whether a port of a bridge is disabled (linux/if_bridge.h: BR_STATE_DISABLED)."""
+    """Return whether bridge port ``link`` is disabled (BR_STATE_DISABLED in linux/if_bridge.h)."""
     state = Path(f"/sys/class/net/{link}/brport/state")
     return state.exists() and state.read_text().strip() == "0"
 
 
 def link_of(supervisor: int) -> str | None:
-    """Return the host's end of the link of the machine that an nspawn process runs."""
+    """Return the name of the host's end of a machine's network link, or None.
+
+    ``supervisor`` is the pid of the machine's systemd-nspawn process.
+    """
     for guest in _children(supervisor):
         done = subprocess.run(
             ["nsenter", f"--target={guest}", "--net", "ip", "-json", "link", "show", "host0"],
@@ -62,7 +65,8 @@ def _children(parent: int) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # proc_pid_stat(5): the command in parentheses may have spaces; then state and parent.
+            # The command name in parentheses may contain spaces, so parse what follows it: state,
+            # parent pid, … (proc_pid_stat(5)).
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == parent:
                 found.append(int(entry.name))
@@ -70,9 +74,9 @@ def _children(parent: int) -> list[int]:
 
 
 def fill(disk: Path, ballast: Path) -> None:
-    """Reserve every free block of the file system mounted at ``disk`` for one file.
+    """Fill the file system mounted at ``disk`` by growing the file ``ballast``.
 
-    Blocks are reserved, not written, so that a sparse disk stays small on the host.
+    The file's blocks are allocated but not written, so that a sparse disk stays small on the host.
     """
     with ballast.open("ab") as file:
         block = os.statvfs(disk).f_frsize
@@ -87,5 +91,5 @@ def fill(disk: Path, ballast: Path) -> None:
 
 
 def free(ballast: Path) -> None:
-    """Release the blocks."""
+    """Delete the file created by ``fill``, so that the disk has free space again."""
     ballast.unlink(missing_ok=True)

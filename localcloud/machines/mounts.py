@@ -1,4 +1,4 @@
-"""Mount and unmount a machine's disk and its root, an overlay of the cached image."""
+"""Mounts of a machine: its disk, and its root file system as an overlay over the cached image."""
 
 import re
 import subprocess
@@ -12,21 +12,22 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def below(directory: Path) -> list[Path]:
-    """List the mount points in ``directory``, the deepest first (proc_pid_mountinfo(5))."""
+    """Return the mount points in ``directory``, the deepest first (proc_pid_mountinfo(5))."""
     points = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         point = Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]))
         if point.is_relative_to(directory):
             points.append(point)
-    points.reverse()  # of two at one depth, a later mount may depend on an earlier one
+    points.reverse()  # at the same depth, later mounts first: they may depend on earlier ones
     return sorted(points, key=lambda point: len(point.parts), reverse=True)
 
 
 def disk(point: Path, gib: int) -> Path:
-    """Mount at ``point`` a file system of ``gib`` GiB, kept in a sparse file beside it.
+    """Mount a disk of ``gib`` GiB at ``point``; create it first if it does not exist.
 
-    A full disk of a machine then does not fill the host's. Writes are cached once, by the file
-    system inside, not also by the host's (losetup(8), --direct-io). Raises MachineError.
+    The disk is an ext4 file system in a sparse file beside ``point``, so a machine that fills its
+    disk does not fill the host's. Direct I/O avoids that the host caches writes a second time
+    (losetup(8), --direct-io). Raises MachineError.
     """
     point.mkdir(parents=True, exist_ok=True)
     if point in below(point):
@@ -41,7 +42,7 @@ def disk(point: Path, gib: int) -> Path:
              str(partial))  # fmt: skip
         partial.rename(file)
     _run(point.parent, "mount", "-o", "loop,noatime,discard", str(file), str(point))
-    # The disk also works where the host's file system has no direct I/O.
+    # Ignore a failure: the host's file system may not support direct I/O, which is optional.
     device = _source(point)
     subprocess.run(["losetup", "--direct-io=on", device], capture_output=True, check=False)
     return point
@@ -54,7 +55,10 @@ def _source(point: Path) -> str:
 
 
 def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
-    """Mount ``machine/root`` over ``lower``; writes go to ``disk`` or the machine's directory."""
+    """Mount an overlay over ``lower`` at ``machine/root`` and return that path.
+
+    Writes go to directories in ``disk``, or in ``machine`` if there is no disk.
+    """
     upper, work = ((disk or machine) / part for part in ("upper", "work"))
     root = machine / "root"
     for directory in (upper, work, root):
@@ -66,7 +70,10 @@ def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
 
 
 def _run(machine: Path, *command: str) -> None:
-    """Run a command for a machine whose directory is ``CLOUD/machines/NAME``."""
+    """Run a mount command for the machine with the directory ``CLOUD/machines/NAME``.
+
+    Raises MachineError if it fails.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         here = Place(machine.parents[1].name, machine.parents[1])
@@ -79,9 +86,10 @@ def _run(machine: Path, *command: str) -> None:
 
 
 def unmount_below(directory: Path) -> None:
-    """Unmount everything in ``directory``, lazily after 5 s; ``below`` lists what could not be.
+    """Unmount everything in ``directory``; call ``below`` afterwards to find what remains mounted.
 
-    A mount stays busy for a moment after its last process.
+    Retries for 5 s, because a mount stays busy briefly after its last process has ended; then
+    unmounts lazily.
     """
     deadline = time.monotonic() + 5.0
     late = False

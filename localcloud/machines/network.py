@@ -1,7 +1,7 @@
-"""The machines' network: a bridge, NAT and a name server, named by the cloud's tag.
+"""The machines' network on the host: a bridge, NAT and a name server.
 
-Addresses come from 198.18.0.0/15, which RFC 2544 reserves for tests inside one site, so that they
-do not collide with a company network or VPN of the host.
+Addresses come from 198.18.0.0/15, which RFC 2544 reserves for tests inside one site. They therefore
+do not collide with a company network or VPN that the host uses.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from localcloud.machines import processes
 from localcloud.place import Place
 
 RANGE = IPv4Network("198.18.0.0/15")
-_PRIVATE = IPv4Network("10.0.0.0/8")  # suggested where RANGE is in use (RFC 1918)
-PREFIX = 22  # a thousand machines a cloud, 128 clouds a host
+_PRIVATE = IPv4Network("10.0.0.0/8")  # suggested if all of RANGE is in use (RFC 1918)
+PREFIX = 22  # about 1000 machines per cloud, 128 clouds per host
 FIRST_MACHINE = 10
 METADATA = IPv4Address("169.254.169.254")
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
@@ -30,7 +30,7 @@ _FORWARDING_BEFORE = Path("/run/tpufleet-ip-forward-before")
 
 @dataclass(frozen=True)
 class Network:
-    """One cloud's network on the host."""
+    """The network of one local cloud."""
 
     place: Place
     subnet: IPv4Network
@@ -41,7 +41,7 @@ class Network:
         return self.subnet[1]
 
     def machine_addresses(self) -> list[IPv4Address]:
-        """Return the addresses for machines, lowest first."""
+        """Return all addresses in the subnet that machines can have, lowest first."""
         return list(self.subnet.hosts())[FIRST_MACHINE - 1 :]
 
 
@@ -52,11 +52,11 @@ def up(
     *,
     is_required: bool = False,
 ) -> Network:
-    """Create the bridge, the NAT table and the name server, or keep existing ones.
+    """Create the bridge, the nftables rules and the name server, unless they exist.
 
-    If ``wanted`` is None or overlaps an address or route of this host, use the first free subnet;
-    raise CloudError if ``wanted`` ``is_required``. Call this and ``down`` from one process of the
-    host at a time.
+    ``wanted`` is the subnet to use. If it is None or overlaps an address or route of this host, the
+    first free subnet is used; with ``is_required``, an overlap raises CloudError instead. Only one
+    process on the host may call ``up`` or ``down`` at a time.
     """
     subnet = _present(place)
     if wanted and subnet and wanted != subnet:
@@ -91,11 +91,11 @@ def up(
 
 
 def down(place: Place) -> None:
-    """Remove what ``up`` created, also if it was interrupted."""
+    """Remove everything that ``up`` has created, even if ``up`` was interrupted."""
     processes.end(_hosts_option(place), grace_s=2)
     for table in (place.nft_table, place.nft_outside_table, place.nft_metadata_table):
         subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
-    # The kernel removes a dead machine's link itself, but only some seconds later.
+    # Delete the links explicitly: the kernel removes those of dead machines only after seconds.
     ports = [port.name for port in Path(f"/sys/class/net/{place.bridge}/brif").glob("*")]
     for link in [*ports, place.bridge]:
         subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)
@@ -106,7 +106,7 @@ def down(place: Place) -> None:
 
 
 def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
-    """Publish the machines' names to the name server."""
+    """Write the machines' names to the name server's hosts file and reload the name server."""
     lines = [f"{address} {name}\n" for name, address in sorted(names.items())]
     partial = place.hosts.with_suffix(".partial")
     partial.write_text("".join(lines))
@@ -114,16 +114,19 @@ def publish_names(place: Place, names: Mapping[str, IPv4Address]) -> None:
     partial.rename(place.hosts)
     for pid in processes.with_argument(_hosts_option(place)):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGHUP)  # read the hosts again (dnsmasq(8), "NOTES")
+            os.kill(pid, signal.SIGHUP)  # reload the hosts file (dnsmasq(8), "NOTES")
 
 
 def publish_outside(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> None:
-    """Make machines reachable from this host by their external addresses."""
+    """Make machines reachable from this host by external address.
+
+    ``addresses`` maps external addresses to internal ones.
+    """
     _run("nft", "-f", "-", stdin=outside_rules(place, addresses))
 
 
 def outside_rules(place: Place, addresses: Mapping[IPv4Address, IPv4Address]) -> str:
-    """Return the nftables table that translates external addresses to machines' own."""
+    """Return the nftables table that translates external addresses to internal ones."""
     table = f"table ip {place.nft_outside_table}"
     pairs = ", ".join(f"{external} : {own}" for external, own in sorted(addresses.items()))
     rule = f"dnat to ip daddr map {{ {pairs} }}" if pairs else ""
@@ -140,12 +143,12 @@ delete {table}
 
 
 def publish_metadata(network: Network, port: int) -> None:
-    """Redirect the machines' metadata requests to this port of the gateway."""
+    """Redirect the machines' requests for the metadata server to ``port`` of the gateway."""
     _run("nft", "-f", "-", stdin=metadata_rules(network, port))
 
 
 def metadata_rules(network: Network, port: int) -> str:
-    """Return the nftables table that makes the gateway this cloud's metadata server."""
+    """Return the nftables table that redirects 169.254.169.254:80 to ``port`` of the gateway."""
     table = f"table ip {network.place.nft_metadata_table}"
     return f"""
 {table}
@@ -160,9 +163,10 @@ delete {table}
 
 
 def nat_rules(place: Place, subnet: IPv4Network) -> str:
-    """Return the cloud's nftables table: outbound through NAT, no inbound connections.
+    """Return the nftables table that allows outbound connections by NAT and no inbound ones.
 
-    Link-local addresses are dropped: on a cloud's VM, the host's metadata server has one.
+    Packets to link-local addresses are dropped: if the host is itself a cloud VM, its own metadata
+    server has such an address, which machines must not reach.
     """
     return f"""
 table ip {place.nft_table}
@@ -185,7 +189,10 @@ table ip {place.nft_table} {{
 def free_subnet(
     taken: Iterable[IPv4Network], wanted: IPv4Network | None = None, within: IPv4Network = RANGE
 ) -> IPv4Network | None:
-    """Return a subnet that overlaps none of ``taken``: the wanted one, else the first free."""
+    """Return a subnet that overlaps none of ``taken``, or None.
+
+    It is ``wanted`` if that is free, else the first free one in ``within``.
+    """
     busy = list(taken)
     for subnet in [*([wanted] if wanted else []), *within.subnets(new_prefix=PREFIX)]:
         if not any(subnet.overlaps(other) for other in busy):
@@ -194,7 +201,7 @@ def free_subnet(
 
 
 def free_port(host: str, wanted: int | None, first: int) -> int:
-    """Return the wanted TCP port of ``host``, else the first free one from ``first``, else any."""
+    """Return a free TCP port of ``host``: ``wanted``, else one of 100 from ``first``, else any."""
     for port in [*([wanted] if wanted else []), *range(first, first + 100), 0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -207,7 +214,7 @@ def free_port(host: str, wanted: int | None, first: int) -> int:
 
 
 def _routes() -> list[IPv4Network]:
-    """Return the destinations of this host's addresses and routes, without the default route."""
+    """Return the networks of this host's addresses and routes, except the default route."""
     taken = []
     for route in json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all")):
         if (destination := route["dst"]) != "default":
@@ -216,7 +223,10 @@ def _routes() -> list[IPv4Network]:
 
 
 def _present(place: Place) -> IPv4Network | None:
-    """Return the subnet of an existing bridge; remove a bridge without an address."""
+    """Return the subnet of the cloud's bridge, or None if there is no bridge.
+
+    A bridge without an address is left from an interrupted ``up`` and is removed.
+    """
     if place.bridge not in _links():
         return None
     links = json.loads(_run("ip", "-json", "-4", "address", "show", "dev", place.bridge))

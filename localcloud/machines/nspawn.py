@@ -1,4 +1,4 @@
-"""systemd-nspawn machines: a booted systemd with sshd and an address, on the host's kernel."""
+"""Machines that are systemd-nspawn containers: each boots systemd, on the host's kernel."""
 
 import json
 import shutil
@@ -27,16 +27,16 @@ from localcloud.place import Place
 TOOLS = ("bridge", "mkfs.ext4", "mount", "nsenter", "systemd-nspawn", "umount")
 BOOT_DEADLINE_S = 90.0
 GREETING_S = 2.0
-POWER_OFF_GRACE_S = 0.0  # like a cloud, which deletes a node without waiting for its guest
+POWER_OFF_GRACE_S = 0.0  # Google deletes a node without waiting for its guest
 _SYSTEMD_HOST = Path("/run/systemd/system")
-LINKS = "host0 eth0"  # the network link's name in an nspawn machine, and in one with its own kernel
-OPEN_FILES = "1024:1048576"  # soft and hard limit; nspawn uses the nearest that the host allows
-DISK_GIB = 100  # a TPU VM's boot disk; sparse here
-HOST_KEYS = "host-keys"  # beside the machine's disk, which is not mounted while the machine is off
+LINKS = "host0 eth0"  # names of the network link: host0 in nspawn machines, eth0 in qemu ones
+OPEN_FILES = "1024:1048576"  # soft and hard limit; nspawn lowers them if the host allows less
+DISK_GIB = 100  # the size of a TPU VM's boot disk; the file is sparse
+HOST_KEYS = "host-keys"  # a copy outside the machine's disk: readable while it is off
 _DISK, _BALLAST = "disk", "ballast"
-_KEY_TYPES = ("ed25519", "ecdsa")  # no RSA: its key would be most of the cost of a machine
-# With --keep-unit, nspawn exits with 133 when the machine asks for a reboot (systemd-nspawn(1));
-# on a host with systemd, RestartForceExitStatus= handles it.
+_KEY_TYPES = ("ed25519", "ecdsa")  # no RSA: generating its key takes too long
+# With --keep-unit, nspawn exits with 133 when the guest reboots (systemd-nspawn(1)), and must be
+# started again. On a host with systemd, RestartForceExitStatus= does that instead of this loop.
 _BOOT_LOOP = """
 while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
 while :; do "$@"; code=$?; [ "$code" = 133 ] || exit "$code"; done
@@ -45,10 +45,10 @@ while :; do "$@"; code=$?; [ "$code" = 133 ] || exit "$code"; done
 
 @dataclass
 class NspawnMachines:
-    """The nspawn machines of one cloud. All state is on disk, so that a restart loses nothing.
+    """The nspawn machines of one cloud. All state is on disk, so a server restart loses nothing.
 
-    ``shared`` is the host's directory mounted as ``/mnt/shared``; None leaves each machine a
-    directory on its own disk.
+    ``shared`` is the host's directory that is mounted as ``/mnt/shared`` in all machines. None
+    means that each machine has its own ``/mnt/shared`` on its disk.
     """
 
     place: Place
@@ -61,7 +61,7 @@ class NspawnMachines:
         self.roster = Roster(self.place)
 
     def start(self, spec: MachineSpec) -> None:
-        """Create and boot the machine; return when its sshd answers. Raises MachineError."""
+        """Create and boot the machine; wait until its sshd responds. Raises MachineError."""
         if not self.alive(spec.name):
             directory = self._directory(spec.name)
             if directory.exists():
@@ -70,7 +70,7 @@ class NspawnMachines:
             disk = mounts.disk(directory / _DISK, DISK_GIB)
             machine_faults.free(disk / _BALLAST)
             root = mounts.overlay(self.image, directory, disk)
-            if not self.roster.knows(spec.name):  # later, its files belong to the guest
+            if not self.roster.knows(spec.name):  # only once: the guest may change its files
                 furnish(root, spec, self.network)
                 shutil.rmtree(directory / HOST_KEYS, ignore_errors=True)
                 (directory / HOST_KEYS).mkdir()
@@ -97,18 +97,19 @@ class NspawnMachines:
         else:
             control_groups.remove(self.place.unit_prefix, name)
         processes.end(self._root_option(name), grace_s=POWER_OFF_GRACE_S)
-        # The kernel removes a dead machine's link late, and the next boot needs the name.
+        # Delete the link explicitly: the kernel does so only after seconds, and the next boot
+        # needs its name.
         subprocess.run(["ip", "link", "delete", "dev", f"vb-{name}"], capture_output=True,
                        check=False)  # fmt: skip
         mounts.unmount_below(self._directory(name))
-        # A killed nspawn leaves these, and systemd 257 refuses to start over them.
+        # A killed nspawn leaves these directories; systemd 257 does not start while they exist.
         for part in ("propagate", "unix-export"):
             left = Path("/run/systemd/nspawn") / part / name
             mounts.unmount_below(left)
             shutil.rmtree(left, ignore_errors=True)
 
     def shut_down(self, name: str) -> None:
-        """Shut the guest down: nspawn tells its systemd to halt on TERM (systemd-nspawn(1))."""
+        """Request a shutdown: on SIGTERM, nspawn makes the guest halt (systemd-nspawn(1))."""
         processes.send(self._root_option(name), signal.SIGTERM)
 
     def inject(self, name: str, fault: MachineFault) -> None:
@@ -124,7 +125,7 @@ class NspawnMachines:
             machine_faults.fill(disk, disk / _BALLAST)
 
     def clear(self, name: str, fault: MachineFault) -> None:
-        """End a fault, if the machine has it."""
+        """Clear a fault; do nothing if the machine does not have it."""
         if fault not in self.faults(name):
             return
         if fault == "hang":
@@ -135,7 +136,10 @@ class NspawnMachines:
             machine_faults.free(self._directory(name) / _DISK / _BALLAST)
 
     def faults(self, name: str) -> Collection[MachineFault]:
-        """Return the faults of the machine's group, link and disk; none if it is off."""
+        """Return the faults found in the machine's control group, link and disk.
+
+        A machine that is off has no faults.
+        """
         if not self.alive(name):
             return ()
         has: dict[MachineFault, bool] = {
@@ -155,7 +159,7 @@ class NspawnMachines:
         return control_groups.hierarchy() / inside
 
     def _link(self, name: str) -> str:
-        """Return the host's end of the machine's link; raise MachineError if there is none."""
+        """Return the name of the host's end of the machine's link; raise MachineError if none."""
         for pid in processes.with_argument(self._root_option(name)):
             if link := machine_faults.link_of(pid):
                 return link
@@ -170,8 +174,8 @@ class NspawnMachines:
         """Do nothing: a machine on the host's kernel has no data disks."""
 
     def alive(self, name: str) -> bool:
-        """Return whether the machine's nspawn runs."""
-        # The group first: searching the 800 processes of 32 machines is slow.
+        """Return whether the machine has running processes."""
+        # Check the control group first: searching all processes of 32 machines (800) is slow.
         return control_groups.populated(self.place.unit_prefix, name) or bool(
             processes.with_argument(self._root_option(name))
         )
@@ -181,11 +185,11 @@ class NspawnMachines:
         return public_host_keys(name, self._directory(name) / HOST_KEYS)
 
     def addresses(self) -> list[IPv4Address]:
-        """Return the addresses that machines may have."""
+        """Return all addresses that machines can have, lowest first."""
         return self.network.machine_addresses()
 
     def sweep(self, keep: Collection[str]) -> list[str]:
-        """Delete every machine of this cloud that is not in ``keep``, whole or partial."""
+        """Delete all machines of this cloud not in ``keep``, also partly created ones."""
         found = self.roster.names()
         if not _SYSTEMD_HOST.is_dir():
             found |= set(control_groups.machines(self.place.unit_prefix))
@@ -215,7 +219,7 @@ class NspawnMachines:
             "--resolv-conf=off",
             "--timezone=off",
             "--link-journal=no",
-            # As on a TPU VM, where scripts call ulimit -n 100000; the host's limit may be lower.
+            # As on a TPU VM: users' scripts call ulimit -n 100000. The host's limit may be lower.
             f"--rlimit=RLIMIT_NOFILE={OPEN_FILES}",
             "--console=pipe",
         ]
@@ -225,7 +229,7 @@ class NspawnMachines:
                 "systemd-run",
                 "--quiet",
                 "--collect",
-                "--service-type=exec",  # return after execve, when its command line is visible
+                "--service-type=exec",  # return after execve, so that alive() finds the process
                 f"--unit={self._unit(name)}",
                 "--property=Delegate=yes",
                 "--property=KillMode=mixed",
@@ -252,7 +256,7 @@ class NspawnMachines:
                     "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
                 },
             )
-        # Reap it: a zombie would still count as alive.
+        # Reap the process when it exits: a zombie would still count as alive.
         threading.Thread(target=process.wait, daemon=True).start()
 
 
@@ -268,7 +272,10 @@ def public_host_keys(name: str, directory: Path) -> dict[str, str]:
 
 
 def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
-    """Configure a machine's name, address and host keys, and the users of its metadata."""
+    """Write a machine's host name, address and host keys to ``root``; create its login users.
+
+    The users and their ssh keys come from the metadata ``ssh-keys``.
+    """
     etc = root / "etc"
     (etc / "hostname").write_text(f"{spec.name}\n")
     (etc / "hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
@@ -277,7 +284,7 @@ def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
     if not (etc / "machine-id").read_text().strip():
         (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
     (etc / "systemd/network").mkdir(parents=True, exist_ok=True)
-    # nspawn's 80-container-host0.network would use DHCP; the first name in order wins.
+    # This file must sort before systemd's 80-container-host0.network, which would use DHCP.
     (etc / "systemd/network/10-host0.network").write_text(
         f"[Match]\nName={LINKS}\n\n[Link]\n"
         f"MTUBytes={_default_route_mtu()}\n\n[Network]\n"
@@ -311,7 +318,7 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
 
 
 def _default_route_mtu() -> int:
-    """Return the MTU of the host's default route; bigger packets would be lost."""
+    """Return the MTU of the host's default route; larger packets from machines would be lost."""
     done = subprocess.run(
         ["ip", "-json", "-4", "route", "show", "default"], capture_output=True, text=True,
         check=False,

@@ -1,7 +1,8 @@
-"""Find and end processes by an argument that is unique to them.
+"""Finding and stopping processes by a command-line argument that is unique to them.
 
-A pid in a file may by now belong to another process; a command line with this cloud's directory
-cannot. No state is stored, so processes of a killed server are found too.
+Unlike a pid in a file, which another process may have reused, an argument with the cloud's
+directory identifies a process reliably. No state is stored, so that processes of a killed server
+are found too.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from pathlib import Path
 
 
 def with_argument(argument: str) -> list[int]:
-    """Return the pids of processes that have exactly ``argument`` on their command line."""
+    """Return the pids of the processes that have ``argument`` as one command-line argument."""
     wanted = argument.encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -26,7 +27,7 @@ def with_argument(argument: str) -> list[int]:
 
 
 def send(argument: str, number: signal.Signals) -> None:
-    """Send a signal to the processes with ``argument``, by pidfd as in ``end``."""
+    """Send a signal to the processes with ``argument``, through a pidfd as in ``end``."""
     for pid in with_argument(argument):
         with contextlib.suppress(ProcessLookupError):
             fd = os.pidfd_open(pid)
@@ -38,10 +39,11 @@ def send(argument: str, number: signal.Signals) -> None:
 
 
 def end(argument: str, *, grace_s: float = 0.0) -> list[int]:
-    """TERM the processes with ``argument``, wait up to ``grace_s`` seconds, then KILL; return pids.
+    """Stop the processes with ``argument`` and return their pids.
 
-    With no grace they are killed at once. Returns when they are gone. Signals go through a pidfd,
-    so that a reused pid is never signalled (pidfd_open(2)).
+    Sends SIGTERM, waits up to ``grace_s`` seconds, then sends SIGKILL and waits up to 10 seconds.
+    If ``grace_s`` is 0, sends SIGKILL immediately. Signals are sent through a pidfd, so that a
+    reused pid is never signalled (pidfd_open(2)).
     """
     fds: dict[int, int] = {}
     for pid in with_argument(argument):

@@ -1,7 +1,8 @@
-"""qemu machines: each with its own kernel, for tests that need one (NFS, a real reboot).
+"""qemu machines: virtual machines with their own kernel, for tests that need one (NFS, reboots).
 
-A machine is one qemu process, one tap on the cloud's bridge and one directory with a qcow2 over the
-image's disk, its seed and its console. All state is on disk, so that a restart loses nothing.
+Each machine has a qemu process, a tap device on the cloud's bridge, and a directory. The directory
+contains a qcow2 overlay over the image's disk, the machine's own files as a tar (the seed) and the
+console log. All state is on disk, so that a server restart loses nothing.
 """
 
 import contextlib
@@ -32,11 +33,11 @@ from localcloud.machines.roster import Roster, delete_all
 from localcloud.place import Place
 
 TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
-BOOT_DEADLINE_S = 900.0  # emulation on a busy host, where a kernel may fail and reboot
+BOOT_DEADLINE_S = 900.0  # long enough for emulation on a busy host, with a kernel crash and reboot
 GREETING_S = 15.0
 POWER_OFF_S = 5.0
-MEMORY_MIB = 2048  # JAX and an Orbax save do not fit into 1024
-# No mitigations: they are expensive under emulation, and nobody attacks this kernel.
+MEMORY_MIB = 2048  # 1024 is too little for JAX with an Orbax save
+# mitigations=off: CPU mitigations are expensive under emulation, and a test kernel needs none.
 _KERNEL_LINE = (
     f"console=ttyS0 root=UUID={ROOT_UUID} rootfstype=ext4 rootflags=noinit_itable rw "
     f"net.ifnames=0 mitigations=off oops=panic panic=1 init={FIRST_INIT}"
@@ -56,7 +57,7 @@ class QemuMachines:
         self.roster = Roster(self.place)
 
     def start(self, spec: MachineSpec) -> None:
-        """Create and boot the machine; return when its sshd answers. Raises MachineError."""
+        """Create and boot the machine; wait until its sshd responds. Raises MachineError."""
         if not self.alive(spec.name):
             self.power_off(spec.name)
             directory = self.roster.directory(spec.name)
@@ -77,22 +78,25 @@ class QemuMachines:
         )
 
     def power_off(self, name: str) -> None:
-        """Cut the machine's power; its disk stays, its tap is removed."""
+        """Power off the machine without a shutdown; its disk stays, its tap device is removed."""
         directory = self.roster.directory(name)
         if self.alive(name):
             qmp.quit_now(directory, POWER_OFF_S)
         processes.end(self._mark(name))
         (directory / qmp.SOCKET).unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
-        mounts.unmount_below(directory)  # left by a server killed while it created the seed
+        mounts.unmount_below(directory)  # mounts of a server killed while creating the seed
 
     def shut_down(self, name: str) -> None:
-        """Press the ACPI power button; nothing happens to a machine that is off."""
+        """Press the machine's ACPI power button; do nothing if the machine is off."""
         with contextlib.suppress(OSError):
             self._ask(name, "system_powerdown")
 
     def inject(self, name: str, fault: MachineFault) -> None:
-        """Stop its processor or its link; raise MachineError for a full disk, or if it is off."""
+        """Stop the machine's processor ("hang") or link ("cut").
+
+        Raises MachineError if the machine is off or for "full-disk", which is not supported.
+        """
         if fault == "full-disk":
             raise MachineError(f"{name}: a qemu machine's disk cannot be filled from the host")
         if not self.alive(name):
@@ -100,7 +104,7 @@ class QemuMachines:
         self._set(name, fault, on=True)
 
     def clear(self, name: str, fault: MachineFault) -> None:
-        """End a fault, if the machine has it."""
+        """Clear a fault; do nothing if the machine does not have it."""
         if fault in self.faults(name):
             self._set(name, fault, on=False)
 
@@ -127,7 +131,7 @@ class QemuMachines:
         return qmp.ask(self.roster.directory(name), command, POWER_OFF_S)
 
     def delete(self, name: str) -> None:
-        """Cut the power and remove the machine's own disk; data disks stay."""
+        """Power off the machine and remove its directory with its disk; data disks stay."""
         self.power_off(name)
         self.roster.remove(name)
 
@@ -136,23 +140,23 @@ class QemuMachines:
         self._disk(zone, name).unlink(missing_ok=True)
 
     def alive(self, name: str) -> bool:
-        """Return whether the machine's qemu runs."""
+        """Return whether the machine's qemu process is running."""
         return bool(processes.with_argument(self._mark(name)))
 
     def host_keys(self, name: str) -> Mapping[str, str]:
-        """Return the public host keys that the machine was given."""
+        """Return the public ssh host keys that were created for the machine."""
         return public_host_keys(name, self.roster.directory(name) / "upper/etc/ssh")
 
     def addresses(self) -> list[IPv4Address]:
-        """Return the addresses that machines may have."""
+        """Return all addresses that machines can have, lowest first."""
         return self.network.machine_addresses()
 
     def sweep(self, keep: Collection[str]) -> list[str]:
-        """Delete every machine of this cloud that is not in ``keep``, whole or partial."""
+        """Delete all machines of this cloud not in ``keep``, also partly created ones."""
         return delete_all(self.roster.names() - set(keep), self.delete)
 
     def tap(self, name: str) -> str:
-        """Return the name of the machine's link on the host; Linux allows 15 characters."""
+        """Return the name of the machine's tap device; Linux allows at most 15 characters."""
         return f"tpq{_digest(self.place, name)[:12]}"
 
     def _console(self, name: str) -> Path:
@@ -168,7 +172,7 @@ class QemuMachines:
         return f"qemu: {text.splitlines()[-1]}" if text else self.roster.console_tail(name)
 
     def _seed(self, spec: MachineSpec) -> None:
-        """Write the machine's own files to a tar: what ``furnish`` changes in the image."""
+        """Write the machine's own files, which ``furnish`` creates over the image, to seed.tar."""
         directory = self.roster.directory(spec.name)
         shutil.rmtree(directory / "upper", ignore_errors=True)
         shutil.rmtree(directory / "work", ignore_errors=True)
@@ -197,7 +201,8 @@ class QemuMachines:
             *("-chardev", self._mark(spec.name), "-serial", "chardev:console"),
             *("-qmp", f"unix:{qmp.SOCKET},server=on,wait=off"),
             *("-device", "virtio-rng-pci"),
-            # A guest's flush need only reach the host's cache: machines end with the host anyway.
+            # cache=unsafe: a guest's flush may stay in the host's page cache, which is lost only
+            # if the host crashes, and that also ends the machine.
             *("-drive", f"if=none,id=root,format=qcow2,cache=unsafe,file={disk}"),
             *("-device", "virtio-blk-pci,drive=root,serial=root"),
             *("-drive", f"if=none,id=seed,format=raw,readonly=on,file={seed}"),
@@ -211,27 +216,30 @@ class QemuMachines:
         with (directory / "qemu.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
-                cwd=directory,  # so that the socket's path is relative: unix(7) limits its length
+                cwd=directory,  # for a relative socket path: unix(7) limits its length
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        # Reap it: a zombie would still count as alive.
+        # Reap the process when it exits: a zombie would still count as alive.
         threading.Thread(target=process.wait, daemon=True).start()
 
     def _disk(self, zone: str, name: str) -> Path:
         return self.place.disks / zone / f"{name}.qcow2"
 
     def _data_disks(self, disks: Collection[DataDisk]) -> list[str]:
-        """Return the options that attach data disks as Compute Engine does, as named SCSI disks."""
+        """Return the qemu options that attach data disks as named SCSI disks, as on Google Cloud.
+
+        Creates missing disk files and enlarges disks that are too small.
+        """
         options = ["-device", "virtio-scsi-pci,id=scsi"] if disks else []
         for number, disk in enumerate(disks):
             file = self._disk(disk.zone, disk.name)
             if not file.exists():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 _make_disk(file, gib=disk.size_gib)
-            elif not disk.read_only:  # no other machine has it, so it can be resized
+            elif not disk.read_only:  # a writable disk has a single machine, so it can be resized
                 grow(file, disk.size_gib)
             readonly = ",readonly=on" if disk.read_only else ""
             options += [
@@ -245,7 +253,10 @@ class QemuMachines:
 
 
 def _make_disk(file: Path, *, backing: Path | None = None, gib: int = 0) -> None:
-    """Create a sparse disk atomically: over a raw ``backing`` file, or empty with ``gib`` GiB."""
+    """Create a sparse qcow2 file atomically.
+
+    It is an overlay over the raw disk ``backing``, or an empty disk of ``gib`` GiB.
+    """
     partial = file.with_name(f"{file.name}.partial")
     command = ["qemu-img", "create", "-q", "-f", "qcow2"]
     if backing:
@@ -256,14 +267,14 @@ def _make_disk(file: Path, *, backing: Path | None = None, gib: int = 0) -> None
 
 
 def grow(file: Path, gib: int) -> None:
-    """Enlarge a smaller disk to ``gib`` GiB; its content stays. Raises MachineError."""
+    """Enlarge a disk to ``gib`` GiB unless it is already that large. Raises MachineError."""
     info = json.loads(_run("qemu-img", "info", "--output=json", str(file)))
     if info["virtual-size"] < gib << 30:
         _run("qemu-img", "resize", "-q", str(file), f"{gib}G")
 
 
 def _option(path: Path) -> str:
-    """Return a path escaped for a qemu option: commas are doubled."""
+    """Escape a path for a qemu option, in which commas must be doubled."""
     return str(path).replace(",", ",,")
 
 

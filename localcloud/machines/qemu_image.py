@@ -1,7 +1,7 @@
-"""The qemu machines' image: the cached root file system with a kernel, as a disk.
+"""Disk image of the qemu machines: the cached root file system plus a kernel.
 
-``mke2fs -d`` makes the disk from mmdebstrap's directory, without a mount. A machine's own files are
-on a second drive, which is unpacked before its first init.
+``mke2fs -d`` creates the disk from mmdebstrap's directory without mounting it. Each machine's own
+files are in a tar on a second drive, which is unpacked at the first boot, before systemd starts.
 """
 
 import hashlib
@@ -15,11 +15,12 @@ from pathlib import Path
 from localcloud.failure import CloudError
 from localcloud.machines import image
 
-DISK_GIB = 10  # sparse
+DISK_GIB = 10  # the file is sparse
 ROOT_UUID = "6f0c9c1e-7c55-4f0e-9a53-64042c10cd00"
 SEED_SERIAL = "seed"
 FIRST_INIT = Path("/usr/local/lib/tpufleet-first-init")
-# Packages beyond image.PACKAGES, included because apt takes minutes under emulation.
+# Packages in addition to image.PACKAGES. They are in the image because installing them later would
+# take minutes under emulation.
 _ALSO = ("initramfs-tools", "e2fsprogs", "python3-apt")
 _KERNELS = {"debian": "linux-image-cloud-amd64", "ubuntu": "linux-image-virtual"}
 _FIRST_INIT = f"""#!/bin/sh
@@ -34,7 +35,7 @@ if [ ! -e /var/lib/tpufleet-seeded ]; then
 fi
 exec /sbin/init "$@"
 """
-# Names of persistent disks as in Google's guest environment.
+# udev rules that create the same names for persistent disks as Google's guest environment.
 _DISK_RULES = """\
 KERNEL=="sd*", ENV{DEVTYPE}=="disk", ENV{ID_SERIAL_SHORT}=="?*", \
 SYMLINK+="disk/by-id/google-$env{ID_SERIAL_SHORT}"
@@ -45,24 +46,27 @@ SYMLINK+="disk/by-id/google-$env{ID_SERIAL_SHORT}-part%n"
 
 @dataclass(frozen=True)
 class QemuImage:
-    """The files of one image: its directory, disk and kernel."""
+    """The files of one image; ``root`` is the directory of the cached root file system."""
 
     root: Path
 
     @property
     def disk(self) -> Path:
-        """The raw disk: an ext4 file system without a partition table, named by its recipe."""
+        """The raw disk: an ext4 file system without a partition table.
+
+        Its name contains a hash of its build settings, so that changed settings cause a new build.
+        """
         recipe = hashlib.sha256(repr((DISK_GIB, ROOT_UUID, _FIRST_INIT, _DISK_RULES)).encode())
         return self.root.with_name(f"{self.root.name}.{recipe.hexdigest()[:8]}.ext4")
 
     @property
     def accelerator(self) -> Path:
-        """The file that records whether KVM runs this kernel on this host."""
+        """The file that records whether KVM can boot this image's kernel on this host."""
         return self.root.with_name(f"{self.root.name}.accelerator")
 
     @property
     def qemu(self) -> Path:
-        """A Debian tree with a newer qemu; exists if the host's is unsound."""
+        """A Debian file system with a newer qemu; it exists if the host's qemu is unreliable."""
         return self.root.with_name(f"{self.root.name}.qemu")
 
     @property
@@ -72,7 +76,7 @@ class QemuImage:
 
     @property
     def initrd(self) -> Path:
-        """The initial RAM file system of that kernel."""
+        """The initial RAM file system of ``kernel``."""
         return self._newest("initrd.img-*")
 
     def _newest(self, pattern: str) -> Path:
@@ -86,7 +90,11 @@ class QemuImage:
 
 
 def ensure(say: Callable[[str], None], suite: str = "") -> QemuImage:
-    """Return the image; build its missing parts first. Raises CloudError."""
+    """Return the image; build it first if parts of it are missing.
+
+    ``suite`` is the machines' Debian release. Raises CloudError if this is not an x86_64 host or
+    the build fails.
+    """
     if os.uname().machine != "x86_64":
         raise CloudError(
             "--machines: machines of kind qemu need an x86_64 host "

@@ -1,7 +1,7 @@
-"""Which qemu runs the machines: the host's or a newer one beside the images; with KVM or without.
+"""Choice of the qemu program: the host's or a newer version, with KVM or with emulation.
 
-Emulation by the qemu of Debian 12 (7.2) sometimes corrupts a guest's flags, so that its kernel
-crashes at random (docs/decisions/0004).
+When Debian 12's qemu (7.2) emulates a CPU, it sometimes corrupts the guest's CPU flags, and the
+guest's kernel crashes at random (docs/decisions/0004).
 """
 
 import contextlib
@@ -21,19 +21,20 @@ KVM, TCG = "kvm", "tcg"
 PROBE_DEADLINE_S = 15.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DEVICE = Path("/dev/kvm")
-# Without a root file system, a kernel that runs panics, and exits at once because of panic=-1.
+# Test of KVM: a kernel without a root file system must print this, panic, and reboot immediately
+# because of panic=-1, which ends qemu.
 _PROOF = "Unable to mount root fs"
-SOUND = (10, 0)  # the oldest version observed without that fault
+SOUND = (10, 0)  # the oldest version whose emulation has not corrupted CPU flags in tests
 _PACKAGE = "qemu-system-x86"
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 _VERSION = re.compile(r"emulator version (\d+)\.(\d+)")
 
 
 def ensure(made: QemuImage, say: Callable[[str], None]) -> None:
-    """Install a newer qemu beside the image if the host's has to emulate and is unsound.
+    """Install a newer qemu beside the image if KVM is not usable and the host's qemu is unreliable.
 
-    Only a Debian host has package sources for it; elsewhere the host's qemu is used.
-    Raises CloudError.
+    Only a Debian host has package sources for a newer qemu; other hosts use their own qemu, and a
+    message is printed. Raises CloudError if the installation fails.
     """
     if choose(made) == KVM:
         return
@@ -53,19 +54,19 @@ def ensure(made: QemuImage, say: Callable[[str], None]) -> None:
 
 
 def command(made: QemuImage) -> list[str]:
-    """Return qemu's command with its accelerator and processor."""
+    """Return the qemu command with the options for accelerator and CPU model."""
     if choose(made) == KVM:
         return [PROGRAM, "-accel", "kvm", "-cpu", "host"]
     emulated = ["-accel", "tcg,thread=multi", "-cpu"]
     if made.qemu.is_dir():
         return [*of_tree(made.qemu), *emulated, "max"]
-    # An old qemu corrupts flags far more often on newer processors than on this one. It has no
-    # AVX, so jaxlib does not run there.
+    # An old qemu corrupts CPU flags less often when it emulates the old CPU model Nehalem. As
+    # Nehalem has no AVX, jaxlib does not run there.
     return [PROGRAM, *emulated, "max" if is_sound(host_version()) else "Nehalem"]
 
 
 def of_tree(tree: Path) -> list[str]:
-    """Return the command that runs a Debian tree's qemu with the tree's loader and libraries."""
+    """Return the command that runs the qemu in ``tree`` with the libraries installed there."""
     libraries = tree / "usr/lib/x86_64-linux-gnu"
     firmware = [word for part in _FIRMWARE for word in ("-L", str(tree / part))]
     return [str(tree / "lib64/ld-linux-x86-64.so.2"), "--library-path", str(libraries),
@@ -73,7 +74,7 @@ def of_tree(tree: Path) -> list[str]:
 
 
 def host_version() -> str:
-    """Return the output of ``--version`` of the host's qemu."""
+    """Return the output of the host's ``qemu-system-x86_64 --version``."""
     try:
         done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -82,15 +83,16 @@ def host_version() -> str:
 
 
 def is_sound(version_output: str) -> bool:
-    """Return whether a qemu's emulation can be trusted, from the output of its ``--version``."""
+    """Return whether a qemu's emulation is reliable, given the output of its ``--version``."""
     found = _VERSION.search(version_output)
     return found is not None and (int(found[1]), int(found[2])) >= SOUND
 
 
 def choose(made: QemuImage) -> str:
-    """Return ``kvm`` if it boots the image's kernel, else ``tcg``; tested once per host boot.
+    """Return ``kvm`` if KVM can boot the image's kernel, else ``tcg`` (emulation).
 
-    ``/dev/kvm`` may exist without being able to run a kernel.
+    It is tested by booting the kernel, because ``/dev/kvm`` can exist without being usable. The
+    result is stored until the host reboots.
     """
     boot = _BOOT_ID.read_text().strip()
     with contextlib.suppress(FileNotFoundError, ValueError):

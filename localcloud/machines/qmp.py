@@ -1,4 +1,4 @@
-"""QEMU Machine Protocol: send commands to a running qemu over its socket (qmp-spec)."""
+"""Client of the QEMU Machine Protocol (qmp-spec): sends commands to a running qemu's socket."""
 
 import contextlib
 import json
@@ -12,17 +12,17 @@ SOCKET = "qmp"
 
 
 def ask(directory: Path, command: str, timeout_s: float) -> dict[str, Any]:
-    """Send a command to the qemu whose socket is in ``directory`` and return its answer.
+    """Send a command to the qemu whose socket is in ``directory`` and return its response.
 
-    Raises OSError if there is no qemu, if it refuses, or if one read or write takes longer than
-    ``timeout_s``.
+    Raises OSError if no qemu is running, if it rejects the command, or if one read or write takes
+    longer than ``timeout_s`` seconds.
     """
     answer: dict[str, Any] = {}
     with _session(directory, timeout_s) as lines:
         for each in ("qmp_capabilities", command):
             _send(lines, each)
             answer = {"event": ""}
-            while "event" in answer:  # events may precede the answer
+            while "event" in answer:  # qemu may send events before the response
                 answer = json.loads(lines.readline() or '{"error": "it hung up"}')
     if "return" not in answer:
         raise OSError(f"qemu refuses {command}: {answer.get('error')}")
@@ -30,10 +30,10 @@ def ask(directory: Path, command: str, timeout_s: float) -> dict[str, Any]:
 
 
 def quit_now(directory: Path, timeout_s: float) -> None:
-    """Tell the qemu whose socket is in ``directory`` to quit, and wait until it hangs up.
+    """Make the qemu whose socket is in ``directory`` quit, and wait until it closes the connection.
 
-    To the guest it is a power cut; qemu closes its own files properly. Nothing happens if there is
-    no qemu, or if it does not obey within ``timeout_s`` per read.
+    For the guest, this is a loss of power; qemu itself closes its files cleanly. Returns without an
+    error if no qemu is running or one read takes longer than ``timeout_s`` seconds.
     """
     with contextlib.suppress(OSError), _session(directory, timeout_s) as lines:
         for command in ("qmp_capabilities", "quit"):
@@ -48,10 +48,11 @@ def _session(directory: Path, timeout_s: float) -> Iterator[TextIO]:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
-            # By descriptor: unix(7) limits a socket's path to 107 bytes, and a machine's is longer.
+            # Connect through a descriptor of the directory, because unix(7) limits a socket's path
+            # to 107 bytes and the path of a machine's directory can be longer.
             connection.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")
             with connection.makefile("rw", encoding="utf-8") as lines:
-                lines.readline()  # the greeting
+                lines.readline()  # qemu's greeting
                 yield lines
     finally:
         os.close(descriptor)

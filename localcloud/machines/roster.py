@@ -1,8 +1,8 @@
-"""The list of a cloud's machines with their addresses, as files; shared by all kinds of machine.
+"""The list of a cloud's machines and their addresses, stored as files; used by all machine kinds.
 
-Each machine has a directory below the cloud's ``machines``, with the files ``address`` and
-``external``. Both are written atomically: other machines' threads read them, and the server may be
-killed at any moment.
+Each machine has a directory in the cloud's ``machines`` directory, with the files ``address``
+(internal) and ``external``. Both are written atomically, because other threads read them and the
+server may be killed at any time.
 """
 
 import contextlib
@@ -20,29 +20,32 @@ from localcloud.place import Place
 
 @dataclass
 class Roster:
-    """One cloud's machines, whose addresses it publishes to the name server and NAT."""
+    """The list of one cloud's machines; publishes their addresses to the name server and NAT."""
 
     place: Place
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def directory(self, name: str) -> Path:
-        """Return the machine's directory, which may not exist."""
+        """Return the path of the machine's directory, whether or not it exists."""
         return self.place.machines / name
 
     def names(self) -> set[str]:
-        """Return the names of all machines that have a directory, whole or partial."""
+        """Return the names of all machines that have a directory, also partly created ones."""
         return {entry.name for entry in self.place.machines.glob("*")}
 
     def knows(self, name: str) -> bool:
-        """Return whether the machine was entered, after its own files were created."""
+        """Return whether ``enter`` was called for the machine, so that its files are complete."""
         return (self.directory(name) / "address").exists()
 
     def enter(self, spec: MachineSpec) -> None:
-        """Record the machine's address, once its own files are created."""
+        """Add a machine to the list; call it when the machine's files are complete."""
         _write(self.directory(spec.name) / "address", spec.address)
 
     def publish(self, spec: MachineSpec | None = None) -> None:
-        """Publish all names and external addresses; first record that of ``spec``."""
+        """Update the name server and NAT with the names and addresses of all machines.
+
+        Records the external address of ``spec`` first, if given.
+        """
         with self._lock:
             if spec is not None:
                 external = self.directory(spec.name) / "external"
@@ -58,7 +61,7 @@ class Roster:
             network.publish_outside(self.place, outside)
 
     def remove(self, name: str) -> None:
-        """Remove the directory of a machine that is off, and unpublish its addresses."""
+        """Remove a machine's directory, name and addresses; call it when the machine is off."""
         directory = self.directory(name)
         if left := mounts.below(directory):
             raise MachineError(f"{name}: {left[0]} cannot be unmounted, so nothing was removed")
@@ -68,7 +71,7 @@ class Roster:
         self.publish()
 
     def console_tail(self, name: str) -> str:
-        """Return the last line of the machine's console, for an error message."""
+        """Return a phrase with the last line of the machine's console, for error messages."""
         console = self.directory(name) / "console.log"
         lines = console.read_text(errors="replace").splitlines() if console.exists() else []
         written = [line.strip() for line in lines if line.strip()]
@@ -76,7 +79,10 @@ class Roster:
 
 
 def delete_all(names: Iterable[str], delete: Callable[[str], None]) -> list[str]:
-    """Delete machines and return their names; raise SweepError at the end if some remain."""
+    """Call ``delete`` for each machine and return their names.
+
+    Tries all machines, then raises SweepError if some could not be deleted.
+    """
     strays, left = sorted(names), {}
     for name in strays:
         try:

@@ -1,6 +1,7 @@
 """The action plugin of tpufleet.core.doctor.
 
-It evaluates the inventory's variables itself, so that an invalid one is a finding, not an abort.
+It evaluates the inventory's variables itself, so an invalid variable is a finding and does not
+abort the other checks.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from ..plugin_utils.runs.watch_heartbeat import (
 )
 from ..plugin_utils.view.folded_names import folded
 
-#: Fewer retries than create.yml, so that errors show soon.
+#: Fewer retries than in create.yml, so that errors appear soon.
 _RETRY = RetryPolicy(tries=2, connect_tries=1, request_timeout=20)
 _COMMAND = re.compile(r"^(.*?): ((?:python -m|ansible-\w+|gcloud|make) .*)$")
 
@@ -74,7 +75,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Make all checks; one that fails stops no other."""
+        """Run all checks; a failed check does not stop the others."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self.validate_argument_spec(argument_spec={})
         self._vars = task_vars or {}
@@ -114,14 +115,14 @@ class ActionModule(ActionBase):
         self, api: Mapping[str, Any], zones: list[str], fleet: Any, today: date
     ) -> Iterator[Finding]:
         wanted = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
-        # Why the inventory could not be read, if so; the line ends with the fix.
+        # The inventory's error message, empty if there is none; it ends with a command for the fix.
         listed = str(self._value(ERROR, ""))
         parts = _COMMAND.match(listed)
         inventory = (
             [problem("inventory", *(parts.groups() if parts else (listed,)))] if listed else []
         )
         if not api.get("storage_endpoint"):
-            # The local cloud tells workers its emulator; it is reachable from here, too.
+            # The local cloud gives workers its storage emulator, which the controller also uses.
             emulator = self._value("worker_environment", {}).get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
         settings, error = self._settings(api)
@@ -193,7 +194,7 @@ class ActionModule(ActionBase):
         return watch_finding(heartbeats, scheduled_on, interval_s, logs, time.time())
 
     def _value(self, name: str, default: Any) -> Any:
-        """Evaluate an inventory variable; one that can't be evaluated is a finding."""
+        """Return the value of an inventory variable; add a finding if it can't be evaluated."""
         if name not in self._vars:
             return default
         try:

@@ -1,4 +1,4 @@
-"""Action of tpufleet.core.python_env."""
+"""The action plugin of tpufleet.core.python_env."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Action of tpufleet.core.python_toolchain."""
+"""The action plugin of tpufleet.core.python_toolchain."""
 
 from __future__ import annotations
 

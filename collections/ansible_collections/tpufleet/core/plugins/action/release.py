@@ -1,5 +1,4 @@
-"""The controller's part of tpufleet.core.release: read the code, send what changed, have it
-proven."""
+"""The controller's side of tpufleet.core.release: stage the code and send changes to workers."""
 
 from __future__ import annotations
 
@@ -31,14 +30,12 @@ LEADER_SECONDS = 900
 
 
 class ActionModule(ActionBase):
-    """Sends a release to one worker; the state of the code is the same for all workers of the
-    task."""
+    """Sends a release to one worker; all workers of a task get the same state of the code."""
 
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Stage once a task, rsync, then run the module on the worker, which proves what has
-        come."""
+        """Stage the code once per task, send it by rsync and run the module, which verifies it."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -49,7 +46,7 @@ class ActionModule(ActionBase):
                 "root": {"type": "path", "default": "/opt/tpufleet"},
             }
         )
-        # From where the command was typed, not from the playbook's directory.
+        # Relative to the directory in which the command was typed, not to the playbook's.
         code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - takes ".." out as well
         name = re.sub(r"[^A-Za-z0-9_-]", "-", options["name"] or code.name) or "code"
         try:
@@ -81,10 +78,10 @@ class ActionModule(ActionBase):
     def _bring(
         self, options: dict, tree: Path, release: str, name: str, task_vars: dict | None, way: Way
     ) -> dict:
-        """Have it taken from the leader, or send what is not there yet and have it proven.
+        """Let the worker take the release from its leader, or send what is missing; then verify it.
 
-        Nobody is asked first whether it is there: that costs as much as to have it proven, and
-        rsync finds by itself what needs no sending.
+        The worker is not asked first whether it has the release: that takes as long as verifying
+        it, and rsync itself skips the files that the worker has.
         """
         if self._task.check_mode or way.wait():
             by_leader = not self._task.check_mode
@@ -99,7 +96,10 @@ class ActionModule(ActionBase):
         return result
 
     def _send(self, tree: Path, name: str, *extra: str) -> None:
-        """Mirror the tree into the login user's directory on the worker. Raises on any failure."""
+        """Mirror the tree into a directory of the login user on the worker.
+
+        Raises AnsibleConnectionFailure if ssh fails, AnsibleActionFail for other errors.
+        """
         target = f"{INCOMING}/{name}"
         command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
         command += ["--compress", *extra]
@@ -129,7 +129,7 @@ class ActionModule(ActionBase):
                 ) from None
             errors.seek(0)
             complaint = explain(errors.read().decode(errors="replace"))
-        # rsync may meet the broken pipe before it learns how ssh ended.
+        # rsync may notice the broken pipe before ssh's exit code; it then exits with RSYNC_STREAM.
         if done.returncode == SSH_FAILED or (
             done.returncode == RSYNC_STREAM and complaint.startswith("ssh: ")
         ):
@@ -138,14 +138,14 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"rsync ended with {done.returncode}: {complaint}")
 
     def _remote_shell(self, folder: Path) -> Path:
-        """Write a program that is ssh as this host's connection uses it, its shared socket
-        included.
+        """Write a program that runs ssh like this host's connection, with its shared socket.
 
-        rsync puts the host's name behind the program; the connection's own address takes its place.
+        rsync passes a host name as the first argument; the program uses the address of the
+        connection instead.
         """
         connection = self._connection
         ssh = connection._build_command(connection.get_option("ssh_executable"), "ssh")
-        # rsync packs better than ssh's -C, at a quarter of the time.
+        # rsync --compress compresses better than ssh -C, in a quarter of the time.
         words = [word for word in map(os.fsdecode, ssh) if word != "-C"]
         words.append(connection.get_option("host"))
         handle, path = tempfile.mkstemp(dir=folder, prefix="ssh-")
@@ -158,7 +158,7 @@ class ActionModule(ActionBase):
     def _prove(
         self, options: dict, release: str, name: str, task_vars: dict | None, by_leader: bool
     ) -> dict:
-        """Run the worker's part, which answers whether the release is there, whole."""
+        """Run the module on the worker; ``mismatch`` in its result means an incomplete release."""
         arguments = {**options, "release": release, "incoming": f"{INCOMING}/{name}"}
         arguments["from_leader"] = by_leader
         return self._execute_module(
@@ -168,10 +168,10 @@ class ActionModule(ActionBase):
 
 @dataclass(frozen=True)
 class Way:
-    """How the release comes to this worker: the leader's from here, the others' from the leader.
+    """How this worker gets the release: a leader from the controller, the others from their leader.
 
-    ``mark`` is where the leader's part of the task says how it went; None for a worker whose
-    leader is not in the play.
+    ``leads``: whether this worker is the leader. ``mark``: the file in which the leader's task
+    reports whether it succeeded; None if there is no other worker or the leader is not in the play.
     """
 
     leads: bool
@@ -179,7 +179,7 @@ class Way:
 
     @classmethod
     def of(cls, task_vars: Mapping[str, Any], folder: Path) -> Way:
-        """Read it out of the inventory's word on this worker and on those of the play."""
+        """Return the way of this worker, from its inventory variables and the hosts of the play."""
         tpu = task_vars.get("tpu_id") or task_vars.get("tpu_name")
         if not tpu or int(task_vars.get("tpu_worker_count", 1)) < 2:
             return cls(True, None)
@@ -195,15 +195,17 @@ class Way:
         return cls(False, mark if leads else None)
 
     def tell(self, good: bool) -> None:
-        """Say how it went, for those who wait for the leader."""
+        """Report to the workers that wait for this leader whether its task succeeded."""
         if self.leads and self.mark:
             new = self.mark.with_suffix(".new")
             new.write_text("good" if good else "bad", encoding="ascii")
             new.replace(self.mark)
 
     def wait(self) -> bool:
-        """Wait for the leader; tell whether it has the release to give. Without one in the play
-        it may have it."""
+        """Wait for the leader; return whether to try to take the release from it.
+
+        This is also true if the leader is not in the play: it may have the release already.
+        """
         if self.leads:
             return False
         if not self.mark:
@@ -215,8 +217,7 @@ class Way:
 
 
 def explain(complaint: str) -> str:
-    """Pick the line of ssh's or rsync's complaint that says why, not the ones that say that it
-    failed."""
+    """Return the line of ssh's or rsync's error output that states the cause of the failure."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     telling = [line for line in lines if not AFTERMATH.match(line)]
     if any("rsync: not found" in line or "rsync: command not found" in line for line in lines):
@@ -225,7 +226,7 @@ def explain(complaint: str) -> str:
 
 
 def listing(tree: Path) -> str:
-    """Write the staged manifest as the module writes the worker's, for a diff."""
+    """Format the staged manifest for a diff, like the module formats the worker's manifest."""
     entries = json.loads((tree / ".tpufleet-manifest.json").read_text(encoding="ascii"))
     return "".join(
         f"{ascii(path)[1:-1]} {kind} {digest[:12]}\n" for path, kind, digest in sorted(entries)

@@ -1,4 +1,4 @@
-"""The action plugin of tpufleet.core.report: reads records and writes the page."""
+"""The action plugin of tpufleet.core.report: write the HTML report on runs from their records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Read the records and write the page atomically."""
+        """Read the run records and write the page atomically."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(
             argument_spec={

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.run_again: kill.yml, then train.yml by the record."""
+"""The controller's side of tpufleet.core.run_again: stop a run and launch it from its record."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from ..plugin_utils.runs.watch_pass import changed_since
 
 
 class ActionModule(ActionBase):
-    """Stops a run and launches it again as it was."""
+    """Stops a run and launches it again with the recorded settings."""
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Restart under the lease that the watch takes too."""
+        """Restart the run under its TPU's lease, so that the watch does not act meanwhile."""
         result = super().run(tmp, task_vars)
         names = {"run": "str", "fleet_state": "str"}
         names |= {"project": "path", "kept": "path", "log": "path"}
@@ -88,7 +88,7 @@ class ActionModule(ActionBase):
         record: RunRecord,
         lease: Lease,
     ) -> str:
-        """Stop and launch the run. Returns why that failed; empty if it did not."""
+        """Stop and launch the run. Return the error; empty if this succeeds."""
         hosts = plain(host_facts(variables))
         fleet_name = given["fleet_name"]
         listed = tpus_of_inventory(hosts, lambda labels: is_ours(labels, fleet_name))
@@ -97,7 +97,7 @@ class ActionModule(ActionBase):
             return tpu_blocker(observed.tpu_state)
         log = WatchLog(Path(given["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
-        # A stopped run that is to be resumed is wanted from now on, whatever becomes of this try.
+        # Resuming a stopped run makes it wanted, even if this launch fails.
         fields = {**record.wanted_again(), "fence": fence}
         record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")
@@ -109,7 +109,7 @@ class ActionModule(ActionBase):
 
 
 def tpu_blocker(tpu_state: str) -> str:
-    """Say why a run cannot be restarted whose TPU is not READY."""
+    """Return why a run whose TPU is not READY can't be restarted."""
     if tpu_state == FOREIGN:
         why = state_text(RunState.NAME_TAKEN)
     else:
@@ -118,9 +118,9 @@ def tpu_blocker(tpu_state: str) -> str:
 
 
 def restart_blocker(run: str, wanted: DesiredState, even_if_stopped: bool) -> str:
-    """Say why a run must not be restarted, by its desired state; empty if it may be.
+    """Return why a run must not be restarted, given its desired state; empty if it may be.
 
-    A timer must not bring back a run that somebody stopped, and a run that is done stays done.
+    A timer must not resume a run that somebody stopped, and a run that is done stays done.
     """
     if wanted == DesiredState.DONE:
         return (

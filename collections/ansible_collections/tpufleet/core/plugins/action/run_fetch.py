@@ -1,4 +1,4 @@
-"""Action of tpufleet.core.run_fetch: download a run's checkpoints from its bucket."""
+"""The action plugin of tpufleet.core.run_fetch: download a run's checkpoints from its bucket."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..plugin_utils.runs.store import RunStore
 
 Result = dict[str, Any]
 TRAINERS_OWN = ("compiled/", "corpus/")
-"""Directories beside the checkpoints that only the next attempt uses."""
+"""Directories beside the checkpoints that are not fetched: only the run itself uses them."""
 
 
 class ActionModule(ActionBase):
-    """Downloads checkpoints from a bucket."""
+    """Downloads a run's checkpoints from a bucket."""
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Find the checkpoints, choose, and download what is missing here."""
+        """Download the requested checkpoints, except files that the controller already has."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
             try:
                 bucket = Bucket.of(place, api)
                 return told | fetch(bucket, folder, layout, newest, self._task.check_mode)
-            except CloudError as error:  # the workers' logs can still be copied
+            except CloudError as error:  # no failure: the play goes on to copy the workers' logs
                 return told | {"passed_over": [], "unreadable": [], "missing": str(error)}
         except (RunError, RecordError, CloudError) as error:
             raise AnsibleActionFail(str(error)) from None
@@ -65,17 +65,17 @@ class ActionModule(ActionBase):
 
 
 def fetch(bucket: Bucket, folder: Path, layout: Layout, newest: bool, check: bool) -> Result:
-    """Download checkpoints to ``folder``, all or the newest that is finished and can be read.
+    """Download all checkpoints to ``folder``, or only the newest that is finished and readable.
 
-    Returns what was downloaded (``files``), ``passed_over`` (newer checkpoints and why not),
-    ``unreadable`` (objects that can't be downloaded and why) and ``missing`` (empty, or that there
-    is no such checkpoint). Raises CloudError, OSError.
+    Returns ``files`` (what was downloaded), ``passed_over`` (newer checkpoints, each with the
+    reason to skip it), ``unreadable`` (objects that can't be downloaded, with errors) and
+    ``missing`` (why there is no such checkpoint; else empty). Raises CloudError, OSError.
     """
     objects = {
         stored.name: stored
         for stored in bucket.list()
         if stored.name and not stored.name.startswith(TRAINERS_OWN)
-        # Placeholders of directories, which consoles and gcsfuse make.
+        # Skip the empty objects that consoles and gcsfuse create for directories.
         if not (stored.name.endswith("/") and not stored.size)
     }
     if newest:
@@ -123,7 +123,7 @@ def _fetch_newest(
                     "unreadable": [],
                     "missing": "",
                 }
-            for at in outcome:  # a part of a checkpoint must not be taken for one
+            for at in outcome:  # a partial checkpoint must not look complete
                 at.unlink(missing_ok=True)
             name, error = next(iter(failed.items()))
             fault = f"{name.removeprefix(f'{path}/')}: {error}"

@@ -1,4 +1,7 @@
-"""Action of tpufleet.core.run_follow: each fork reads the log of a worker, the first shows all."""
+"""The action plugin of tpufleet.core.run_follow.
+
+Each fork reads the log of its worker; the first fork also shows the lines of all workers.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from ..plugin_utils.runs.status import process_text
 from ..plugin_utils.view.folded_stream import FoldedStream
 
 WAIT_SECONDS = 20
-"""How long a worker waits for new lines before it answers."""
+"""How long run_info on a worker waits for new lines before it returns."""
 GATHER_SECONDS = 1.0
-"""The pause between two questions to a worker with new lines."""
+"""Pause between two calls of run_info on a worker, in which new lines gather."""
 LOST_SECONDS = 120
 LOOK_SECONDS = 0.3
 
@@ -33,7 +36,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Read until the run has ended here; the play's first worker shows the lines of all."""
+        """Follow the log until the run has ended on this worker; the first fork shows all lines."""
         result = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={"run": {"type": "str"}, "lines": {"type": "int", "default": 50}}
@@ -70,7 +73,7 @@ class ActionModule(ActionBase):
     def _heard(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield the run, its state and its next lines, until it has ended here."""
+        """Yield the run, its state and its new lines, until it has ended on this worker."""
         run = options["run"]
         if not run:
             runs = latest(self._ask({}, task_vars)["runs"])
@@ -92,7 +95,7 @@ class ActionModule(ActionBase):
     def _ask(
         self, arguments: dict[str, Any], task_vars: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Ask the worker once; a connection that breaks is tried again for a while."""
+        """Return the result of run_info; retry lost connections for LOST_SECONDS."""
         last = time.monotonic() + LOST_SECONDS
         while True:
             try:
@@ -112,13 +115,13 @@ class ActionModule(ActionBase):
 
 
 def write(file: Path, news: Mapping[str, Any]) -> None:
-    """Append a line of JSON."""
+    """Append ``news`` to a fork's file, as one line of JSON."""
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(news) + "\n")
 
 
 def show(folder: Path, hosts: list[str]) -> None:
-    """Show what the forks of all workers write, until the last of them has ended."""
+    """Show the lines that the forks write to their files, until all forks have ended."""
     stream, read = FoldedStream(hosts, hosts), dict.fromkeys(hosts, 0)
     going = set(hosts)
     while True:
@@ -137,7 +140,7 @@ def show(folder: Path, hosts: list[str]) -> None:
 
 
 def since(file: Path, read: dict[str, int], host: str) -> list[dict[str, Any]]:
-    """Return the complete lines of a fork's file that have not been read."""
+    """Return the new complete lines of a fork's file. ``read``: the bytes read so far, by host."""
     try:
         with file.open("rb") as stream:
             stream.seek(read[host])

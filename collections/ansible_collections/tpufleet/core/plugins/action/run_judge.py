@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.run_judge: decide from workers' answers, and record it."""
+"""The controller's side of tpufleet.core.run_judge: decide and record how a launch continues."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Json = Mapping[str, Any]
 
 
 class ActionModule(ActionBase):
-    """Decides what comes next in a launch. All workers' answers are read together."""
+    """Decides how a launch continues, from the answers of all workers together."""
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Judge one stage of a launch."""
+        """Decide how the launch continues after one of its stages."""
         super().run(tmp, task_vars)
         answers = ("started", "pushed", "restarted", "waited")
         _, options = self.validate_argument_spec(
@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
 
 
 class Judge:
-    """One stage of a launch. In a dry run (``check``) nothing is recorded."""
+    """The decision after a stage of a launch. In check mode (``check``) nothing is recorded."""
 
     def __init__(self, store: RunStore, given: Json, check: bool) -> None:
         self._store, self._given, self._check = store, given, check
@@ -73,7 +73,7 @@ class Judge:
         self._warnings: list[str] = []
 
     def judge(self, stage: str) -> dict[str, Any]:
-        """Judge one stage, and return the result of the module."""
+        """Decide how the launch continues after ``stage``; return the result of the module."""
         found = {
             "answers": self.judge_answers,
             "start": self.judge_start,
@@ -104,7 +104,7 @@ class Judge:
         for run in verdict["done"]:
             self._try_to_record(run, wanted=str(DesiredState.DONE), same_attempt=True)
         for run in verdict["running"]:
-            # A run that was wanted may have been stopped meanwhile.
+            # Do not record a run that was wanted before: somebody may have stopped it meanwhile.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, wanted=str(DesiredState.RUNNING), same_attempt=True)
         again = [run for run in verdict["again"] if run in launches]
@@ -140,7 +140,7 @@ class Judge:
         return {"runs": found, "wait": wait}
 
     def judge_outcome(self) -> dict[str, Any]:
-        """Decide which runs have failed, and record those and the ones that are done."""
+        """Decide which runs have failed; record the failed runs and those that are done."""
         verdict, waited = self._given["verdict"]["runs"], self._given["waited"]
         processes = self._plan["processes"]
         of_runs = {host: each for host, each in processes.items() if each["run"] in verdict}
@@ -190,7 +190,7 @@ class Judge:
         return record is not None and record.wanted is DesiredState.STOPPED
 
     def _try_to_record(self, run: str, **change: Any) -> None:
-        """Record a change. A failure is a warning, so that what has started is still judged."""
+        """Record a change. An error becomes a warning, so that the launch of other runs goes on."""
         try:
             self._record(run, **change)
         except (RecordError, RunError) as error:

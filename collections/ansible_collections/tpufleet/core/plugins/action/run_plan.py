@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.run_plan: read config, code and records, and plan."""
+"""The controller's side of tpufleet.core.run_plan: plan launches from config, code and records."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.typed_values import cut_short, parse_env
 
 WITH_SPACES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
-"""Variables of the command line that may have spaces, each with an example."""
+"""Command-line variables whose values may have spaces, each with an example."""
 AT_ONCE = 16
 
 
 class ActionModule(ActionBase):
-    """Plans the runs of a play, and records them as wanted unless their workers must be asked."""
+    """Plans the runs of a play; records them as wanted unless workers must be checked first."""
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Plan from the hosts' variables, and the config or the record."""
+        """Plan from the hosts' variables and the config; for a relaunch, from the run record."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -134,7 +134,7 @@ class ActionModule(ActionBase):
         task_vars: Mapping[str, Any],
         launches: list[LaunchSpec],
     ) -> list[Want]:
-        """Record all runs as wanted at once: in a bucket each change is a round trip."""
+        """Record the runs as wanted, in parallel because a change in a bucket is a round trip."""
         store = self._store(options, task_vars)
 
         def one(launch: LaunchSpec) -> Want:
@@ -156,7 +156,7 @@ class ActionModule(ActionBase):
     def _new(
         self, options: Mapping[str, Any], workers: list[Worker], nodes: dict[str, NodeIdentity]
     ) -> tuple[dict[str, Placement], dict[str, LaunchSpec]]:
-        """Plan what the command line requests."""
+        """Plan the runs that the command line requests."""
         command = command_of(options["command"])
         path, text = None, None
         places = [Path.cwd(), Path(options["project"]).resolve()]
@@ -196,7 +196,7 @@ class ActionModule(ActionBase):
         workers: list[Worker],
         nodes: dict[str, NodeIdentity],
     ) -> tuple[dict[str, Placement], dict[str, LaunchSpec]]:
-        """Plan the launch of one run as its record has it."""
+        """Plan the relaunch of one run from its record. Raises RunError."""
         run = check_name(str(options["run"]))
         record = self._store(options, task_vars).read(run)
         if record is None:
@@ -224,7 +224,7 @@ class ActionModule(ActionBase):
         return found, {run: relaunched(record.launch, found, nodes)}
 
     def _release(self, options: Mapping[str, Any], lock: bytes) -> str:
-        """Stage the code and name its release; keep copies of it and of the lock file."""
+        """Stage the code and return its release's name; cache the release and the lock file."""
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
             cache_release(tree, kept_release(options["kept"], release))

@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
 
 
 def all_records(store: RunStore) -> dict[str, Any]:
-    """Return the records of all runs; those that are invalid are named in a warning each."""
+    """Return the valid records of all runs, and a warning for each invalid record."""
     found = store.read_all()
     return {
         "changed": False,
@@ -65,7 +65,7 @@ def all_records(store: RunStore) -> dict[str, Any]:
 
 
 def last_passes(fleet_state: str, api: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last pass of the watch on each controller; nothing if they cannot be read."""
+    """Return each controller's last pass of the watch; empty if the heartbeats can't be read."""
     try:
         found = read_heartbeats(fleet_state, api)
     except HeartbeatError:

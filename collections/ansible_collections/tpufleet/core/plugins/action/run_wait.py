@@ -1,4 +1,7 @@
-"""Action of tpufleet.core.run_wait: shows the progress of a run, and stops when a worker fails."""
+"""The action plugin of tpufleet.core.run_wait.
+
+It shows the progress of a run, and stops waiting when a worker fails.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ from ..plugin_utils.runs.status import progress_text
 POLL_SECONDS = 6
 POLL_PROCESS_SECONDS = 2
 PROCESS_SECONDS = 4
-"""How long a trainer that writes no heartbeat must run to count as started."""
+"""How long a trainer without a heartbeat must run to count as started."""
 LOST_SECONDS = 120
 
 
 class ActionModule(ActionBase):
-    """Polls one worker with tpufleet.core.run_info until the run is where it should be."""
+    """Polls one worker with run_info until the run has its first step or has ended."""
 
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Poll until the run has settled, the time is up, or another worker failed."""
+        """Poll until the run reaches ``until`` or ends, time is up, or another worker fails."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -85,7 +88,7 @@ class ActionModule(ActionBase):
                 return {"changed": False, "outcome": outcome.value, "info": info}
 
     def _ask(self, options: dict, task_vars: dict | None) -> dict:
-        """Ask the worker once, and retry lost connections for LOST_SECONDS."""
+        """Return the result of run_info; retry lost connections for LOST_SECONDS."""
         arguments = {key: options[key] for key in ("run", "until", "lines")}
         poll = POLL_SECONDS if options["heartbeat"] else POLL_PROCESS_SECONDS
         last = time.monotonic() + LOST_SECONDS
@@ -112,11 +115,11 @@ def outcome_of(
     """Return how the waiting ended; None while it continues.
 
     Args:
-        process: what the worker reported last.
-        settled: whether the worker found what it was to wait for.
+        process: the process as the worker reported it last.
+        settled: whether run_info found that the run has reached the option ``until`` or has ended.
         options: the task's options.
-        spent: for how long the task has waited, seconds.
-        runs_for: for how long the trainer has been running, seconds.
+        spent: how long the task has waited, in seconds.
+        runs_for: how long the trainer has been running, in seconds.
     """
     if settled:
         return WaitOutcome.SETTLED

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.tpu_fleet: changes the fleet and reports progress."""
+"""The controller's side of tpufleet.core.tpu_fleet: create or delete TPUs and report progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ..plugin_utils.fleet.ownership import (
 from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, zones_of
 from ..plugin_utils.fleet.spec import name_and_zone, parse_fleet, select
 
-#: A state is reported again after this many seconds.
+#: Seconds after which an unchanged state is reported again.
 REPORT_EVERY_S = 10.0
 _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},
@@ -59,7 +59,7 @@ _SPEC: dict[str, Any] = {
 
 
 class ActionModule(ActionBase):
-    """Creates the missing TPUs of a fleet, or deletes some, in parallel."""
+    """Creates the missing TPUs of a fleet, or deletes TPUs, in parallel."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -68,7 +68,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return one result for all TPUs; failed if any of them is."""
+        """Return one result for all TPUs, failed if any of them failed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:
@@ -121,7 +121,7 @@ class ActionModule(ActionBase):
         if name:
             fleet = tuple(tpu for tpu in fleet if tpu.name == name)
             requests = observed.waiting_requests(queue, listed, {(name, zone)})
-            # A name that the fleet or the queue knows is deleted already; another is a mistake.
+            # A missing TPU was deleted already if the fleet or queue lists it; else raise an error.
             known = requests or any(zone in ("", *tpu.zones) for tpu in fleet)
             nodes = observed.find(listed, name, zone, known=bool(known))
         else:
@@ -136,7 +136,7 @@ class ActionModule(ActionBase):
             requests = [
                 each for each, blocker in zip(requests, blockers, strict=True) if not blocker
             ]
-        # Before the TPUs are deleted: they name their disks.
+        # Find the disks before the TPUs are deleted, because the TPUs name their disks.
         specs = [spec for tpu in fleet for spec in tpu.specs]
         disks = owned_disks(source.compute, nodes, specs) if given["disks"] else []
         options, report = self._options(given), _Reporter()
@@ -152,7 +152,7 @@ class ActionModule(ActionBase):
         return result
 
     def _absent_by_id(self, source: Source, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Delete one TPU unattended: by its id, and only if it belongs to this fleet."""
+        """Delete one TPU unattended, only if it has the given id and this fleet's label."""
         try:
             expected = NodeIdentity.parse(given["only"], given["zone"], given["node_id"])
         except ValueError as error:
@@ -243,7 +243,7 @@ def _kept_line(node: Node) -> str:
 def _complete(
     spec: NodeSpec, given: Mapping[str, Any], key: str, existing: Node | None
 ) -> NodeSpec:
-    """Add the inventory's settings to a spec; labels and tags that it leaves open stay as they are.
+    """Add the inventory's settings to a spec; labels and tags that it does not set stay unchanged.
 
     ``key`` is the line ``user:public key`` for the metadata, empty for none.
     """

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.tpu_plan: lists and compares; changes nothing."""
+"""The controller's side of tpufleet.core.tpu_plan: compare the fleet file with existing TPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPEC: dict[str, Any] = {
 
 
 class ActionModule(ActionBase):
-    """Compares a fleet with what exists."""
+    """Compares the desired TPUs with the existing ones, without changes."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the plan with its lines for people."""
+        """Return the plan as fields and as lines of text."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(argument_spec=_SPEC)
         try:

@@ -1,4 +1,4 @@
-"""The controller's side of tpufleet.core.watch: read what there is, run one pass, report it."""
+"""The controller's side of tpufleet.core.watch: run one pass of the watch and report it."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from ..plugin_utils.runs.watch_memory import Limits
 from ..plugin_utils.runs.watch_pass import Outcome, WatchPass, unusable_outcomes
 
 PASS_S = 1500.0
-"""The longest that the playbooks of one pass may take together."""
+"""Time limit for all playbooks of one pass together, in seconds."""
 
 
 class ActionModule(ActionBase):
-    """One pass over all runs that have a record."""
+    """Runs one pass of the watch over all runs that have a record."""
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Run a pass, and write its heartbeat however it ends."""
+        """Run a pass, and write its heartbeat whether it succeeds or fails."""
         result = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(
             argument_spec={
@@ -147,7 +147,7 @@ class ActionModule(ActionBase):
 
 
 def run_fields(outcome: Outcome) -> dict[str, Any]:
-    """Return what a pass judged of a run and did, as the module returns it."""
+    """Return the outcome of a pass for one run, as the module returns it."""
     return {
         "run": outcome.run,
         "state": outcome.state.value,
@@ -160,5 +160,5 @@ def run_fields(outcome: Outcome) -> dict[str, Any]:
 
 
 def list_tpus(api: Mapping[str, Any], is_ours: IsOurs) -> Sequence[ObservedTpu]:
-    """List all TPUs by the cloud's API. Raises CloudError."""
+    """List all TPUs in the API. Raises CloudError."""
     return tpus_of_nodes(list_nodes(open_source(api), zones_of(api)), is_ours)

@@ -1,4 +1,4 @@
-"""The terminal view: live lines, changes, and failures in full at the end."""
+"""Callback plugin for terminal output: live lines, changes, and all failures at the end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _DEBUG = ("ansible.builtin.debug", "debug")
 
 
 class CallbackModule(Default):
-    """Counts results with TaskTally, prints through Screen, writes FullLog."""
+    """Callback that counts results in a TaskTally, prints on a Screen and writes a FullLog."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -84,10 +84,10 @@ class CallbackModule(Default):
         self._log: FullLog | None = None
         self._screen: Screen | None = None
 
-    # Events, in the order in which Ansible sends them.
+    # Callbacks, in the order in which Ansible calls them.
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Open the log and the screen."""
+        """Create the log file and the screen."""
         try:
             directory = Path(self.get_option("log_dir")).expanduser()
             self._log = FullLog(directory, Path(playbook._file_name).stem)
@@ -102,7 +102,7 @@ class CallbackModule(Default):
                 self._say("check mode: nothing is changed", constants.COLOR_VERBOSE)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Keep the play's name until it prints something."""
+        """Store the play's name, which is shown before the first output of the play."""
         self._end_task()
         self._as_default = self._display.verbosity > 0 or play.strategy.rpartition(".")[2] in (
             "free",
@@ -134,7 +134,7 @@ class CallbackModule(Default):
             super().v2_runner_on_start(host, task)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Count, and keep the message of a debug task."""
+        """Count the result; store the message of a debug task until the task ends."""
         if not isinstance(result.task, TaskInclude):
             self._answered(result, tally.CHANGED if _changed(result) else tally.OK)
         if self._as_default:
@@ -146,7 +146,7 @@ class CallbackModule(Default):
         return None
 
     def v2_runner_on_skipped(self, result: Any) -> None:
-        """Count; skipped tasks are not shown."""
+        """Count the result; skipped tasks are not printed."""
         self._answered(result, tally.SKIPPED)
         if self._as_default:
             super().v2_runner_on_skipped(result)
@@ -169,7 +169,7 @@ class CallbackModule(Default):
             super().v2_runner_on_unreachable(result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
-        """Keep the items of a loop that changed."""
+        """Store the label of a changed loop item until the task ends."""
         if self._as_default:
             return super().v2_runner_item_on_ok(result)
         if self._tally and _changed(result):
@@ -180,12 +180,12 @@ class CallbackModule(Default):
         return None
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
-        """Show nothing; the failure of the whole loop contains its items."""
+        """Print nothing, since the failure of the whole loop contains its items."""
         if self._as_default:
             super().v2_runner_item_on_failed(result)
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
-        """Show nothing."""
+        """Print nothing."""
         if self._as_default:
             super().v2_runner_item_on_skipped(result)
 
@@ -200,7 +200,7 @@ class CallbackModule(Default):
         return None
 
     def v2_on_file_diff(self, result: Any) -> None:
-        """Keep a diff until the task ends, to show equal diffs once."""
+        """Store a diff until the task ends, so that equal diffs are shown only once."""
         if self._as_default:
             return super().v2_on_file_diff(result)
         items = result.result["results"] if result.task.loop and "results" in result.result else ()
@@ -210,7 +210,7 @@ class CallbackModule(Default):
         return None
 
     def v2_playbook_on_include(self, included_file: Any) -> None:
-        """Show nothing."""
+        """Print nothing."""
         if self._as_default:
             super().v2_playbook_on_include(included_file)
 
@@ -228,7 +228,7 @@ class CallbackModule(Default):
             super().v2_playbook_on_no_hosts_matched()
 
     def v2_playbook_on_no_hosts_remaining(self) -> None:
-        """Show nothing; the failures explain it."""
+        """Print nothing, since the printed failures explain why no hosts remain."""
         if self._as_default:
             super().v2_playbook_on_no_hosts_remaining()
 
@@ -255,7 +255,7 @@ class CallbackModule(Default):
         if self._screen:
             self._screen.close()
 
-    # Helpers.
+    # Private methods.
 
     def _begin_task(self, task: Any) -> None:
         self._end_task()
@@ -298,15 +298,15 @@ class CallbackModule(Default):
         self._failures.append(tally.Failure(task, host, outcome, text))
         if not self._as_default:
             self._warned(result)
-            self._handle_warnings(result.result)  # what Ansible deprecates
+            self._handle_warnings(result.result)  # deprecations
             first = (text.splitlines() or [""])[0]
             short = first if len(first) <= _SHORT else first[: _SHORT - 1] + "…"
             self._say(f"  {outcome:<8}  {task}  {host}: {short}", constants.COLOR_ERROR)
 
     def _warned(self, result: Any) -> None:
-        """Keep a task's warnings until it ends, to show equal ones once, with their hosts.
+        """Store warnings until the task ends, so that equal ones are shown once, with their hosts.
 
-        A task that runs once is about no host in particular, so its warnings name none.
+        The warnings of a ``run_once`` task are shown without a host, since it applies to no host.
         """
         host = result.host.get_name()
         whose = [] if result.task.run_once or host == "localhost" else [host]
@@ -360,13 +360,16 @@ class CallbackModule(Default):
         return current.live(now) if current and not self._as_default else []
 
     def _brief(self, now: float) -> tuple[str, str] | None:
-        # CI systems show a line only when it is complete.
+        # CI systems show only complete lines, so a growing progress line is useless there.
         if self._as_default or not self._tally or os.environ.get("CI"):
             return None
         return self._tally.brief(now)
 
     def _take_progress(self, text: str) -> bool:
-        """Keep a progress message for the live lines, by the name before its colon."""
+        """Store a progress message for the live lines; it replaces the last one of the same name.
+
+        The name is the text before the colon. Return False if no task is running.
+        """
         if not self._tally:
             return False
         self._write(f"progress: {text.strip()}")
@@ -379,7 +382,7 @@ def _changed(result: Any) -> bool:
 
 
 def _terminal() -> Any:
-    """Return standard output if it is a terminal that can be drawn on."""
+    """Return standard output if it is a terminal that supports escape sequences, else None."""
     plain = os.environ.get("CI") or os.environ.get("TERM", "dumb") == "dumb"
     return sys.stdout if sys.stdout.isatty() and not plain else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Read by ansible-doc."""
+    """The documentation fragment, in the form that ansible-doc reads."""
 
     DOCUMENTATION = r"""
 options:

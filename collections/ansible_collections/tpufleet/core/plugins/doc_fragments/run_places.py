@@ -1,10 +1,10 @@
-"""The options of modules that read or write a run's files on a worker."""
+"""The options with directories, of modules that read or write a run's files on a worker."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Read by ansible-doc."""
+    """The documentation fragment, in the form that ansible-doc reads."""
 
     DOCUMENTATION = r"""
 options:

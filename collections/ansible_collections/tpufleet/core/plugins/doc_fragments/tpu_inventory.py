@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Read by Ansible, which takes an inventory plugin's options from its documentation."""
+    """The documentation fragment, from which Ansible also reads the plugin's options."""
 
     DOCUMENTATION = r"""
 options:

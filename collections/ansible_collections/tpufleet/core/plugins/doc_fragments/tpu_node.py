@@ -1,10 +1,10 @@
-"""The options that describe a TPU, for all modules that create some."""
+"""The options that describe a TPU, of modules that create TPUs."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Read by ansible-doc."""
+    """The documentation fragment, in the form that ansible-doc reads."""
 
     DOCUMENTATION = r"""
 options:

@@ -1,10 +1,10 @@
-"""Options of modules that install wheels of a lock file."""
+"""The options of modules that install the wheels of a lock file."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The options of ``module_utils/worker/wheels.py``."""
+    """The documentation fragment for the options of ``module_utils/worker/wheels.py``."""
 
     DOCUMENTATION = r"""
 options:

@@ -1,4 +1,4 @@
-"""Filters of the playbooks; each is a function of plugin_utils."""
+"""Jinja filters of the playbooks; each filter is a function in plugin_utils."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 
 
 class FilterModule:
-    """Tells Ansible the filters."""
+    """The filter plugin that registers the filters with Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""

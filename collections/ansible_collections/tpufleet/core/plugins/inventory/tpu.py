@@ -1,4 +1,4 @@
-"""The inventory plugin tpufleet.core.tpu: Ansible's side of listing TPUs."""
+"""The inventory plugin tpufleet.core.tpu, which lists Cloud TPUs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ from ..plugin_utils.fleet.ownership import FOREIGN_GROUP, is_ours, parse_fleet_n
 from ..plugin_utils.fleet.slices import Slice, slices_of
 from ..plugin_utils.fleet.source import Source
 
-#: Ansible's exit status where an inventory or a playbook can't be read.
+#: Ansible's exit status if an inventory or playbook can't be read.
 _PARSER_ERROR = 4
 _OURS = re.compile(r"(?m)^[\s{,]*[\"']?plugin[\"']?\s*:\s*[\"']?tpufleet\.core\.tpu\b")
 _TEMPLATED = (
@@ -117,22 +117,23 @@ _TEMPLATED = (
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
-    """Lists TPUs from the source or the cache, and adds their hosts to the inventory."""
+    """Inventory plugin that lists TPUs from the API or the cache; their workers become hosts."""
 
     NAME = "tpufleet.core.tpu"
 
     def verify_file(self, path: str) -> bool:
-        """Accept YAML files whose ``plugin`` is this one."""
+        """Return whether the file is YAML and its key ``plugin`` names this plugin."""
         if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
             return False
         return bool(_OURS.search(Path(path).read_text(encoding="utf-8", errors="replace")))
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
-        """Fill the inventory, or fail with one line.
+        """Add the TPUs' workers to the inventory, or fail with an error of one line.
 
-        After a failure Ansible tries its other plugins on the file, and their errors hide the
-        reason. So where a failed source is fatal (any_unparsed_is_failed, as in this project's
-        ansible.cfg), this prints the reason and exits; elsewhere it raises AnsibleParserError.
+        After an exception Ansible tries its other inventory plugins on the file, and their errors
+        hide the cause. So if a failed inventory is fatal anyway (any_unparsed_is_failed, as in this
+        project's ansible.cfg), this method prints the error and exits the process. Otherwise it
+        raises AnsibleParserError.
         """
         super().parse(inventory, loader, path, cache)
         self._text: dict[str, str] = {}
@@ -151,7 +152,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError(text) from None
 
     def _report(self, error: str) -> None:
-        """Continue without hosts, with the known settings as variables of all."""
+        """Continue without hosts; set the error and the known settings as variables of ``all``."""
         other = {option: self.get_option(option) for option in ("zones", "address", "os_login")}
         for name, value in known_variables(error, self._text, other, self._hints).items():
             self.inventory.set_variable("all", name, value)
@@ -191,7 +192,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- options ---------------------------------------------------------------------------------
 
     def _templated_options(self, path: str) -> dict[str, Any]:
-        """Evaluate the options that may be templates into ``_text``; return ``vars``."""
+        """Evaluate the template options into ``_text``; return the evaluated option ``vars``."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         seen: dict[str, Any] = {
             "inventory_dir": directory,
@@ -281,7 +282,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _known_hosts(
         self, nodes: list[Node], options: HostOptions, source: Source
     ) -> dict[str, KnownHost]:
-        """Return the workers' keys; read and store those of new TPUs."""
+        """Return the workers' ssh host keys; fetch and store the keys of new TPUs."""
         if not options.known_hosts_file:
             return {}
         file = KnownHostsFile(options.known_hosts_file)
@@ -308,7 +309,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         try:
             return source.host_keys(node, with_names=with_names)
         except CloudError as error:
-            # The missing keys are warned about by name; strict ssh refuses these workers anyway.
+            # Continue: a warning names the missing keys, and ssh refuses unknown host keys.
             self.display.warning(str(error))
             return []
 

@@ -76,7 +76,7 @@ _MIB = 1 << 20
 
 
 def find(name: str, device: str | None) -> str:
-    """Return the path of the disk's device. Raises UnusableDiskError."""
+    """Return the device path of the disk. Raises UnusableDiskError."""
     wanted = Path(device or BY_ID + name)
     if wanted.exists():
         return str(wanted.resolve())
@@ -88,8 +88,8 @@ def find(name: str, device: str | None) -> str:
 
 
 def run_tool(*words: str) -> subprocess.CompletedProcess:
-    """Run a tool; it may fail. Raises OSError."""
-    # errors: the label of a foreign disk may have any encoding
+    """Run a tool, which may exit with an error. Raises OSError if it cannot be started."""
+    # errors="replace": the label of an unknown disk may have any encoding.
     return subprocess.run(
         words,
         stdin=subprocess.DEVNULL,
@@ -101,7 +101,7 @@ def run_tool(*words: str) -> subprocess.CompletedProcess:
 
 
 def output_of(*words: str) -> str:
-    """Run a tool and return its output. Raises UnusableDiskError, OSError."""
+    """Run a tool and return its output. Raises UnusableDiskError if it fails, OSError."""
     tool = run_tool(*words)
     if tool.returncode:
         lines = [line.strip() for line in tool.stderr.strip().splitlines()] or ["no error output"]
@@ -110,9 +110,9 @@ def output_of(*words: str) -> str:
 
 
 def inspect(device: str) -> Seen:
-    """Inspect the disk without changes. Raises UnusableDiskError, OSError."""
+    """Return what is on the disk, without changing it. Raises UnusableDiskError, OSError."""
     probe = run_tool("blkid", "--probe", "--output", "export", device)
-    if probe.returncode not in (0, 2):  # 2: nothing found; 8: more than one thing
+    if probe.returncode not in (0, 2):  # 2: no signature; 8: several signatures
         cause = probe.stderr.strip() or "several signatures"
         raise UnusableDiskError(
             f"blkid cannot identify what {device} holds ({cause}). Use another disk"
@@ -142,7 +142,10 @@ def _is_blank(device: str) -> bool:
 
 
 def mount(device: str, path: str, *, check: bool) -> bool:
-    """Mount the disk and return whether it was not mounted. Raises UnusableDiskError, OSError."""
+    """Mount the disk unless it is mounted; return whether anything changed.
+
+    Raises UnusableDiskError, OSError.
+    """
     words = ("findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", path)
     source = run_tool(*words).stdout.strip()
     if source:
@@ -157,14 +160,17 @@ def mount(device: str, path: str, *, check: bool) -> bool:
 
 
 def ensure(given: dict, *, check: bool) -> dict:
-    """Format and mount the disk if necessary. Raises UnusableDiskError, OSError."""
+    """Format and mount the disk if necessary; return the module's result.
+
+    Raises UnusableDiskError, OSError.
+    """
     device = find(given["name"], given["device"])
     seen = inspect(device)
     plan = decide(seen, given["filesystem"])
     uuid = plan.uuid or ""
     if plan.make and not check:
         owner = f"root_owner={given['owner']}:{given['owner']}"
-        label = given["name"][:16]  # the limit of ext4
+        label = given["name"][:16]  # ext4 labels have at most 16 bytes
         output_of("mkfs.ext4", "-q", "-L", label, "-E", owner, device)
         uuid = inspect(device).tags["UUID"]
     fstab = Path(given["fstab"])
@@ -198,7 +204,7 @@ def main() -> None:
     except UnusableDiskError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        what = error.filename or module.params["name"]  # a failed read has no file name
+        what = error.filename or module.params["name"]  # an error of read() has no filename
         module.fail_json(msg=f"{what}: {error.strerror}")
     module.exit_json(**result)
 

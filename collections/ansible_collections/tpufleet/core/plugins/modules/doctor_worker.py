@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.doctor_worker."""
+"""The module tpufleet.core.doctor_worker: checks a worker without changing anything."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ from ..module_utils.worker.doctor_machine import Machine, kernel_lines, look
 
 
 def main() -> None:
-    """Run as a module."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "worker": {"type": "str", "required": True},

@@ -135,7 +135,7 @@ ALONE = "This worker downloaded by itself"
 
 
 def read_proof(path: Path) -> dict | None:
-    """Read an earlier proof, or return None."""
+    """Return the stored result of an earlier JAX check; None if there is none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -143,7 +143,7 @@ def read_proof(path: Path) -> dict | None:
 
 
 def run_proof(options: dict, env: Path) -> dict:
-    """Check JAX and return the proof. Raises EnvError."""
+    """Check JAX on this worker and return the result. Raises EnvError."""
     proof = prove_worker(
         env, options["platform"], options["chips"], options["proof_seconds"], options["user"]
     )
@@ -156,7 +156,9 @@ def run_proof(options: dict, env: Path) -> dict:
 
 
 def provide_env(options: dict, env: Path, python: Path) -> str:
-    """Copy the leader's environment, or install one. Return a warning, or an empty string.
+    """Copy the environment from the leader, or install it here.
+
+    Return a warning if copying failed, otherwise an empty string.
 
     Raises EnvError, WheelsMissingError, OSError.
     """
@@ -171,7 +173,7 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
         except FromLeaderError as error:
             warning = f"{error}. {ALONE}"
         except OtherPythonError:
-            is_other_python = True  # the leader's downloads are usable
+            is_other_python = True  # its environment does not fit, but its downloads may
     shutil.rmtree(partial_copy(env), ignore_errors=True)
     if options["source"] == "registry":
         return from_index(options, env, python, is_other_python) or warning
@@ -185,9 +187,10 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
 
 
 def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> str:
-    """Install from an index; with ``leaders_first`` from the leader's downloads if possible.
+    """Install the environment from a package index.
 
-    Return a warning, or an empty string. Raises EnvError, OSError.
+    With ``leaders_first``, install from the leader's downloads if possible. Return a warning if
+    that failed, otherwise an empty string. Raises EnvError, OSError.
     """
     uv, cache, warning = Path(options["root"]) / "bin/uv", cache_of(options) / UV_CACHE, ""
     install = partial(install_from_index, env, options["lock"], python, uv, options["env"], cache)
@@ -205,14 +208,14 @@ def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> s
 
 
 def cache_of(options: dict) -> Path:
-    """Return the directory of downloads, which a leader serves."""
+    """Return the directory of downloads, which a leader serves to the other workers."""
     return Path(options["root"]) / "cache"
 
 
 def remove_unused_files(options: dict, env: Path) -> list[str]:
-    """Remove unused environments and downloads, and return the environments' names.
+    """Remove unused environments and downloads; return the names of these environments.
 
-    A leader keeps the downloads of its environments, because other workers copy them.
+    A leader keeps the downloads of its environments, because the other workers copy them.
     """
     cache = cache_of(options)
     used = used_by_processes() | used_by_runs(Path(options["runs"]), active_runs())
@@ -221,7 +224,7 @@ def remove_unused_files(options: dict, env: Path) -> list[str]:
         listed = old / "requirements.lock"
         if listed.is_file():
             remove_wheels(cache, listed.read_text(encoding="utf-8"))
-        # The marker first, so that an interrupted removal leaves an incomplete environment.
+        # Remove the marker first: without it a half-removed environment counts as incomplete.
         (old / COMPLETE).unlink(missing_ok=True)
         shutil.rmtree(old)
         old.with_name(f"{old.name}.proof.json").unlink(missing_ok=True)
@@ -236,7 +239,7 @@ def remove_unused_files(options: dict, env: Path) -> list[str]:
 
 
 def main() -> None:
-    """Install the environment if it is missing, and check JAX if there is no proof."""
+    """Run the module: install the environment if missing; check JAX if not yet checked."""
     module = AnsibleModule(
         argument_spec={
             **OPTIONS,

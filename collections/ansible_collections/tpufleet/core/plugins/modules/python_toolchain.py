@@ -88,7 +88,7 @@ UV_MB = 200
 
 
 def system_python(minimum: int) -> Path | None:
-    """Find a Python of the system that runs, has venv and is new enough; python3 first."""
+    """Return a system Python that works and is new enough, preferably python3; None without one."""
     names = ["python3", *(f"python3.{minor}" for minor in range(minimum + 4, minimum - 1, -1))]
     for name in names:
         found = shutil.which(name, path="/usr/bin:/usr/local/bin")
@@ -101,7 +101,9 @@ def system_python(minimum: int) -> Path | None:
 
 
 def install_uv(home: Path, options: dict, cache: Path) -> str:
-    """Install uv from the leader's wheel, or download one. Return a warning, or an empty string.
+    """Install uv from the leader's wheel, or from a downloaded one.
+
+    Return a warning if copying from the leader failed, otherwise an empty string.
 
     Raises EnvError, WheelsMissingError, OSError.
     """
@@ -134,7 +136,7 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
 
 
 def copy_python(folder: Path, wanted: str) -> Path | None:
-    """Copy the leader's Python, if there is one."""
+    """Copy the Python that uv has installed on the leader; return its path, None if impossible."""
     if not has_leader():
         return None
     try:
@@ -145,7 +147,7 @@ def copy_python(folder: Path, wanted: str) -> Path | None:
 
 
 def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) -> Path:
-    """Install a Python by uv and return its path. Raises EnvError."""
+    """Install a Python with uv and return its path. Raises EnvError."""
     environment = network_environment({**os.environ, **env})
     environment["UV_PYTHON_INSTALL_DIR"] = str(folder)
     if mirror:
@@ -170,14 +172,14 @@ def install_python(uv: Path, folder: Path, wanted: str, mirror: str, env: dict) 
 
 
 def installed_python(folder: Path, wanted: str) -> Path | None:
-    """Return the newest Python that uv has installed."""
+    """Return the path of the newest matching Python that uv has installed; None without one."""
     minor = ".".join(wanted.split(".")[:2])
     found = sorted(folder.glob(f"cpython-{wanted}*/bin/python{minor}"))
     return found[-1] if found else None
 
 
 def link(path: Path, target: Path, check: bool) -> dict | None:
-    """Create or change a link and return the diff, or None."""
+    """Create or change a symbolic link; return the diff, None if nothing changes."""
     now = str(path.readlink()) if path.is_symlink() else None
     if now == str(target):
         return None
@@ -192,7 +194,7 @@ def link(path: Path, target: Path, check: bool) -> dict | None:
 
 
 def main() -> None:
-    """Install what is missing, and link it."""
+    """Run the module: install uv and Python if missing, and create links to them."""
     module = AnsibleModule(
         argument_spec={
             **OPTIONS,

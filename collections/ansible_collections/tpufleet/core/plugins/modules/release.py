@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Bring a state of the code to a worker as a release."""
+"""The module tpufleet.core.release: installs a state of the code on a worker as a release."""
 
 from __future__ import annotations
 
@@ -115,34 +115,35 @@ from ..module_utils.worker.run_unit import active_runs, launched_here
 
 
 def incoming_path(given: str) -> Path:
-    """Find the directory that rsync wrote to: a relative one begins at the login user's home.
+    """Return the directory that rsync wrote to; a relative path starts at the login user's home.
 
-    The module runs as root by sudo, which leaves the login user's name in SUDO_USER.
+    The module runs as root through sudo, which sets SUDO_USER to the login user's name.
     """
     login = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
     return Path(pwd.getpwnam(login).pw_dir) / given
 
 
 def from_the_leader(name: str, target: Path, last: Path | None, *, folder: Path = FOLDER) -> None:
-    """Fill ``target`` with the leader's release, of which only what differs from the last one
-    travels: the rest is linked.
+    """Copy the leader's release into ``target``; transfer only files that differ from ``last``.
 
-    It is linked here, since rsync's --link-dest costs twice the time for it; of what differs rsync
-    writes another file, never into the one that two releases share. What differs is told by size
-    and time, so a damaged file may be linked; the proof finds it.
+    The files of the release ``last`` are first hard-linked into ``target``, since rsync's
+    --link-dest takes twice as long. rsync replaces differing files by new ones and never writes
+    into a file that two releases share. It compares sizes and times only, so a damaged file may
+    stay linked; the verification of the release detects it.
     """
     if last:
         link_all(last, target)
-    # To the nanosecond: what seems the same gets the leader's mode where it lies, in both releases.
+    # --modify-window=-1 compares times in nanoseconds. A file that rsync takes for
+    # unchanged gets the leader's mode in place, in both releases that share it.
     pull("releases", name, target, options=["--modify-window=-1"], seconds=600, folder=folder)
 
 
 def used() -> set[str]:
-    """Name the releases of the runs that are active here."""
+    """Return the releases of the active runs on this worker."""
     paths = WorkerPaths()
     try:
         runs = active_runs()
-    except (RunError, FileNotFoundError):  # no systemd, so no runs
+    except (RunError, FileNotFoundError):  # without systemd there are no runs
         return set()
     return {str(launched_here(run, paths).get("release")) for run in runs}
 
@@ -150,18 +151,21 @@ def used() -> set[str]:
 def bring(
     releases: Path, name: str, source: Callable[[Path, Path | None], None], kept: int
 ) -> None:
-    """Put a release in place and take old ones away, alone: what else lies about is left over."""
+    """Install a release and remove old ones, under a lock.
+
+    The lock also makes it safe to remove the remains of interrupted installs.
+    """
     releases.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(releases.with_name("locks") / "releases"):
         sweep(releases)
         path = releases / name
-        if not path.exists() or proven(path, name):  # unless a second controller was quicker
+        if not path.exists() or proven(path, name):  # another controller may have installed it
             install(releases, name, source)
         prune(releases, kept, {name, *used()})
 
 
 def listing(entries: list[Entry]) -> str:
-    """Write a manifest for a diff: a path, its kind and the start of its digest a line."""
+    """Format a manifest for a diff: one line per file with path, kind and start of its digest."""
     lines = [
         f"{ascii(entry.path)[1:-1]} {entry.kind} {entry.digest[:12]}\n" for entry in sorted(entries)
     ]
@@ -169,7 +173,7 @@ def listing(entries: list[Entry]) -> str:
 
 
 def main() -> None:
-    """Run the worker's part: look, and put the release in place if it isn't there."""
+    """Run the module on the worker: install the release if it is missing or damaged."""
     module = AnsibleModule(
         argument_spec={
             "code": {"type": "path", "required": True},

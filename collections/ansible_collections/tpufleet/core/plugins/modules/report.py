@@ -1,4 +1,4 @@
-"""What ansible-doc shows of tpufleet.core.report; the code is in plugins/action."""
+"""Documentation of tpufleet.core.report for ansible-doc; the code is in plugins/action."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.report_look."""
+"""The module tpufleet.core.report_look: returns a worker's runs and metrics for the report."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from ..module_utils.worker.run_unit import known_runs, observe
 
 
 def main() -> None:
-    """Run as a module."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str"},

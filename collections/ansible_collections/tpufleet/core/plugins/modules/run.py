@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Check, start or stop one process of a run on its worker."""
+"""The module tpufleet.core.run: checks, starts or stops a run's process on its worker."""
 
 from __future__ import annotations
 
@@ -135,7 +135,10 @@ def paths_of(params: dict) -> WorkerPaths:
 
 
 def process_of(params: dict, paths: WorkerPaths) -> Process:
-    """Return this worker's process of the launch. Raises InvalidLaunchError, RunError, EnvError."""
+    """Return the process of the launch that belongs to this worker.
+
+    Raises InvalidLaunchError, RunError, EnvError.
+    """
     spec = LaunchSpec.from_json(params["launch"])
     if spec.run != params["run"]:
         raise RunError(f"run {params['run']}: this is a launch of another run ({spec.run})")
@@ -155,23 +158,24 @@ def process_of(params: dict, paths: WorkerPaths) -> Process:
 
 
 def minor_of(python: Path) -> int:
-    """Return the minor version of the fleet's Python, by its file's name if that has it.
+    """Return the minor version of the worker's Python.
 
-    Raises EnvError.
+    It is read from the file name if possible, which is faster than starting Python. Raises
+    EnvError.
     """
     named = re.fullmatch(r"python3\.(\d+)", python.resolve().name)
     return int(named[1]) if named and python.exists() else python_minor(python)
 
 
 def mask_lines(module: AnsibleModule) -> None:
-    """Mask each long line of the secrets in the answer. AnsibleModule masks whole values alone."""
+    """Mask long lines of secrets in the output, since AnsibleModule only masks whole values."""
     for value in module.params["secrets"].values():
         lines = map(str.strip, str(value).splitlines())
         module.no_log_values.update(line for line in lines if len(line) >= MIN_SECRET)
 
 
 def checked(params: dict, paths: WorkerPaths) -> dict:
-    """Return the status of the launch here, and what blocks it."""
+    """Return the status of the launch on this worker, and its blockers."""
     answer = {"changed": False, "started": False, "blockers": [], "info": {}}
     answer["release_is_missing"] = False
     try:
@@ -199,7 +203,7 @@ def checked(params: dict, paths: WorkerPaths) -> dict:
 
 
 def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Start the run if nothing blocks it; otherwise return what does."""
+    """Start the process unless something blocks it; return its status and blockers."""
     answer = checked(params, paths)
     if answer["status"] != "absent" or answer["blockers"] or answer["release_is_missing"]:
         return answer
@@ -209,7 +213,7 @@ def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
 
 
 def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Start the run unless this attempt is active. Raises RunError naming all blockers."""
+    """Start the process unless this attempt is active. Raises RunError with all blockers."""
     process = process_of(params, paths)
     spec = process.spec
     seen = observe(spec.run, paths)
@@ -222,18 +226,18 @@ def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
         )
     is_preemptible = params["preemptible"]
     found = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
-    missing = "" if check else release_problem(process, paths)  # a dry run has pushed nothing
+    missing = "" if check else release_problem(process, paths)  # a dry run copies no release
     if found or missing:
         raise RunError("; ".join(found + ([missing] if missing else [])))
     return begin(process, paths, params["device_glob"], check, seen)
 
 
 def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, seen: dict) -> dict:
-    """Start the run; ``seen`` is its observed state before."""
+    """Start the process; ``seen`` is the observed state of the run before."""
     unit = None
     if not check:
         start(process, paths, device_glob)
-        unit = {"ActiveState": "active"}  # or systemd had refused (systemd.service(5), Type=exec)
+        unit = {"ActiveState": "active"}  # else start() fails: Type=exec, systemd.service(5)
     after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,
@@ -243,7 +247,7 @@ def begin(process: Process, paths: WorkerPaths, device_glob: str, check: bool, s
 
 
 def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Stop the run if it is active. Raises RunError if a process still holds the device."""
+    """Stop the process if it is active. Raises RunError if any process still holds the device."""
     run = check_name(params["run"])
     seen = observe(run, paths)
     if not seen["active"]:
@@ -257,7 +261,7 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         raise RunError(f"run {run} is stopped, but {left[0]}: end it, then run this again")
     after = seen if check else observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
-        after = observe(run, paths)  # nothing was left to record the end, so ask systemd
+        after = observe(run, paths)  # no record of the end exists, so ask systemd
     return {
         "changed": True,
         "info": after,

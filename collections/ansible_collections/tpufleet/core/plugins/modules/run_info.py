@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Report the runs of a worker."""
+"""The module tpufleet.core.run_info: returns the status of the runs on a worker."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ POLL_SECONDS = 0.5
 
 
 def settled(seen: dict, until: str) -> bool:
-    """Return whether a run has reached the state to wait for."""
+    """Return whether a run has reached the state ``until``, or is not active."""
     if until == "now" or not seen["active"]:
         return True
     step = (seen["heartbeat"] or {}).get("step")
@@ -105,10 +105,11 @@ def settled(seen: dict, until: str) -> bool:
 
 
 def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) -> dict:
-    """Return the status of a run, with the requested lines of its log."""
+    """Return the observed state of a run, with the requested lines of its log."""
     if params["since"] is None:
         return observe(run, paths, params["lines"], unit)
-    # State before log: lines written in between are read the next time, or were the last ones.
+    # Read the state before the log: if the run was inactive, the log is complete. Lines of an
+    # active run that are still missing are read by the next call.
     seen, log = observe(run, paths, unit=unit), paths.run_dir(run) / "log"
     since = params["since"] if params["since"] >= 0 else log_start(log, params["lines"])
     lines, end = log_since(log, since)
@@ -116,7 +117,7 @@ def seen_of(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) ->
 
 
 def main() -> None:
-    """Read the status until the state is reached or the time is up."""
+    """Run the module: poll the status until the requested state is reached or time is up."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str"},

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Pack what a run has written on a worker."""
+"""The module tpufleet.core.run_pack: packs a run's files on a worker into one archive."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ LOOKS = {
 
 
 def look(words: list[str], unit: str) -> bytes:
-    """Return a program's output, or that it is missing."""
+    """Return the output of a program, or the error if it cannot be run or takes too long."""
     try:
         asked = [word.format(unit=unit) for word in words]
         return subprocess.run(asked, capture_output=True, check=False, timeout=30).stdout
@@ -109,7 +109,10 @@ def look(words: list[str], unit: str) -> bytes:
 
 
 def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str, Any]:
-    """Fill the archive; return which checkpoints it has. Raises RunError if there is no run."""
+    """Add a run's files to the archive; return which checkpoints were left out and why.
+
+    Raises RunError if this worker never had the run.
+    """
     run = check_name(params["run"])
     folder, launched = paths.run_dir(run), launched_here(run, paths)
     if not folder.is_dir() or folder.is_symlink():
@@ -120,7 +123,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     for path in [folder / name for name in WRITTEN]:
         try:
             stream = open_file(path)
-        except OSError:  # not there, or no regular file
+        except OSError:  # missing, or not a regular file
             continue
         add_file(archive, stream, f"{run}/{path.name}")
     if params["bundle"]:
@@ -140,7 +143,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     command = launched.get("command")
     is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
     layout = Layout(is_own, pattern=params["checkpoint_pattern"])
-    # As the trainer's user, so that a link cannot lead to files that this user may not read.
+    # Read as the trainer's user: a symbolic link must not reach files that only root may read.
     with effective_user(folder.lstat().st_uid):
         newest = params["checkpoints"] == "newest"
         return pack_checkpoints(run, Path(place), layout, newest, archive)
@@ -148,7 +151,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
 
 @contextmanager
 def effective_user(uid: int) -> Iterator[None]:
-    """Act as another user and its group, then as before."""
+    """Set the effective user and group to those of ``uid``, and restore them at the end."""
     before = os.geteuid(), os.getegid(), os.getgroups()
     if before[0] == 0 != uid:
         os.setgroups([])
@@ -164,7 +167,10 @@ def effective_user(uid: int) -> Iterator[None]:
 
 
 def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> None:
-    """Add an open file, as long as it is now, and close it. Raises OSError."""
+    """Add an open file up to its current size, since it may still grow; close it.
+
+    Raises OSError.
+    """
     with stream:
         archive.addfile(archive.gettarinfo(arcname=name, fileobj=stream), stream)
 
@@ -172,7 +178,7 @@ def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> None:
 def pack_checkpoints(
     run: str, place: Path, layout: Layout, newest: bool, archive: tarfile.TarFile
 ) -> dict[str, Any]:
-    """Add all checkpoints or the newest finished one; return what was left out and why."""
+    """Add all checkpoints, or only the newest finished one; return what was left out and why."""
     told: dict[str, Any] = {"passed_over": [], "unreadable": [], "missing": ""}
     if not place.is_dir():
         return told | {"missing": f"{place}: there are no checkpoints of {run}"}
@@ -199,13 +205,13 @@ def pack_checkpoints(
 
 
 def read_file(path: Path) -> bytes:
-    """Read a whole regular file. Raises OSError."""
+    """Return the content of a regular file. Raises OSError."""
     with open_file(path) as stream:
         return stream.read()
 
 
 def main() -> None:
-    """Pack into a file that only root may read."""
+    """Run the module: write the archive to a file that only root can read."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str", "required": True},

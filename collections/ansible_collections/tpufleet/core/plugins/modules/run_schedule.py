@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Schedule a playbook on the controller."""
+"""The module tpufleet.core.run_schedule: schedules a playbook on the controller."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ from ..module_utils.schedule.timers import keeper
 
 
 def requested_timer(params: dict) -> Timer:
-    """Return the timer that is asked for. Raises ScheduleError."""
+    """Return the timer that the options describe. Raises ScheduleError."""
     verb, target = params["verb"], params["target"]
     at, every = check(verb, target, params["at"], params["every"])
     timer = Timer(
@@ -136,7 +136,7 @@ def requested_timer(params: dict) -> Timer:
 
 
 def main() -> None:
-    """Create, remove or list timers."""
+    """Run the module: create, remove or list timers."""
     texts = ("target", "zone", "node_id", "name", "at", "every")
     module = AnsibleModule(
         argument_spec={

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""The module tpufleet.core.slice_proof: checks that the workers of a slice compute together."""
+"""The module tpufleet.core.slice_proof: checks that a slice's workers can compute together."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ from ..module_utils.worker.python_env import (
 
 
 def main() -> None:
-    """Run JAX and compare the sum with the number of devices."""
+    """Run the module: let each device add 1 to a sum, which must equal the number of devices."""
     module = AnsibleModule(
         argument_spec={
             "lock": {"type": "str", "required": True},

@@ -1,4 +1,4 @@
-"""The module tpufleet.core.ssh_key: creates the fleet's key pair once."""
+"""The module tpufleet.core.ssh_key: creates the fleet's ssh key pair if it is missing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _derive_public_key(module: AnsibleModule, private: Path, public: Path) -> No
 
 
 def main() -> None:
-    """Run as a module."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},

@@ -1,4 +1,4 @@
-"""The module tpufleet.core.tpu_node; module_utils/cloud/node_state.py makes the change."""
+"""The module tpufleet.core.tpu_node: manages one TPU (module_utils/cloud/node_state.py)."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _update_known_hosts(module: AnsibleModule, api: TpuApi, node: Node) -> None:
 
 
 def main() -> None:
-    """Run as a module."""
+    """Run the module."""
     run_cloud_module(
         _run,
         {

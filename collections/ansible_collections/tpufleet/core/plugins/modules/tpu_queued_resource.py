@@ -1,6 +1,6 @@
-"""The module tpufleet.core.tpu_queued_resource.
+"""The module tpufleet.core.tpu_queued_resource: requests TPUs from Google's queue.
 
-module_utils/cloud/queue_state.py makes the change.
+module_utils/cloud/queue_state.py implements it.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _seconds(given: dict[str, Any], key: str) -> int | None:
 
 
 def main() -> None:
-    """Run as a module."""
+    """Run the module."""
     node = {key: option for key, option in NODE_OPTIONS.items() if key not in SCHEDULING_FLAGS}
     texts = ("node_name", "valid_until", "reservation")
     run_cloud_module(

@@ -1,4 +1,4 @@
-"""The module tpufleet.core.vpc_firewall; module_utils/cloud/firewall.py makes the change."""
+"""The module tpufleet.core.vpc_firewall: manages the rules of module_utils/cloud/firewall.py."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run as a module."""
+    """Run the module."""
     run_cloud_module(
         _run,
         {

@@ -1,4 +1,4 @@
-"""What ansible-doc shows of tpufleet.core.watch; the code is in plugins/action."""
+"""Documentation of tpufleet.core.watch for ansible-doc; the code is in plugins/action."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Values of Ansible, which may be tagged, as plain JSON values."""
+"""Conversion of Ansible's tagged values to plain JSON values."""
 
 from __future__ import annotations
 
 
 def plain(value):
-    """Turn Ansible's tagged values into JSON's own."""
+    """Return a value as plain JSON types, without Ansible's tags."""
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

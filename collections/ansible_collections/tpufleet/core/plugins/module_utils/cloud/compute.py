@@ -20,7 +20,7 @@ _PAGE_SIZE = "maxResults"
 
 
 class ComputeApi:
-    """A client for one project. Safe for several threads. Every method raises CloudError only."""
+    """Compute Engine client for one project. Thread-safe. Methods raise only CloudError."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ComputeApi:
         return [rule for page in pages for rule in list_of(page, "items", Mapping, what)]
 
     def insert_firewall(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Request a firewall rule; return the operation. Raises AlreadyExists."""
+        """Request the creation of a firewall rule; return the operation. Raises AlreadyExists."""
         what = f"create the firewall rule {body['name']}"
         return self._change("POST", f"{self._project}/global/firewalls", what, body)
 
@@ -58,7 +58,7 @@ class ComputeApi:
         )
 
     def delete_firewall(self, name: str) -> Mapping[str, Any] | None:
-        """Delete a firewall rule; return the operation, None if it does not exist."""
+        """Request the deletion of a firewall rule; return the operation, None if no rule exists."""
         return self._delete(self._firewall_path(name), f"delete the firewall rule {name}")
 
     # --- disks -----------------------------------------------------------------------------------
@@ -68,12 +68,12 @@ class ComputeApi:
         return self._get(self._disk_path(zone, name), f"read the disk {name} ({zone})")
 
     def insert_disk(self, zone: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Request a disk; return the operation. Raises AlreadyExists."""
+        """Request the creation of a disk; return the operation. Raises AlreadyExists."""
         what = f"create the disk {body['name']} ({zone})"
         return self._change("POST", f"{self._project}/zones/{zone}/disks", what, body)
 
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Delete a disk; return the operation, None if it does not exist.
+        """Request the deletion of a disk; return the operation, None if it does not exist.
 
         Never retried: the caller checks the id before every try (deletion.py).
         """
@@ -89,7 +89,7 @@ class ComputeApi:
         deadline: float,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until an operation is DONE; ``deadline`` is on the clock of ``polling``.
+        """Wait until an operation is DONE. ``deadline`` is a time of ``polling.clock``.
 
         Raises the operation's own error (CapacityError, QuotaError, OperationFailed) or
         DeadlineExceeded.
@@ -103,7 +103,7 @@ class ComputeApi:
             try:
                 operation = self._http.ask("GET", path, f"read the operation: {what}")
             except errors.NotFound:
-                return  # operations expire; the caller reads the result
+                return  # finished operations expire; the caller reads the resource
         error = operation.get("error")
         if isinstance(error, Mapping) and error:
             raise errors.from_compute_operation(error, what)
@@ -113,7 +113,7 @@ class ComputeApi:
     def _change(
         self, method: str, path: str, what: str, body: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        # All tries have one request id, so that together they have one effect.
+        # All tries share one request id, so that the API applies the change only once.
         params = {"requestId": str(uuid.uuid4())}
         return self._http.ask(method, path, what, params=params, body=body)
 

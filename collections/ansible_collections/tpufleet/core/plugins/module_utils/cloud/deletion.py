@@ -1,4 +1,4 @@
-"""Deletion of one cloud resource by its identity, through APIs that delete by name."""
+"""Deletion of one cloud resource, identified by its id, through APIs that delete by name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from . import errors
 
-#: How often the API may refuse a deletion for the moment (HTTP 429, 5xx) before it is an error.
+#: After this many temporary refusals of a deletion (HTTP 429 or 5xx), the error is raised.
 TRIES = 10
 
 
 @dataclass(frozen=True)
 class Found:
-    """The resource that has the name now. ``id`` is the API's, which no later one has."""
+    """The resource that has the name now. No later resource of that name has the same ``id``."""
 
     id: str
     state: str = ""
@@ -32,21 +32,23 @@ def delete_exactly(
     pause: Callable[[int], None],
     progress: Callable[[str], None] = lambda _state: None,
 ) -> None:
-    """Delete a resource and wait until it is gone; another one of its name stays.
+    """Delete a resource and wait until it no longer exists; never delete another one of its name.
 
-    Neither the Cloud TPU API v2 nor Compute Engine takes an id or etag with a deletion, so the id
-    is read immediately before every try.
+    Neither the Cloud TPU API v2 nor Compute Engine accepts an id or etag in a deletion request,
+    so the id is read immediately before every try.
 
     Args:
-        what: what is done, for errors: ``delete TPU demo (us-central2-b)``.
-        expected_id: the API's id of the resource.
-        read: read the resource that has the name now, None if there is none.
-        delete: request the deletion once; return the operation, None if there was none to delete.
-        wait: wait until an operation is done.
-        pause: sleep before read number ``n``; raises DeadlineExceeded.
-        progress: receives the state while it waits.
+        what: description of the deletion, for errors: ``delete TPU demo (us-central2-b)``.
+        expected_id: the id of the resource to delete.
+        read: return the resource that has the name now; None if there is none.
+        delete: request the deletion once; return the operation, None if nothing was deleted.
+        wait: wait until the operation is done.
+        pause: sleep before the next read, given the number of earlier pauses; raises
+            DeadlineExceeded.
+        progress: receives the resource's state while this function waits.
 
-    Raises BadAnswer if the API gave no id, Unavailable, and what the callables raise.
+    Raises BadAnswer if ``expected_id`` is empty, Unavailable after ``TRIES`` temporary refusals,
+    and what the callables raise.
     """
     if not expected_id:
         raise errors.BadAnswer(
@@ -66,7 +68,7 @@ def delete_exactly(
         try:
             operation = delete()
         except errors.NoAnswer:
-            continue  # it may have taken effect
+            continue  # the deletion may have taken effect: read again
         except errors.Unavailable:
             refused += 1
             if refused == TRIES:

@@ -1,6 +1,6 @@
-"""Data disks of TPUs: created where the fleet asks for them, deleted only on explicit request.
+"""Data disks of TPUs: created if the fleet file sets a size, deleted only on explicit request.
 
-Disk types by generation: https://cloud.google.com/tpu/docs/attach-durable-block-storage.
+Disk types by TPU generation: https://cloud.google.com/tpu/docs/attach-durable-block-storage.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .node_spec import NodeSpec
 from .nodes import Node
 from .shapes import generation_of
 
-#: Disks whose description begins so are the collection's; no other is ever deleted.
+#: Prefix of the description of disks that the collection created. No other disk is ever deleted.
 MARK = "Made by tpufleet"
 _PERSISTENT = frozenset({"v2", "v3", "v4", "v5e", "v5p"})
 Progress = Callable[[str], None]
 
 
 def disk_type_for(accelerator_type: str) -> str:
-    """Return the disk type of a generation: Hyperdisk for v6e and later."""
+    """Return the disk type that a TPU supports: Hyperdisk for v6e and later generations."""
     older = generation_of(accelerator_type) in _PERSISTENT
     return "pd-balanced" if older else "hyperdisk-balanced"
 
@@ -44,16 +44,16 @@ class StoredDisk:
 
     @property
     def key(self) -> str:
-        """What neither a later disk of its name nor a TPU has."""
+        """Unique key: no TPU and no later disk of the same name has it."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     @property
     def where(self) -> str:
-        """Name and zone for people: ``corpus (us-central2-b)``."""
+        """Name and zone for messages: ``corpus (us-central2-b)``."""
         return f"{self.name} ({self.zone})"
 
     def described(self) -> dict[str, Any]:
-        """Return what the question before its deletion shows."""
+        """Return what the confirmation prompt for a deletion shows about the disk."""
         words = f"the disk {self.name} ({self.zone}, {self.size_gb} GB) and all its data"
         return {"name": self.name, "zone": self.zone, "id": self.key, "words": words}
 
@@ -81,9 +81,10 @@ def ensure_disks(
     deadline: float,
     progress: Progress = lambda _text: None,
 ) -> None:
-    """Create the TPU's missing disks that have ``size_gb``. Raises CloudError.
+    """Create the TPU's missing disks that have a ``size_gb``, and wait until they are READY.
 
-    Raises Different for a disk that is too small. ``deadline`` as for ComputeApi.wait.
+    ``deadline`` as for ComputeApi.wait. Raises CloudError; Different for a disk that is smaller
+    than its ``size_gb``.
     """
     for disk in spec.disks_to_create:
         _ensure_disk(compute, spec, disk, deadline, progress)
@@ -103,7 +104,7 @@ def _ensure_disk(
             "description": f"{MARK} for its TPUs",
         }
         progress(f"creating the disk {disk.name}")
-        # Another TPU of the fleet that shares it may have created it meanwhile.
+        # TPUs are created in parallel: another one that shares the disk may have created it.
         with suppress(errors.AlreadyExists):
             compute.wait(compute.insert_disk(spec.zone, body), what, deadline)
     found = _wait_ready(compute, spec.zone, disk.name, what, deadline)
@@ -131,7 +132,7 @@ def _wait_ready(
 
 
 def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[str, Any]]:
-    """List the disks of these TPUs that ``create`` would create, each once."""
+    """List the missing disks that ``create`` would create for these TPUs, without duplicates."""
     disks = {
         (spec.zone, disk.name): (disk, spec.kind) for spec in specs for disk in spec.disks_to_create
     }
@@ -151,7 +152,7 @@ def missing_disks(compute: ComputeApi, specs: Iterable[NodeSpec]) -> list[dict[s
 def owned_disks(
     compute: ComputeApi, nodes: Iterable[Node], specs: Iterable[NodeSpec]
 ) -> list[StoredDisk]:
-    """List the existing disks of these TPUs, existing or desired, that the collection created."""
+    """List the disks of existing (``nodes``) and desired TPUs that the collection created."""
     names = {(node.zone, disk.name) for node in nodes for disk in node.data_disks}
     names |= {(spec.zone, disk.name) for spec in specs for disk in spec.disks_to_create}
     found = [read_disk(compute, zone, name) for zone, name in sorted(names)]
@@ -161,7 +162,10 @@ def owned_disks(
 def ensure_disk_absent(
     compute: ComputeApi, disk: StoredDisk, *, timeout: float, check: bool = False
 ) -> str:
-    """Delete this very disk; return a line for people. Raises CloudError, e.g. if it is in use."""
+    """Delete this disk, never a later one of its name; return the result message.
+
+    Raises Different if the disk was recreated, and other CloudErrors, e.g. if it is in use.
+    """
     found = read_disk(compute, disk.zone, disk.name)
     if found is None:
         return f"the disk {disk.where} does not exist"

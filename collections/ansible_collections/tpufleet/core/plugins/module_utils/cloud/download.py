@@ -1,7 +1,7 @@
-"""Verified downloads from a bucket: the very objects of a list, by generation and checksum.
+"""Downloads of listed objects from a bucket, verified by generation and checksum.
 
-Checksums: https://cloud.google.com/storage/docs/data-validation. Every object has a CRC-32C, an
-object in one piece (not composite) has an MD5, too. Controller only.
+Every object has a CRC-32C; objects that are not composite also have an MD5. Source:
+https://cloud.google.com/storage/docs/data-validation. Runs on the controller only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from . import errors
 from .storage import Bucket, StoredObject
 
 AT_ONCE = 8
-#: How much of an object one request reads, bytes.
+#: Bytes of an object that one request reads.
 PIECE = 8 << 20
 
 
 class DownloadError(Exception):
-    """One object can't be downloaded, others may be; the text is one line without its name."""
+    """Failure to download one object. Callers prefix the one-line message with its name."""
 
 
 class _Hash(Protocol):
@@ -32,7 +32,7 @@ class _Hash(Protocol):
 
 
 def path_of(folder: Path, name: str) -> Path:
-    """Return the file below ``folder`` for an object. Raises DownloadError for an unsafe name."""
+    """Return an object's local path below ``folder``. Raises DownloadError for an unsafe name."""
     parts = name.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\0" in name:
         raise DownloadError("its name is not a file name here")
@@ -40,7 +40,7 @@ def path_of(folder: Path, name: str) -> Path:
 
 
 def is_same(path: Path, stored: StoredObject) -> bool:
-    """Tell whether a file has the content of an object, by length and checksum."""
+    """Return whether a file has the content of an object, by length and checksum."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size != stored.size:
         return False
     checksum = _hash_for(stored)
@@ -51,9 +51,10 @@ def is_same(path: Path, stored: StoredObject) -> bool:
 
 
 def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
-    """Write one object to a file, which is there whole and verified or not at all.
+    """Download one object to a temporary file, and rename it to ``target`` once it is verified.
 
-    Raises DownloadError for this object alone, other CloudErrors and OSError for all.
+    Raises DownloadError if only this object fails; CloudError and OSError for failures that
+    concern all objects.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,10 @@ def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
 def download_all(
     bucket: Bucket, wanted: Mapping[Path, StoredObject]
 ) -> dict[Path, DownloadError | None]:
-    """Download objects side by side; return what became of each. Raises as download."""
+    """Download objects in parallel; return the error of each path, None for a success.
+
+    Raises CloudError and OSError for failures that concern all objects.
+    """
 
     def one(path: Path, stored: StoredObject) -> DownloadError | None:
         try:
@@ -98,7 +102,10 @@ def download_all(
 def missing(
     folder: Path, objects: Iterable[StoredObject]
 ) -> tuple[dict[Path, StoredObject], dict[str, DownloadError]]:
-    """Return the objects whose files are not here as they are there, and those that can't be."""
+    """Return ``{path: object}`` to download, and ``{name: error}`` of objects that can't be.
+
+    An object needs a download if its file is missing or has other content.
+    """
     wanted: dict[Path, StoredObject] = {}
     unsafe: dict[str, DownloadError] = {}
     for stored in objects:

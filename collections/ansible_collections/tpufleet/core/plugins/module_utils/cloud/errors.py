@@ -1,5 +1,5 @@
 # ruff: noqa: N818  the names are the API's own words for its errors
-"""Errors of Google's APIs, each as one readable line.
+"""Errors of Google's APIs, each with a one-line message.
 
 The classes follow Google's error model (https://google.aip.dev/193): an HTTP status, a canonical
 code such as ``NOT_FOUND``, a message, and details of known types.
@@ -23,13 +23,13 @@ _SECRETS = re.compile(
 
 
 def one_line(text: object) -> str:
-    """Return the text on one line, without control characters, tokens and keys."""
+    """Return the text as one line, without control characters, and with tokens and keys hidden."""
     clean = _SECRETS.sub("(hidden)", str(text))
     return " ".join("".join(c if c.isprintable() else " " for c in clean).split())
 
 
 class CloudError(Exception):
-    """A request to a cloud API failed. ``str()`` is one line; ``reason`` is a word for programs."""
+    """Failed request to a cloud API. ``str()`` is one line; programs compare ``reason``."""
 
     reason = "error"
 
@@ -44,7 +44,7 @@ class NotConfigured(CloudError):
 
 
 class Unauthorized(CloudError):
-    """There are no credentials, or the API does not accept them (HTTP 401)."""
+    """There are no credentials, or the API rejects them (HTTP 401)."""
 
     reason = "unauthorized"
 
@@ -62,7 +62,7 @@ class NotFound(CloudError):
 
 
 class AlreadyExists(CloudError):
-    """A resource of this name exists already (HTTP 409)."""
+    """A resource of this name already exists (HTTP 409)."""
 
     reason = "already_exists"
 
@@ -80,7 +80,7 @@ class InvalidRequest(CloudError):
 
 
 class Different(CloudError):
-    """The resource exists, but differs from the desired state in what cannot be changed."""
+    """The existing resource differs from the desired one, and can't or must not be changed."""
 
     reason = "different"
 
@@ -92,25 +92,25 @@ class QuotaError(CloudError):
 
 
 class CapacityError(CloudError):
-    """Google has no free TPU of this type in the zone now; another zone or a later time may."""
+    """The zone has no free TPU of this type now; another zone or a later try may succeed."""
 
     reason = "capacity"
 
 
 class Unavailable(CloudError):
-    """The API kept answering HTTP 429 or 5xx until the retries ran out."""
+    """The API still returned HTTP 429 or 5xx after the last retry."""
 
     reason = "unavailable"
 
 
 class NoAnswer(CloudError):
-    """No answer: refused, dropped or timed out. The request may have taken effect or not."""
+    """No response: connection refused, dropped or timed out. The request may have taken effect."""
 
     reason = "no_answer"
 
 
 class PartialAnswer(CloudError):
-    """A list lacks some zones, so what is missing from it may exist."""
+    """Partial list: some zones did not respond, so unlisted resources may exist."""
 
     reason = "partial"
 
@@ -122,13 +122,13 @@ class BadAnswer(CloudError):
 
 
 class OperationFailed(CloudError):
-    """A long-running operation ended with an error of its own."""
+    """A long-running operation failed, or its resource disappeared meanwhile."""
 
     reason = "operation"
 
 
 class DeadlineExceeded(CloudError):
-    """The timeout has passed; the cloud continues with the operation."""
+    """The timeout passed; the operation continues in the cloud."""
 
     reason = "deadline"
 
@@ -138,8 +138,8 @@ GET_CREDENTIALS = (
     "or credentials_file to a service account's key file"
 )
 
-#: Google's answer is the same for a project that does not exist, that belongs to somebody else, and
-#: in which the account has no role.
+#: Google returns the same error whether the project does not exist, belongs to somebody else, or
+#: grants the account no role, so the advice covers all three cases.
 CHECK_PROJECT = (
     "if the project is not yours, `gcloud projects list` shows which are (project in tpu.yml); "
     "if it is, the account lacks a role in it, such as roles/tpu.admin"
@@ -149,7 +149,7 @@ TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def error_body(answer: object) -> Mapping[str, Any]:
-    """Return ``{code, message, status, details}`` of an error answer; empty for other shapes."""
+    """Return the ``{code, message, status, details}`` of an error response; empty for others."""
     error = answer.get("error") if isinstance(answer, Mapping) else None
     return error if isinstance(error, Mapping) else {}
 
@@ -157,8 +157,8 @@ def error_body(answer: object) -> Mapping[str, Any]:
 def _names_a_quota(error: Mapping[str, Any]) -> bool:
     """Return whether a 429 RESOURCE_EXHAUSTED means a used-up quota, not a rate limit.
 
-    A used-up TPU quota reads ``Quota limit 'TPUV3sPodPerProjectPerZone…' has been exceeded. Limit:
-    …``; a rate limit carries an ErrorInfo with the reason RATE_LIMIT_EXCEEDED.
+    The message for a used-up TPU quota reads ``Quota limit 'TPUV3sPodPerProjectPerZone…' has been
+    exceeded. Limit: …``; a rate limit error has an ErrorInfo with the reason RATE_LIMIT_EXCEEDED.
     """
     details = error.get("details")
     for detail in details if isinstance(details, list) else []:
@@ -168,7 +168,7 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
 
 
 def _older_reasons(error: Mapping[str, Any]) -> set[str]:
-    """Return the reasons in ``errors``, the shape of Compute's and Cloud Storage's answers."""
+    """Return the reasons in ``errors``, the older format of Compute Engine and Cloud Storage."""
     entries = error.get("errors")
     return {
         str(entry.get("reason"))
@@ -180,7 +180,7 @@ def _older_reasons(error: Mapping[str, Any]) -> set[str]:
 def is_transient(status: int, answer: object) -> bool:
     """Return whether a retry may help: a rate limit or 5xx, but not a used-up quota.
 
-    Compute answers 403 for a rate limit, too.
+    Compute Engine also reports rate limits as HTTP 403.
     """
     error = error_body(answer)
     if status == 403:
@@ -189,9 +189,9 @@ def is_transient(status: int, answer: object) -> bool:
 
 
 def from_http(status: int, answer: object, what: str) -> CloudError:
-    """Return the typed error of an HTTP answer that is no success.
+    """Return the typed error for an unsuccessful HTTP response.
 
-    ``what`` names the request, as in "list the TPUs of zone us-central2-b".
+    ``what`` describes the request: ``list the TPUs of zone us-central2-b``.
     """
     error = error_body(answer)
     message = one_line(error.get("message") or f"HTTP {status}")
@@ -218,7 +218,7 @@ def from_http(status: int, answer: object, what: str) -> CloudError:
 
 
 def from_operation(error: Mapping[str, Any], what: str) -> CloudError:
-    """Return the typed error of an operation's ``error``, a google.rpc.Status."""
+    """Return the typed error for the ``error`` of a failed operation (google.rpc.Status)."""
     message = one_line(error.get("message") or f"error code {error.get('code')}")
     if error.get("code") == 8:
         if _names_a_quota(error):
@@ -228,7 +228,7 @@ def from_operation(error: Mapping[str, Any], what: str) -> CloudError:
 
 
 def from_compute_operation(error: Mapping[str, Any], what: str) -> CloudError:
-    """Return the typed error of a Compute operation: ``{errors: [{code, message}]}``."""
+    """Return the typed error of a failed Compute operation, ``{errors: [{code, message}]}``."""
     entries = error.get("errors")
     found = [entry for entry in entries if isinstance(entry, Mapping)] if entries else []
     codes = {str(entry.get("code")) for entry in found}

@@ -1,4 +1,4 @@
-"""Validation of names, and of the fields of JSON objects that a cloud API sent."""
+"""Validation of resource names, and of JSON fields in responses of cloud APIs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_name(name: str) -> None:
 
 
 def check_zone(zone: str) -> None:
-    """Check the name of a zone; a region is none. Raises NotConfigured."""
+    """Check that a string is the name of a zone, not of a region. Raises NotConfigured."""
     if not re.fullmatch(ZONE, zone):
         raise NotConfigured(
             f"invalid zone ({zone!r:.80}). Use one such as us-central2-b; "
@@ -32,7 +32,7 @@ def check_zone(zone: str) -> None:
 
 
 class Fields:
-    """Reads fields of known types from JSON; for others raises BadAnswer, which names the field."""
+    """Typed access to a JSON object's fields. Raises BadAnswer for a field of another type."""
 
     def __init__(self, data: object, who: str) -> None:
         self.who = who
@@ -48,18 +48,18 @@ class Fields:
         return default if value is None else self._checked(value, kind, name)
 
     def text(self, name: str) -> str:
-        """Read a text, empty if it is absent."""
+        """Return a string; empty if the field is absent."""
         return str(self._get(name, str, ""))
 
     def word(self, name: str) -> str:
-        """Read a text of letters, digits, dots, dashes and underscores."""
+        """Return a string of letters, digits, dots, dashes and underscores; empty if absent."""
         value = self.text(name)
         if not _WORD.fullmatch(value):
             raise BadAnswer(f"{self.who}: {name} is not a single word ({value!r:.60})")
         return value
 
     def number(self, name: str) -> int:
-        """Read a whole number from 0 on; 64-bit numbers come as texts."""
+        """Return an integer >= 0; 0 if absent. The API sends 64-bit integers as strings."""
         value = self.data.get(name)
         if isinstance(value, str) and value.isdecimal() and len(value) < 20:
             return int(value)
@@ -69,20 +69,20 @@ class Fields:
         return number
 
     def flag(self, name: str) -> bool:
-        """Read a boolean; the API leaves out false ones."""
+        """Return a boolean; False if absent, because the API omits false fields."""
         return bool(self._get(name, bool, False))
 
     def part(self, name: str) -> Fields:
-        """Read an object."""
+        """Return a nested object; empty if absent."""
         return Fields(self._get(name, Mapping, {}), f"{self.who}: {name}")
 
     def parts(self, name: str) -> list[Fields]:
-        """Read a list of objects."""
+        """Return a list of objects; empty if absent."""
         items = self._get(name, list, [])
         return [Fields(item, f"{self.who}: {name}[{i}]") for i, item in enumerate(items)]
 
     def texts(self, name: str) -> dict[str, str]:
-        """Read an object of texts."""
+        """Return an object whose values are strings; empty if absent."""
         pairs = self._get(name, Mapping, {})
         return {
             str(key): str(self._checked(value, str, f"{name}.{key}"))
@@ -90,18 +90,18 @@ class Fields:
         }
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Read a list of texts."""
+        """Return a list of strings; empty if absent."""
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
     def resource_name(self, name: str) -> str:
-        """Read a resource's path and return the name at its end."""
+        """Return the name at the end of a field that holds a resource's path; empty if absent."""
         value = last_part(self.text(name))
         if value and not re.fullmatch(NODE_NAME, value):
             raise BadAnswer(f"{self.who}: invalid {name} ({value!r:.80})")
         return value
 
     def address(self, name: str) -> str:
-        """Read an IP address."""
+        """Return an IP address; empty if absent."""
         value = self.text(name)
         if not value:
             return ""
@@ -111,7 +111,7 @@ class Fields:
             raise BadAnswer(f"{self.who}: {name} is not an IP address ({value!r:.60})") from None
 
     def id(self) -> str:
-        """Read the resource's id, a number or a text."""
+        """Return the resource's id, which the API sends as an integer or a string."""
         value = self.data.get("id")
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)

@@ -1,7 +1,8 @@
-"""Firewall rules of a fleet: desired state, observed state, and the change to it.
+"""Firewall rules of a fleet: desired state, observed state, and the changes between them.
 
-Rules for the machines with the fleet's network tag: ssh from given ranges, everything between
-them, and right behind these a denial of all else. Rules of others are never touched. The shape is
+The rules apply to machines with the fleet's network tag. They allow ssh from the configured ranges
+and all traffic between these machines; rules of the next lower priority deny everything else.
+Rules that the collection did not create are never changed. Format of a rule:
 https://cloud.google.com/compute/docs/reference/rest/v1/firewalls.
 """
 
@@ -18,7 +19,7 @@ from .errors import BadAnswer, Different, NotConfigured
 from .names import last_part
 from .outcome import Outcome
 
-#: Rules whose description begins so are the collection's; no other is ever touched.
+#: Prefix of the description of rules that the collection created. No other rule is ever changed.
 MARK = "Made by tpufleet.core.vpc_firewall"
 ALLOW_PRIORITY, DENY_PRIORITY = 1000, 1001
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
@@ -28,7 +29,7 @@ _IMMUTABLE = ("name", "network", "direction")
 
 @dataclass(frozen=True)
 class Rule:
-    """One firewall rule for inbound access. Empty lists: not set."""
+    """One firewall rule for inbound access. An empty tuple means that the field is not set."""
 
     name: str
     network: str
@@ -44,16 +45,16 @@ class Rule:
 
     @property
     def is_ours(self) -> bool:
-        """The collection created it."""
+        """Whether the collection created this rule."""
         return self.description.startswith(MARK)
 
     @property
     def allows_everyone(self) -> bool:
-        """It allows access from every address."""
+        """Whether this rule allows access from every address."""
         return bool(self.allowed) and not self.disabled and open_to_all(self.source_ranges)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is compared and what a diff shows."""
+        """Return the fields that are compared and that a diff shows."""
         return {
             "network": last_part(self.network),
             "direction": self.direction,
@@ -67,7 +68,7 @@ class Rule:
         }
 
     def body(self, project: str) -> dict[str, Any]:
-        """Return it as the API takes it."""
+        """Return the rule as the JSON body of an API request."""
         network = self.network
         if "/" not in network:
             network = f"projects/{project}/global/networks/{network}"
@@ -91,7 +92,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class FirewallOutcome(Outcome):
-    """The outcome for a fleet's firewall rules."""
+    """Outcome of a change to a fleet's firewall rules."""
 
     warnings: tuple[str, ...] = ()
 
@@ -99,10 +100,10 @@ class FirewallOutcome(Outcome):
 def desired_rules(
     name: str, network: str, tag: str, ssh_from: Sequence[str], *, anyone: bool
 ) -> tuple[Rule, ...]:
-    """Return the rules of a fleet. Raises NotConfigured, one line each.
+    """Return the firewall rules that a fleet should have. Raises NotConfigured.
 
-    Without ``ssh_from`` nobody is allowed in by ssh. ``anyone`` confirms that ``ssh_from`` may be
-    every address.
+    If ``ssh_from`` is empty, no rule allows ssh from outside the fleet. ``anyone`` confirms that
+    ``ssh_from`` may cover every address.
     """
     for option, text in (("name", name), ("tag", tag)):
         if not _NAME.fullmatch(text):
@@ -134,7 +135,7 @@ def desired_rules(
         )
 
     rules = [rule("inside", "everything within the fleet", allowed=("all",), source_tags=(tag,))]
-    # Google takes IPv4 or IPv6 ranges in a rule, not both.
+    # A rule accepts either IPv4 or IPv6 ranges.
     for kind, family in (("ssh", IPv4Network), ("ssh6", IPv6Network)):
         mine = tuple(sorted({str(each) for each in ranges if isinstance(each, family)}))
         if mine:
@@ -151,7 +152,7 @@ def rule_names(name: str) -> tuple[str, ...]:
 
 
 def open_to_all(ranges: Iterable[str]) -> bool:
-    """Return whether the ranges together are all addresses; two halves are, too."""
+    """Return whether the ranges together cover all IPv4 or all IPv6 addresses."""
     for family in (IPv4Network, IPv6Network):
         mine = [net for net in map(_lenient, ranges) if isinstance(net, family)]
         if any(net.prefixlen == 0 for net in collapse_addresses(mine)):
@@ -160,7 +161,7 @@ def open_to_all(ranges: Iterable[str]) -> bool:
 
 
 def parse_rule(data: Mapping[str, Any]) -> Rule:
-    """Validate a firewall rule of the API's JSON. Raises BadAnswer."""
+    """Parse a firewall rule from the API's JSON. Raises BadAnswer."""
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise BadAnswer(f"malformed API response: a firewall rule without a name ({name!r:.60})")
@@ -187,9 +188,9 @@ def parse_rule(data: Mapping[str, Any]) -> Rule:
 
 
 def immutable_differences(observed: Rule, desired: Rule) -> list[str]:
-    """Describe what differs and can't be changed on an existing rule."""
+    """Describe the differences in fields that can't be changed on an existing rule."""
     pairs = [(key, observed.facts()[key], desired.facts()[key]) for key in ("network", "direction")]
-    # A rule that allows can't become one that denies.
+    # An allow rule can't be changed into a deny rule.
     kinds = ["deny" if rule.denied else "allow" for rule in (observed, desired)]
     pairs.append(("kind", *kinds))
     return [f"{key} is {have}, expected {want}" for key, have, want in pairs if have != want]
@@ -204,10 +205,10 @@ def ensure_rules(
     check: bool = False,
     recreate: bool = False,
 ) -> FirewallOutcome:
-    """Create, change and delete the fleet's rules until they are the desired ones.
+    """Create, change and delete the fleet's rules until they match ``desired``.
 
-    Raises Different, before it changes anything, for a rule of others that has the name, and for
-    one that differs in what can't be changed (without ``recreate``). ``timeout`` in seconds.
+    Raises Different before any change if somebody else created a rule of the same name, or if a
+    rule differs in an immutable field and ``recreate`` is false. ``timeout`` is in seconds.
     """
     deadline = api.polling.deadline_in(timeout)
     everything = [parse_rule(rule) for rule in api.list_firewalls()]
@@ -218,7 +219,7 @@ def ensure_rules(
     before = {rule.name: rule.facts() for rule in observed.values()}
     after = {rule.name: rule.facts() for rule in wanted.values()}
     if not check:
-        # Denials come first and go last: no moment allows more than before or after.
+        # Create deny rules first and delete them last, so that no moment allows extra access.
         for rule in sorted(wanted.values(), key=lambda rule: not rule.denied):
             if rule.name in recreated:
                 _wait(api, api.delete_firewall(rule.name), f"delete {rule.name}", deadline)

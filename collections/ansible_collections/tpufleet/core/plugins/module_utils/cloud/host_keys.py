@@ -1,10 +1,10 @@
 """The fleet's own known_hosts file: which ssh host keys belong to which worker.
 
-Keys are stored under an alias of TPU id and worker number (ssh's HostKeyAlias), so that a changed
-address changes nothing, and an address that another TPU gets later proves nothing. They come from
-the workers' guest attributes, over the API's TLS, so nobody must trust a key on first sight.
-Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; the comment holds the guest's host name, which IAP
-needs.
+Keys are stored under an alias (ssh's HostKeyAlias) of TPU id and worker number, not by address: a
+worker stays known when its address changes, and a TPU that reuses the address is not trusted. The
+API returns the keys over TLS from the workers' guest attributes, so that ssh need not trust a key
+on first use. Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"; the comment field holds the guest's
+host name, which IAP tunnels need.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .errors import CloudError, DeadlineExceeded, NotConfigured
 from .http import Polling
 from .nodes import Node
 
-#: Where Google's guest agent publishes the keys, and the attribute with the guest's host name.
+#: Guest attributes of Google's guest agent: path of the host keys, all paths, host name attribute.
 HOST_KEYS_PATH = "hostkeys/"
 ALL_PATHS = ""
 HOST_NAME_ENTRY = "hostname"
 
-#: How long a READY TPU may take to publish its host keys, in seconds: guests do so late.
+#: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 PUBLISHED_WITHIN_S = 120.0
 
-#: Reads the guest attributes below a path: of a zone, a TPU, and workers (all if empty).
+#: Reader of guest attributes. Arguments: zone, TPU name, path, worker numbers (all if empty).
 ReadAttributes = Callable[[str, str, str, Sequence[int]], list[dict[str, str]]]
 
 _KEY_TYPE = re.compile(r"(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.\-]+")
@@ -39,28 +39,28 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class KnownHost:
-    """One worker's keys by type (base64 of the public key), and the guest's host name if known."""
+    """One worker's public host keys (base64, by key type), and the guest's host name if known."""
 
     alias: str
     keys: Mapping[str, str]
     host_name: str = ""
 
     def lines(self) -> list[str]:
-        """Return its lines in the file."""
+        """Return the worker's lines in the known_hosts file, one for each key."""
         return [
             f"{self.alias} {kind} {key} {self.host_name}".strip() for kind, key in self.keys.items()
         ]
 
 
 def alias_of(node_key: str, worker: int) -> str:
-    """Return the name of a worker in the known_hosts file."""
+    """Return the alias of a worker in the known_hosts file."""
     return f"{node_key}-w{worker}"
 
 
 def known_host(alias: str, published: Mapping[str, str]) -> KnownHost | None:
-    """Validate a worker's guest attributes; None if they hold no valid key.
+    """Return a worker's keys from its guest attributes; None if no key is valid.
 
-    The guest writes them: whatever is not a proper key of its type is left out.
+    Invalid keys and host names are dropped, because programs on the guest can write anything there.
     """
     keys = {
         kind: key
@@ -72,7 +72,7 @@ def known_host(alias: str, published: Mapping[str, str]) -> KnownHost | None:
 
 
 def _is_key_of(kind: str, key: str) -> bool:
-    """Return whether the base64 is as in RFC 4253 (6.6): a length, then the name of the type."""
+    """Return whether the base64 key starts with its type's length and name (RFC 4253, 6.6)."""
     try:
         raw = base64.b64decode(key, validate=True)
     except ValueError:
@@ -82,13 +82,13 @@ def _is_key_of(kind: str, key: str) -> bool:
 
 
 class KnownHostsFile:
-    """The file, read and written as a whole under a lock; mode 0600 in a directory of 0700."""
+    """A known_hosts file, rewritten as a whole under a lock. Mode 0600, its directory 0700."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
 
     def read(self) -> dict[str, KnownHost]:
-        """Return the known workers by alias, skipping foreign lines; none if there is no file."""
+        """Return the known workers by alias, skipping invalid lines; empty if there is no file."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -108,7 +108,7 @@ class KnownHostsFile:
         return hosts
 
     def add(self, new: Iterable[KnownHost]) -> None:
-        """Add workers. A known one keeps its keys, and gets a host name if it had none."""
+        """Add workers. Entries that exist keep their keys; only a missing host name is added."""
         added = {host.alias: host for host in new}
         if not added:
             return
@@ -126,7 +126,7 @@ class KnownHostsFile:
             )
 
     def forget(self, node_key: str) -> None:
-        """Remove all workers of a deleted TPU."""
+        """Remove the keys of all workers of a deleted TPU."""
         ours = re.compile(re.escape(node_key) + r"-w[0-9]+\s")
         if not self.path.exists():
             return
@@ -165,10 +165,10 @@ class KnownHostsFile:
 def published_keys(
     read_attributes: ReadAttributes, node: Node, *, with_names: bool = False
 ) -> list[KnownHost]:
-    """Read the host keys that a READY TPU's workers have published.
+    """Return the host keys that a READY TPU's workers have published.
 
-    One request for all workers; one for each where the answer does not tell them apart.
-    ``with_names`` also reads the guests' host names.
+    One request reads all workers; if its response does not have one entry for each worker, a
+    request for each worker follows. ``with_names`` also reads the guests' host names.
     """
     path = ALL_PATHS if with_names else HOST_KEYS_PATH
     workers = len(node.endpoints)
@@ -189,7 +189,7 @@ def _worker_attributes(
     try:
         answer = read_attributes(node.zone, node.name, path, [worker])
     except CloudError:
-        return {}  # the API may not know a worker that has published nothing yet
+        return {}  # the API may return an error for a worker that has published nothing
     return answer[0] if answer else {}
 
 
@@ -200,14 +200,14 @@ def remember_host_keys(
     polling: Polling,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> list[int]:
-    """Wait for the workers' host keys and store them; return the workers without.
+    """Wait for the workers' host keys and store them; return the numbers of workers without keys.
 
     Args:
-        read_keys: reads the keys published so far.
+        read_keys: returns the keys published so far.
         node: the TPU.
-        known_hosts_file: the fleet's own.
-        polling: how to wait.
-        progress: receives what it waits for.
+        known_hosts_file: path of the fleet's own file.
+        polling: clock and pauses.
+        progress: receives a description of the wait.
     """
     file = KnownHostsFile(known_hosts_file)
     deadline = polling.deadline_in(PUBLISHED_WITHIN_S)
@@ -233,10 +233,10 @@ def _unknown_workers(file: KnownHostsFile, node: Node) -> list[int]:
 
 
 def ssh_options(known_hosts: str, alias: str, *, accept_new: bool) -> str:
-    """Return ssh's command line options that check a worker's key in the fleet's own file."""
+    """Return ssh options that check a worker's host key against the fleet's known_hosts file."""
     path = str(Path(known_hosts).expanduser())
     if re.search(r"[^A-Za-z0-9_./+,:@\-]", path):
-        # ssh splits this value at spaces and expands %; Ansible splits the whole line like a shell.
+        # Quote twice: Ansible splits the line like a shell; ssh splits the value and expands %.
         path = "'\"" + path.replace("%", "%%").replace("'", "'\\''") + "\"'"
     strict = "accept-new" if accept_new else "yes"
     return (

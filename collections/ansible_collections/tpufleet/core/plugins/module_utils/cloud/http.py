@@ -1,4 +1,4 @@
-"""JSON requests to Google's APIs: retries, pages, typed errors."""
+"""HTTP client for Google's JSON APIs: retries, paging, typed errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PAGE_SIZE = 500
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often to retry a request, and how long to wait in between (seconds).
+    """Retry policy of requests: number of tries, and waits in seconds.
 
-    Each wait is random up to a limit that doubles, so that many clients do not return at once.
-    ``connect_tries`` limits the tries for a server that cannot be reached at all.
+    Each wait is random up to a limit that doubles, so that many clients do not retry at once.
+    ``connect_tries`` limits the tries while the server cannot be reached at all.
     """
 
     tries: int = 10
@@ -29,23 +29,23 @@ class RetryPolicy:
     request_timeout: float = 60.0
 
     def wait_after(self, tried: int) -> float:
-        """Return the wait after try number ``tried``, counted from 1."""
+        """Return a random wait in seconds after try number ``tried``, counted from 1."""
         return random.uniform(0, min(self.longest_wait, self.first_wait * 2 ** (tried - 1)))  # noqa: S311
 
 
 @dataclass(frozen=True)
 class Polling:
-    """Waits between polls. ``clock`` is monotonic, in seconds."""
+    """Clock and pauses for polling. ``clock`` is monotonic, in seconds."""
 
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
     def deadline_in(self, seconds: float) -> float:
-        """Return the time on ``clock`` that is this many seconds away."""
+        """Return the time of ``clock`` that is ``seconds`` from now."""
         return self.clock() + seconds
 
     def pause(self, what: str, tried: int, deadline: float) -> None:
-        """Sleep 0.5 s after the first poll, then up to 10 s. Raises DeadlineExceeded."""
+        """Sleep 0.5 s after the first poll, later up to 10 s. Raises DeadlineExceeded."""
         left = deadline - self.clock()
         if left <= 0:
             raise errors.DeadlineExceeded(
@@ -56,10 +56,10 @@ class Polling:
 
 
 class GoogleHttp:
-    """Requests to one address in one session. Safe for several threads.
+    """HTTP client for one API address. Thread-safe.
 
-    ``open_session`` is called by the first request. Every failure is a CloudError of one line that
-    names the request.
+    The first request calls ``open_session``. Every failure raises a CloudError, whose one-line
+    message names the request.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GoogleHttp:
 
     @cached_property
     def _session(self) -> Any:
-        # Opened late: an inventory from a cache needs no credentials.
+        # Opened on first use: an inventory that is read from its cache needs no credentials.
         return self._open_session()
 
     def pages(
@@ -90,7 +90,7 @@ class GoogleHttp:
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the pages of a list, each a JSON object, following ``nextPageToken``.
 
-        ``size`` is this API's parameter for the size of a page.
+        ``size`` is the name of this API's query parameter for the page size.
         """
         token, seen = "", set()
         first = {**(params or {}), size: str(PAGE_SIZE)}
@@ -118,7 +118,7 @@ class GoogleHttp:
         repeatable: bool = True,
         once: bool = False,
     ) -> Mapping[str, Any]:
-        """Send a request as ``send`` does, and return the JSON object of its answer."""
+        """Send a request as ``send`` does, and return the JSON object in the response."""
         reply = self.send(
             method, path, what, params=params, json=body, repeatable=repeatable, once=once
         )
@@ -127,9 +127,9 @@ class GoogleHttp:
     def json_object(
         self, reply: Any, what: str, *, may_be_empty: bool = False
     ) -> Mapping[str, Any]:
-        """Return the JSON object of an answer. Raises BadAnswer.
+        """Return the JSON object in a response. Raises BadAnswer.
 
-        Google answers a list of nothing with ``{}``. No content at all is no answer to a read.
+        Responses to reads must have content, because Google returns even an empty list as ``{}``.
         """
         answer = {} if may_be_empty and not reply.content else _json(reply)
         if not isinstance(answer, Mapping):
@@ -146,17 +146,17 @@ class GoogleHttp:
         once: bool = False,
         **request: Any,
     ) -> Any:
-        """Send a request, retry it where that may help, and return the successful answer.
+        """Send a request, retry it after transient errors, and return the successful response.
 
         Args:
-            method: of HTTP.
-            path: below the address.
-            what: what is done, for errors: ``read TPU demo (us-central2-b)``.
-            repeatable: if not, never retry after a lost answer, because the first try may have
+            method: HTTP method.
+            path: URL path below the address.
+            what: description of the request, for errors: ``read TPU demo (us-central2-b)``.
+            repeatable: if false, never retry after a lost response, because the first try may have
                 taken effect.
-            once: never retry. For deletions by name: by the time of a retry, the name may be
-                another resource's, so the caller checks the id before every try.
-            request: ``params``, ``json``, ``data`` and ``headers`` as for requests.
+            once: never retry. For deletions by name: by the time of a retry, another resource may
+                have the name, so the caller checks the id before every try.
+            request: ``params``, ``json``, ``data`` and ``headers`` of ``requests``.
         """
         from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
         from requests import exceptions as lost
@@ -186,7 +186,7 @@ class GoogleHttp:
                 lost.ChunkedEncodingError,
             ) as broken:
                 unreached = _never_connected(broken)
-                # TransportError concerns the token: the request itself was never sent.
+                # A TransportError occurs while fetching a token, before the request itself is sent.
                 sent = not unreached and not isinstance(broken, TransportError)
                 if (
                     last
@@ -208,7 +208,7 @@ class GoogleHttp:
             if last or not errors.is_transient(reply.status_code, answer):
                 raise errors.from_http(reply.status_code, answer, what)
             if not repeatable and reply.status_code in (500, 502, 504):
-                # These may come from a proxy in front of a server that did the work.
+                # A proxy may return these although the server carried out the request.
                 raise errors.NoAnswer(f"can't {what}: the API answered {reply.status_code}")
             retry_after = _retry_after(reply.headers.get("Retry-After"))
             self._sleep(max(self._retry.wait_after(tried), retry_after))
@@ -216,7 +216,7 @@ class GoogleHttp:
 
 
 def list_of(answer: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
-    """Return a list in an answer, empty if it is absent. Raises BadAnswer for other items."""
+    """Return the list under ``key``, empty if absent. Raises BadAnswer for items of other types."""
     items = answer.get(key) if isinstance(answer, Mapping) else None
     if items is None:
         return []
@@ -226,7 +226,7 @@ def list_of(answer: Mapping[str, Any], key: str, kind: type, what: str) -> list[
 
 
 def network_error(error: BaseException) -> str:
-    """Return why a request got no answer: the system's own error message if there is one."""
+    """Return why a request got no response: the operating system's message if there is one."""
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror.lower()

@@ -1,4 +1,4 @@
-"""What all modules that call Google's APIs share: options and errors."""
+"""Options and error handling shared by all modules that call Google's APIs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .errors import CloudError
 from .session import ApiSettings
 from .tpu_api import TpuApi
 
-#: Options of a module about one named resource of a zone.
+#: Options of modules that manage one named resource in a zone.
 NAMED_OPTIONS: dict[str, Any] = {
     "name": {"type": "str", "required": True},
     "zone": {"type": "str", "required": True},
     "timeout": {"type": "int", "default": 1800},
 }
-#: What a module needs to create TPUs.
+#: ``required_if`` of modules that create TPUs.
 REQUIRED_TO_CREATE = (("state", "present", ["runtime_version"]),)
 
 
@@ -27,7 +27,7 @@ def run_cloud_module(
     *,
     required_if: Sequence[tuple[str, object, Sequence[str]]] = (),
 ) -> None:
-    """Parse the options, work, and exit with the result, or with a one-line error and a reason."""
+    """Parse the options, call ``work``, and exit with its result, or with its error and reason."""
     module = AnsibleModule(
         argument_spec={
             "api": {"type": "dict", "required": True},

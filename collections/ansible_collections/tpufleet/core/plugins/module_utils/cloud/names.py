@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: A project's id, with its domain where it has one, or its number.
+#: Regular expression for a project: its id, with an optional domain prefix, or its number.
 PROJECT = r"(?:[a-z0-9.\-]+:)?[a-z][a-z0-9\-]{4,28}[a-z0-9]|[0-9]{1,20}"
-#: All zones, in a request for a list.
+#: Zone name that means all zones in list requests.
 ALL_ZONES = "-"
 
 
@@ -20,10 +20,10 @@ class Disk:
     """A data disk of a TPU.
 
     Args:
-        source: the disk's name, or the API's full path of it.
-        writable: attached for reading and writing.
-        size_gb: create the disk in this size if it does not exist; 0: it must exist.
-        type: the type to create; empty for the one that fits the TPU.
+        source: the disk's name or its full API path.
+        writable: attach the disk for reading and writing, not only for reading.
+        size_gb: size in GB to create a missing disk with; 0: the disk must exist.
+        type: disk type to create; empty: the type that fits the TPU.
     """
 
     source: str
@@ -38,15 +38,15 @@ class Disk:
 
     @property
     def mode(self) -> str:
-        """The API's word for how it is attached."""
+        """The API's attachment mode: ``READ_WRITE`` or ``READ_ONLY``."""
         return "READ_WRITE" if self.writable else "READ_ONLY"
 
     def __str__(self) -> str:
-        """Format it for people: ``corpus (read-only)``."""
+        """Format the disk for messages: ``corpus (read-only)``."""
         return f"{self.name} ({'read-write' if self.writable else 'read-only'})"
 
     def path(self, project: str, zone: str) -> str:
-        """Return the API's full path; a name alone is a disk of the TPU's project and zone."""
+        """Return the full API path; a name without a path is in the TPU's project and zone."""
         if "/" in self.source:
             return self.source
         return f"projects/{project}/zones/{zone}/disks/{self.source}"

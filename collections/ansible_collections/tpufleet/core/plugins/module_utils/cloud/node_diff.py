@@ -1,4 +1,4 @@
-"""Differences between a TPU and its desired state, and how results show them."""
+"""Differences between a TPU and its desired state, and their form in module results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _PLAIN_FACTS = (
 
 @dataclass(frozen=True)
 class NodeOutcome(Outcome):
-    """The outcome for a TPU; ``replaced`` is the living one that was deleted to recreate it."""
+    """Outcome of a change to a TPU.
+
+    ``replaced`` is the TPU that was deleted to recreate it; None if that TPU was already lost.
+    """
 
     node: Node | None = None
     replaced: Node | None = None
@@ -35,7 +38,11 @@ class NodeOutcome(Outcome):
 
 @dataclass(frozen=True)
 class Differences:
-    """Where a TPU differs from its spec: a line for each immutable field; a patch for the rest."""
+    """Differences between a TPU and its spec.
+
+    ``immutable`` has one line for each immutable field, ``patch`` the new values of all other
+    fields, and ``mask`` the API's names of the fields in ``patch``.
+    """
 
     immutable: tuple[str, ...]
     patch: Mapping[str, Any]
@@ -43,7 +50,7 @@ class Differences:
 
 
 def compare(spec: NodeSpec, node: Node) -> Differences:
-    """Compare a TPU with its spec; fields that the spec leaves open never differ."""
+    """Return the differences between a TPU and the fields that its spec sets."""
     patch: dict[str, Any] = {}
     mask: list[str] = []
 
@@ -92,7 +99,7 @@ def _immutable(spec: NodeSpec, node: Node) -> Iterator[str]:
 
 
 def facts_of(node: Node) -> dict[str, Any]:
-    """Return what a diff shows of a TPU; metadata by digest, because it may hold secrets."""
+    """Return a TPU's fields for a diff, with digests of metadata, which may hold secrets."""
     return {
         "name": node.name,
         "zone": node.zone,
@@ -115,7 +122,7 @@ def facts_of(node: Node) -> dict[str, Any]:
 
 
 def status_of(node: Node) -> dict[str, Any]:
-    """Return facts_of with what the cloud sets: id, state, health, the workers' addresses."""
+    """Return ``facts_of`` plus fields that the cloud sets: id, state, health, worker addresses."""
     workers = [
         {"internal_ip": end.internal_ip, "external_ip": end.external_ip} for end in node.endpoints
     ]
@@ -135,7 +142,7 @@ def outcome_of(
     *,
     created: bool = False,
 ) -> NodeOutcome:
-    """Return the outcome of a change, by the TPU before it and its spec."""
+    """Return the outcome of a change to a TPU; the diff compares ``before`` with the spec."""
     observed = facts_of(before) if before else {}
     planned = dict(observed)
     if changed:
@@ -159,7 +166,7 @@ def outcome_of(
 
 
 def _merged_metadata(existing: Mapping[str, str], desired: Mapping[str, str]) -> dict[str, str]:
-    """Add entries. To ``ssh-keys`` add lines, or one controller would lock out the others."""
+    """Merge metadata entries. Add lines to ``ssh-keys``, so that other controllers keep access."""
     merged = {**existing, **desired}
     if KEYS_ENTRY in existing and KEYS_ENTRY in desired:
         lines = existing[KEYS_ENTRY].splitlines()

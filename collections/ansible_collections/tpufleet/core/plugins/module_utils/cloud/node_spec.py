@@ -1,4 +1,4 @@
-"""Desired state of one TPU: its validation, its form in the API, the options that describe it."""
+"""Desired state of one TPU: module options, validation, body of the API request."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .fields import check_name, check_zone
 from .names import Disk
 from .shapes import CONFIG_TYPES, shape_of, type_of_config
 
-#: The metadata entry with the ssh keys that are allowed in: one line ``user:public key`` each.
+#: Metadata entry with the ssh keys that have access, one ``user:public key`` per line.
 KEYS_ENTRY = "ssh-keys"
-#: The entry that allows users by OS Login instead (https://cloud.google.com/compute/docs/oslogin).
+#: Metadata entry that enables OS Login instead (https://cloud.google.com/compute/docs/oslogin).
 OS_LOGIN_ENTRY = "enable-oslogin"
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 SCHEDULING_FLAGS = ("spot", "preemptible", "reserved")
 
-#: Options of modules that describe a TPU, besides ``name`` and ``zone``.
+#: Module options that describe a TPU, besides ``name`` and ``zone``.
 NODE_OPTIONS: dict[str, Any] = {
     **{key: {"type": "str", "default": ""} for key in ("accelerator_type", "runtime_version")},
     **{key: {"type": "bool", "default": False} for key in SCHEDULING_FLAGS},
@@ -58,13 +58,13 @@ _AS_GIVEN = (
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """Desired state of a TPU. None: the API's default, and any value of an existing TPU is fine.
+    """Desired state of a TPU. None: API default for a new TPU, any value for an existing TPU.
 
     Args:
-        config_type: with ``topology`` instead of ``accelerator_type``: ``V4`` and ``2x2x4``.
-        labels: all labels.
-        tags: all network tags.
-        metadata: entries; others that the TPU has stay.
+        config_type: replaces ``accelerator_type``, together with ``topology``: ``V4``, ``2x2x4``.
+        labels: the complete labels.
+        tags: the complete network tags.
+        metadata: entries to set; other entries of the TPU stay.
     """
 
     name: str
@@ -90,7 +90,7 @@ class NodeSpec:
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any]) -> NodeSpec:
-        """Read a module's parameters, which follow NODE_OPTIONS."""
+        """Create a spec from a module's parameters, which follow NODE_OPTIONS."""
         config = given["accelerator_config"] or {"type": "", "topology": ""}
         disks = given["data_disks"]
         return cls(
@@ -111,26 +111,26 @@ class NodeSpec:
 
     @property
     def where(self) -> str:
-        """Name and zone for people: ``demo (us-central2-b)``."""
+        """Name and zone for messages: ``demo (us-central2-b)``."""
         return f"{self.name} ({self.zone})"
 
     @property
     def kind(self) -> str:
-        """The accelerator type, by the topology if that was given."""
+        """The accelerator type, derived from ``config_type`` and ``topology`` if these are set."""
         return self.accelerator_type or type_of_config(self.config_type, self.topology)
 
     @property
     def is_preemptible(self) -> bool:
-        """The cloud may take it back at any time."""
+        """Whether the cloud may take the TPU back at any time."""
         return self.spot or self.preemptible
 
     @property
     def disks_to_create(self) -> tuple[Disk, ...]:
-        """The data disks that are created if they do not exist."""
+        """The data disks to create if they do not exist."""
         return tuple(disk for disk in self.data_disks or () if disk.size_gb)
 
     def check(self) -> None:
-        """Check everything that needs no request. Raises NotConfigured."""
+        """Check the spec as far as possible without API requests. Raises NotConfigured."""
         check_name(self.name)
         check_zone(self.zone)
         if bool(self.config_type) != bool(self.topology):
@@ -169,7 +169,7 @@ class NodeSpec:
             )
 
     def body(self, project: str) -> dict[str, Any]:
-        """Return the node as the API takes it for a creation."""
+        """Return the JSON body of the request that creates the TPU."""
         network = {
             "network": self.network,
             "subnetwork": self.subnetwork,

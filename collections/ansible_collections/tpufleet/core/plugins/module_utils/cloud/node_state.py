@@ -1,4 +1,4 @@
-"""State of one TPU: the change to the desired one."""
+"""Changes that bring one TPU to its desired state: create, change, delete, start, stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .refusals import explain_refusal
 from .tpu_api import TpuApi
 
 Progress = Callable[[str], None]
-#: Raises CloudError for a TPU that must be left as it is.
+#: Function that raises CloudError for a TPU that must not be changed or deleted.
 OwnerCheck = Callable[[Node], None]
 
 
@@ -32,20 +32,21 @@ def ensure_present(
     progress: Progress = lambda _text: None,
     check_owner: OwnerCheck = lambda _node: None,
 ) -> NodeOutcome:
-    """Create or change a TPU until it is READY and as its spec says.
+    """Create or change a TPU, and wait until it is READY and matches its spec.
 
     Args:
         api: the client.
         spec: the desired state.
-        timeout: for everything, in seconds.
+        timeout: for all steps together, in seconds.
         check: change nothing; return what would change.
-        recreate: delete and create again a TPU that differs in an immutable field.
-        replace_dead: delete and create again a TPU that was preempted.
-        agreed: the living TPUs that may be deleted, by Node.key; None: any.
-        progress: receives each state that it waits in.
+        recreate: delete and recreate a TPU that differs in an immutable field.
+        replace_dead: delete and recreate a TPU that was preempted.
+        agreed: keys (Node.key) of the TPUs that may be deleted; None: any. Preempted TPUs may be
+            deleted without being listed.
+        progress: receives the TPU's state while this function waits.
         check_owner: called with an existing TPU before it is changed or deleted.
 
-    Raises CloudError; Different for an immutable difference without ``recreate``.
+    Raises CloudError; Different if an immutable field differs and ``recreate`` is false.
     """
     spec.check()
     deadline = api.polling.deadline_in(timeout)
@@ -97,9 +98,10 @@ def ensure_absent(
     agreed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
-    """Delete a TPU: the one that exists now, never a later one of its name.
+    """Delete the TPU that has this name now, never a later TPU of the same name.
 
-    ``agreed`` as for ensure_present; raises Different for a TPU that is not among them.
+    ``agreed`` has the keys (Node.key) of TPUs that may be deleted, None: any. Raises Different for
+    other TPUs.
     """
     node = read_node(api, zone, name)
     if node is None:
@@ -122,7 +124,7 @@ def ensure_power(
     check: bool = False,
     progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
-    """Start an existing TPU (READY), or stop it (STOPPED, its disks stay)."""
+    """Start an existing TPU and wait until it is READY, or stop it and wait until it is STOPPED."""
     goal, verb = ("READY", "start") if started else ("STOPPED", "stop")
     what = f"{verb} TPU {name} ({zone})"
     deadline = api.polling.deadline_in(timeout)
@@ -139,7 +141,7 @@ def ensure_power(
             raise errors.Different(f"can't {what}: it is {node.state} and must be recreated")
         if node.state == ("STOPPED" if started else "READY"):
             requested = True
-            with suppress(errors.NoAnswer):  # it may have taken effect: the next read shows it
+            with suppress(errors.NoAnswer):  # the next read shows whether it took effect
                 operation = api.power_node(zone, name, verb)
                 api.wait(operation, what, deadline, lambda: progress(verb.upper()))
         progress(node.state)
@@ -187,7 +189,7 @@ def _create(
     try:
         operation = api.create_node(spec.zone, spec.name, spec.body(api.settings.project))
     except (errors.AlreadyExists, errors.NoAnswer):
-        # An answer was lost, or another controller was quicker: reading the TPU decides.
+        # A response was lost, or another controller created the TPU first: read it to find out.
         node = read_node(api, spec.zone, spec.name)
         if node is None:
             raise

@@ -1,8 +1,8 @@
-"""Nodes: TPUs as a cloud API reports them, validated into typed values.
+"""Nodes: TPUs as a cloud API reports them, validated and typed.
 
-The shape is https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes. Every
-field may be absent, false booleans are left out, and 64-bit numbers come as strings. Names end up
-in file names, group names and on ssh's command line, so nothing is used before it is validated.
+Format: https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes. Every field
+may be absent, false booleans are omitted, and 64-bit integers are strings. Names end up in file
+names, group names and on ssh's command line, so every field is validated before it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .fields import Fields
 from .names import PROJECT, Disk
 from .shapes import type_of_config
 
-#: States of a TPU that the cloud took back for good; a spot TPU must be recreated.
+#: States of a TPU that the cloud took back for good, so that it must be recreated.
 LOST_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 
 _FULL_NAME = re.compile(rf"projects/({PROJECT})/locations/({ZONE})/nodes/({NODE_NAME})")
@@ -25,7 +25,7 @@ _FULL_NAME = re.compile(rf"projects/({PROJECT})/locations/({ZONE})/nodes/({NODE_
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The addresses of a worker; its index in the node's list is the worker's number."""
+    """IP addresses of one worker; its index in ``Node.endpoints`` is the worker's number."""
 
     internal_ip: str
     external_ip: str
@@ -33,9 +33,9 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Node:
-    """One TPU: a slice of one or more workers. Absent texts are empty.
+    """One TPU: a slice of one or more workers. Absent strings are empty.
 
-    ``queued_resource`` is the name of the queued resource that created it, of the same zone.
+    ``queued_resource`` is the name of the queued resource, in the same zone, that created the TPU.
     """
 
     project: str
@@ -68,32 +68,32 @@ class Node:
 
     @property
     def key(self) -> str:
-        """What no later TPU has: the id; where the API gave none, zone and name."""
+        """Unique key: the TPU's id, which no later TPU has; without an id, zone and name."""
         return self.id or f"{self.zone}.{self.name}"
 
     @property
     def where(self) -> str:
-        """Name and zone for people: ``demo (us-central2-b)``."""
+        """Name and zone for messages: ``demo (us-central2-b)``."""
         return f"{self.name} ({self.zone})"
 
     @property
     def is_preemptible(self) -> bool:
-        """The cloud may take it back at any time."""
+        """Whether the cloud may take the TPU back at any time."""
         return self.spot or self.preemptible
 
     @property
     def is_lost(self) -> bool:
-        """The cloud took it back for good: the evidence of a preemption."""
+        """Whether the cloud took the TPU back for good, which is the evidence of a preemption."""
         return self.state in LOST_STATES
 
     @property
     def is_being_deleted(self) -> bool:
-        """Its deletion has begun."""
+        """Whether the deletion of the TPU has begun."""
         return self.state == "DELETING"
 
 
 def parse_node(data: object) -> Node:
-    """Validate one node of the Cloud TPU API's JSON. Raises BadAnswer."""
+    """Parse one node from the Cloud TPU API's JSON. Raises BadAnswer."""
     full_name = data.get("name") if isinstance(data, Mapping) else None
     found = _FULL_NAME.fullmatch(full_name) if isinstance(full_name, str) else None
     if not found:

@@ -1,4 +1,4 @@
-"""The outcome of a change to a cloud resource."""
+"""Outcome of a change to a cloud resource."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Outcome:
-    """What changed, or would change in check mode; ``before`` and ``after`` are for the diff."""
+    """Actual change, or in check mode the planned one; ``before`` and ``after`` form the diff."""
 
     changed: bool
     msg: str
@@ -17,7 +17,7 @@ class Outcome:
     after: Mapping[str, Any]
 
     def result(self) -> dict[str, Any]:
-        """Return the part of a module's result that every outcome has."""
+        """Return the fields of a module's result that every outcome has."""
         return {
             "changed": self.changed,
             "msg": self.msg,

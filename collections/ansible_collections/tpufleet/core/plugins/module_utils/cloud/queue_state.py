@@ -1,4 +1,4 @@
-"""State of one queued resource: the change to the desired one."""
+"""Changes that bring one queued resource to its desired state: create, wait, delete."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .refusals import explain_refusal
 from .tpu_api import TpuApi
 
 Progress = Callable[[str], None]
-#: Raises CloudError for a queued resource that must be left as it is.
+#: Function that raises CloudError for a queued resource that must not be changed or deleted.
 OwnerCheck = Callable[[QueuedResource], None]
 
 
 @dataclass(frozen=True)
 class QueuedOutcome(Outcome):
-    """The outcome for a queued resource."""
+    """Outcome of a change to a queued resource."""
 
     request: QueuedResource | None = None
 
@@ -38,12 +38,14 @@ def ensure_requested(
     progress: Progress = lambda _text: None,
     check_owner: OwnerCheck = lambda _request: None,
 ) -> QueuedOutcome:
-    """Put the request into the queue; with ``wait`` until its TPUs exist (ACTIVE).
+    """Create a queued resource; with ``wait``, wait until its TPUs exist (ACTIVE).
 
-    A dead queued resource of the name, which has no living TPU, is deleted first unless
-    ``replace_dead`` is false. ``check_owner`` is called with an existing one before anything
-    changes. ``timeout`` in seconds. Raises CloudError; Different for a living one that differs
-    from the spec, QuotaError and CapacityError for one that failed.
+    A dead queued resource (FAILED or SUSPENDED) of the same name is deleted first, unless
+    ``replace_dead`` is false. ``check_owner`` is called with an existing queued resource before
+    any change. ``timeout`` is in seconds.
+
+    Raises CloudError; Different for an existing queued resource that differs from the spec,
+    QuotaError or CapacityError if the queued resource failed for that reason.
     """
     spec.check()
     zone, name = spec.tpu.zone, spec.name
@@ -100,9 +102,10 @@ def ensure_not_requested(
     agreed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> QueuedOutcome:
-    """Delete a queued resource: the one that exists now. ``force`` deletes its TPUs, too.
+    """Delete the queued resource that has this name now; with ``force`` its TPUs, too.
 
-    ``agreed`` are those that may be deleted, by QueuedResource.key; None: any. Raises Different.
+    ``agreed`` has the keys (QueuedResource.key) of the queued resources that may be deleted, None:
+    any. Raises Different for other queued resources.
     """
     request = _read(api, zone, name)
     if request is None:
@@ -119,7 +122,7 @@ def ensure_not_requested(
 
 
 def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
-    """Return the queued resource that created this TPU and no other; None if there is none."""
+    """Return the queued resource that created only this TPU; None if there is none."""
     if not node.queued_resource or node.multislice:
         return None
     request = _read(api, node.zone, node.queued_resource)
@@ -127,7 +130,7 @@ def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
 
 
 def list_zone(api: TpuApi, zone: str) -> tuple[list[Node], list[QueuedResource]]:
-    """List the TPUs and the queued resources of a zone: what holds its quota."""
+    """List the TPUs and the queued resources of a zone, which hold its quota."""
     return (
         [parse_node(entry) for entry in api.list_nodes((zone,)).entries],
         [parse_queued_resource(entry) for entry in api.list_queued_resources((zone,))],
@@ -144,8 +147,8 @@ def _create(api: TpuApi, spec: QueuedResourceSpec) -> Mapping[str, Any]:
         body = spec.body(api.settings.project)
         return api.create_queued_resource(spec.tpu.zone, spec.name, body)
     except (errors.AlreadyExists, errors.NoAnswer):
-        # Another controller was quicker, or an earlier try of this one took effect: reading it
-        # decides. A TPU of the name without such a queued resource is an AlreadyExists, too.
+        # Another controller or an earlier try may have created the queued resource: read it to find
+        # out. AlreadyExists also means that a TPU of this name exists without a queued resource.
         request = _read(api, spec.tpu.zone, spec.name)
         if request is None or spec.differences(request):
             raise

@@ -1,6 +1,6 @@
 """Queued resources, existing and desired: requests for TPUs that wait in Google's queue.
 
-The shape is that of projects.locations.queuedResources in
+Format: projects.locations.queuedResources in
 https://cloud.google.com/tpu/docs/reference/rest. A queued resource whose TPUs failed or were
 preempted is dead: Google never tries it again, and it holds quota until it is deleted.
 """
@@ -20,7 +20,7 @@ from .node_spec import NodeSpec
 from .nodes import Node
 from .shapes import chips_of, type_of_config
 
-#: States that a queued resource never leaves.
+#: Final states of a queued resource: Google never tries it again.
 _DEAD_STATES = ("FAILED", "SUSPENDED")
 _GOING_STATES = ("DELETING", "SUSPENDING")
 _FULL_NAME = re.compile(rf"projects/(?:{PROJECT})/locations/({ZONE})/queuedResources/({NODE_NAME})")
@@ -33,9 +33,10 @@ class QueuedResource:
 
     Args:
         tier: ``spot``, ``guaranteed`` or empty (on demand).
-        error: why it failed, in one line.
+        error: one-line error message if it failed, else empty.
+        created: creation time, in RFC 3339.
         nodes: the names of its TPUs.
-        labels: of its TPUs.
+        labels: the labels of its TPUs.
     """
 
     zone: str
@@ -51,36 +52,36 @@ class QueuedResource:
 
     @property
     def key(self) -> str:
-        """What no later queued resource of its name has."""
+        """Unique key: no later queued resource of the same name has it."""
         return f"{self.zone}.{self.name}@{self.created}"
 
     @property
     def where(self) -> str:
-        """Name and zone for people: ``sweep (us-central2-b)``."""
+        """Name and zone for messages: ``sweep (us-central2-b)``."""
         return f"{self.name} ({self.zone})"
 
     @property
     def is_dead(self) -> bool:
-        """It only holds quota."""
+        """Whether the queued resource failed or lost its TPUs for good, and only holds quota."""
         return self.state in _DEAD_STATES
 
     @property
     def is_going(self) -> bool:
-        """Google is ending it."""
+        """Whether Google is deleting or suspending the queued resource."""
         return self.state in _GOING_STATES
 
     @property
     def is_preemptible(self) -> bool:
-        """The cloud may take its TPUs back at any time."""
+        """Whether the cloud may take the TPUs back at any time."""
         return self.tier == "spot"
 
     @property
     def chips(self) -> int:
-        """The chips of all its TPUs; 0 for an unknown type."""
+        """The number of chips of all TPUs together; 0 for an unknown accelerator type."""
         return chips_of(self.accelerator_type) * len(self.nodes)
 
     def facts(self) -> dict[str, Any]:
-        """Return what a diff shows."""
+        """Return the fields that are compared and that a diff shows."""
         return {
             "name": self.name,
             "zone": self.zone,
@@ -96,12 +97,13 @@ class QueuedResourceSpec:
     """Desired state of a queued resource.
 
     Args:
-        tpu: each of its TPUs.
-        count: the number of TPUs; several are slices of one run (multislice).
+        tpu: the desired state of each of its TPUs.
+        count: the number of TPUs; several TPUs form a multislice.
         tier: ``spot``, ``guaranteed`` or empty (on demand).
-        min_duration: seconds that guaranteed TPUs must stay.
-        valid_for: seconds that it may wait in the queue.
-        valid_until: the time that it may wait until, in RFC 3339.
+        min_duration: seconds for which ``guaranteed`` TPUs must run at least.
+        valid_for: seconds for which it may wait in the queue.
+        valid_until: time until which it may wait in the queue, in RFC 3339.
+        reservation: name or full API path of the reservation to use; empty: none.
     """
 
     name: str
@@ -115,18 +117,18 @@ class QueuedResourceSpec:
 
     @property
     def where(self) -> str:
-        """Name and zone for people: ``sweep (us-central2-b)``."""
+        """Name and zone for messages: ``sweep (us-central2-b)``."""
         return f"{self.name} ({self.tpu.zone})"
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of its TPUs."""
+        """The names of the TPUs to create."""
         if self.count == 1:
             return (self.tpu.name,)
         return tuple(f"{self.tpu.name}-{number}" for number in range(self.count))
 
     def check(self) -> None:
-        """Check everything that needs no request. Raises NotConfigured."""
+        """Check the spec as far as possible without API requests. Raises NotConfigured."""
         check_name(self.name)
         self.tpu.check()
         if self.count < 1:
@@ -141,7 +143,7 @@ class QueuedResourceSpec:
             )
 
     def body(self, project: str) -> dict[str, Any]:
-        """Return it as the API takes it for a creation; the tier is not repeated in the node."""
+        """Return the JSON body of the creation request; only its top level contains the tier."""
         node = self.tpu.body(project)
         node.pop("schedulingConfig", None)
         spec: dict[str, Any] = {
@@ -169,7 +171,7 @@ class QueuedResourceSpec:
         return body
 
     def facts(self) -> dict[str, Any]:
-        """Return what a diff shows, as QueuedResource.facts does."""
+        """Return the desired values of the fields in ``QueuedResource.facts``."""
         return {
             "name": self.name,
             "zone": self.tpu.zone,
@@ -180,7 +182,7 @@ class QueuedResourceSpec:
         }
 
     def differences(self, request: QueuedResource) -> list[str]:
-        """Describe what differs; nothing of a queued resource can be changed."""
+        """Describe the differences, all of which are in immutable fields."""
         observed = request.facts()
         return [
             f"{key} is {observed[key] or 'nothing'}, expected {desired or 'nothing'}"
@@ -190,7 +192,7 @@ class QueuedResourceSpec:
 
 
 def parse_queued_resource(data: object) -> QueuedResource:
-    """Validate a queued resource of the API's JSON. Raises BadAnswer."""
+    """Parse a queued resource from the API's JSON. Raises BadAnswer."""
     full_name = data.get("name") if isinstance(data, Mapping) else None
     found = _FULL_NAME.fullmatch(full_name) if isinstance(full_name, str) else None
     if not found:
@@ -237,7 +239,7 @@ def _nodes_of(spec: Fields, name: str) -> list[str]:
 def without_nodes(
     requests: Iterable[QueuedResource], nodes: Iterable[Node]
 ) -> list[QueuedResource]:
-    """Return the requests of which none of these TPUs exists: they wait, or hold quota only."""
+    """Return the requests that have none of these TPUs: they are waiting, or only hold quota."""
     existing = {(node.zone, node.name) for node in nodes}
     return [
         request

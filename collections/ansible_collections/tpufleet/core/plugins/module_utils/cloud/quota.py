@@ -1,7 +1,7 @@
-"""Quota of TPU chips: which one is used up, and what holds it.
+"""Quota of TPU chips: which quota is used up, and which resources hold it.
 
-Every existing TPU holds quota, and every queued resource until it is deleted. A quota is that of
-one generation, preemptible or on demand, in one zone.
+Existing TPUs hold quota, and so do queued resources until they are deleted. Each zone has one quota
+for each TPU generation and kind (preemptible or on demand).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .shapes import chips_of, generation_of
 
 @dataclass(frozen=True)
 class Quota:
-    """One quota: the chips that are counted together."""
+    """One quota: the zone, generation and kind of the chips that are counted together."""
 
     generation: str
     preemptible: bool
@@ -32,7 +32,7 @@ class Quota:
         return cls(generation_of(kind), thing.is_preemptible, thing.zone)
 
     def __str__(self) -> str:
-        """Format it for people: ``v4 spot in us-central2-b``."""
+        """Format the quota for messages: ``v4 spot in us-central2-b``."""
         return f"{self.generation} {'spot' if self.preemptible else 'on demand'} in {self.zone}"
 
 
@@ -42,7 +42,7 @@ def deletion_command(request: QueuedResource) -> str:
 
 
 def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResource]) -> str:
-    """Describe in one line what holds a quota: dead queued resources first, each by name."""
+    """Describe in one line what holds a quota: dead queued resources first, then TPUs."""
     nodes = [node for node in nodes if not node.is_lost]
     waiting = [request for request in without_nodes(requests, nodes) if Quota.of(request) == quota]
     parts = [
@@ -65,7 +65,7 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
 
 
 class QuotaExplainer:
-    """Adds to quota errors what holds the quota; lists it once each. Safe for several threads.
+    """Explainer of quota errors: adds what holds the quota, once for each quota. Thread-safe.
 
     ``list_zone`` lists the TPUs and the queued resources of a zone. It raises CloudError.
     """
@@ -78,7 +78,7 @@ class QuotaExplainer:
         self._explained: set[Quota] = set()
 
     def explain(self, refused: errors.QuotaError, spec: NodeSpec) -> errors.QuotaError:
-        """Return the error with what holds the quota of a TPU that could not be created."""
+        """Return the error of a failed creation, extended by what holds the quota."""
         quota = Quota.of(spec)
         with self._lock:
             if quota in self._explained:

@@ -1,4 +1,4 @@
-"""Explanation of refused creations: what the zone offers instead."""
+"""Hints for creations that the API refused: what the zone offers instead."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 from . import errors
 from .node_spec import NodeSpec
 
-#: This many names are shown, the nearest to the requested one.
+#: A hint lists at most this many names, those most similar to the requested name.
 _AT_MOST = 8
 _FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
 
 
 class Catalog(Protocol):
-    """What zones offer. Methods raise CloudError."""
+    """Client that lists what zones offer. Methods raise CloudError."""
 
     def list_zones(self) -> list[str]:
         """List the zones that have TPUs."""
@@ -28,9 +28,9 @@ class Catalog(Protocol):
 
 
 def explain_refusal(api: Catalog, refused: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
-    """Return the refusal of a creation with what is allowed instead, as far as the API tells."""
+    """Return the error of a refused creation, extended by what the zone offers instead."""
     text = str(refused)
-    # Names that the API's own message has are not repeated.
+    # Omit names that the API's own message already contains.
     more = [words for words, names in _offers(api, spec) if not all(name in text for name in names)]
     if "`gcloud" not in text:
         more.append(_FIX)

@@ -26,7 +26,7 @@ GOOGLE_STORAGE = "https://storage.googleapis.com"
 
 @dataclass(frozen=True)
 class ApiSettings:
-    """Project, endpoints and key file. Empty: Google's endpoints, application-default login."""
+    """API settings. Empty strings mean Google's endpoints and application-default credentials."""
 
     project: str
     endpoint: str = ""
@@ -36,7 +36,7 @@ class ApiSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ApiSettings:
-        """Validate the variable ``tpu_api``. Raises NotConfigured."""
+        """Return the settings in the inventory's variable ``tpu_api``. Raises NotConfigured."""
         texts = {name: str(given.get(name) or "") for name in API_SETTINGS}
         addresses = {
             name: text.strip().rstrip("/") for name, text in texts.items() if "endpoint" in name
@@ -56,18 +56,18 @@ class ApiSettings:
 
     @property
     def address(self) -> str:
-        """The Cloud TPU API."""
+        """Base URL of the Cloud TPU API."""
         return self.endpoint or GOOGLE_TPU
 
     @property
     def compute_address(self) -> str:
-        """Compute Engine; below a custom ``endpoint``, never Google's."""
+        """Base URL of Compute Engine; with a custom ``endpoint`` never Google's."""
         custom = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
         return self.compute_endpoint or custom
 
     @property
     def storage_address(self) -> str:
-        """Cloud Storage; empty where a custom ``endpoint`` has none."""
+        """Base URL of Cloud Storage or its emulator; empty if a custom cloud has no storage."""
         emulator = os.environ.get("STORAGE_EMULATOR_HOST", "").strip().rstrip("/")
         if emulator and "://" not in emulator:
             emulator = f"http://{emulator}"
@@ -75,12 +75,12 @@ class ApiSettings:
         return address or ("" if self.endpoint else GOOGLE_STORAGE)
 
 
-#: The options of the inventory plugin that are settings of the API.
+#: Names of the inventory plugin's options that are API settings.
 API_SETTINGS = tuple(field.name for field in fields(ApiSettings))
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether the host of an address is this computer."""
+    """Return whether the host of a URL is this computer (a loopback address)."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True
@@ -91,9 +91,9 @@ def is_loopback(url: str) -> bool:
 
 
 def open_session(address: str, credentials_file: str) -> AuthorizedSession:
-    """Open a session with the credentials of the file; if empty, the application-default ones.
+    """Open a session with the file's credentials; if empty, with application-default ones.
 
-    Raises Unauthorized (none found, or invalid) and NotConfigured (google-auth is not installed).
+    Raises Unauthorized (no or invalid credentials) and NotConfigured (google-auth not installed).
     """
     try:
         from google.auth.transport.requests import AuthorizedSession, Request
@@ -108,13 +108,13 @@ def open_session(address: str, credentials_file: str) -> AuthorizedSession:
     if not is_loopback(address):
         return AuthorizedSession(credentials, auth_request=Request(token_session))
     session = AuthorizedSession(credentials, auth_request=_LoopbackOnly(Request(token_session)))
-    # The environment's proxy is for other computers, not for this one.
+    # Ignore proxies of the environment: they can't reach services on this computer.
     session.trust_env = token_session.trust_env = False
     return session
 
 
 def open_storage_session(address: str, credentials_file: str) -> AuthorizedSession:
-    """Open a session for Cloud Storage: with credentials for Google's, without for an emulator."""
+    """Open a Cloud Storage session: with credentials for Google, without for an emulator."""
     if address == GOOGLE_STORAGE:
         return open_session(address, credentials_file)
     from google.auth.credentials import AnonymousCredentials
@@ -126,10 +126,10 @@ def open_storage_session(address: str, credentials_file: str) -> AuthorizedSessi
 
 
 class _LoopbackOnly:
-    """Restricts google-auth's own requests to this computer.
+    """Transport for google-auth's own requests that allows only requests to this computer.
 
-    With every new token google-auth also asks Google for the token's regions, which would send a
-    local cloud's token to the internet.
+    For every new token, google-auth also requests the token's regions from Google, which would send
+    a local cloud's token to the internet.
     """
 
     def __init__(self, request: Any) -> None:

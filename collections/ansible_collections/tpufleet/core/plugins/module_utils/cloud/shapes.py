@@ -1,7 +1,7 @@
 """Shapes of TPUs by accelerator type: generation, chips, workers, device files.
 
-Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. The number of workers is
-that of a node's network endpoints; this table checks it, and gives the number of chips.
+Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. An existing node has as many
+workers as network endpoints; the number of workers in this table serves as a check.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """A slice: ``chips`` in total, in ``workers`` (VMs) of ``chips_per_worker`` chips each."""
+    """Shape of a slice: ``chips`` in total, on ``workers`` VMs of ``chips_per_worker`` each."""
 
     generation: str
     chips: int
@@ -25,8 +25,8 @@ class Shape:
 @dataclass(frozen=True)
 class _Generation:
     name: str
-    counts_cores: bool  # the number in the type's name is of cores (two per chip), not chips
-    single_vm_chips: int  # slices of up to this many chips are one VM
+    counts_cores: bool  # the number in the type's name counts cores (2 per chip)
+    single_vm_chips: int  # slices of up to this many chips have one VM
     device_glob: str
 
 
@@ -39,7 +39,7 @@ _GENERATIONS = {
     "v5litepod": _Generation("v5e", False, 8, _VFIO),
     "v6e": _Generation("v6e", False, 8, _VFIO),
 }
-#: The API's generations in an ``acceleratorConfig``, and how accelerator types name them.
+#: Generations in an ``acceleratorConfig``, and their names in accelerator types.
 CONFIG_TYPES = {
     "V2": "v2",
     "V3": "v3",
@@ -52,7 +52,7 @@ _CHIPS_PER_POD_VM = 4
 
 
 def shape_of(accelerator_type: str) -> Shape | None:
-    """Return the shape of a type such as ``v4-16``; None for an unknown type."""
+    """Return the shape of an accelerator type such as ``v4-16``; None for an unknown type."""
     found = re.fullmatch(r"([a-z0-9]+)-([0-9]{1,6})", accelerator_type)
     family = _GENERATIONS.get(found[1]) if found else None
     if not found or not family or int(found[2]) < 1:
@@ -65,7 +65,7 @@ def shape_of(accelerator_type: str) -> Shape | None:
 
 
 def chips_of(accelerator_type: str) -> int:
-    """Return the chips of a slice; 0 for an unknown type."""
+    """Return the number of chips of a slice; 0 for an unknown accelerator type."""
     shape = shape_of(accelerator_type)
     return shape.chips if shape else 0
 
@@ -77,7 +77,7 @@ def generation_of(accelerator_type: str) -> str:
 
 
 def device_glob_of(accelerator_type: str) -> str:
-    """Return the pattern of the TPU's device files; unknown generations are assumed to use vfio."""
+    """Return the glob pattern of a TPU's device files; that of VFIO for unknown generations."""
     family = _GENERATIONS.get(accelerator_type.split("-", 1)[0])
     return family.device_glob if family else _VFIO
 

@@ -1,8 +1,8 @@
-"""Objects in a Cloud Storage bucket; JSON objects change only by compare-and-swap. Controller only.
+"""Objects in a Cloud Storage bucket; JSON objects change only by compare-and-swap.
 
-The JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects, preconditions:
-https://cloud.google.com/storage/docs/request-preconditions. An emulator, which
-``STORAGE_EMULATOR_HOST`` names, gets no credentials, as with Google's own clients.
+Runs on the controller only. JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects,
+preconditions: https://cloud.google.com/storage/docs/request-preconditions. As with Google's own
+clients, requests to an emulator (``STORAGE_EMULATOR_HOST``) carry no credentials.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from .session import GOOGLE_STORAGE, ApiSettings, open_storage_session
 
 SCHEME = "gs://"
 ABSENT = 0
-"""The generation of an object that does not exist (ifGenerationMatch=0)."""
+"""Generation that stands for an object that does not exist (ifGenerationMatch=0)."""
 _GENERATION_HEADER = "x-goog-generation"
 _READ_TRIES = 5
 
 
 @dataclass(frozen=True)
 class BucketUrl:
-    """An address in a bucket: ``gs://bucket/prefix``."""
+    """Parsed URL in a bucket: ``gs://bucket/prefix``."""
 
     bucket: str
     prefix: str
 
     @classmethod
     def parse(cls, url: str) -> BucketUrl:
-        """Parse a gs:// address. Raises NotConfigured."""
+        """Parse a gs:// URL. Raises NotConfigured."""
         bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
         if not url.startswith(SCHEME) or not bucket or bucket.startswith("."):
             raise errors.NotConfigured(f"expected gs://bucket/prefix ({url!r:.200})")
         return cls(bucket, prefix.strip("/"))
 
     def full_name(self, name: str) -> str:
-        """Return the name of an object in its bucket."""
+        """Return an object's full name in the bucket, with the URL's prefix."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object in a list. ``name`` is relative to the address, ``size`` in bytes.
+    """Listed object. ``name`` is relative to the bucket URL, ``size`` is in bytes.
 
-    ``md5`` and ``crc32c`` are base64, empty if the API gave none.
+    ``md5`` and ``crc32c`` are base64, empty if the API returned none.
     """
 
     name: str
@@ -62,7 +62,7 @@ class StoredObject:
 
     @classmethod
     def parse(cls, item: Mapping[str, Any], prefix: str, what: str) -> StoredObject:
-        """Validate an item of a list. Raises BadAnswer."""
+        """Parse an item of the API's object list. Raises BadAnswer."""
         name, size = item.get("name"), str(item.get("size", "0"))
         if not isinstance(name, str) or not name.startswith(prefix) or not size.isdecimal():
             raise errors.BadAnswer(f"can't {what}: malformed name or size in the response")
@@ -72,13 +72,13 @@ class StoredObject:
 
 
 class Bucket:
-    """The objects below one gs:// address. Safe for several threads. Raises CloudError only.
+    """Client for the objects below one gs:// URL. Thread-safe. Raises only CloudError.
 
     Args:
         url: ``gs://bucket/prefix``.
-        address: of the API; any but Google's own is an emulator's.
+        address: base URL of the API; any other than Google's belongs to an emulator.
         credentials_file: a key file; empty for the application-default credentials.
-        retry: which requests to retry, and how often.
+        retry: how often to retry a request, and how long to wait.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class Bucket:
 
     @classmethod
     def of(cls, url: str, api: Mapping[str, Any]) -> Bucket:
-        """Open an address with the key and the storage endpoint of the inventory's ``tpu_api``.
+        """Create a client with the key file and storage endpoint of the inventory's ``tpu_api``.
 
-        Raises NotConfigured, also where this cloud has no buckets.
+        Raises NotConfigured, also if this cloud has no buckets.
         """
         return cls.of_settings(url, ApiSettings.of(api))
 
     @classmethod
     def of_settings(cls, url: str, settings: ApiSettings) -> Bucket:
-        """Open an address. Raises NotConfigured, also where this cloud has no buckets."""
+        """Create a client. Raises NotConfigured, also if this cloud has no buckets."""
         if not settings.storage_address:
             raise errors.NotConfigured(f"{url}: this cloud has no bucket")
         return cls(
@@ -128,20 +128,21 @@ class Bucket:
                 reply = self._http.send("GET", self._path(name), what, params={"alt": "media"})
             except errors.NotFound:
                 if self._is_listed(name, what):
-                    continue  # it was written between the two requests
+                    continue  # created between the two requests: read it again
                 return {}, ABSENT
             generation = _generation(reply.headers.get(_GENERATION_HEADER), what)
             return dict(self._http.json_object(reply, what)), generation
         raise errors.Unavailable(f"can't {what}: it changes faster than it can be read")
 
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
-        """Replace the object that is at ``generation``; return the new generation.
+        """Replace the object if it is at ``generation``; return the new generation.
 
-        ``value`` must differ from what every other writer writes: this tells a lost answer from a
-        conflict. Raises Conflict if the object is at another generation.
+        ``value`` must differ from what every other writer writes, so that the stored value shows
+        whether an earlier try, whose response was lost, succeeded. Raises Conflict if the object is
+        at another generation.
         """
         what = f"write {self.url}/{name}"
-        # A multipart upload: the emulator ignores preconditions of simple ones.
+        # Multipart, because the emulator ignores preconditions of simple uploads.
         boundary = secrets.token_hex(16)
         try:
             reply = self._http.send(
@@ -154,23 +155,23 @@ class Bucket:
             )
             return _generation(self._http.json_object(reply, what).get("generation"), what)
         except errors.Conflict:
-            # The lost answer of an earlier try may have been a success: then this value is stored.
+            # If an earlier try succeeded and its response was lost, this value is stored.
             stored, at = self.read(name)
             if at != generation and stored == json.loads(json.dumps(value)):
                 return at
             raise errors.Conflict(f"can't {what}: somebody else has changed it meanwhile") from None
 
     def remove(self, name: str, generation: int) -> None:
-        """Delete the object that is at ``generation``. Raises Conflict."""
+        """Delete the object if it is at ``generation``, else raise Conflict."""
         params = {"ifGenerationMatch": str(generation)}
         self._http.send("DELETE", self._path(name), f"remove {self.url}/{name}", params=params)
 
     def names(self) -> list[str]:
-        """Return the names of the objects below the address, relative to it."""
+        """Return the sorted names of the objects below the bucket URL, relative to it."""
         return sorted(stored.name for stored in self.list())
 
     def list(self) -> list[StoredObject]:
-        """List the objects below the address."""
+        """List the objects below the bucket URL."""
         what = f"list {self.url}"
         prefix = f"{self.place.prefix}/" if self.place.prefix else ""
         params = {"prefix": prefix}
@@ -189,7 +190,10 @@ class Bucket:
         *,
         generation: int | None = None,
     ) -> bytes:
-        """Return an object's bytes, or a part of them; NotFound for another ``generation``."""
+        """Return an object's content, or ``length`` bytes of it from ``start``.
+
+        With ``generation``, raises NotFound if that generation no longer exists.
+        """
         last = "" if length is None else str(start + length - 1)
         headers = {"Range": f"bytes={start}-{last}"} if start or last else {}
         params = {"alt": "media"}
@@ -201,15 +205,15 @@ class Bucket:
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the bucket itself as JSON, such as its ``location``."""
+        """Return the bucket's metadata as JSON, such as its ``location``."""
         return self._http.ask("GET", self._bucket_path, f"read the bucket {self.place.bucket}")
 
     def _is_listed(self, name: str, what: str) -> bool:
-        """Return whether the bucket lists the object. Raises NotFound if there is no bucket.
+        """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
 
-        Google answers 404 for a missing object and for a missing bucket alike; a list is 404 only
-        for the bucket. It needs no further permission: callers that may not list a bucket get 403
-        for its missing objects.
+        A read returns 404 for a missing object and for a missing bucket; a list returns 404 only
+        for a missing bucket. The list needs no further permission, because callers without the
+        permission to list get 403 instead of 404 when they read a missing object.
         """
         full_name = self.place.full_name(name)
         params = {"prefix": full_name, "maxResults": "1"}
@@ -229,7 +233,7 @@ class Bucket:
 
 
 def _multipart(boundary: str, metadata: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:
-    """Encode an upload of metadata and content (RFC 2387, multipart/related)."""
+    """Encode metadata and content as the body of a multipart/related upload (RFC 2387)."""
     parts = "".join(
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{text}\r\n"
         for text in (json.dumps(metadata), json.dumps(value))

@@ -1,7 +1,7 @@
 """Client of Google's Cloud TPU API v2: nodes, queued resources, operations, what zones offer.
 
-Reference: https://cloud.google.com/tpu/docs/reference/rest/v2. Answers are JSON; nodes.py and
-queued_resources.py validate them.
+Reference: https://cloud.google.com/tpu/docs/reference/rest/v2. Methods return unvalidated JSON;
+nodes.py and queued_resource.py parse it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .session import ApiSettings, open_session
 
 @dataclass(frozen=True)
 class Listing:
-    """Entries of a list as JSON, and the zones that did not answer (none unless allowed)."""
+    """Listed resources as JSON, and those zones that did not respond, if that is allowed."""
 
     entries: list[Mapping[str, Any]]
     unreachable: tuple[str, ...] = ()
 
 
 class TpuApi:
-    """A client for one project. Safe for several threads. Every method raises CloudError only."""
+    """Cloud TPU API client for one project. Thread-safe. Methods raise only CloudError."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TpuApi:
 
     @cached_property
     def compute(self) -> ComputeApi:
-        """A client of Compute Engine for the same project."""
+        """Compute Engine client for the same project."""
         return ComputeApi(self.settings, retry=self._retry, polling=self.polling)
 
     # --- nodes -----------------------------------------------------------------------------------
@@ -60,11 +60,17 @@ class TpuApi:
     def list_nodes(
         self, zones: Sequence[str] = (ALL_ZONES,), *, allow_partial: bool = False
     ) -> Listing:
-        """List the nodes of the zones (``-``: all) in parallel. Raises PartialAnswer."""
+        """List the nodes of the zones (``-``: all) in parallel.
+
+        Raises PartialAnswer if a zone does not respond and ``allow_partial`` is false.
+        """
         return self._list("nodes", "TPUs", zones, allow_partial)
 
     def list_queued_resources(self, zones: Sequence[str] = (ALL_ZONES,)) -> list[Mapping[str, Any]]:
-        """List the queued resources of the zones (``-``: all). Raises PartialAnswer."""
+        """List the queued resources of the zones (``-``: all).
+
+        Raises PartialAnswer if a zone does not respond.
+        """
         return self._list("queuedResources", "queued resources", zones, False).entries
 
     def _list(self, key: str, things: str, zones: Sequence[str], allow_partial: bool) -> Listing:
@@ -114,10 +120,10 @@ class TpuApi:
             return None
 
     def create_node(self, zone: str, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Request a node; return the operation.
+        """Request the creation of a node; return the operation.
 
-        A retry cannot create a second node of the name. But after a lost answer it meets the first
-        try's node, so after AlreadyExists and NoAnswer the caller must read the node.
+        After AlreadyExists and NoAnswer, the caller must read the node, because an earlier try
+        whose response was lost may have created it. A second node of the name is impossible.
         """
         return self._http.ask(
             "POST",
@@ -130,13 +136,13 @@ class TpuApi:
     def patch_node(
         self, zone: str, name: str, body: Mapping[str, Any], mask: Iterable[str]
     ) -> Mapping[str, Any]:
-        """Change the fields of the mask; return the operation. Idempotent."""
+        """Change the fields in the mask; return the operation. Idempotent."""
         what = f"change TPU {name} ({zone})"
         params = {"updateMask": ",".join(mask)}
         return self._http.ask("PATCH", self._node_path(zone, name), what, params=params, body=body)
 
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Delete a node; return the operation, None if it does not exist.
+        """Request the deletion of a node; return the operation, None if it does not exist.
 
         Never retried: the caller checks the id before every try (deletion.py).
         """
@@ -147,10 +153,10 @@ class TpuApi:
             return None
 
     def power_node(self, zone: str, name: str, verb: str) -> Mapping[str, Any]:
-        """``start`` or ``stop`` a node; return the operation.
+        """Request ``start`` or ``stop`` (``verb``) of a node; return the operation.
 
-        Never retried after a lost answer (NoAnswer): the API refuses a second request while the
-        first one takes effect.
+        Never retried after a lost response (NoAnswer), because the API refuses a second request
+        while the first is in progress.
         """
         what = f"{verb} TPU {name} ({zone})"
         path = f"{self._node_path(zone, name)}:{verb}"
@@ -159,7 +165,7 @@ class TpuApi:
     def guest_attributes(
         self, zone: str, name: str, query_path: str, workers: Sequence[int] = ()
     ) -> list[dict[str, str]]:
-        """Return the attributes that the workers (all if empty) published under the path."""
+        """Return the guest attributes below a path, for each of the workers (all if empty)."""
         what = f"read the guest attributes of TPU {name} ({zone})"
         body = {"queryPath": query_path, "workerIds": [str(worker) for worker in workers]}
         answer = self._http.ask(
@@ -206,10 +212,10 @@ class TpuApi:
     def create_queued_resource(
         self, zone: str, name: str, body: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Create a queued resource; return the operation, which ends when it is in the queue.
+        """Request a queued resource; return the operation, which ends when it is in the queue.
 
-        All tries have one request id, so that they create one queued resource; AlreadyExists means
-        somebody else's.
+        All tries share one request id, so that they create one queued resource; AlreadyExists means
+        that somebody else created it.
         """
         params = {"queuedResourceId": name, "requestId": str(uuid.uuid4())}
         what = f"create queued resource {name} ({zone})"
@@ -219,9 +225,9 @@ class TpuApi:
     def delete_queued_resource(
         self, zone: str, name: str, *, force: bool
     ) -> Mapping[str, Any] | None:
-        """Delete a queued resource; return the operation, None if it does not exist.
+        """Request the deletion of a queued resource; return the operation, None if it is missing.
 
-        ``force`` deletes its TPUs, too. Never retried: the caller checks which one it is before
+        ``force`` deletes its TPUs, too. Never retried: the caller checks its identity before
         every try (deletion.py).
         """
         params = {"force": str(force).lower(), "requestId": str(uuid.uuid4())}
@@ -241,14 +247,14 @@ class TpuApi:
         deadline: float,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until an operation is done; ``deadline`` is on the clock of ``polling``.
+        """Wait until an operation is done. ``deadline`` is a time of ``polling.clock``.
 
         Raises the operation's own error (CapacityError, QuotaError, OperationFailed) or
         DeadlineExceeded.
         """
         name = operation.get("name")
         if operation.get("done") is not True and (not isinstance(name, str) or not name):
-            return  # an answer without an operation, such as Empty, means success
+            return  # a response without an operation, such as Empty, means success
         tried = 0
         while operation.get("done") is not True:
             self.polling.pause(what, tried, deadline)
@@ -259,13 +265,13 @@ class TpuApi:
                     "GET", f"/v2/{quote(str(name), safe='/')}", f"read the operation: {what}"
                 )
             except errors.NotFound:
-                return  # operations expire; the caller reads the result
+                return  # finished operations expire; the caller reads the resource
         error = operation.get("error")
         if isinstance(error, Mapping) and error:
             raise errors.from_operation(error, what)
 
     def creation_error(self, zone: str, name: str) -> errors.CloudError | None:
-        """Return why the last creation of a node failed; None if the API has no such operation."""
+        """Return the error of the last failed creation of a node; None if the API lists none."""
         what = f"create TPU {name} ({zone})"
         found: list[tuple[str, Mapping[str, Any]]] = []
         for page in self._http.pages(f"{self._zone_path(zone)}/operations", what):

@@ -1,7 +1,7 @@
-"""The controller's timers, written as systemd units (systemd.timer(5)) or lines of a crontab.
+"""The controller's timers as text: systemd units (systemd.timer(5)) or crontab lines.
 
-Pure: values in, texts out. What is scheduled for a time happens at that time or not at all: a
-timer whose time passed while the controller was off or asleep is skipped, and never made up for.
+Pure functions without I/O. A timer for a fixed time that passes while the controller is off or
+asleep is skipped: it does not fire later.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "kill", "restart", "delete")
-#: These run at a time only, so that no interval and no crontab can fire them late.
+#: Verbs that need a fixed time, because a crontab or a timer with an interval may fire late.
 DESTRUCTIVE = ("kill", "delete")
-#: How late a timer may fire, in minutes.
+#: How late a timer for a fixed time may fire, in minutes.
 GRACE_MINUTES = 5
-#: How long a verb may take, in seconds: more than any single action of the watch.
+#: Timeout of a scheduled playbook in seconds, longer than any single action of the watch.
 LIMIT_SECONDS = 5400
 _SPAN = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -35,15 +35,16 @@ LIKE = (
 
 
 class ScheduleError(Exception):
-    """What was asked for cannot be scheduled; the text is one line for a person."""
+    """The request cannot be scheduled; the message is one line for the user."""
 
 
 @dataclass(frozen=True)
 class Timer:
     """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
-    ``words`` are the arguments of ansible-playbook (``tool``), which runs in ``project``. ``lock``
-    keeps a crontab's timer from overlapping itself; systemd needs none.
+    ``tool`` is the ansible-playbook program, which runs in the directory ``project`` with the
+    arguments ``words``. ``lock`` is a lock file that keeps executions of a crontab entry from
+    overlapping; systemd needs none.
     """
 
     verb: str
@@ -58,12 +59,12 @@ class Timer:
 
     @property
     def name(self) -> str:
-        """Return the unit's name; a verb has one timer for each target."""
+        """Return the timer's name. A verb has at most one timer for each target."""
         return f"{PREFIX}{self.verb}" + (f"-{self.target}" if self.target else "")
 
 
 def seconds(span: str) -> int:
-    """Parse a span such as 90s, 1m, 6h or 1d. Raises ScheduleError."""
+    """Return a span such as 90s, 1m, 6h or 1d in seconds. Raises ScheduleError."""
     found = _SPAN.fullmatch(span.strip())
     if not found:
         raise ScheduleError(f"every={span!r} is not a span. Say, for example: {LIKE}")
@@ -71,7 +72,10 @@ def seconds(span: str) -> int:
 
 
 def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
-    """Check a request; return its time and its interval in seconds. Raises ScheduleError."""
+    """Validate a request; return its time (or an empty string) and its interval in seconds (or 0).
+
+    Raises ScheduleError.
+    """
     if verb not in VERBS:
         raise ScheduleError(f"{verb!r} cannot be scheduled. Say one of: {', '.join(VERBS)}")
     if verb != "watch" and not _NAME.fullmatch(target):
@@ -101,10 +105,10 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
 def playbook_words(
     verb: str, target: str, inventories: Sequence[str], zone: str = "", node_id: str = ""
 ) -> tuple[str, ...]:
-    """Return the arguments of ansible-playbook.
+    """Return the arguments of ansible-playbook for a verb.
 
-    A delete names one TPU for good, by its zone and the API's id. Raises ScheduleError without
-    them.
+    A delete identifies its TPU by ``zone`` and ``node_id`` (the API's id), so it never deletes a
+    later TPU of the same name. Raises ScheduleError if either is missing or invalid.
     """
     where = [word for source in inventories for word in ("-i", source)]
     variables = [f"{'tpu' if verb == 'delete' else 'run'}={target}"] if target else []
@@ -120,7 +124,7 @@ def playbook_words(
 
 
 def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the variables sorted, the empty ones left out. Raises ScheduleError."""
+    """Validate environment variables; return the non-empty ones, sorted. Raises ScheduleError."""
     for name, value in values:
         if not _VARIABLE.fullmatch(name) or _CONTROL.search(value):
             raise ScheduleError(
@@ -131,7 +135,7 @@ def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str
 
 
 def service(timer: Timer) -> str:
-    """Return the text of the service that the timer starts."""
+    """Return the text of the service unit that the timer starts."""
     environment = "".join(
         f"Environment={_quoted(f'{name}={value}')}\n" for name, value in timer.environment
     )
@@ -152,13 +156,14 @@ def service(timer: Timer) -> str:
 
 
 def timer_unit(timer: Timer) -> str:
-    """Return the text of the timer.
+    """Return the text of the timer unit.
 
-    A watch begins at once, also after a boot; any other interval begins with a wait.
+    A watch first fires at once, also after a boot. Any other interval timer first fires after one
+    interval.
     """
     if timer.every:
         first = 1 if timer.verb == "watch" else timer.every
-        # From one start to the next; a run that takes longer delays the next one.
+        # OnUnitActiveSec counts from start to start; a slow playbook delays the next start.
         when = f"OnActiveSec={first}s\nOnUnitActiveSec={timer.every}s\n"
     else:
         when = f"OnCalendar={timer.at}\n"
@@ -169,9 +174,10 @@ def timer_unit(timer: Timer) -> str:
 
 
 def cron_line(timer: Timer) -> str:
-    """Return a crontab's line, for a controller without systemd. Raises ScheduleError.
+    """Return the timer's crontab line, for a controller without systemd. Raises ScheduleError.
 
-    cron runs what it missed up to three hours late, so no destructive verb is given to it.
+    Only interval timers are possible: cron may start a missed job up to three hours late, which is
+    unsafe for destructive verbs.
     """
     if not timer.every:
         raise ScheduleError(
@@ -198,9 +204,10 @@ def cron_line(timer: Timer) -> str:
 
 
 def cron_times(every: int) -> str:
-    """Return the five fields of crontab(5) for an interval in seconds; empty if there are none.
+    """Return the five time fields of crontab(5) for an interval in seconds.
 
-    Minutes start over with each hour and hours with each day, so other intervals would be uneven.
+    Returns an empty string for an interval that cron cannot repeat evenly: cron restarts minutes at
+    each hour and hours at each day.
     """
     minutes, rest = divmod(every, 60)
     if rest or not minutes:
@@ -214,12 +221,12 @@ def cron_times(every: int) -> str:
 
 
 def cron_listing(line: str) -> str:
-    """Return the times of a timer's line, and its name."""
+    """Return the time fields and the name of a timer's crontab line."""
     return f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}"
 
 
 def with_line(crontab: str, name: str, line: str) -> str:
-    """Return a crontab with a timer's line in place of its old one; an empty line removes it."""
+    """Return the crontab with a timer's line added or replaced; an empty ``line`` removes it."""
     kept = [old for old in crontab.splitlines() if not old.endswith(f" # {name}")]
     return "".join(f"{each}\n" for each in [*kept, *([line] if line else [])])
 
@@ -229,21 +236,21 @@ def _description(timer: Timer) -> str:
 
 
 def _is_due(at: str) -> list[str]:
-    """Return a command that succeeds only if the time came within the last few minutes.
+    """Return a shell command that succeeds only within GRACE_MINUTES after the time.
 
-    A timer also fires when a computer wakes up, or its clock is set, after the time has passed.
+    systemd also fires a timer whose time passed during sleep or was skipped by a clock change.
     """
     calendar = f"systemd-analyze calendar --base-time=-{GRACE_MINUTES}min {shlex.quote(at)}"
     return ["/bin/sh", "-c", f"LC_ALL=C {calendar} | grep -q ' ago$'"]
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return words as a unit's command line; after ``:`` a ``$`` means itself."""
+    """Format words as a unit's command line; the prefix ``:`` disables ``$`` substitution."""
     return ":" + " ".join(_quoted(word) for word in words)
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for a unit's line (systemd.syntax(7), systemd.unit(5) "SPECIFIERS")."""
+    """Quote a word for a unit file (systemd.syntax(7), systemd.unit(5) "SPECIFIERS")."""
     if re.fullmatch(r"[A-Za-z0-9_./:=@,+-]+", word):
         return word
     escaped = word.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""Where the controller's timers are kept: systemd's units, or the user's crontab."""
+"""The controller's timers as installed: systemd units, or lines of the user's crontab."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from .run_schedule import (
 
 
 def run(words: list[str], given: str | None = None) -> str:
-    """Run a program; return its output. Raises ScheduleError with its first line."""
+    """Run a program with ``given`` as its input; return its output.
+
+    Raises ScheduleError with the first line of the program's error output.
+    """
     try:
         done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -33,7 +36,7 @@ def run(words: list[str], given: str | None = None) -> str:
 
 
 class Systemd:
-    """Timers as units: the system's for root, else the user's own."""
+    """Timers as systemd units: system units for root, user units for any other user."""
 
     def __init__(self) -> None:
         is_user = os.getuid() != 0
@@ -42,28 +45,28 @@ class Systemd:
         self.tool = ["systemctl", "--user"] if is_user else ["systemctl"]
 
     def names(self) -> list[str]:
-        """Return the names of the timers."""
+        """Return the names of the installed timers."""
         return sorted(path.stem for path in self.folder.glob(f"{PREFIX}*.timer"))
 
     def lines(self) -> list[str]:
-        """Return systemd's table of the timers, with when each is due."""
+        """Return the lines of systemctl's table of timers, with the next time of each."""
         if not self.names():
             return []
         asked = [*self.tool, "list-timers", "--all", "--full", "--no-pager", f"{PREFIX}*"]
         return [line.rstrip() for line in run(asked).splitlines() if line.strip()][:-1]
 
     def interval(self, name: str) -> int:
-        """Return the interval of a timer in seconds; 0 if it has none."""
+        """Return a timer's interval in seconds; 0 for a timer with a fixed time."""
         found = re.search(r"^OnUnitActiveSec=([0-9]+)s$", self._text(f"{name}.timer"), re.MULTILINE)
         return int(found[1]) if found else 0
 
     def logs(self, name: str) -> str:
-        """Return the command that shows what a timer's service did."""
+        """Return the shell command that shows a timer's status and its service's log."""
         journal = "journalctl" if self.tool == ["systemctl"] else "journalctl --user"
         return f"{' '.join(self.tool)} status {name}.timer {name}.service; {journal} -u {name}"
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
-        """Create or change a timer; return the units' texts before and after."""
+        """Create or change a timer, unless ``dry``; return its units' texts before and after."""
         if timer.at:
             told = run(["systemd-analyze", "calendar", timer.at])
             if "Next elapse: never" in told:
@@ -81,7 +84,10 @@ class Systemd:
         return before, after
 
     def drop(self, name: str, dry: bool) -> tuple[str, str]:
-        """Remove a timer; what it has started runs to its end."""
+        """Remove a timer, unless ``dry``; return its units' texts before and after.
+
+        A playbook that the timer has already started continues.
+        """
         before = self._text(f"{name}.service") + self._text(f"{name}.timer")
         if before and not dry:
             self._stop(name)
@@ -92,7 +98,10 @@ class Systemd:
         return before, ""
 
     def _stop(self, name: str) -> None:
-        """Stop a timer, and clear the stamp of its last start that older versions kept."""
+        """Stop a timer, and remove the stored time of its last start.
+
+        Only units of older versions (Persistent=true) have a stored time.
+        """
         text = self._text(f"{name}.timer")
         if not text:
             return
@@ -109,27 +118,27 @@ class Cron:
     """Timers as lines of the user's crontab."""
 
     def names(self) -> list[str]:
-        """Return the names of the timers."""
+        """Return the names of the installed timers."""
         ends = [line.rpartition(" # ")[2] for line in self._table().splitlines()]
         return sorted(end for end in ends if end.startswith(PREFIX))
 
     def lines(self) -> list[str]:
-        """Return the times and the name of each timer."""
+        """Return the time fields and the name of each timer."""
         lines = [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
         return [cron_listing(line) for line in lines]
 
     def logs(self, name: str) -> str:
-        """Return the command that shows whether cron starts a timer."""
+        """Return the shell command that shows a timer's crontab line and cron's status."""
         return f"crontab -l | grep {name}; systemctl status cron || service cron status"
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
-        """Create or change a timer; return the crontab before and after."""
+        """Create or change a timer, unless ``dry``; return the crontab before and after."""
         if not dry:
             Path(timer.lock).parent.mkdir(parents=True, exist_ok=True)
         return self._change(timer.name, cron_line(timer), dry)
 
     def drop(self, name: str, dry: bool) -> tuple[str, str]:
-        """Remove a timer; return the crontab before and after."""
+        """Remove a timer, unless ``dry``; return the crontab before and after."""
         return self._change(name, "", dry)
 
     def _change(self, name: str, line: str, dry: bool) -> tuple[str, str]:
@@ -142,14 +151,14 @@ class Cron:
     @staticmethod
     def _table() -> str:
         done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
-        # A crontab that cannot be read must not be overwritten.
+        # Only a missing crontab counts as empty: one that cannot be read must not be overwritten.
         if done.returncode != 0 and "no crontab for" not in done.stderr:
             raise ScheduleError(f"crontab -l: {done.stderr.strip() or done.returncode}")
         return done.stdout if done.returncode == 0 else ""
 
 
 def keeper() -> Systemd | Cron:
-    """Return what keeps the timers on this controller. Raises ScheduleError if there is nothing."""
+    """Return this controller's scheduler: systemd, else cron. Raises ScheduleError without both."""
     if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
         return Systemd()
     if shutil.which("crontab"):

@@ -1,11 +1,11 @@
-"""Which of a run's checkpoints are finished, for this project's trainer and others. Python 3.9.
+"""Search for the finished checkpoints of a run, by this project's trainer or another one.
 
-This project's trainer: ``<step>/`` with ``manifest.json``, which has the length of each file and
-the CRC-32 of small ones (docs/checkpoints.md). Orbax, which most JAX trainers use: ``<step>/`` or
-``<name>_<step>/``; a save is finished when its directory has lost the suffix
-``.orbax-checkpoint-tmp``, in a bucket when it has a ``commit_success.txt``
-(https://orbax.readthedocs.io/en/latest/api_reference/checkpoint.path.html). Any other trainer:
-whatever a pattern names.
+This project's trainer writes ``<step>/`` with ``manifest.json``, which lists the length of each
+file and the CRC-32 of small ones (docs/checkpoints.md). Orbax, which most JAX trainers use, writes
+``<step>/`` or ``<name>_<step>/``. A finished Orbax save has no suffix ``.orbax-checkpoint-tmp``
+and, in a bucket, contains ``commit_success.txt``
+(https://orbax.readthedocs.io/en/latest/api_reference/checkpoint.path.html). For any other trainer,
+a pattern describes the names of its checkpoints. Python 3.9.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class Layout:
-    """How a trainer lays out its checkpoints below the run's location.
+    """Layout of a trainer's checkpoints below the run's location.
 
     Args:
-        is_own: this project's trainer wrote them.
-        in_bucket: they are objects, so that a finished save is not a renamed directory.
-        pattern: what a checkpoint is called, relative to the location, such as ``*/step-*``: a
-            directory or a file. Empty: by the trainer.
+        is_own: whether this project's trainer wrote them.
+        in_bucket: whether they are objects in a bucket, where saves do not end with a rename.
+        pattern: pattern of a checkpoint's path (a directory or a file) relative to the location,
+            such as ``*/step-*``. Empty for the names that the trainer or Orbax uses.
     """
 
     is_own: bool
@@ -42,9 +42,9 @@ class Layout:
     pattern: str = ""
 
     def checkpoints(self, names: Iterable[str]) -> list[str]:
-        """Return the checkpoints that the files belong to, newest first, finished or not.
+        """Return the checkpoints that contain the files ``names``, newest first, finished or not.
 
-        The newest is the one with the highest numbers in the last part of its name.
+        The newest checkpoint has the highest numbers in the last part of its path.
         """
         depth = len(self._patterns) if self.pattern else 1
         found = set()
@@ -56,10 +56,10 @@ class Layout:
         return sorted(found, key=_age, reverse=True)
 
     def fault(self, path: str, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> str:
-        """Return what is wrong with a checkpoint, empty if it is finished and whole.
+        """Return what is wrong with a checkpoint; empty if it is finished and intact.
 
-        ``sizes`` are the lengths in bytes of all files by name, ``read`` returns a file's content
-        and may raise OSError.
+        ``sizes`` maps the names of all files to their lengths in bytes. ``read`` returns a file's
+        content and may raise OSError.
         """
         if self.is_own and not self.pattern:
             return _manifest_fault(path, sizes, read)
@@ -83,9 +83,9 @@ class Layout:
 def newest_finished(
     layout: Layout, sizes: Mapping[str, int], read: Callable[[str], bytes]
 ) -> tuple[str, list[str]]:
-    """Return the newest finished checkpoint, empty if there is none, and the faults of newer ones.
+    """Return the newest finished checkpoint (or an empty string) and the faults of newer ones.
 
-    Args as for Layout.fault.
+    ``sizes`` and ``read`` are described at ``Layout.fault``.
     """
     wrong = []
     for path in layout.checkpoints(sizes):
@@ -97,7 +97,10 @@ def newest_finished(
 
 
 def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterable[str]) -> str:
-    """Say that there is no finished checkpoint, and how to name those of another trainer."""
+    """Format the error that a location has no finished checkpoint.
+
+    For other trainers than this project's it explains how to set a pattern.
+    """
     if wrong:
         return f"{location}: no finished checkpoint ({'; '.join(wrong)})"
     there = sorted({name.partition("/")[0] for name in names})
@@ -111,7 +114,7 @@ def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterab
 
 
 def files_of(path: str, names: Iterable[str]) -> list[str]:
-    """Return the files of a checkpoint, which may be a file itself."""
+    """Return the files of a checkpoint; a checkpoint may be a single file."""
     return sorted(name for name in names if name == path or name.startswith(f"{path}/"))
 
 

@@ -1,7 +1,6 @@
-"""Facts that the controller, the modules on workers and the programs of a run's unit share.
+"""Constants shared by the controller, the modules on workers and the programs of a run's unit.
 
-Paths, exit codes, ports and times, each stated here once. Python 3.9, standard library: workers
-import it.
+Paths, exit codes, ports and timeouts. Python 3.9, standard library only, because workers import it.
 """
 
 from __future__ import annotations
@@ -9,26 +8,29 @@ from __future__ import annotations
 import re
 
 ROOT = "/opt/tpufleet"
-"""Environments, releases and the programs of the fleet on a worker."""
+"""Directory of environments, releases and tpufleet's own programs on a worker."""
 STATE_DIR = "/var/lib/tpufleet"
-"""What runs write: ``runs/RUN`` holds the log, the heartbeat, the metrics and the exit status."""
+"""Directory that runs write to.
+
+``runs/RUN`` has the log, the heartbeat, the metrics and the exit status.
+"""
 ETC_DIR = "/etc/tpufleet"
-"""What the unit of a run needs, in ``runs/RUN``. Only root writes there."""
+"""Directory of the files that a run's unit needs, in ``runs/RUN``. Only root writes there."""
 USER = "tpufleet"
-"""The user that trainers run as. Roles have its uid as ``tpufleet_uid``."""
+"""The user that trainers run as. In roles, its uid is ``tpufleet_uid``."""
 WORKER_FORMAT = 2
 """Version of the programs that setup installs for runs, and of the files that they read.
 
-Increase it when programs of one version cannot start a launch of the next. A worker with another
-number needs setup before it can start a run.
+Increase it when programs of one version cannot start a launch that the next version wrote. A worker
+with another version needs setup.yml before it can start a run.
 """
 DONE_MARKER = "tpufleet-done.json"
-"""The file beside the checkpoints of a run that is done."""
+"""Name of the file beside a run's checkpoints that marks the run as done."""
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-"""The name of a run, which is also the instance of a unit and the name of a file."""
+"""Pattern of a run's name, which is also a systemd instance name and a file name."""
 
-# Exit codes of a trainer and of its unit (docs/own_trainer.md). Any other is a crash.
+# Exit codes of a trainer and of its unit (docs/own_trainer.md). Any other code is a crash.
 DONE = 0
 BAD_CONFIG = 2
 NOT_A_NUMBER = 3
@@ -38,24 +40,27 @@ PEER_ENDED = 77
 NOT_SHARED = 78
 
 RENDEZVOUS_SECONDS = 120
-"""How long the processes of an attempt wait for each other, unless the launch says otherwise."""
+"""Default limit in seconds for the processes of an attempt to wait for each other."""
 
 COORDINATOR_PORT = 8476
 ATTEMPT_PORTS = 1000
-"""How many attempts have ports of their own. The rendezvous is as far above the coordinator."""
+"""Number of consecutive attempts with different ports.
+
+The rendezvous port is this far above the coordinator's port.
+"""
 MEGASCALE_PORT = 8081
 METRICS_PORT = 8431
 
 
 def coordinator_port(attempt: int, chip: int = -1) -> int:
-    """Return the coordinator's port of an attempt.
+    """Return the port of JAX's coordinator in an attempt.
 
-    Consecutive attempts have different ports, so a process that an earlier attempt left behind does
+    Consecutive attempts have different ports, so a process left over from an earlier attempt does
     not block the next one. Runs on different chips of a worker never share a port.
     """
     return COORDINATOR_PORT + 2 * ATTEMPT_PORTS * (chip + 1) + attempt % ATTEMPT_PORTS
 
 
 def rendezvous_port(attempt: int, chip: int = -1) -> int:
-    """Return the port at which process 0 of an attempt waits for the others."""
+    """Return the port at which process 0 of an attempt waits for the other processes."""
     return coordinator_port(attempt, chip) + ATTEMPT_PORTS

@@ -1,4 +1,4 @@
-"""Decision on a data disk from its observed state: format, mount or refuse."""
+"""The decision to format, mount or refuse a data disk, from its observed state."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 BY_ID = "/dev/disk/by-id/google-"
-MARK = "x-tpufleet.disk="  # mount(8) ignores options x-… of fstab
+MARK = "x-tpufleet.disk="  # mount(8) ignores fstab options that begin with x-
 _UUID = re.compile(r"[0-9A-Fa-f]{4,8}(-[0-9A-Fa-f]{4,12})*")
 
 
 class UnusableDiskError(Exception):
-    """The disk cannot be used; the text names the reason and the fix."""
+    """The disk cannot be used; the message names the reason and the fix."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """The observed state of a disk, from blkid, wipefs, lsblk and the kernel.
 
-    ``tags`` are blkid's (TYPE, UUID, PTTYPE, …), ``signatures`` those of wipefs; ``blank`` is true
-    if the first and last MiB are zeros.
+    ``tags`` are blkid's tags (TYPE, UUID, PTTYPE, …), ``signatures`` are those that wipefs finds.
+    ``blank`` is true if the first and the last MiB contain only zeros.
     """
 
     device: str
@@ -33,7 +33,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Plan:
-    """Whether to format the disk, and the file system to mount, by its UUID if known."""
+    """Whether to format the disk (``make``), and the file system to mount.
+
+    ``uuid`` identifies the file system; None until it is created.
+    """
 
     make: bool
     filesystem: str
@@ -41,9 +44,10 @@ class Plan:
 
 
 def decide(seen: Seen, wanted: str) -> Plan:
-    """Decide what to do. Only a completely empty disk is ever formatted.
+    """Decide whether to format or only mount a disk. Only an empty disk is ever formatted.
 
-    Raises UnusableDiskError for a disk that holds anything but one file system of type ``wanted``.
+    Raises UnusableDiskError for a disk with any content but one file system of type ``wanted``,
+    and for an empty disk that is read-only.
     """
     if seen.tags.get("TYPE") == wanted and not seen.partitions:
         uuid = seen.tags.get("UUID", "")
@@ -73,7 +77,7 @@ def decide(seen: Seen, wanted: str) -> Plan:
 
 
 def _held(seen: Seen) -> str:
-    """Describe what the disk holds, or return an empty string."""
+    """Describe what the disk contains; empty if nothing was found."""
     if seen.partitions:
         return f"partitions ({', '.join(seen.partitions)})"
     for tag in ("TYPE", "PTTYPE"):
@@ -83,19 +87,19 @@ def _held(seen: Seen) -> str:
 
 
 def line(name: str, plan: Plan, uuid: str, path: str, *, read_only: bool) -> str:
-    """Return the line of fstab(5).
+    """Return the disk's line of fstab(5).
 
-    A boot never waits for the disk (``nofail``). A read-only disk cannot replay its journal
-    (``noload``, ext4(5)).
+    ``nofail``: a boot never waits for the disk. ``noload`` (ext4(5)): a read-only disk cannot
+    replay its journal.
     """
     options = ["ro", "noload"] if read_only else ["rw"]
-    # A run that needs the disk waits for it this long.
+    # device-timeout: how long a run that needs the disk waits for it.
     options += ["noatime", "nofail", "x-systemd.device-timeout=120s", MARK + name]
     return f"UUID={uuid} {path} {plan.filesystem} {','.join(options)} 0 {0 if read_only else 2}"
 
 
 def with_line(fstab: str, name: str, new: str) -> str:
-    """Return fstab with the disk's line once, and all other lines unchanged.
+    """Return fstab with ``new`` as the only line of this disk, and all other lines unchanged.
 
     Raises UnusableDiskError if another line has the same mount point.
     """

@@ -1,4 +1,7 @@
-"""Which processes have a worker's accelerators open, from /proc: opening a busy one would fail."""
+"""Accelerator devices of a worker, and the processes that hold them open (from /proc).
+
+A trainer cannot open a device that another process holds.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from pathlib import Path
 
 
 def device_files(pattern: str, chip: int = -1) -> list[Path]:
-    """List the device files of the pattern, or that of one chip, the chip-th.
+    """List the device files that match a pattern, or only that of the chip with index ``chip``.
 
     ``/dev/vfio/vfio`` controls all devices, so it does not count as one.
     """
@@ -16,13 +19,13 @@ def device_files(pattern: str, chip: int = -1) -> list[Path]:
 
 
 def _number(path: Path) -> tuple[int, str]:
-    """Sort accel10 after accel2."""
+    """Return a sort key that puts accel10 after accel2."""
     digits = "".join(sign for sign in path.name if sign.isdecimal())
     return int(digits or 0), path.name
 
 
 def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[str]:
-    """List the processes that have a device open: ``python3 (pid 812) holds /dev/accel0``.
+    """List the processes that hold a device open, as ``python3 (pid 812) holds /dev/accel0``.
 
     With ``chip``, only that chip's device counts.
     """
@@ -35,15 +38,15 @@ def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[st
 
 
 def groups(pattern: str, root: Path = Path("/")) -> list[int]:
-    """Return the groups, except root's, that may open the devices of the pattern."""
+    """Return the ids of the groups, except root's, that may open the devices of a pattern."""
     named = list(root.glob(pattern.lstrip("/"))) if pattern else []
-    # Whoever opens /dev/vfio/0 also needs /dev/vfio/vfio.
+    # /dev/vfio/vfio counts too, because a process that opens /dev/vfio/0 also needs it.
     found = {path.stat().st_gid for path in named if path.stat().st_mode & 0o060}
     return sorted(found - {0})
 
 
 def open_files(process: Path) -> set[str]:
-    """List the files that a process has open; none if it has just ended."""
+    """Return the paths of the files that a process has open; empty if it has just ended."""
     found = set()
     try:
         for link in (process / "fd").iterdir():
@@ -54,7 +57,7 @@ def open_files(process: Path) -> set[str]:
 
 
 def program(process: Path) -> str:
-    """Return the name of a process's program."""
+    """Return the name of a process's program, or "a process" if it has just ended."""
     try:
         return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

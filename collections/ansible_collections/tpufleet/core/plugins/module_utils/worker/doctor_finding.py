@@ -1,4 +1,4 @@
-"""Findings of the doctor, one line each. Python 3.9: workers import this file."""
+"""Results of the doctor's checks, one line each. Python 3.9, because workers import this file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """Format it for people, on one line."""
+        """Return the finding as one line for the user."""
         text = f"{_WORDS[self.state]} {self.check}: {self.message}"
         return " ".join((f"{text}: {self.fix}" if self.fix else text).split("\n"))
 
@@ -33,17 +33,17 @@ def ok(check: str, message: str) -> Finding:
 
 
 def problem(check: str, message: str, fix: str = "") -> Finding:
-    """Return a failing check; ``fix`` is the command, unless the message contains it."""
+    """Return a failed check. ``fix`` is a command; empty if the message contains it."""
     return Finding(check, PROBLEM, message, fix)
 
 
 def unknown(check: str, why: str) -> Finding:
-    """Return a check that could not be made, because of another problem."""
+    """Return a check that could not be made; ``why`` names the problem that prevented it."""
     return Finding(check, UNKNOWN, why)
 
 
 def to_dicts(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Return findings as a module's result contains them."""
+    """Convert findings to dictionaries for a module's result."""
     return [
         {"check": each.check, "state": each.state, "message": each.message, "fix": each.fix}
         for each in findings
@@ -51,11 +51,11 @@ def to_dicts(findings: Iterable[Finding]) -> list[dict[str, str]]:
 
 
 def from_dicts(results: Iterable[Mapping[str, str]]) -> list[Finding]:
-    """Read findings from a module's result."""
+    """Parse the findings in a module's result."""
     return [Finding(**{key: str(value) for key, value in each.items()}) for each in results]
 
 
 def verdict(findings: Iterable[Finding]) -> str:
-    """Count the problems: ``2 problems``."""
+    """Format the number of problems: ``2 problems``, ``no problems``."""
     count = sum(each.state == PROBLEM for each in findings)
     return f"{count or 'no'} problem{'' if count == 1 else 's'}"

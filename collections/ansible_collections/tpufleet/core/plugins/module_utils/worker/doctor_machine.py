@@ -1,6 +1,6 @@
-"""Checks of a worker from within: disk, memory, devices, setup, versions, recent errors.
+"""The doctor's checks on a worker: disk, memory, devices, setup, versions, recent errors.
 
-Python 3.9 and the standard library, since it runs on workers. It changes nothing.
+Python 3.9 and the standard library only, because workers run it. The checks leave no changes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ KERNEL_TROUBLE = re.compile(
     re.IGNORECASE,
 )
 LIBTPU_TROUBLE = re.compile(r"^[EF]\d{4} ")
-"""Lines of the levels error and fatal in glog's format: level, month and day, time."""
+"""A log line of glog's level E (error) or F (fatal): the level, then month and day."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A worker, by its name in the inventory, and the paths that are checked.
+    """A worker, by its name in the inventory, and the paths to check.
 
     ``checkpoints`` is the default location of runs' checkpoints, ``workers`` the number of workers
     of the TPU.
@@ -57,7 +57,7 @@ class Machine:
 
 
 def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
-    """Make all checks; ``kernel`` are the kernel's recent log lines."""
+    """Run all checks and return their findings. ``kernel`` has the kernel's recent log lines."""
     found = [
         *disk_findings(machine),
         memory_finding(machine),
@@ -74,7 +74,7 @@ def look(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
 
 
 def disk_findings(machine: Machine) -> Iterator[Finding]:
-    """Check the free space of each file system once."""
+    """Check the free space and inodes of each file system once."""
     seen = set()
     free = []
     for place in machine.disks:
@@ -99,7 +99,7 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
 
 
 def memory_finding(machine: Machine) -> Finding:
-    """Check the available memory; if it is low, name the process that uses most."""
+    """Check the available memory; if it is low, name the process that uses the most."""
     sizes = {}
     for line in _text(machine.proc / "meminfo").splitlines():
         key, _, value = line.partition(":")
@@ -122,7 +122,7 @@ def memory_finding(machine: Machine) -> Finding:
 
 
 def device_findings(machine: Machine) -> Iterator[Finding]:
-    """Check the number of chips, and that only runs hold them."""
+    """Check the number of devices, and that no process except runs holds one."""
     if not machine.device_glob:
         yield ok("devices", "none on this type of worker")
         return
@@ -146,7 +146,7 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
 def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
     """Check that the workers of a TPU can share the checkpoint directory.
 
-    Worker 0 may serve it to the others by NFS, so its own disk proves nothing.
+    Worker 0 is not checked, because it may serve the directory to the others by NFS from its disk.
     """
     if machine.workers == 1 or machine.worker_id == 0 or not machine.checkpoints.startswith("/"):
         return
@@ -162,7 +162,7 @@ def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
 
 
 def lock_finding(machine: Machine) -> Finding:
-    """Check libtpu's lockfile: without a holder it blocks the next program from the chips."""
+    """Check libtpu's lockfile: one that no process holds keeps programs from using the chips."""
     check = "lockfile"
     if not machine.lockfile.exists():
         return ok(check, "none")
@@ -209,7 +209,7 @@ def version_findings(machine: Machine) -> Iterator[Finding]:
 def records_findings(
     machine: Machine, write: Callable[[str, Mapping[str, str]], None] = try_write
 ) -> Iterator[Finding]:
-    """Check that this worker cannot write run records: a controller acts on what they say."""
+    """Check that this worker cannot write run records, because controllers act on them."""
     check = "run records"
     if not machine.fleet_state.startswith("gs://"):
         return
@@ -232,7 +232,7 @@ def records_findings(
 
 
 def kernel_finding(lines: Sequence[str]) -> Finding:
-    """Return the kernel's most recent errors."""
+    """Report the most recent errors in the kernel's log lines."""
     trouble = [line.strip() for line in lines if KERNEL_TROUBLE.search(line)]
     if not trouble:
         return ok("kernel", f"no errors in the last {LOG_HOURS} hours")
@@ -248,7 +248,7 @@ def kernel_finding(lines: Sequence[str]) -> Finding:
 
 
 def libtpu_finding(machine: Machine, now: float) -> Finding:
-    """Return the most recent errors in libtpu's log of the last day."""
+    """Report the most recent errors in libtpu's logs of the last day."""
     trouble = []
     try:
         files = {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*") if path.is_file()}
@@ -266,7 +266,7 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
 
 
 def kernel_lines() -> list[str]:
-    """Return the kernel's log lines of the last day, of level warning and worse."""
+    """Return the kernel's recent log lines at level warning or more severe."""
     for words in (
         ["journalctl", "--dmesg", "--priority=warning", "--no-pager", f"--since=-{LOG_HOURS}h"],
         ["dmesg", "--level=emerg,alert,crit,err,warn", "--ctime"],

@@ -1,6 +1,7 @@
-"""The marker beside a run's checkpoints that says it is done, as its last attempt left it.
+"""The file that marks a run as done, beside its checkpoints.
 
-`roles/run/files/attempt_done` writes it. Python 3.9, standard library: this runs on workers too.
+`roles/run/files/attempt_done` writes it when an attempt has finished the run. Python 3.9, standard
+library only, because workers import it too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_BYTES = 4096
 
 
 class DoneMarker(NamedTuple):
-    """Which attempt of a run ended with 0, and when, in unix seconds."""
+    """The attempt that exited with 0, which ends its run, and the time in unix seconds."""
 
     run: str
     attempt: int
@@ -27,7 +28,7 @@ class DoneMarker(NamedTuple):
 
 
 def parse_marker(value: object, run: str) -> DoneMarker | None:
-    """Validate a marker; None for one of another run, and for anything that is no marker."""
+    """Validate a marker; return None if it is malformed or belongs to another run."""
     if not isinstance(value, Mapping) or value.get("run") != run:
         return None
     attempt, time = value.get("attempt"), value.get("time")
@@ -40,7 +41,7 @@ def parse_marker(value: object, run: str) -> DoneMarker | None:
 
 
 def parse_text(text: bytes, run: str) -> DoneMarker | None:
-    """Parse and validate a marker's content; None for what is no marker of this run."""
+    """Parse and validate a marker; return None if it is malformed or another run's."""
     try:
         return parse_marker(json.loads(text), run) if len(text) <= MAX_BYTES else None
     except (ValueError, RecursionError):
@@ -48,10 +49,11 @@ def parse_text(text: bytes, run: str) -> DoneMarker | None:
 
 
 def read_marker(checkpoints: str, run: str, env: Mapping[str, str]) -> DoneMarker | None:
-    """Read the marker of a run from here; None if there is none. Raises OSError for a bucket.
+    """Return the marker beside a run's checkpoints; None if there is none.
 
-    ``env`` is the trainer's, for the bucket's emulator. A bucket that the trainer reaches by a key
-    file of its own is not asked.
+    ``env`` has the trainer's variables, for the bucket's emulator. If they name a key file of the
+    trainer's own, the bucket is not read and the result is None. Raises OSError or ValueError if a
+    bucket cannot be read.
     """
     if not checkpoints.startswith("gs://"):
         return parse_marker(read_json(Path(checkpoints) / DONE_MARKER, MAX_BYTES), run)

@@ -1,8 +1,8 @@
-"""Copy of the leader's environment with its bytecode.
+"""Copy of the leader's Python environment, including its bytecode.
 
-An installation takes half a minute of processor time, mostly to compile bytecode; a copy takes
-little more than writing the files. It works only with the same interpreter, and keeps the files'
-times, by which Python validates bytecode (PEP 3147).
+Installing an environment takes half a minute of CPU time, mostly to compile bytecode. Copying it
+takes little more than writing its files. A copy works only with the same interpreter. It preserves
+the files' modification times, by which Python validates bytecode (PEP 3147).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .from_leader import FOLDER, FromLeaderError, pull
 from .python_env import COMPLETE, EnvError, error_summary, has_all_files, interpreter, mark_checked
 
 SERVED = "envs"
-"""The name under which a leader serves its environments (``fleet_ssh_serves``)."""
+"""Name under which the leader serves its environments (role variable ``fleet_ssh_serves``)."""
 
 
 class OtherPythonError(Exception):
@@ -23,25 +23,28 @@ class OtherPythonError(Exception):
 
 
 def partial_copy(env: Path) -> Path:
-    """Return the path of a copy until it is complete."""
+    """Return the path of an environment's copy while the copy is incomplete."""
     return env.with_name(f".{env.name}.taken")
 
 
 def fits(record: dict, python: Path) -> bool:
-    """Return whether the leader's marker names this worker's interpreter. Raises EnvError."""
+    """Return whether the leader's environment was installed with this worker's interpreter.
+
+    ``record`` is the content of the leader's marker file. Raises EnvError.
+    """
     made_by = record.get("made_by")
     return isinstance(made_by, dict) and made_by == interpreter(python)
 
 
 def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
-    """Copy the leader's environment of the same name completely, or raise.
+    """Copy the leader's environment of the same name; continue an interrupted copy.
 
-    An interrupted copy is continued. The marker is written last.
+    The marker file, which says that the environment is complete, is written last.
 
     Raises:
-        LeaderUnreachableError: no connection to the leader.
-        FromLeaderError: the leader has no such environment, or an incomplete one.
-        OtherPythonError: it was installed for another interpreter.
+        LeaderUnreachableError: the leader cannot be reached.
+        FromLeaderError: the leader's environment is missing or incomplete.
+        OtherPythonError: the leader's environment was installed for another interpreter.
         EnvError: the disk is full; the partial copy is removed.
         OSError: a file cannot be written.
     """
@@ -71,7 +74,10 @@ def copy_env(env: Path, python: Path, folder: Path = FOLDER) -> None:
 
 
 def read_marker(name: str, new: Path, folder: Path) -> dict:
-    """Copy and return the marker of the leader's environment. Raises FromLeaderError."""
+    """Copy the marker file of the leader's environment to ``new``; return its content.
+
+    Raises FromLeaderError.
+    """
     alone = ["--include", f"/{COMPLETE}", "--exclude", "*"]
     pull(SERVED, name, new, options=alone, folder=folder)
     try:

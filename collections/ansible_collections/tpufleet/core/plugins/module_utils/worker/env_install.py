@@ -1,4 +1,4 @@
-"""Installation of an environment from a lock file by uv, from an index or from sent wheels.
+"""Installation of an environment from a lock file by uv, from a package index or from wheels.
 
 Python 3.9 and the standard library only, because it runs before anything is installed.
 """
@@ -32,7 +32,7 @@ from .python_env import (
 )
 
 UV_CACHE = "uv"
-"""The directory of uv's cache below the served directory ``cache``."""
+"""Name of uv's cache below the directory ``cache``, which the leader serves."""
 _REQUIRED = re.compile(r"you require (?P<what>[^\s,]+==[^\s,]+)")
 _NEEDED = re.compile(r"\bdepends? on\b")
 _REFUSED = re.compile(r"hint: (?P<said>.*authentication credentials.*\S)")
@@ -48,12 +48,12 @@ def install_from_index(
     cache: Path,
     offline: bool = False,
 ) -> None:
-    """Install an environment; uv downloads the wheels and checks them against the lock's hashes.
+    """Install an environment from a package index. uv checks the lock file's hashes.
 
-    uv does not download again what is in ``cache``, and with ``offline`` downloads nothing. The
-    environment shares its files with the cache by hard links. A cache from before the last boot is
-    removed: a power cut may have damaged files, which uv would not notice. Raises EnvError,
-    OSError.
+    uv does not download packages again that are in ``cache``; with ``offline``, it downloads
+    nothing. The environment's files are hard links to files of the cache. A cache from before the
+    last boot is removed, because a power cut may have damaged its files and uv would not notice.
+    Raises EnvError, OSError.
     """
     if not is_checked(cache):
         shutil.rmtree(cache, ignore_errors=True)
@@ -77,7 +77,7 @@ def install_from_wheels(
 ) -> None:
     """Install an environment from a directory of wheels, without network access.
 
-    uv checks each wheel against the lock's hashes. Raises EnvError, OSError.
+    uv checks each wheel against the lock file's hashes. Raises EnvError, OSError.
     """
     variables = index_environment(extra_env)
     # A temporary cache on the environment's file system, so that files are linked, not copied.
@@ -93,11 +93,11 @@ def install_from_wheels(
 
 
 class InstallError(Exception):
-    """uv pip install failed; the text is its output of several lines."""
+    """``uv pip install`` failed; the message is its output of several lines."""
 
 
 def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> None:
-    """Create an empty environment in place of an incomplete one. Raises EnvError."""
+    """Create an empty environment; remove an incomplete one first. Raises EnvError."""
     if env.exists():
         shutil.rmtree(env)
     env.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,10 @@ def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> No
 
 
 def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *source: str) -> None:
-    """Install what a lock file pins, with hashes. Raises InstallError."""
+    """Install the packages that a lock file pins, checking their hashes. Raises InstallError.
+
+    ``source`` has uv's options for where to find the packages.
+    """
     words = [str(uv), "pip", "install", "--python", str(env / "bin/python"), "--require-hashes"]
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
         file.write(lock)
@@ -123,7 +126,7 @@ def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *sourc
 
 
 def finish(env: Path, lock: str, python: Path) -> None:
-    """Compile an environment, then mark it as complete."""
+    """Compile the bytecode of an environment, then write the marker that it is complete."""
     compile_bytecode(env)
     (env / "requirements.lock").write_text(lock, encoding="utf-8")
     marker = {"packages": packages(lock), "python": str(python.resolve())}
@@ -135,8 +138,8 @@ def finish(env: Path, lock: str, python: Path) -> None:
 def compile_bytecode(env: Path) -> None:
     """Compile the modules of an environment, except the packages' own tests.
 
-    The trainer's user cannot write there, so each start would compile them again. Files that are
-    not valid Python, such as templates, are skipped.
+    The trainer's user cannot write bytecode there, so each start of a trainer would compile the
+    modules again. Files that are not valid Python, such as templates, are skipped.
     """
     library = env / "lib"
     words = [str(env / "bin/python"), "-I", "-m", "compileall", "-qq", "-j", "0"]
@@ -152,7 +155,7 @@ def compile_bytecode(env: Path) -> None:
 
 
 def download_error(output: str) -> EnvError:
-    """Summarize uv's output in one line: the step that failed and its last cause."""
+    """Summarize uv's output as an error of one line: the step that failed and its last cause."""
     if "No space left on device" in output:
         return EnvError(f"{DOWNLOADING}: {error_summary(output)}")
     if refused := _REFUSED.search(output):
@@ -166,7 +169,10 @@ def download_error(output: str) -> EnvError:
 
 
 def without_secrets(output: str, env: Mapping[str, str]) -> str:
-    """Mask values that contain a password: uv shows a URL that it cannot parse."""
+    """Mask the values in ``env`` that may contain a password.
+
+    uv shows such a value in its output if it is a URL that uv cannot parse.
+    """
     for value in env.values():
         if "@" in str(value):
             output = output.replace(str(value), "********")
@@ -174,7 +180,7 @@ def without_secrets(output: str, env: Mapping[str, str]) -> str:
 
 
 def index_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for uv; pip's index variables apply to uv, too."""
+    """Return the environment variables for uv, with pip's index variables applied to uv too."""
     variables = network_environment({**os.environ, **env})
     own = {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & set(variables)
     if variables.get("PIP_INDEX_URL") and not own:
@@ -182,15 +188,15 @@ def index_environment(env: Mapping[str, str]) -> dict[str, str]:
     if variables.get("PIP_EXTRA_INDEX_URL"):
         variables.setdefault("UV_EXTRA_INDEX_URL", variables["PIP_EXTRA_INDEX_URL"])
     if variables.get("UV_EXTRA_INDEX_URL") or variables.get("UV_INDEX"):
-        # As with pip: any index may have a pinned file, because its hash identifies it.
+        # As pip does, accept a pinned file from any index, because its hash identifies it.
         variables.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-    # uv wraps its lines at COLUMNS, and its errors are searched line by line.
+    # uv wraps its output at COLUMNS, but download_error() searches it line by line.
     variables.update(UV_NO_PROGRESS="1", UV_LINK_MODE="hardlink", COLUMNS="10000")
     return variables
 
 
 def copy_cache(cache: Path, folder: Path = FOLDER) -> None:
-    """Copy uv's cache from the leader. Raises FromLeaderError."""
+    """Copy uv's cache from the leader; on failure, remove it. Raises FromLeaderError."""
     cache.mkdir(parents=True, exist_ok=True)
     try:
         pull("cache", UV_CACHE, cache, folder=folder)
@@ -201,9 +207,9 @@ def copy_cache(cache: Path, folder: Path = FOLDER) -> None:
 
 
 def remove_unused(cache: Path) -> None:
-    """Remove packages from uv's cache of which no environment has a hard link.
+    """Remove packages from uv's cache that no environment has a hard link to.
 
-    uv keeps them in "archive-v0/…" and downloads one again that is missing there.
+    uv stores packages in "archive-v0/…". If a package is missing there, uv downloads it again.
     """
     for package in cache.glob("archive-v*/*"):
         files = (f"{here}/{name}" for here, _, names in os.walk(package) for name in names)

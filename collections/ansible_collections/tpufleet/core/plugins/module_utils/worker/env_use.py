@@ -1,4 +1,4 @@
-"""Environments that processes or runs of a worker use, and those that may be removed."""
+"""Environments that a worker's processes or runs use, and environments that may be removed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ENV = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
 
 
 def named(texts: Iterable[str]) -> set[str]:
-    """Find names of environments in texts."""
+    """Return the names of the environments whose paths appear in the texts."""
     return {name for text in texts for name in _ENV.findall(text)}
 
 
 def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
-    """Find environments from which a process was started or has loaded a library."""
+    """Return the environments from which a process was started or has loaded a library."""
     return named(
         text
         for folder in proc.glob("[0-9]*")
@@ -25,12 +25,15 @@ def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
 
 
 def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
-    """Find the environments of active runs in their directories below ``runs``."""
+    """Return the environments that the files of active runs mention.
+
+    ``runs`` contains one directory for each run.
+    """
     return named(_read(file) for run in active for file in (runs / run).glob("*") if file.is_file())
 
 
 def active_runs() -> list[str]:
-    """List the runs whose unit is active, starting or stopping; none without systemd."""
+    """List the runs whose unit is active, starting or stopping; empty without systemd."""
     words = ["systemctl", "list-units", "--plain", "--no-legend", "--all", "tpufleet-run@*"]
     try:
         told = subprocess.run(words, capture_output=True, text=True, check=False).stdout

@@ -1,8 +1,8 @@
-"""The line of a log that says why a trainer crashed.
+"""Search for the log line that says why a trainer crashed.
 
-Python prints the exception behind the stack, whose frames are indented. Chained exceptions come one
-after the other; the last one ended the program. Notes (PEP 678) stand behind the exception's line,
-such as JAX's "For simplicity, JAX has removed its internal frames". Pure; Python 3.9.
+Python prints an exception after its stack, whose frames are indented. Of chained exceptions, the
+last one ended the program. Notes (PEP 678), such as JAX's "For simplicity, JAX has removed its
+internal frames", follow the exception, so the last line of a log may be a note. Pure; Python 3.9.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Sequence
 MAX_CHARACTERS = 300
 _FRAME = re.compile(r'\s+File ".*", line \d+')
 _PREFIX = re.compile(r"(\[[\w-]+\]:\s?)?(\s*\|\s?)?")
-"""What torchrun ("[rank0]: ") and exception groups ("  | ") print before a traceback's lines."""
+"""What torchrun ("[rank0]: ") and exception groups ("  | ") print before lines of a traceback."""
 _IGNORED = re.compile(r"Exception ignored in|Traceback \(most recent call last\)|Stack \(most")
 _FATAL = re.compile(r"Fatal Python error: ")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the exception's line of the last traceback, else the last line, else nothing.
+    """Return the exception's line of the last traceback, else the last line, else an empty string.
 
-    ``lines`` are the log's last ones, of the last attempt. Their beginning may be missing, so a
-    traceback is found by its frames.
+    ``lines`` are the last lines of the last attempt's log. Tracebacks are recognized by their
+    frames, because the first line of a traceback may be missing.
     """
     plain = [_PREFIX.sub("", line, count=1) for line in lines]
     found = ""
@@ -48,7 +48,7 @@ def error_line(lines: Sequence[str]) -> str:
 
 
 def last_attempt(lines: Sequence[str]) -> list[str]:
-    """Return the lines that the last attempt has written, of a log's last lines."""
+    """Return the lines that the last attempt wrote, from a log's last lines."""
     starts = [
         index for index, line in enumerate(lines) if line.startswith("--- ") and " attempt " in line
     ]

@@ -1,6 +1,7 @@
-"""Copies of directories from the TPU's leader over the internal network.
+"""Copies of directories from the TPU's leader (worker 0) over the internal network.
 
-Runs on workers as root. The role fleet_ssh configures the connection and what the leader serves.
+Runs on workers as root. The role fleet_ssh configures the connection and which directories the
+leader serves.
 """
 
 from __future__ import annotations
@@ -12,24 +13,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path("/etc/tpufleet/peer")
-"""The worker's key and ssh configuration, written by the role fleet_ssh."""
+"""Directory of the worker's key and ssh configuration, written by the role fleet_ssh."""
 LEADER = "leader"
-"""The name of the leader in that configuration."""
+"""Host name of the leader in the worker's ssh configuration."""
 TRIES = 5
-_SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket, protocol stream; and ssh's own
-_NO_START = 5  # the daemon refused ("@ERROR"), or ssh failed before its protocol began
+_SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket, protocol; 255: ssh
+_NO_START = 5  # the daemon refused ("@ERROR"), or ssh failed before rsync's protocol began
 
 
 class FromLeaderError(Exception):
-    """The leader refused or failed; the text is one line for users."""
+    """A copy from the leader failed; the message is one line for the user."""
 
 
 class LeaderUnreachableError(FromLeaderError):
-    """No connection to the leader; another request would fail as well."""
+    """The leader cannot be reached, so another request would fail too."""
 
 
 def has_leader(folder: Path = FOLDER) -> bool:
-    """Return whether this worker has a leader: false on the leader and on a TPU of one worker."""
+    """Return whether this worker has a leader to copy from.
+
+    False on the leader itself and on a TPU of one worker.
+    """
     return (folder / "ssh_config").is_file() and (folder / "known_hosts").is_file()
 
 
@@ -44,20 +48,20 @@ def pull(
 ) -> None:
     """Make ``destination`` a copy of the leader's directory ``path`` below ``module``.
 
-    Files that the leader does not have are deleted. Everything belongs to root. The next call
-    continues an interrupted copy.
+    Deletes files that the leader does not have. All copied files belong to root. If a copy is
+    interrupted, the next call continues it.
 
     Args:
-        module: a name of ``fleet_ssh_serves``, such as ``cache`` or ``releases``.
-        path: below it, without a slash at either end; empty for all of it.
-        destination: a directory; only its parent must exist.
+        module: a name in the role variable ``fleet_ssh_serves``, such as ``cache`` or ``releases``.
+        path: a path below the module, without a slash at either end; empty for the whole module.
+        destination: a directory, created if it is missing; its parent must exist.
         options: additional options of rsync(1).
-        seconds: the limit for all attempts together.
-        folder: the directory of the worker's key.
+        seconds: the time limit for all attempts together.
+        folder: the directory of the worker's key and ssh configuration.
 
     Raises:
-        LeaderUnreachableError: no connection to the leader.
-        FromLeaderError: the leader refuses, or does not have the directory.
+        LeaderUnreachableError: the leader cannot be reached.
+        FromLeaderError: the leader refuses, does not have the directory, or is too slow.
     """
     if not has_leader(folder):
         raise FromLeaderError(
@@ -96,12 +100,12 @@ def pull(
             raise kind(
                 f"copying {module}/{path} from the leader failed: {_error_line(done.stderr)}"
             )
-        # sshd refuses some of many workers at once (MaxStartups): they retry at random times.
+        # sshd refuses some of many simultaneous connections (MaxStartups): retry at a random time.
         time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 - not a secret
 
 
 def _error_line(output: str) -> str:
-    """Return the first line with a cause; the following ones only say that rsync failed."""
+    """Return the first line with a cause; the "rsync error:" lines only say that rsync failed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith("rsync error:")]
     return (causes or lines or ["no error output"])[0]

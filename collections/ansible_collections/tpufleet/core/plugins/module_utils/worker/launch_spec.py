@@ -1,8 +1,9 @@
-"""What one attempt of a run is, for all its processes.
+"""Specification of one attempt of a run, shared by all its processes.
 
-The plan builds a LaunchSpec once. The run's record stores it, the module ``run`` writes it to
-``launch.json`` on each worker, and the programs of the run's unit read it there. A new field is
-added here and where it is used. Python 3.9, standard library: workers import this file.
+The run plan builds a LaunchSpec once. The run record stores it, the module ``run`` writes it to
+``launch.json`` on each worker, and the programs of the run's unit read it from there. A new field
+needs changes only here and where it is used. Python 3.9, standard library only, because workers
+import this file.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,253}")
 
 MAX_CONFIG = 1 << 20
-"""Characters of a config."""
+"""Maximum length of a config in characters."""
 _MAX_WORDS, _MAX_TEXT, _MAX_NODES, _MAX_WORKERS = 1000, 1 << 16, 1024, 1 << 16
 
 Check = Callable[[Any], Any]
-"""Returns the value that a field gets. Raises ValueError with what is wrong with the given one."""
+"""Validator of a field: returns the value to store.
+
+Raises ValueError with what is wrong with the given value.
+"""
 
 
 class InvalidLaunchError(ValueError):
-    """A field of a launch is invalid; ``problem`` says why and never shows its value."""
+    """A field of a launch is invalid; ``problem`` says why without showing the field's value."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"invalid launch: {name} {problem}")
@@ -43,14 +47,17 @@ class InvalidLaunchError(ValueError):
 
 
 def checked(value: Any, kind: type) -> Any:
-    """Return the value if it is of this JSON type. Raises ValueError."""
+    """Return the value if it has the JSON type ``kind``. Raises ValueError."""
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise ValueError(f"is a {type(value).__name__}, expected {kind.__name__}")
     return value
 
 
 def is_text(value: object, longest: int) -> bool:
-    """Return whether this is a text of at most ``longest`` characters, no control characters."""
+    """Return whether a value is a string of at most ``longest`` characters.
+
+    False for a string with control characters other than tab and newline.
+    """
     return isinstance(value, str) and len(value) <= longest and not CONTROL.search(value)
 
 
@@ -138,30 +145,32 @@ def _optional(check: Check, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """What one attempt of a run is, for all its processes. A relaunch changes only where it runs.
+    """Specification of one attempt of a run, shared by all its processes.
+
+    A relaunch changes only the number of the attempt and where its processes run.
 
     Args:
         run: the run's name.
-        release: the code's id on the workers and in the controller's cache.
+        release: the id of the code's release on the workers and in the controller's cache.
         requirements: SHA-256 of the lock file of the Python environment.
-        command: the words to run, with ``{…}`` for the values of the run contract.
+        command: the words of the trainer's command, with ``{…}`` for values of the run contract.
         checkpoints: the run's own checkpoint directory or ``gs://`` URI.
-        tpu: what ``-e tpu=`` accepts, or ``multislice_NAME``.
-        attempt: 0 until it is recorded.
+        tpu: a value that ``-e tpu=`` accepts, or ``multislice_NAME``.
+        attempt: the number of the attempt; 0 until the run record has it.
         workers: the number of processes, one on each worker.
-        slices: how many slices the TPU has. Each has equally many workers.
-        chip: the one chip of its worker that the run uses, -1 for all.
-        config: the config's text; None where the command has none.
-        config_name: the config's file name, which names the run by default.
-        env: the trainer's variables. Nothing secret.
-        jax_requirements: the name of the lock file's set, such as ``worker-tpu``.
-        compile_cache: where JAX keeps compiled programs; empty for a directory of each worker.
-        volatile_checkpoints: whether checkpoints on the TPU's own disks are accepted.
-        nodes: the TPUs that it runs on.
-        coordinator_host: the address of process 0's worker.
-        placement: the inventory name of each process's worker. Workers other than that of process 0
-            may get only the first.
-        rendezvous_seconds: how long the processes wait for each other.
+        slices: the number of slices; each runs the same number of processes.
+        chip: the index of the only chip that the run uses on its worker; -1 for all chips.
+        config: the config's text; None if the command uses no config.
+        config_name: the config's file name; the default name of the run comes from it.
+        env: the trainer's environment variables, without secrets.
+        jax_requirements: the name of the lock file, such as ``worker-tpu``.
+        compile_cache: where JAX stores compiled programs; empty for a directory on each worker.
+        volatile_checkpoints: whether checkpoints on the TPU's own disks are allowed.
+        nodes: the identities of the TPUs that the attempt runs on.
+        coordinator_host: the address of the worker that has process 0.
+        placement: the inventory names of the processes' workers, by process id. Workers other than
+            that of process 0 may get only the first name.
+        rendezvous_seconds: how many seconds the processes wait for each other.
     """
 
     run: str = _required(_text(RUN_NAME))
@@ -187,9 +196,9 @@ class LaunchSpec:
 
     @classmethod
     def from_json(cls, value: object) -> LaunchSpec:
-        """Validate a launch that was read. Unknown fields are ignored.
+        """Validate a launch that was parsed from JSON. Unknown fields are ignored.
 
-        Raises InvalidLaunchError naming the first invalid field.
+        Raises InvalidLaunchError for the first invalid field.
         """
         if not isinstance(value, Mapping):
             raise InvalidLaunchError("the whole", "is not a JSON object")
@@ -212,7 +221,7 @@ class LaunchSpec:
         return spec
 
     def to_json(self) -> dict[str, Any]:
-        """Return the launch with JSON types only."""
+        """Return the launch as a dictionary of JSON types."""
         return {
             **vars(self),
             "command": list(self.command),
@@ -222,9 +231,10 @@ class LaunchSpec:
         }
 
     def definition(self) -> dict[str, Any]:
-        """Return what makes two launches the same: not the attempt, nor where and how it runs.
+        """Return the fields that identify a launch across attempts.
 
-        Defaults are left out, so a field that a later version adds makes no launch another one.
+        They exclude the attempt's number, and where and how the attempt runs. Fields with default
+        values are left out, so that a field that a later version adds does not change the identity.
         """
         defaults = {each.name: each.default for each in fields(self)} | {"env": {}}
         return {
@@ -240,20 +250,20 @@ class LaunchSpec:
 
     @property
     def rendezvous_address(self) -> tuple[str, int]:
-        """Host and port at which process 0 waits for the others."""
+        """Host and port at which process 0 waits for the other processes."""
         return self.coordinator_host.strip("[]"), rendezvous_port(self.attempt, self.chip)
 
     def worker_name(self, process_id: int) -> str:
-        """Return the name of a process's worker for messages."""
+        """Return the name of a process's worker for messages; ``process N`` if it is unknown."""
         known = process_id < len(self.placement)
         return self.placement[process_id] if known else f"process {process_id}"
 
 
 def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Put the values of the run contract in place of ``{run}``, ``{process_id}`` and so on.
+    """Replace ``{run}``, ``{process_id}`` and so on with the values of the run contract.
 
-    ``variables`` is an environment with ``TPUFLEET_RUN`` and so on. Other braces stay: they may be
-    the trainer's own.
+    ``variables`` is an environment with ``TPUFLEET_RUN`` and so on. Other words in braces are not
+    changed, because they may be meant for the trainer.
     """
 
     def value(found: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
-"""Locks that let one controller at a time change a worker.
+"""Locks that let only one controller at a time change a worker.
 
-They lie below a directory that root alone can enter: whoever can open a file can hold its flock(2).
+The lock files are in a directory that only root can enter, because any user who can open a file can
+hold its flock(2).
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ SETUP = DIRECTORY / "setup"
 
 @contextmanager
 def one_at_a_time(lock: Path) -> Iterator[None]:
-    """Wait for a lock and hold it. Its directory becomes this user's alone. Raises OSError."""
+    """Wait for a lock, then hold it until the context ends.
+
+    Gives the directory of the lock file to this user alone (mode 0700). Raises OSError.
+    """
     make_directory(lock.parent, os.geteuid(), 0o700)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with parent_of(lock) as directory:

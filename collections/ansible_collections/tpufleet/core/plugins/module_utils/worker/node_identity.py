@@ -1,20 +1,23 @@
-"""The identity of one TPU, and the patterns of its parts. Python 3.9: workers import this file."""
+"""The identity of a TPU, and patterns of its fields. Python 3.9, because workers import it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-#: A TPU, or a queued resource.
+#: Name of a TPU or of a queued resource.
 NODE_NAME = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 NODE_ID = r"[A-Za-z0-9_-]{1,64}"
-#: ``us-central2-b``, or an AI zone such as ``us-south1-ai1b``.
+#: Zone such as ``us-central2-b``, or AI zone such as ``us-south1-ai1b``.
 ZONE = r"[a-z]+-[a-z]+[0-9]+-[a-z]+[0-9]*[a-z]?"
 
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """One TPU, never a later one of the same name. ``id`` is the API's ``Node.id``."""
+    """The identity of one TPU.
+
+    ``id`` is the API's ``Node.id``, which a later TPU of the same name does not have.
+    """
 
     name: str
     zone: str
@@ -22,7 +25,7 @@ class NodeIdentity:
 
     @classmethod
     def parse(cls, name: object, zone: object, node_id: object) -> NodeIdentity:
-        """Validate an identity from outside. Raises ValueError."""
+        """Validate the fields of an identity from untrusted input. Raises ValueError."""
         for what, value, pattern in (
             ("TPU name", name, NODE_NAME),
             ("zone", zone, ZONE),

@@ -1,6 +1,7 @@
-"""One process of a launch on its worker: its environment, identity and files.
+"""One process of a launch on its worker: its environment variables, identity and files.
 
-Pure; worker/run_start.py does the work. Python 3.9, standard library.
+Pure functions; worker/run_start.py writes the files and starts the process. Python 3.9, standard
+library only.
 """
 
 from __future__ import annotations
@@ -16,24 +17,30 @@ from .launch_spec import VARIABLE, LaunchSpec
 from .run import RunError, WorkerPaths
 
 MAX_LAUNCH_BYTES = 1 << 24
-"""Of ``launch.json``. JSON may need twelve bytes for a character of the config."""
+"""Maximum size of ``launch.json``.
+
+JSON may need twelve bytes for one character of the config.
+"""
 MIN_SECRET = 8
-"""Characters. Ansible masks a secret wherever it finds it, also within numbers and words."""
+"""Minimum length of a secret in characters.
+
+Ansible masks a secret wherever its text occurs, so a short one would mask parts of other words.
+"""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a launch, and what its worker alone knows of it.
+    """One process of a launch, with the values that are specific to its worker.
 
     Args:
-        spec: what all processes of the attempt share.
-        process_id: which of them this is.
+        spec: the launch, which all processes of the attempt share.
+        process_id: the number of the process, from 0.
         python_env: the name of the Python environment on this worker.
-        worker_env: the inventory's variables for trainers on this worker; the launch's override
-            them.
-        secrets: variables that reach the trainer as a systemd credential.
-        token: the secret by which the processes of this attempt recognize each other. Without one
-            they do not wait for each other.
+        worker_env: the inventory's environment variables for trainers on this worker; those of the
+            launch override them.
+        secrets: environment variables that reach the trainer as a systemd credential.
+        token: the secret by which the processes of this attempt recognize each other. Without a
+            token there is no rendezvous.
     """
 
     spec: LaunchSpec
@@ -44,7 +51,7 @@ class Process:
     token: str = ""
 
     def variables(self) -> dict[str, str]:
-        """Return the trainer's variables except secrets and the run contract."""
+        """Return the trainer's environment variables, except secrets and the run contract."""
         platform = {"JAX_PLATFORMS": "cpu"} if self.spec.jax_requirements == "worker-cpu" else {}
         slices = slice_variables(self.spec, self.process_id)
         return {
@@ -56,9 +63,9 @@ class Process:
         }
 
     def identity(self) -> str:
-        """Return a digest that is equal for two launches of the same thing on this worker.
+        """Return a digest that is equal for equal launches on this worker.
 
-        It does not depend on the attempt, nor on how its processes find each other.
+        It does not depend on the attempt's number, its ports or its rendezvous token.
         """
         known = {
             "definition": self.spec.definition(),
@@ -71,7 +78,10 @@ class Process:
 
 
 def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
-    """Return the variables by which libtpu joins slices over the data center network."""
+    """Return the variables with which libtpu connects slices over the data center network.
+
+    Empty for a single slice.
+    """
     if spec.slices < 2:
         return {}
     return {
@@ -82,7 +92,7 @@ def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
 
 
 def chip_variables(chip: int) -> dict[str, str]:
-    """Return the variables that restrict a process to one chip; none for all chips."""
+    """Return the variables that restrict a process to one chip; empty for all chips."""
     if chip < 0:
         return {}
     return {
@@ -114,10 +124,10 @@ def contract_variables(process: Process, paths: WorkerPaths) -> dict[str, str]:
 def environment(
     process: Process, paths: WorkerPaths, trust: Mapping[str, str], compile_cache: str = ""
 ) -> dict[str, str]:
-    """Return all variables of the unit; nobody else can set those of the run contract.
+    """Return all variables of the unit. Those of the run contract override all others.
 
-    ``trust`` names the certificates that the worker's system trusts. An empty ``compile_cache``
-    means a directory of this worker.
+    ``trust`` has variables with the paths of the system's CA certificates. An empty
+    ``compile_cache`` means a directory of this worker.
     """
     home = paths.python_env(process.python_env)
     rendezvous = process.spec.workers > 1 and process.token
@@ -127,7 +137,7 @@ def environment(
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Otherwise JAX handles SIGTERM itself, for a notice that few trainers read.
+        # Otherwise JAX turns SIGTERM into a preemption notice, which few trainers check.
         "JAX_ENABLE_PREEMPTION_SERVICE": "false",
         "JAX_COMPILATION_CACHE_DIR": compile_cache or str(paths.state / "jax-cache"),
         **trust,
@@ -140,7 +150,7 @@ def environment(
 def environment_file(variables: Mapping[str, str]) -> str:
     """Format variables for systemd's EnvironmentFile= (systemd.exec(5)).
 
-    Raises RunError for a name or a value that systemd would silently drop.
+    Raises RunError for a name or a value that systemd would silently ignore.
     """
     lines = []
     for name, value in sorted(variables.items()):
@@ -154,9 +164,9 @@ def environment_file(variables: Mapping[str, str]) -> str:
 
 
 def secrets_file(process: Process) -> str:
-    """Format the secrets as the unit's program reads them (roles/run/files/attempt): JSON.
+    """Format the secrets as JSON for the unit's program (roles/run/files/attempt).
 
-    Raises RunError for what cannot be an environment variable; shows no value.
+    Raises RunError for an invalid environment variable, without showing its value.
     """
     for name, value in process.secrets.items():
         if not VARIABLE.fullmatch(name):
@@ -167,14 +177,14 @@ def secrets_file(process: Process) -> str:
 
 
 def short_secrets(secrets: Mapping[str, object]) -> str:
-    """Return which secrets are too short, without a value; empty if none is."""
+    """Return an error that names the secrets that are too short; empty if there are none."""
     short = [name for name, value in secrets.items() if 0 < len(str(value)) < MIN_SECRET]
     names = ", ".join(sorted(short))
     return f"{names} has fewer than {MIN_SECRET} characters" if short else ""
 
 
 def check_secrets(secrets: Mapping[str, object]) -> None:
-    """Raise RunError for secrets that are too short."""
+    """Raise RunError if a secret is too short."""
     if problem := short_secrets(secrets):
         raise RunError(
             f"secrets: {problem}, which would also mask other text. Set what is not secret with "
@@ -183,9 +193,9 @@ def check_secrets(secrets: Mapping[str, object]) -> None:
 
 
 def launch_file(process: Process) -> str:
-    """Format ``launch.json``: the launch as it came, and what this worker adds to it.
+    """Format ``launch.json``: the launch, and the values that this worker adds to it.
 
-    Raises RunError for a launch that is too long to be read again.
+    Raises RunError for a launch that is longer than readers of the file accept.
     """
     content = {
         "spec": process.spec.to_json(),
@@ -205,9 +215,9 @@ def launch_file(process: Process) -> str:
 
 
 def launch_summary(content: Mapping) -> dict:
-    """Return the main fields of ``launch.json``: nothing of the environment or the config.
+    """Return the main fields of ``launch.json``, without environment variables and config.
 
-    A launch of an older version is returned as it is.
+    A launch that an older version wrote is returned unchanged.
     """
     spec = content.get("spec")
     if not isinstance(spec, Mapping):

@@ -1,4 +1,4 @@
-"""Python environments of a worker: interpreter, name, completeness, and a check of JAX.
+"""Python environments of a worker: interpreter, name, completeness, and a test of JAX.
 
 Python 3.9 and the standard library only, because it runs before anything is installed.
 """
@@ -60,11 +60,11 @@ print(json.dumps({"devices": jax.device_count(), "sum": float(total)}))
 
 
 class EnvError(Exception):
-    """Python or an environment cannot be installed; the text is one line for users."""
+    """Python or an environment cannot be installed; the message is one line for the user."""
 
 
 def no_wheel(what: str) -> EnvError:
-    """Return the error for a requirement without a wheel."""
+    """Return the error for a package that no index has a wheel for."""
     return EnvError(
         f"no index has a wheel of {what} for this Python. "
         f"Lock with uv pip compile --only-binary :all:. {FIX}"
@@ -72,7 +72,7 @@ def no_wheel(what: str) -> EnvError:
 
 
 def lock_digest(lock: str) -> str:
-    """Return the SHA-256 of a lock file in hex, without surrounding white space."""
+    """Return the SHA-256 of a lock file's text in hex, ignoring surrounding white space."""
     return hashlib.sha256(lock.strip().encode()).hexdigest()
 
 
@@ -82,7 +82,7 @@ def env_id(digest: str, minor: int) -> str:
 
 
 def python_minor(python: Path) -> int:
-    """Run a Python 3 and return its minor version. Raises EnvError."""
+    """Return the minor version of a Python 3 interpreter, by running it. Raises EnvError."""
     try:
         asked = subprocess.run(
             [str(python), "-c", "import sys, venv; print(*sys.version_info[:2])"],
@@ -104,7 +104,7 @@ def python_minor(python: Path) -> int:
 def interpreter(python: Path) -> dict:
     """Return the path, version, platform and libc of an interpreter. Raises EnvError.
 
-    A copied environment with its bytecode works only if all of them are equal.
+    An environment that is copied with its bytecode works only if all of these are equal.
     """
     try:
         asked = subprocess.run(
@@ -118,9 +118,9 @@ def interpreter(python: Path) -> dict:
 
 
 def measure(env: Path) -> dict[str, int]:
-    """Count the files of an environment, their bytes, and separately the bytes of bytecode.
+    """Return the number and bytes of an environment's files, and the bytes of its bytecode.
 
-    The marker does not count, nor bytecode of the packages' tests, which root may write later.
+    The marker is not counted, nor is bytecode of the packages' tests, which root may write later.
     """
     found = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):
@@ -135,22 +135,25 @@ def measure(env: Path) -> dict[str, int]:
 
 
 def has_all_files(env: Path, made: Mapping[str, object]) -> bool:
-    """Compare the files of an environment with its marker; markers of old versions say less."""
+    """Return whether an environment's files match the counts in its marker ``made``.
+
+    Markers of older versions have fewer counts; only counts in the marker are compared.
+    """
     return all(made[what] == count for what, count in measure(env).items() if what in made)
 
 
 def is_complete(env: Path) -> bool:
-    """Return whether an environment was installed completely and has all its files.
+    """Return whether an environment was installed completely and still has all its files.
 
-    Files are not synced to disk when they are installed, so a power cut can remove or truncate
-    some (ext4.rst, "data=ordered"). They are counted once after each boot; ``CHECKED``, which a
-    boot clears, lists the environments that were counted.
+    Installation does not sync files to disk, so a power cut can remove or truncate some
+    (ext4.rst, "data=ordered"). Therefore the files are counted once after each boot. The directory
+    ``CHECKED``, which a boot clears, lists the environments that were counted.
     """
     try:
         made = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    whole = is_checked(env) or "files" not in made  # installed by a version that synced
+    whole = is_checked(env) or "files" not in made  # older versions synced the files
     if not whole and has_all_files(env, made):
         whole = True
         mark_checked(env)
@@ -172,12 +175,15 @@ def mark_checked(what: Path) -> None:
 
 
 def packages(lock: str) -> list[str]:
-    """List what a lock file pins, as ``name==version``."""
+    """List the packages that a lock file pins, as ``name==version``."""
     return re.findall(r"^([A-Za-z0-9][A-Za-z0-9._-]*==[^\s;\\]+)", lock, flags=re.MULTILINE)
 
 
 def check_free_space(folder: Path, needed_mb: int) -> None:
-    """Raise EnvError if the disk of ``folder``, which need not exist, has not enough space."""
+    """Raise EnvError if the disk of ``folder`` has less than ``needed_mb`` MB free.
+
+    ``folder`` need not exist.
+    """
     while not folder.exists():
         folder = folder.parent
     free_mb = shutil.disk_usage(folder).free // 1_000_000
@@ -189,7 +195,10 @@ def check_free_space(folder: Path, needed_mb: int) -> None:
 
 
 def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) -> dict[str, str]:
-    """Let pip and uv trust the system's certificates, such as a company's own authority."""
+    """Return variables with which pip and uv trust the system's CA certificates.
+
+    These certificates may include a company's own certificate authority.
+    """
     variables = dict(base)
     # TPU images preload tcmalloc, which crashes an interpreter that it was not built for.
     variables.pop("LD_PRELOAD", None)
@@ -202,7 +211,7 @@ def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) ->
 
 
 def run(words: Sequence[str], env: Mapping[str, str], what: str) -> str:
-    """Run a command and return its output. Raises EnvError with ``what`` and the tool's error."""
+    """Run a command and return its output. Raises EnvError with ``what`` and the error output."""
     try:
         done = subprocess.run(
             list(words), env=dict(env), capture_output=True, text=True, check=False
@@ -223,9 +232,9 @@ def error_summary(output: str) -> str:
 
 
 def proof_environment(platform: str, chips: int) -> dict[str, str]:
-    """Return an environment that limits JAX to this worker.
+    """Return environment variables that limit JAX to this worker.
 
-    On a slice libtpu would otherwise wait forever for the other workers.
+    On a slice of several workers, libtpu would otherwise wait forever for the others.
     """
     variables = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -240,7 +249,7 @@ def proof_environment(platform: str, chips: int) -> dict[str, str]:
 
 
 def prove_worker(env: Path, platform: str, chips: int, seconds: int, user: str) -> dict:
-    """Run JAX on this worker's devices as the user and return ``{jax, platform, devices}``.
+    """Run JAX on this worker's devices as ``user`` and return ``{jax, platform, devices}``.
 
     Raises EnvError with the last lines of JAX's output.
     """
@@ -253,8 +262,8 @@ def prove_slice(
 ) -> dict:
     """Run JAX on all workers of a slice and return ``{devices, sum}``.
 
-    ``place`` is the coordinator (host:port), the number of processes and this process's id.
-    ``sum`` is computed by the devices, each of which adds 1. Raises EnvError.
+    ``place`` is the coordinator (host:port), the number of processes and this process's id. The
+    devices compute ``sum`` together: each adds 1. Raises EnvError.
     """
     variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}
     variables["JAX_PLATFORMS"] = platform
@@ -266,7 +275,10 @@ def prove_slice(
 def run_jax(
     env: Path, script: str, variables: Mapping[str, str], seconds: int, user: str, late: str
 ) -> dict:
-    """Run a script as a user and return the JSON of its last line. Raises EnvError."""
+    """Run a script as a user and return its last output line, parsed as JSON.
+
+    Raises EnvError; its message is ``late`` if the script takes longer than ``seconds``.
+    """
     account = pwd.getpwnam(user)
     child = subprocess.Popen(
         [str(env / "bin/python"), "-c", script],

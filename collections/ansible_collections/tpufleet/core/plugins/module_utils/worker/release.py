@@ -1,6 +1,6 @@
-"""A release: a manifest of files, a name by content, its verification and its installation.
+"""Releases: manifest, name derived from the content, verification and installation.
 
-The controller and the workers share this file: Python 3.9, standard library.
+The controller and the workers share this file: Python 3.9, standard library only.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import NamedTuple
 MANIFEST = ".tpufleet-manifest.json"
 ID_LENGTH = 16
 MODES = {"file": 0o444, "exec": 0o555}
-"""The modes of files in a release, by their kind."""
+"""File modes in a release, by kind of entry."""
 
 
 class ReleaseError(Exception):
-    """A release cannot be built, read or verified; the text is one line for the user."""
+    """A release cannot be built, read or verified; the message is one line for the user."""
 
 
 class Entry(NamedTuple):
-    """One path of a release, relative and with ``/`` between its parts.
+    """One path of a release, relative and with ``/`` as the separator.
 
-    A tuple, because workers read, sort and compare thousands of them. ``kind`` is ``file``,
-    ``exec`` or ``link``; ``digest`` is a file's SHA-256 in hex, or a link's target. Bytes that are
-    not UTF-8 are surrogates, as of ``os.fsdecode``.
+    ``kind`` is ``file``, ``exec`` or ``link``; ``digest`` is a file's SHA-256 in hex, or a link's
+    target. Bytes that are not UTF-8 are surrogate escapes, as ``os.fsdecode`` returns them. A named
+    tuple, because workers read, sort and compare thousands of entries.
     """
 
     path: str
@@ -40,12 +40,15 @@ class Entry(NamedTuple):
 
 
 def printable(path: str) -> str:
-    """Return a path that a terminal can show, whatever its bytes."""
+    """Return a path that a terminal can show; escape a path that is not printable."""
     return ascii(path)[1:-1] if not path.isprintable() else path
 
 
 def check_link(path: str, target: str) -> None:
-    """Raise ReleaseError for a symbolic link out of the tree, which would differ on a worker."""
+    """Raise ReleaseError for a symbolic link to a target outside the tree.
+
+    Such a link would have another target on a worker.
+    """
     landing = os.path.normpath(PurePosixPath(path).parent / target)
     if target.startswith("/") or landing == ".." or landing.startswith("../"):
         raise ReleaseError(
@@ -55,14 +58,17 @@ def check_link(path: str, target: str) -> None:
 
 
 def check_path(path: str) -> None:
-    """Raise ReleaseError for a path outside of the tree."""
+    """Raise ReleaseError for a path that is not inside the tree."""
     parts = path.split("/")
     if path.startswith("/") or not all(parts) or {".", ".."} & set(parts):
         raise ReleaseError(f"the manifest names {printable(path)!r}, which is no path in a release")
 
 
 def read_entry(root: Path, path: str) -> Entry:
-    """Read one path of the tree at ``root``. Raises ReleaseError if it is no file and no link."""
+    """Return the entry for one path of the tree at ``root``.
+
+    Raises ReleaseError if the path is neither a file nor a link.
+    """
     full = f"{root}/{path}"
     status = os.lstat(full)
     if stat.S_ISLNK(status.st_mode):
@@ -85,12 +91,12 @@ def file_digest(path: str) -> str:
 
 
 def build(root: Path, paths: Iterable[str]) -> list[Entry]:
-    """Read the manifest of the named paths, in the order of their names."""
+    """Return the entries for the given paths, sorted by path."""
     return sorted(read_entry(root, path) for path in paths)
 
 
 def release_id(entries: Iterable[Entry]) -> str:
-    """Return the name of a release, which depends only on its files."""
+    """Return the name of a release, a digest that depends only on its files."""
     digest = hashlib.sha256()
     for entry in sorted(entries):
         for part in (entry.path, entry.kind, entry.digest):
@@ -99,13 +105,16 @@ def release_id(entries: Iterable[Entry]) -> str:
 
 
 def dump(entries: Iterable[Entry]) -> str:
-    """Write a manifest as ASCII JSON, one entry a line."""
+    """Format a manifest as ASCII JSON, one entry per line."""
     lines = [json.dumps([entry.path, entry.kind, entry.digest]) for entry in sorted(entries)]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def load(text: bytes) -> list[Entry]:
-    """Read a manifest, and check that nothing in it leads out of a release."""
+    """Parse a manifest.
+
+    Raises ReleaseError if it is malformed or if a path in it leads outside the release.
+    """
     try:
         entries = [Entry(str(p), str(k), str(d)) for p, k, d in json.loads(text.decode("ascii"))]
     except (ValueError, TypeError) as error:
@@ -123,7 +132,7 @@ def load(text: bytes) -> list[Entry]:
 
 
 def present(root: Path) -> set[str]:
-    """List all paths of a tree except directories and the manifest."""
+    """Return all paths of a tree except directories and the manifest."""
     found = set()
     for folder, folders, files in os.walk(root):
         here = os.path.relpath(folder, root)
@@ -133,7 +142,7 @@ def present(root: Path) -> set[str]:
 
 
 def differences(root: Path, entries: Iterable[Entry]) -> list[str]:
-    """Compare a tree with its manifest; each line names a path and what is wrong with it."""
+    """Compare a tree with its manifest; return one line for each path that differs."""
     wanted = {entry.path: entry for entry in entries}
     there = present(root)
     problems = [f"{printable(path)} does not belong there" for path in sorted(there - set(wanted))]
@@ -154,7 +163,7 @@ def read_manifest(release: Path) -> list[Entry]:
 
 
 def proven(release: Path, name: str) -> list[str]:
-    """Return how a directory differs from the release of that name; an empty list verifies it."""
+    """Return how a directory differs from the release ``name``; empty if the release is intact."""
     try:
         entries = read_manifest(release)
     except OSError:
@@ -170,15 +179,15 @@ def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]
     """Create ``releases/name``: fill a directory with ``fill``, verify it, then rename it.
 
     ``fill`` gets an empty directory that only this user can write to, and the newest release, whose
-    files it may link instead of copying. One of those may be damaged, so if the verification fails,
-    ``fill`` is called again without it. The name appears when the release is complete; otherwise
-    nothing is left.
+    files it may link instead of copying. These files may be damaged, so if the verification fails,
+    ``fill`` is called again without that release. The name appears only when the release is
+    complete; after a failure nothing is left.
 
-    This does not wait for the disk. A power cut can damage a release, so every user of a release
-    verifies it first, and a push replaces a damaged one.
+    Files are not synced to disk, so a power cut can damage a release. Therefore every user of a
+    release verifies it first, and a push replaces a damaged one.
 
-    Raises ReleaseError if the content is not the release, OSError if it cannot be written, and what
-    ``fill`` raises.
+    Raises ReleaseError if the content does not match the name, OSError if it cannot be written, and
+    whatever ``fill`` raises.
     """
     releases.mkdir(parents=True, exist_ok=True)
     last = newest(releases)
@@ -202,11 +211,11 @@ def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]
 
 
 def take(incoming: Path, target: Path, last: Path | None) -> None:
-    """Fill ``target`` with the files of the manifest in ``incoming``.
+    """Fill ``target`` with the files that the manifest in ``incoming`` lists.
 
-    Files that ``last`` has too are linked, others copied. Another user owns ``incoming`` and may
-    change it meanwhile: missing paths and other kinds of files are left out, and only the
-    verification of ``target`` counts. Raises ReleaseError, OSError.
+    Links files that the release ``last`` also has, and copies the others. Another user owns
+    ``incoming`` and may change it at any time: missing paths and other kinds of files are skipped,
+    and only the later verification of ``target`` counts. Raises ReleaseError, OSError.
     """
     copy_file(f"{incoming}/{MANIFEST}", f"{target}/{MANIFEST}", MODES["file"])
     try:
@@ -226,7 +235,7 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
 
 
 def link_all(last: Path, target: Path) -> None:
-    """Link all files of another release into ``target``, under the same names."""
+    """Link all files of the release ``last`` into ``target``, under the same names."""
     entries = files_of(last)
     make_folders(target, entries)
     for path, kind, _ in entries:
@@ -234,13 +243,13 @@ def link_all(last: Path, target: Path) -> None:
 
 
 def make_folders(target: Path, entries: Iterable[Entry]) -> None:
-    """Create the directories of a release's paths."""
+    """Create the directories that contain a release's paths."""
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - of a text
         (target / folder).mkdir(parents=True, exist_ok=True)
 
 
 def files_of(release: Path | None) -> list[Entry]:
-    """List the files that a release should have; none if its manifest is damaged."""
+    """Return the files in a release's manifest, without links; empty if it is damaged."""
     try:
         entries = read_manifest(release) if release else []
     except (OSError, ReleaseError):
@@ -249,22 +258,22 @@ def files_of(release: Path | None) -> list[Entry]:
 
 
 def linked(source: str, destination: str, mode: int) -> bool:
-    """Link a file of another release if its mode and owner are right; return whether they are."""
+    """Hard-link a file of another release; return whether that was safe and possible."""
     try:
         status = os.lstat(source)
-        # A file that others own or can write to would not stay as verified.
+        # A file that others own or can write to may change after the verification.
         if status.st_mode != stat.S_IFREG | mode or status.st_uid != os.geteuid():
             return False
         os.link(source, destination, follow_symlinks=False)
-    except OSError:  # damaged, on another file system, or linked too often
+    except OSError:  # missing, on another file system, or with too many links
         return False
     return True
 
 
 def copy_file(source: str, destination: str, mode: int) -> None:
-    """Copy the content of a file; a missing path or another kind of file is left out."""
+    """Copy a regular file; skip a missing path and any other kind of file."""
     try:
-        # Another user owns the source: follow no link, and do not wait for a pipe.
+        # Another user owns the source: follow no link, and do not block on a pipe.
         found = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}:
@@ -278,7 +287,7 @@ def copy_file(source: str, destination: str, mode: int) -> None:
 
 
 def protect(root: Path) -> None:
-    """Remove all write permissions: a release never changes."""
+    """Remove all write permissions from a release, because a release never changes."""
     for folder, _, files in os.walk(root, topdown=False):
         for name in files:
             path = f"{folder}/{name}"
@@ -303,7 +312,7 @@ def newest(releases: Path) -> Path | None:
 
 
 def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
-    """Remove all releases except the ``kept`` newest and the ``used``; return the removed ones."""
+    """Remove all releases except the ``kept`` newest and the ``used``; return the removed names."""
     found = sorted(
         (path for path in releases.glob("[0-9a-f]*") if path.is_dir()),
         key=lambda path: path.stat().st_mtime,
@@ -311,7 +320,7 @@ def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
     )
     gone = [path for path in found[kept:] if path.name not in used]
     for path in gone:
-        # Rename first, so that nobody uses half a release.
+        # Rename first, so that nobody uses a partly removed release.
         dying = path.with_name(f".{path.name}.gone")
         path.rename(dying)
         remove(dying)
@@ -319,13 +328,13 @@ def prune(releases: Path, kept: int, used: set[str]) -> list[str]:
 
 
 def sweep(releases: Path) -> None:
-    """Remove the remains of an interrupted install or prune. The caller holds the lock."""
+    """Remove leftovers of an interrupted install or prune. The caller must hold the lock."""
     for path in releases.glob(".*"):
         if path.is_dir():
             remove(path)
 
 
 def summary(problems: list[str]) -> str:
-    """Format the first few of many problems."""
+    """Format the first three problems, and the number of others."""
     more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
     return "; ".join(problems[:3]) + more

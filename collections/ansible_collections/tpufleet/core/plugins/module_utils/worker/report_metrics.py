@@ -1,6 +1,6 @@
-"""Points of a run's curves, from its metrics.jsonl. Python 3.9: workers import this file.
+"""Points of a run's curves, from its metrics.jsonl. Python 3.9, because workers import this file.
 
-The lines follow the run contract (docs/trainer.md): step, loss, time in unix seconds,
+The fields of a line follow the run contract (docs/trainer.md): step, loss, time in unix seconds,
 tokens_per_second, sometimes heldout_loss. Other trainers may omit any of them.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .safe_files import open_file
 
-#: The most points of a curve; with more steps, each point is the mean of several.
+#: Maximum number of points of a curve; with more steps, each point is the mean of several.
 MOST_POINTS = 1000
 _ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt (\d{1,9})\b", re.MULTILINE)
 _COLUMNS = ("step", "loss", "time", "tokens_per_second", "heldout_loss")
@@ -29,7 +29,7 @@ Points = list[tuple[float, float]]
 
 
 class Rows:
-    """Columns of numbers with a row for each step, in order; missing numbers are NaN."""
+    """Columns of numbers with one row per step, in order of steps; missing numbers are NaN."""
 
     def __init__(self) -> None:
         self.columns = {name: array("d") for name in _COLUMNS}
@@ -38,9 +38,9 @@ class Rows:
         return len(self.columns["step"])
 
     def add(self, record: object) -> None:
-        """Add a line; it replaces rows of the same and later steps.
+        """Add the record of a line, replacing rows of the same and later steps.
 
-        An attempt that resumes from a checkpoint repeats the steps after it.
+        An attempt that resumes from a checkpoint repeats the steps after the checkpoint.
         """
         if not isinstance(record, dict):
             return
@@ -56,7 +56,7 @@ class Rows:
 
 
 def read(path: Path) -> Rows:
-    """Read the complete lines of a file, skipping damaged ones. Raises OSError."""
+    """Parse the complete lines of a metrics file, skipping invalid ones. Raises OSError."""
     rows = Rows()
     with open_file(path) as stream:
         for line in iter(partial(stream.readline, _MAX_LINE_BYTES), b""):
@@ -69,7 +69,7 @@ def read(path: Path) -> Rows:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
-    """Return at most ``most`` points, each the mean of equally many."""
+    """Return at most ``most`` points, each the mean of the same number of points."""
     each = -(-len(points) // most)
     if each <= 1:
         return list(points)
@@ -80,13 +80,13 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> P
 
 
 def curve(rows: Rows, column: str, most: int = MOST_POINTS) -> Points:
-    """Return the points (step, value) of a column, without NaN."""
+    """Return a column's points (step, value) without NaN, at most ``most``."""
     pairs = zip(rows.columns["step"], rows.columns[column])  # noqa: B905 - Python 3.9
     return thinned([(step, value) for step, value in pairs if math.isfinite(value)], most)
 
 
 def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
-    """Return the steps at which a column becomes NaN, one for each gap."""
+    """Return the steps at which a column becomes NaN, one for each of the last ``most`` gaps."""
     found: list[float] = []
     before = math.nan
     for step, value in zip(rows.columns["step"], rows.columns[column]):  # noqa: B905 - Python 3.9
@@ -97,7 +97,10 @@ def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
 
 
 def stretches(rows: Rows, starts: Iterable[float]) -> list[list[float]]:
-    """Return the intervals [first, last] in which steps came without a new start."""
+    """Split the rows' times at ``starts``; return the interval [first, last] of each part.
+
+    All times are in unix seconds.
+    """
     borders = sorted(starts)
     found: list[list[float]] = []
     place = 0
@@ -115,7 +118,7 @@ def stretches(rows: Rows, starts: Iterable[float]) -> list[list[float]]:
 
 
 def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
-    """Return the starts of attempts in a run's log: ``{attempt, time}`` each, in order."""
+    """Return the starts of attempts in a run's log, in order, each as ``{attempt, time}``."""
     try:
         with open_file(log) as stream:
             text = stream.read(most)
@@ -125,14 +128,14 @@ def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
     for stamp, number in _ATTEMPT.findall(text):
         try:
             started = float(_seconds(stamp.decode()))
-        except (ValueError, OverflowError):  # a line of the trainer, not a date
+        except (ValueError, OverflowError):  # a line of the trainer, without a valid date
             continue
         found.append({"attempt": int(number), "time": started})
     return found
 
 
 def summary(folder: Path, most: int = MOST_POINTS) -> dict:
-    """Return what a report needs from a run's directory; without metrics only its attempts."""
+    """Return a report's data from a run's directory; without metrics, only its attempts."""
     starts = attempts(folder / "log")
     try:
         rows = read(folder / "metrics.jsonl")

@@ -1,4 +1,4 @@
-"""A run on one worker: its names, paths and chips. Pure. Python 3.9, standard library."""
+"""Names, paths and chips of a run on one worker. Pure. Python 3.9, standard library only."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple
 from .contract import ETC_DIR, ROOT, RUN_NAME, STATE_DIR
 
 TRAINER = ("python", "-m", "train", "run", "{config}")
-"""The command of the project's own trainer, which writes a heartbeat."""
+"""The command of this project's trainer, which writes a heartbeat."""
 
 
 class RunError(Exception):
-    """A run cannot be described, started or stopped; the text is one line for the user."""
+    """A run cannot be described, started or stopped; the message is one line for the user."""
 
 
 class WorkerPaths(NamedTuple):
-    """The directories of tpufleet on a worker. Tests use others."""
+    """The directories of tpufleet on a worker. Tests use other directories."""
 
     root: Path = Path(ROOT)
     state: Path = Path(STATE_DIR)
@@ -26,7 +26,7 @@ class WorkerPaths(NamedTuple):
 
     @property
     def home(self) -> Path:
-        """The home directory of the trainer's user, with its caches."""
+        """The home directory of the trainer's user, which contains its caches."""
         return self.state / "home"
 
     def release(self, name: str) -> Path:
@@ -60,7 +60,7 @@ COMMAND = "ansible-playbook train.yml -e command='\"PROGRAM ARGUMENT …\"'"
 
 
 def command_words(command: str | list[str]) -> tuple[str, ...]:
-    """Split a command line into words as a shell does, without running one. Raises RunError."""
+    """Split a command line into words as a shell would; no shell runs. Raises RunError."""
     try:
         words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     except ValueError as error:
@@ -78,15 +78,16 @@ def overlap(chip: int, other: int) -> bool:
 
 
 def chip_of(launched: Mapping) -> int:
-    """Return the chip of a launch (``launch_summary``), -1 for all chips."""
+    """Return the chip of a launch (a result of ``launch_summary``); -1 for all chips."""
     chip = launched.get("chip", -1)
     return chip if isinstance(chip, int) else -1
 
 
 def latest(runs: Sequence[Mapping]) -> list:
-    """Return the runs that a worker has now, or had last: one, or one on each of its chips.
+    """Return a worker's active run on each chip, or the chip's last run if none is active.
 
-    ``runs`` are a worker's answers (run_unit.py, ``observe``).
+    The result is one run that uses all chips, or at most one run for each chip. ``runs`` has the
+    worker's observations of its runs (``observe`` in run_unit.py).
     """
     active = [run for run in runs if run["active"]]
     taken = {_chip(run) for run in active}

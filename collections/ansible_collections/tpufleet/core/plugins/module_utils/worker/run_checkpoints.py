@@ -1,6 +1,6 @@
-"""Check whether a run's checkpoints can be written from here, and whether they outlive the TPU.
+"""Checks that a run's checkpoints can be written from this worker and that they outlive its TPU.
 
-Python 3.9 and the standard library, since it runs on workers.
+Python 3.9 and the standard library only, because it runs on workers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/def
 SECONDS = 15
 HTTP_NOT_FOUND = 404
 HTTP_EMPTY = 416
-"""The answer to a range request for an empty object (RFC 9110, Range Not Satisfiable)."""
+"""Status of a range request for an empty object (RFC 9110, Range Not Satisfiable)."""
 OTHER = "-e checkpoints=PATH names another"
 
 
 def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
-    """Write to the location as the trainer will. Return why that fails; None if it works."""
+    """Try to write to the location as the trainer will. Return why it fails; None if it works."""
     if path.startswith("gs://"):
         return bucket_trouble(path, env)
     if "://" in path:
@@ -34,7 +34,10 @@ def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
 
 
 def unwritable(path: str, user: str = USER) -> str | None:
-    """Write below a local path as the trainer's user. Return why that fails; None if it works."""
+    """Try to write below a local path as the trainer's user.
+
+    Return why it fails; None if it works.
+    """
     try:
         account = pwd.getpwnam(user)
     except KeyError:
@@ -62,9 +65,10 @@ def unwritable(path: str, user: str = USER) -> str | None:
 
 
 def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> str | None:
-    """Write an object beside the checkpoints and delete it again, as this worker's own account.
+    """Try to write an object beside the checkpoints in a bucket, then delete it.
 
-    Nothing is written if the trainer has its own key file (GOOGLE_APPLICATION_CREDENTIALS).
+    Uses this worker's service account. Writes nothing if the trainer has its own key file
+    (GOOGLE_APPLICATION_CREDENTIALS). Returns why it fails; None if it works.
     """
     if env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"):
         return None
@@ -84,10 +88,10 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
 
 
 def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> None:
-    """Write an object below a ``gs://`` address and delete it, as this worker's own account.
+    """Write an object below a ``gs://`` URI and delete it, with this worker's service account.
 
-    ``env`` is the trainer's. An emulator (STORAGE_EMULATOR_HOST) gets no token. Raises OSError
-    (urllib.error.HTTPError with the ``code`` for a refusal), ValueError.
+    ``env`` has the trainer's variables. An emulator (STORAGE_EMULATOR_HOST) gets no token. Raises
+    OSError (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
     """
     address, headers = storage_api(env, token_address)
     bucket, _, prefix = url[len("gs://") :].partition("/")
@@ -102,9 +106,9 @@ def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> N
 def bucket_content(
     url: str, env: Mapping[str, str], limit: int, token_address: str = TOKEN
 ) -> bytes | None:
-    """Read at most ``limit`` bytes of the object at a ``gs://`` address; None if there is none.
+    """Read at most ``limit`` bytes of the object at a ``gs://`` URI; None if missing or empty.
 
-    ``env`` is the trainer's, as for ``try_write``. Raises OSError, ValueError.
+    ``env`` has the trainer's variables, as for ``try_write``. Raises OSError, ValueError.
     """
     address, headers = storage_api(env, token_address)
     bucket, _, name = url[len("gs://") :].partition("/")
@@ -118,7 +122,10 @@ def bucket_content(
 
 
 def storage_api(env: Mapping[str, str], token_address: str) -> tuple[str, dict[str, str]]:
-    """Return the address of the storage API and the headers of a request. Raises OSError."""
+    """Return the URL of the storage API and the headers of a request.
+
+    Raises OSError, ValueError.
+    """
     emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     if emulator:
         return (emulator if "://" in emulator else f"http://{emulator}"), {}
@@ -132,7 +139,10 @@ def own_token(address: str) -> str:
 
 
 def ask(method: str, url: str, headers: Mapping[str, str], data: bytes | None = None) -> bytes:
-    """Send one request, without a proxy unless it is encrypted. Raises OSError."""
+    """Send one HTTP request and return the content of the response. Raises OSError.
+
+    Only HTTPS requests use a proxy.
+    """
     import urllib.request  # slow to import, and only buckets need it
 
     request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
@@ -144,7 +154,7 @@ def ask(method: str, url: str, headers: Mapping[str, str], data: bytes | None = 
 
 
 def why(error: OSError) -> str:
-    """Return on one line why a request failed."""
+    """Return why a request failed, on one line."""
     if hasattr(error, "code"):  # an urllib.error.HTTPError
         try:
             said = json.loads(error.read())["error"]["message"]
@@ -158,8 +168,8 @@ def why(error: OSError) -> str:
 def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:
     """Return why checkpoints in a directory are lost with this TPU; None if they are not.
 
-    They are lost on a worker's own disk and on its leader's (NFS). They survive in a bucket, on
-    another machine's NFS and on a data disk.
+    They are lost on a worker's own disk and on the leader's disk (NFS). They survive in a bucket,
+    on another machine's NFS share and on a data disk.
     """
     if "://" in path:
         return None

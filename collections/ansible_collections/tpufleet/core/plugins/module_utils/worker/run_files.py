@@ -1,7 +1,8 @@
 """The JSON files of a run's directory, validated: heartbeat.json, exit.json and rendezvous.json.
 
-The trainer's user can write anything into them. What has the wrong type reads as missing; control
-characters, which a terminal would obey, are removed. Python 3.9: this runs on workers.
+The trainer's user can write anything into these files. A value of the wrong type counts as missing.
+Control characters, which could manipulate a terminal, are removed. Python 3.9, because workers
+import this file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Heartbeat(NamedTuple):
-    """How far the trainer is. ``time`` is in unix seconds; anything may be unknown."""
+    """The trainer's reported progress. ``time`` is in unix seconds; None means unknown."""
 
     step: int | None
     steps: int | None
@@ -28,7 +29,7 @@ class Heartbeat(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """How an attempt ended, as systemd.exec(5) words it. ``time`` is in unix seconds."""
+    """How an attempt ended, in the terms of systemd.exec(5). ``time`` is in unix seconds."""
 
     attempt: int | None
     result: str
@@ -38,10 +39,11 @@ class Exit(NamedTuple):
 
 
 class Rendezvous(NamedTuple):
-    """How far the rendezvous of an attempt is, and which worker's end ended the trainer.
+    """The rendezvous of an attempt, and the other worker whose end stopped the trainer.
 
-    ``waiting_for`` is None once the rendezvous is over, and empty while it is unknown who is
-    missing. ``error`` says why it failed. ``peer_exit_code`` is None for a peer that was lost.
+    ``waiting_for`` has the missing workers: None once the rendezvous is over, empty while they are
+    unknown. ``error`` says why the rendezvous failed. ``peer`` is the worker that ended, with
+    ``peer_exit_code``, which is None if that worker was lost.
     """
 
     attempt: int | None
@@ -52,7 +54,7 @@ class Rendezvous(NamedTuple):
 
 
 def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
-    """Validate the content of heartbeat.json."""
+    """Validate the content of heartbeat.json; None if there is no such file."""
     if found is None:
         return None
     return Heartbeat(
@@ -66,7 +68,7 @@ def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
 
 
 def read_exit(found: Mapping | None) -> Exit | None:
-    """Validate the content of exit.json."""
+    """Validate the content of exit.json; None if there is no such file."""
     if found is None:
         return None
     return Exit(
@@ -79,7 +81,7 @@ def read_exit(found: Mapping | None) -> Exit | None:
 
 
 def read_rendezvous(found: Mapping | None) -> Rendezvous | None:
-    """Validate the content of rendezvous.json."""
+    """Validate the content of rendezvous.json; None if there is no such file."""
     if found is None:
         return None
     names, attempt = found.get("waiting_for"), found.get("attempt")

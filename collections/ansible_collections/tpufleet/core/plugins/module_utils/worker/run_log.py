@@ -1,4 +1,4 @@
-"""Read the end of a run's log, or its lines from an offset on, but not the rest."""
+"""Reading a part of a run's log: its last lines, or its lines after an offset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .safe_files import open_file
 
 
 def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
-    """Return the last lines of a log, at most its last ``most`` bytes."""
+    """Return the last ``lines`` lines of a log, read from at most its last ``most`` bytes."""
     if lines <= 0:
         return []
     try:
@@ -22,9 +22,9 @@ def tail(path: Path, lines: int, most: int = 1 << 18) -> list[str]:
 
 
 def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], int]:
-    """Return the complete lines of a log from an offset on, and the offset after them.
+    """Return the complete lines of a log after a byte offset, and the offset after these lines.
 
-    Reads at most ``most`` bytes. A log that has become shorter is read from its beginning.
+    Reads at most ``most`` bytes. A log that is now shorter than the offset is read from its start.
     """
     try:
         with open_file(path) as stream:
@@ -34,13 +34,13 @@ def log_since(path: Path, since: int, most: int = 1 << 18) -> tuple[list[str], i
             data = stream.read(most)
     except OSError:
         return [], 0
-    # A line that is longer than ``most`` is returned in parts.
+    # A line longer than ``most`` is returned in parts, so that the offset always advances.
     whole = data if len(data) == most and b"\n" not in data else data[: data.rfind(b"\n") + 1]
     return whole.decode("utf-8", errors="replace").splitlines(), start + len(whole)
 
 
 def log_start(path: Path, lines: int, most: int = 1 << 18) -> int:
-    """Return the offset in bytes at which the last complete lines of a log begin."""
+    """Return the byte offset at which the last ``lines`` complete lines of a log begin."""
     try:
         with open_file(path) as stream:
             start = max(0, stream.seek(0, os.SEEK_END) - most)

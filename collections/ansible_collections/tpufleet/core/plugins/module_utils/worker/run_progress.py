@@ -1,6 +1,7 @@
-"""The time that a run spent in steps that counted, from its metrics. Python 3.9: workers run it.
+"""The time that a run spent in steps that counted, computed from its metrics.
 
 Steps that a restart repeated, compilation, waiting and the time between attempts do not count.
+Python 3.9, because workers import this file.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from .safe_files import open_file
 
 LONGEST_LINE = 1 << 16
 MOST_UNSOUND_LINES = 1000
-"""The search stops after so many consecutive lines that are not metrics."""
+"""A search stops after this number of consecutive lines that are not metrics."""
 MOST_LOG = 1 << 26
-"""Bytes. The starts of attempts are not searched in a longer log."""
+"""Maximum size of a log in bytes; a longer log is not searched for starts of attempts."""
 
 
 class Line(NamedTuple):
-    """A line of metrics.jsonl, from offset ``start`` to ``end``; ``time`` in unix seconds."""
+    """A line of metrics.jsonl at byte offsets ``start`` to ``end``; ``time`` is in unix seconds."""
 
     start: int
     end: int
@@ -32,8 +33,8 @@ class Line(NamedTuple):
 def progress(folder: Path) -> dict[str, float] | None:
     """Return the ``first`` and ``last`` step of a run's metrics, and the seconds that ``counted``.
 
-    Returns None if no attempt has two steps. The file is searched by halves, because its times
-    rise and there are few attempts.
+    Returns None if the metrics have fewer than two steps, or if the log is too long. Each attempt
+    is found by binary search, because the times in the file rise and there are few attempts.
     """
     log = folder / "log"
     try:
@@ -64,13 +65,13 @@ def progress(folder: Path) -> dict[str, float] | None:
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
-    """Return the first and the last line between two offsets at which lines begin."""
+    """Return the first and the last line between two offsets; None if there is none."""
     first = _line(stream, begin, end)
     return (first, _last_before(stream, end, first)) if first else None
 
 
 def _first_from(stream: IO[bytes], size: int, moment: float) -> int:
-    """Return the offset of the first line that is not older than a moment (binary search)."""
+    """Return the offset of the first line that is not before a time (binary search)."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2
@@ -84,7 +85,7 @@ def _first_from(stream: IO[bytes], size: int, moment: float) -> int:
 
 
 def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
-    """Return the first valid line that begins at an offset or after it, and before ``end``."""
+    """Return the first valid line that begins at ``offset`` or later, and before ``end``."""
     stream.seek(max(0, offset - 1))
     if offset:
         stream.readline(LONGEST_LINE)
@@ -99,7 +100,7 @@ def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
 
 
 def _last_before(stream: IO[bytes], end: int, otherwise: Line) -> Line:
-    """Return the last valid line that ends at an offset or before it."""
+    """Return the last valid line that ends at or before ``end``, else ``otherwise``."""
     begin = max(otherwise.start, end - LONGEST_LINE)
     stream.seek(begin)
     place, found = begin, otherwise
@@ -110,7 +111,7 @@ def _last_before(stream: IO[bytes], end: int, otherwise: Line) -> Line:
 
 
 def _read(text: bytes, start: int) -> Line | None:
-    """Parse a complete line; None if it is invalid or has no step or time."""
+    """Parse a line; return None if it is incomplete, invalid, or has no step or time."""
     try:
         record = json.loads(text) if text.endswith(b"\n") else {}
         return Line(start, start + len(text), int(record["step"]), float(record["time"]))

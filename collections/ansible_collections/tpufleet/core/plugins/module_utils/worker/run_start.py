@@ -1,4 +1,4 @@
-"""Start and stop one process of a run on this worker, and find what blocks its start."""
+"""Start and stop of one process of a run on this worker, and checks for blockers of its start."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own plac
 
 
 def status(process: Process, seen: Mapping, paths: WorkerPaths) -> str:
-    """Compare a launch with what is on this worker (``observe``).
+    """Compare a launch with the observed state of its run on this worker (``observe``).
 
-    Returns ``running`` or ``done`` for this launch, ``other`` if the run is active as another
-    launch, else ``absent``.
+    Returns ``running`` or ``done`` if the observed launch is the given one, ``other`` if the run is
+    stopping or active with another launch, else ``absent``.
     """
     is_same = is_same_launch(process, seen["launched"], paths)
     if seen["active"]:
@@ -43,9 +43,10 @@ def status(process: Process, seen: Mapping, paths: WorkerPaths) -> str:
 
 
 def is_same_launch(process: Process, launched: Mapping, paths: WorkerPaths) -> bool:
-    """Return whether this worker's last launch of the run (``launch_summary``) is the given one.
+    """Return whether this worker's last launch of the run equals the given one.
 
-    A launch of another version has another kind of identity, so its main fields are compared.
+    ``launched`` is its ``launch_summary``. If another version wrote it, the identities cannot be
+    compared, so the main fields are compared instead.
     """
     if launched.get("format") == WORKER_FORMAT:
         return launched["identity"] == process.identity()
@@ -68,16 +69,17 @@ def blockers(
     units: Mapping[str, dict[str, str]] | None = None,
     is_preemptible: bool = False,
 ) -> list[str]:
-    """Return what blocks the start of a launch here: each line an observation and its fix.
+    """Return what blocks the start of a launch on this worker: one line each, with the fix.
 
-    A missing release is no blocker, because it can be pushed (``release_problem``).
+    A missing release does not count, because it can be pushed (``release_problem``).
 
     Args:
         process: the process to start.
         paths: the worker's directories.
-        device_glob: the accelerators' device files, empty for none.
-        units: systemd's properties of all runs' units (``unit_states``), if they are known.
-        is_preemptible: whether checkpoints on the TPU's own disks are a blocker.
+        device_glob: the pattern of the accelerators' device files; empty for none.
+        units: systemd's properties of all runs' units (``unit_states``); None to query them.
+        is_preemptible: whether the TPU is preemptible, so that checkpoints on its own disks block
+            the start.
     """
     spec, variables = process.spec, {**process.variables(), **process.secrets}
     found, running = [], active_runs() if units is None else active(units)
@@ -115,7 +117,7 @@ def blockers(
 
 
 def lost_with_tpu(process: Process) -> list[str]:
-    """Return why the checkpoints do not outlive a preemption; nothing if they do."""
+    """Return why a preemption would destroy the checkpoints; empty if they would survive."""
     leader = process.spec.rendezvous_address[0]
     why = run_checkpoints.dies_with_tpu(process.spec.checkpoints, leader)
     if not why:
@@ -128,7 +130,7 @@ def lost_with_tpu(process: Process) -> list[str]:
 
 
 def release_problem(process: Process, paths: WorkerPaths) -> str:
-    """Return what is wrong with this worker's copy of the release; empty if it is whole."""
+    """Return what is wrong with this worker's copy of the release; empty if it is intact."""
     name = process.spec.release
     release = paths.release(name)
     problems = proven(release, name) if release.exists() else ["it is missing"]
@@ -138,14 +140,14 @@ def release_problem(process: Process, paths: WorkerPaths) -> str:
 
 
 def other_launch(launched: Mapping, process: Process) -> str:
-    """Return how the active launch differs from the requested one."""
+    """Describe how the active launch differs from the requested one."""
     if launched.get("release") != process.spec.release:
         return f"release {launched.get('release')} (requested: {process.spec.release})"
     return "another config, command or set of workers"
 
 
 def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
-    """Write what the unit needs and start it. Raises RunError, OSError."""
+    """Write the files that the unit needs, then start the unit. Raises RunError, OSError."""
     account, spec = pwd.getpwnam(USER), process.spec
     run_dir, unit_dir = paths.run_dir(spec.run), paths.unit_dir(spec.run)
     for owned in (paths.home, run_dir):
@@ -154,8 +156,8 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     unit_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     for stale in ("heartbeat.json", "exit.json", "rendezvous.json"):
         remove_file(run_dir / stale)
-    remove_file(unit_dir / "command")  # of an older version
-    # None of this must survive a power cut, which ends the run; its record is elsewhere.
+    remove_file(unit_dir / "command")  # written by an older version
+    # durable=False: a power cut ends the run, so its files on this worker need not survive one.
     if spec.config is not None:
         write_file(run_dir / "config.yml", spec.config, 0o644, durable=False)
     cache = usable_cache(spec.compile_cache, account)
@@ -167,16 +169,17 @@ def start(process: Process, paths: WorkerPaths, device_glob: str = "") -> None:
     write_file(unit_dir / "launch.json", content, 0o640, durable=False, group=account.pw_gid)
     unit = UNIT.format(spec.run)
     allow(groups(device_glob), unit)
-    if is_known:  # or, if the start fails, the end of the last attempt would count as this one's
+    # Otherwise, if the start fails, the end of the last attempt would count as this one's.
+    if is_known:
         subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
     systemctl("start", unit)
 
 
 def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
-    """Create the shared compilation cache, for the trainer's user alone; return its path or URI.
+    """Create the shared compilation cache for the trainer's user alone; return its path or URI.
 
-    Returns an empty string where it cannot be created: a run needs no cache. A directory of another
-    owner is left alone, because whoever launches a run chooses the path.
+    Returns an empty string if it cannot be created, because a run works without a cache. A
+    directory of another owner is not changed, because whoever launches a run chooses the path.
     """
     if not wanted or "://" in wanted:
         return wanted
@@ -192,7 +195,7 @@ def usable_cache(wanted: str, account: pwd.struct_passwd) -> str:
 
 
 def allow(gids: list[int], unit: str, folder: Path = DROP_INS) -> None:
-    """Give the unit's user the groups that own the devices on this worker now."""
+    """Give the unit's user the groups that currently own this worker's devices."""
     place = folder / f"{unit}.d" / "device-groups.conf"
     text = f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
     before = place.read_text(encoding="utf-8") if place.exists() else ""
@@ -207,9 +210,9 @@ def allow(gids: list[int], unit: str, folder: Path = DROP_INS) -> None:
 
 
 def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
-    """Stop a run (TERM, time to save, KILL, as its unit says) and free the device.
+    """Stop a run as its unit defines it (TERM, time to save, KILL) and free the devices.
 
-    Returns the processes that still hold the device or its ``chip``.
+    Returns the processes that still hold a device, or with ``chip``, only that chip's device.
     """
     systemctl("stop", UNIT.format(run))
     return free_device(device_glob, chip=chip)[0]
@@ -220,8 +223,8 @@ def free_device(
 ) -> tuple[list[str], bool]:
     """Remove libtpu's lock file if no process holds a device and no run is active.
 
-    Returns the processes that still hold a device (with ``chip``, that one), and whether the lock
-    file was, or with ``check`` would be, removed.
+    Returns the processes that still hold a device (with ``chip``, only that chip's device), and
+    whether the lock file was removed, or with ``check``, would be removed.
     """
     if not device_glob:
         return [], False

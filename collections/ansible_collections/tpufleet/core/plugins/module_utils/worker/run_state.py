@@ -1,6 +1,6 @@
-"""What a run is doing on one worker, and why: the codes and numbers that workers report.
+"""The state of a run on one worker, and its reason: the codes that workers report.
 
-The controller writes sentences from them (plugin_utils/runs/status.py). Python 3.9, standard
+The controller turns them into sentences (plugin_utils/runs/status.py). Python 3.9, standard
 library only.
 """
 
@@ -10,20 +10,20 @@ from enum import Enum
 
 
 class RunState(str, Enum):  # noqa: UP042 - Python 3.9
-    """What a run is doing. Workers report the first nine; the controller judges the others."""
+    """The state of a run. Workers report the first nine; only the controller sets the others."""
 
     STARTING = "starting"
     WAITING = "waiting"
-    """At the rendezvous, for other workers."""
+    """At the rendezvous, waiting for other workers."""
     RUNNING = "running"
-    """The trainer's process is there; it writes no heartbeat."""
+    """The trainer's process is running and writes no heartbeat."""
     TRAINING = "training"
     STOPPING = "stopping"
     DONE = "done"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
     LOST = "lost"
-    """Not running, and nothing recorded how it ended."""
+    """Not running, without a record of how it ended."""
 
     HUNG = "hung"
     UNREACHABLE = "unreachable"
@@ -57,7 +57,7 @@ ACTIVE_STATES = frozenset(
 
 
 class ReasonCode(str, Enum):  # noqa: UP042 - Python 3.9
-    """Why a run is in its state on a worker; NONE where the state says it all."""
+    """Why a run is in its state on a worker; NONE if the state needs no explanation."""
 
     NONE = ""
     SAVED = "saved"

@@ -1,4 +1,4 @@
-"""The state of this worker's runs, from systemd and from their files."""
+"""The observed state of this worker's runs, from systemd and the runs' files."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ SHOWN = (
     *("Id", "LoadState", "ActiveState", "SubState", "Result"),
     *("ExecMainCode", "ExecMainStatus", "ExecMainExitTimestampMonotonic"),
 )
-END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED and so on, waitid(2)
+END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED, …: waitid(2)
 ERROR_LINES = 200
 ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
-"""systemd's ActiveState of a unit that has processes."""
+"""Values of systemd's ActiveState for a unit that has processes."""
 EXIT_CODES = {
     DONE: (RunState.DONE, ReasonCode.NONE),
     BAD_CONFIG: (RunState.FAILED, ReasonCode.BAD_CONFIG),
@@ -54,17 +54,17 @@ EXIT_CODES = {
     PEER_ENDED: (RunState.INTERRUPTED, ReasonCode.PEER_ENDED),
     NOT_SHARED: (RunState.FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED),
 }
-"""The run contract's exit codes."""
+"""The state and the reason for each exit code of the run contract."""
 OTHER_EXIT_CODES = {
     70: ReasonCode.NO_STEP,
     126: ReasonCode.COMMAND_NOT_EXECUTABLE,
     127: ReasonCode.COMMAND_NOT_FOUND,
 }
-"""What this project's trainer (70) and a shell mean by an exit code."""
+"""The reasons for exit codes of this project's trainer (70) and of a shell (126, 127)."""
 RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED})
-"""Failures before the trainer started. The rendezvous has their error message."""
+"""Failures before the trainer started. Their error message is in rendezvous.json."""
 KILLED_REASONS = frozenset({ReasonCode.KILLED, ReasonCode.OUT_OF_MEMORY})
-"""Failures that the trainer cannot write an error message about."""
+"""Failures after which the log has no error message, because the trainer was killed."""
 
 
 def unit_state(run: str) -> dict[str, str]:
@@ -73,7 +73,7 @@ def unit_state(run: str) -> dict[str, str]:
 
 
 def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, str]]:
-    """Return systemd's properties of the units of runs, with ``others`` also of all active runs.
+    """Return systemd's properties of runs' units, by run; with ``others``, also of all active runs.
 
     Raises RunError.
     """
@@ -81,8 +81,9 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
     if not units:
         return {}
     found = {}
-    # For units that the pattern finds. Without it systemd also reports each run that has failed
-    # since the boot, some milliseconds each. Units that are named are reported in any state.
+    # Limits the units that the pattern "*" matches. Otherwise systemd would also report every run
+    # that has failed since the boot, which takes milliseconds for each. Units given by name are
+    # reported in any state.
     only = [f"--state={','.join(ACTIVE_UNIT)}"] if others else []
     words = ["show", f"--property={','.join(SHOWN)}", *only, *units]
     for paragraph in systemctl(*words).split("\n\n"):
@@ -96,20 +97,20 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
 
 
 def run_of(unit: str) -> str:
-    """Return the name of a unit's run."""
+    """Return the name of the run that a unit belongs to."""
     return unit.removeprefix("tpufleet-run@").removesuffix(".service")
 
 
 def active(units: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the runs of these units that have a process on this worker now."""
+    """Return the runs whose unit has a process on this worker now."""
     return [run for run, unit in units.items() if unit.get("ActiveState") in ACTIVE_UNIT]
 
 
 def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
     """Return how an attempt ended according to systemd; None if systemd does not know.
 
-    If a whole unit is killed, nothing is left to write exit.json. systemd forgets at a reboot
-    (systemd.exec(5), org.freedesktop.systemd1(5)).
+    Needed without exit.json: if a whole unit is killed, no process is left to write that file.
+    systemd forgets the end at a reboot (systemd.exec(5), org.freedesktop.systemd1(5)).
     """
     code = END_CODES.get(unit.get("ExecMainCode", ""))
     if unit.get("ActiveState") in ACTIVE_UNIT or code is None:
@@ -129,7 +130,7 @@ def active_runs() -> list[str]:
 
 
 def systemctl(*arguments: str) -> str:
-    """Run systemctl and return its output. Raises RunError with its first line."""
+    """Run systemctl and return its output. Raises RunError with the first line of its error."""
     done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         complaint = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
@@ -140,10 +141,10 @@ def systemctl(*arguments: str) -> str:
 def observe(
     run: str, paths: WorkerPaths, lines: int = 0, unit: dict[str, str] | None = None
 ) -> dict:
-    """Return the state of a run on this worker, with the last lines of its log.
+    """Return the observed state of a run on this worker, with the last ``lines`` of its log.
 
-    ``unit`` is what systemd reports of it, if it was asked already. The controller reads this with
-    plugin_utils/runs/observation.py.
+    ``unit`` has systemd's properties of the run's unit; None to query them. The controller parses
+    the result with plugin_utils/runs/observation.py.
     """
     unit = unit_state(run) if unit is None else unit
     folder = paths.run_dir(run)
@@ -184,13 +185,13 @@ def observe(
 
 
 def launched_here(run: str, paths: WorkerPaths) -> dict:
-    """Return the main fields of a run's last launch here; empty if there was none."""
+    """Return the main fields of a run's last launch on this worker; empty if none."""
     found = read_json(paths.unit_dir(run) / "launch.json", MAX_LAUNCH_BYTES)
     return launch_summary(found) if found else {}
 
 
 def error_of(found: ProcessState, rendezvous: Rendezvous | None, log: Path) -> str:
-    """Return the error message of an attempt that failed, empty if there is none."""
+    """Return the error message of a failed attempt; empty if there is none."""
     if found.state is not RunState.FAILED:
         return ""
     if found.reason_code in RENDEZVOUS_REASONS:
@@ -201,14 +202,17 @@ def error_of(found: ProcessState, rendezvous: Rendezvous | None, log: Path) -> s
 
 
 def age(heartbeat: Heartbeat | None) -> float | None:
-    """Return the seconds since the heartbeat, by this worker's clock, which also wrote it."""
+    """Return the seconds since the heartbeat; None if there is none.
+
+    This worker's clock also wrote the heartbeat, so other clocks do not matter.
+    """
     if heartbeat is None or heartbeat.time is None:
         return None
     return round(max(0.0, time.time() - heartbeat.time), 1)
 
 
 def output_age(log: Path) -> float | None:
-    """Return the seconds since something was written to a log; None if there is none."""
+    """Return the seconds since the last output in a log; None if there is no log."""
     try:
         with open_file(log) as stream:
             return round(max(0.0, time.time() - os.fstat(stream.fileno()).st_mtime), 1)
@@ -217,12 +221,12 @@ def output_age(log: Path) -> float | None:
 
 
 def known_runs(paths: WorkerPaths) -> list[str]:
-    """Return the runs that were ever launched here."""
+    """Return the names of the runs that were ever launched on this worker."""
     return sorted(path.parent.name for path in (paths.etc / "runs").glob("*/launch.json"))
 
 
 class ProcessState(NamedTuple):
-    """The state of a run on a worker. ``signal`` is a name such as ``KILL``, empty if none."""
+    """The state of a run on a worker. ``signal`` is a name such as ``KILL``; empty for none."""
 
     state: RunState
     reason_code: ReasonCode = ReasonCode.NONE
@@ -241,10 +245,10 @@ def process_state(
 
     Args:
         unit: systemd's properties of the run's unit.
-        heartbeat: what the trainer wrote last.
-        ended: how the last attempt ended, if it did.
-        rendezvous: whom the unit waits for.
-        has_heartbeat: whether the trainer writes a heartbeat, once it has its first step.
+        heartbeat: the trainer's last heartbeat.
+        ended: how the last attempt ended; None if it is active or its end is unknown.
+        rendezvous: the progress of the rendezvous.
+        has_heartbeat: whether the trainer writes a heartbeat once it has done its first step.
     """
     active = unit.get("ActiveState", "inactive")
     if active == "deactivating":

@@ -1,8 +1,8 @@
-"""File access by root in directories that the trainer's user may write to.
+"""File access by root in directories that the trainer's user can write to.
 
-The trainer's user owns the directories made for it, and may put a link, a pipe or a huge file at
-any name there. These functions follow no link that another user can have made, wait for no pipe,
-and read no more than a limit. Python 3.9, standard library: this runs on workers.
+The trainer's user owns these directories, so it can put a link, a pipe or a huge file at any name
+in them. These functions follow no link that another user could have made, do not block on a pipe,
+and limit how much they read. Python 3.9, standard library only, because workers import this file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def parent_of(path: Path, make: bool = False) -> Iterator[int]:
-    """Open the directory that holds ``path``, as a descriptor for ``dir_fd``.
+    """Open the directory that contains ``path`` and yield its descriptor, for ``dir_fd``.
 
-    With ``make``, missing directories are created, mode 0755. Raises OSError with ``path`` as its
-    file name, ELOOP for a link on the way that a user other than root may have made.
+    With ``make``, creates missing directories with mode 0755. Raises OSError with ``path`` as its
+    file name; ELOOP if the path contains a link that an untrusted user may have made.
     """
     try:
         directory = _walk(PurePath(path).parent, make)
@@ -40,7 +40,7 @@ def parent_of(path: Path, make: bool = False) -> Iterator[int]:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Open a regular file for reading. Raises OSError, for a link, a pipe and a directory too."""
+    """Open a regular file for reading. Raises OSError, also for a link, a pipe or a directory."""
     with parent_of(path) as directory:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -48,7 +48,7 @@ def open_file(path: Path) -> IO[bytes]:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from None
     found = os.fstat(opened)
-    # A second hard link may be another user's file.
+    # A file with several hard links may be another user's file.
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(opened)
         raise OSError(errno.EINVAL, "not a regular file with one name", str(path))
@@ -56,7 +56,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def read_text(path: Path, limit: int) -> str | None:
-    """Read a file of UTF-8; None if there is none, or if it is longer than ``limit`` bytes."""
+    """Return the text of a UTF-8 file; None if it is unreadable or exceeds ``limit`` bytes."""
     try:
         with open_file(path) as stream:
             content = stream.read(limit + 1)
@@ -66,7 +66,7 @@ def read_text(path: Path, limit: int) -> str | None:
 
 
 def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict | None:
-    """Read a JSON object; None if there is none, or if it is longer than ``limit`` bytes."""
+    """Return the JSON object in a file; None if it is invalid or exceeds ``limit`` bytes."""
     text = read_text(path, limit)
     try:
         value = None if text is None else json.loads(text)
@@ -76,10 +76,10 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict | None:
 
 
 def write_file(path: Path, text: str, mode: int, durable: bool = True, group: int = -1) -> None:
-    """Replace a file so that readers see the old or the new content, never with wider rights.
+    """Replace a file atomically; its permissions are never wider than ``mode``.
 
-    ``durable`` waits until the content is on the disk; ``group`` is the file's group id. Raises
-    OSError.
+    With ``durable``, waits until the content is on the disk. ``group`` is the id of the file's
+    group; -1 keeps the default. Raises OSError.
     """
     with parent_of(path) as directory:
         new = f".{path.name}.{secrets.token_hex(8)}"
@@ -104,7 +104,7 @@ def write_file(path: Path, text: str, mode: int, durable: bool = True, group: in
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file or a link, if it is there. Raises OSError."""
+    """Remove a file or a link if it exists. Raises OSError."""
     try:
         with parent_of(path) as directory:
             os.unlink(path.name, dir_fd=directory)
@@ -115,9 +115,9 @@ def remove_file(path: Path) -> None:
 
 
 def make_directory(path: Path, uid: int, mode: int) -> None:
-    """Create a directory and those above it; set its user, group (``uid`` both) and mode.
+    """Create a directory and its parents; set its mode, and both its user and group to ``uid``.
 
-    Raises OSError, for a link at ``path`` too.
+    Raises OSError, also if ``path`` is a link.
     """
     with parent_of(path, make=True) as directory:
         try:
@@ -138,9 +138,9 @@ def make_directory(path: Path, uid: int, mode: int) -> None:
 
 
 def is_directory(path: Path, uid: int, mode: int | None = None) -> bool:
-    """Tell whether ``path`` is a directory of this user and group, not a link to one.
+    """Return whether ``path`` is a directory, not a link, with ``uid`` as its user and group.
 
-    With ``mode``, that must be its mode too.
+    With ``mode``, the directory must also have this mode.
     """
     try:
         with parent_of(path) as directory:
@@ -152,7 +152,7 @@ def is_directory(path: Path, uid: int, mode: int | None = None) -> bool:
 
 
 def _walk(path: PurePath, make: bool) -> int:
-    """Open a directory, one name after the other. Raises OSError."""
+    """Open a directory, one path component after the other. Raises OSError."""
     todo, links = list(path.parts), 0
     here = os.open("/" if path.is_absolute() else ".", _STEP)
     try:
@@ -179,7 +179,10 @@ def _walk(path: PurePath, make: bool) -> int:
 
 
 def _trusted_link(directory: int, name: str, count: int) -> PurePath:
-    """Read a link that only root, or this process's user, can have made. Raises OSError."""
+    """Return the target of a link that only root or this process's user can have made.
+
+    Raises OSError for any other link.
+    """
     link = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISLNK(link.st_mode):
         raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)

@@ -1,4 +1,4 @@
-"""Whether setup has finished on this worker, and for which version of tpufleet."""
+"""The setup stamp: whether setup has finished on this worker, and for which version of tpufleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .contract import WORKER_FORMAT
 
 
 def read_stamp(root: Path = Path("/opt/tpufleet")) -> dict | None:
-    """Return the stamp that setup writes last (role setup_stamp), or None if it is not valid.
+    """Return the stamp that setup writes last (role setup_stamp); None if missing or invalid.
 
     Its keys are ``content``, a digest of what setup does on the worker, and ``environment``, the
     name of the Python environment.
@@ -23,12 +23,12 @@ def read_stamp(root: Path = Path("/opt/tpufleet")) -> dict | None:
 
 
 def is_set_up(root: Path) -> bool:
-    """Return whether setup has finished here, with programs that can start this version's runs."""
+    """Return whether setup has finished on this worker, with programs for this version's runs."""
     return read_stamp(root) is not None and _installed_format(root) == WORKER_FORMAT
 
 
 def _installed_format(root: Path) -> int:
-    """Return WORKER_FORMAT of the installed programs, 0 where they do not state it."""
+    """Return the installed programs' WORKER_FORMAT; 0 if they do not define one."""
     try:
         text = (root / "bin/worker/contract.py").read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
-"""Directories of the wheels that a lock file pins: uv's own, and all if the controller downloads.
+"""Directories of the wheels that a lock file pins.
 
-A TPU's leader gets them once, and the other workers copy them. The installer checks every file
-against the lock's hashes again.
+Setup uses them for uv itself, and for all packages if the controller downloads the packages. The
+TPU's leader gets the wheels once, and the other workers copy them from the leader. The installer
+checks every file against the lock file's hashes again.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ OPTIONS = {
     "env": {"type": "dict", "default": {}},
     "root": {"type": "path", "default": "/opt/tpufleet"},
 }
-"""The options of modules that install wheels (doc_fragments/wheels.py)."""
+"""The options shared by modules that install wheels (doc_fragments/wheels.py)."""
 PIPS = 3
-"""How many pips download at once; each has one connection and computes hashes between files."""
+"""Number of pip processes that download at the same time.
+
+Each has one connection, which is idle while pip computes hashes.
+"""
 
 
 class WheelsMissingError(Exception):
-    """The controller must send the wheels; ``needs`` describes the Python and machine."""
+    """The controller must send the wheels; ``needs`` describes the worker's Python and machine."""
 
     def __init__(self, minor: int) -> None:
         super().__init__("the controller must send the wheels")
@@ -69,9 +73,9 @@ def download(
 ) -> None:
     """Download the wheels of a lock file to ``folder``, which exists only if all are complete.
 
-    Wheels of other lock files beside it are reused if this one pins the same file. ``pip`` is the
-    command of a pip whose Python the wheels are for; otherwise ``options`` name their target.
-    Raises EnvError with pip's error, OSError.
+    Reuses wheels in sibling directories, which belong to other lock files, if this lock file pins
+    the same files. ``pip`` is the pip command: wheels are for its Python, unless ``options`` name
+    another target. Raises EnvError with pip's error, OSError.
     """
     if folder.is_dir():
         return
@@ -82,7 +86,7 @@ def download(
         if not (new / other.name).exists() and file_digest(other) in lock:
             os.link(other, new / other.name)
     words = [*pip, "download", "--quiet", "--no-deps", "--require-hashes"]
-    # pip prefers files that are there to downloads.
+    # pip prefers local files (--find-links) to downloads.
     words += ["--only-binary", ":all:", "--find-links", str(new), "--dest", str(new), *options]
 
     def one(numbered: tuple[int, str]) -> None:
@@ -105,7 +109,7 @@ def download(
 
 
 def split(lock: str, most: int) -> list[str]:
-    """Split a lock file into at most ``most`` for parallel pips; options go into each part."""
+    """Split a lock file into at most ``most`` parts for parallel pips, each with all options."""
     entries = re.split(r"^(?=[^\s#])", lock, flags=re.MULTILINE)
     general = [entry for entry in entries if not _REQUIREMENT.match(entry)]
     pinned = [entry for entry in entries if _REQUIREMENT.match(entry)]
@@ -116,7 +120,7 @@ def split(lock: str, most: int) -> list[str]:
 
 
 def copy_from_leader(folder: Path) -> None:
-    """Copy the leader's directory of the same name. Raises FromLeaderError."""
+    """Copy the leader's wheel directory of the same name. Raises FromLeaderError."""
     if folder.is_dir():
         return
     new = folder.with_name(f".{folder.name}.new")
@@ -126,14 +130,14 @@ def copy_from_leader(folder: Path) -> None:
 
 
 def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, minor: int) -> str:
-    """Put wheels into ``folder`` without internet access, from the leader or the sent archive.
+    """Put wheels into ``folder`` without internet access, from the leader or the archive ``pack``.
 
     Returns:
         A warning, or an empty string.
 
     Raises:
         WheelsMissingError: the controller must send an archive.
-        EnvError: the archive does not hold what the lock file pins.
+        EnvError: the archive does not contain the wheels that the lock file pins.
     """
     if folder.is_dir():
         return ""
@@ -145,12 +149,12 @@ def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, min
             copy_from_leader(folder)
             return ""
         except FromLeaderError:
-            pass  # the warning comes with the archive
+            pass  # the next call, with the archive, returns a warning
     raise WheelsMissingError(minor)
 
 
 def unpack(pack: Path, folder: Path, lock: str) -> None:
-    """Unpack a tar file of wheels, each pinned by the lock file. Raises EnvError, OSError."""
+    """Unpack a tar file of wheels that the lock file must pin. Raises EnvError, OSError."""
     new = folder.with_name(f".{folder.name}.new")
     new.mkdir(parents=True, exist_ok=True)
     try:
@@ -173,10 +177,11 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
 
 
 def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
-    """Unpack the programs of wheels (binary distribution format, "The .data directory").
+    """Unpack the programs of wheels to ``bin_folder``.
 
-    A tool of a single program, such as uv, needs nothing else. Raises EnvError if the lock file
-    does not pin a wheel, OSError.
+    The binary distribution format of wheels describes them under "The .data directory". A tool that
+    is a single program, such as uv, needs no other file of its wheel. Raises EnvError if the lock
+    file does not pin a wheel, OSError.
     """
     bin_folder.mkdir(parents=True, exist_ok=True)
     for wheel in sorted(folder.glob("*.whl")):
@@ -193,7 +198,7 @@ def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
 
 
 def remove_unusable(folder: Path, lock: str) -> None:
-    """Remove everything but complete wheels of this lock file."""
+    """Remove everything except complete wheels that the lock file pins."""
     for entry in folder.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
@@ -202,14 +207,14 @@ def remove_unusable(folder: Path, lock: str) -> None:
 
 
 def remove_wheels(cache: Path, lock: str) -> None:
-    """Remove the wheels of a lock file for any Python."""
+    """Remove the wheels of a lock file for all Python versions."""
     name = f"{lock_digest(lock)[:16]}-3.*"
     for folder in [*(cache / "wheels").glob(name), *(cache / "wheels").glob(f".{name}")]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def pip_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for pip; uv's index variables apply to pip, too."""
+    """Return the environment variables for pip, with uv's index variables applied to pip too."""
     variables = network_environment({**os.environ, **env})
     for ours, pips in (
         ("UV_INDEX_URL", "PIP_INDEX_URL"),

@@ -1,4 +1,4 @@
-"""Checks of Google's side: credentials, clock, project, API, zones."""
+"""Checks of the access to Google Cloud: credentials, clock, project, API, zones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...module_utils.cloud.session import ApiSettings
 from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
 from .doctor_probe import Probe, Reply
 
-#: Google refuses tokens if the clock is minutes off.
+#: Google rejects tokens if the clock is off by minutes.
 MAX_SKEW_S = 60.0
 SET_CLOCK = "sudo timedatectl set-ntp true"
 LOGIN = "gcloud auth application-default login"
@@ -26,9 +26,9 @@ Opener = Callable[[str, str], Probe]
 def cloud_findings(
     settings: ApiSettings, zones: Sequence[str], wanted_zones: Iterable[str], opener: Opener = Probe
 ) -> list[Finding]:
-    """Check credentials, clock, API, project and zones; one that fails stops no other.
+    """Check credentials, clock, API, project and zones; a failed check does not end the others.
 
-    ``zones`` are the inventory's (``-``: all), ``wanted_zones`` those of the fleet file.
+    ``zones`` are the zones of the inventory (``-``: all), ``wanted_zones`` those of the fleet file.
     """
     try:
         probe = opener(settings.address, settings.credentials_file)
@@ -56,7 +56,7 @@ def cloud_findings(
 
 
 def credentials_finding(reply: Reply, who: str, settings: ApiSettings) -> Finding:
-    """Check the credentials by the API's answer."""
+    """Check the credentials, using the API's reply."""
     if reply.status == 401:
         return problem(
             "credentials", f"{who} is not accepted ({reply.message})", _renewal(settings)
@@ -65,7 +65,7 @@ def credentials_finding(reply: Reply, who: str, settings: ApiSettings) -> Findin
 
 
 def clock_finding(reply: Reply) -> Finding:
-    """Compare this clock with the API's."""
+    """Compare the clock of this computer with the API's."""
     skew = reply.skew_s or 0.0
     if abs(skew) <= MAX_SKEW_S:
         return ok("clock", f"within {MAX_SKEW_S:.0f} s of the API's")
@@ -93,7 +93,7 @@ def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
 
 
 def project_finding(settings: ApiSettings, probe: Probe) -> Finding:
-    """Check the project by asking Compute Engine for its name and number."""
+    """Check the project: it exists, is accessible, and has Compute Engine enabled."""
     check, name = "project", settings.project
     url = f"{settings.compute_address}/projects/{quote(name, safe=':')}"
     try:
@@ -135,7 +135,7 @@ def zone_findings(reply: Reply, zones: Sequence[str], wanted: Iterable[str]) -> 
 
 
 def whose(credentials: Any, settings: ApiSettings) -> str:
-    """Describe which credentials these are and whose, without a part of them."""
+    """Return the account and the source of the credentials, without any secret part."""
     email = getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
     owner = errors.one_line(email) if email and email != "default" else "a user"
     if settings.credentials_file:

@@ -15,7 +15,7 @@ from ...module_utils.worker.process import short_secrets
 OLDEST_PYTHON = (3, 12)
 OLDEST_CORE = (2, 19)
 MAKE_ENV = "make env, then .venv/bin/ansible-playbook"
-#: Programs and their Debian packages; gcloud is needed for IAP only.
+#: Programs and their Debian packages; gcloud is only needed for IAP.
 PROGRAMS = {"ssh": "openssh-client", "rsync": "rsync"}
 GCLOUD_PAGE = "https://cloud.google.com/sdk/docs/install"
 
@@ -55,7 +55,10 @@ def version_findings(
 def program_findings(
     address: str, which: Callable[[str], str | None] = shutil.which
 ) -> Iterator[Finding]:
-    """Check for the programs that the playbooks call; ``address`` is how workers are reached."""
+    """Check that the programs exist which the playbooks call.
+
+    ``address`` is the inventory option that says how workers are reached.
+    """
     for program, package in PROGRAMS.items():
         found = which(program)
         if found:
@@ -71,7 +74,7 @@ def program_findings(
 
 
 def key_finding(private_key_file: str) -> Finding:
-    """Check the ssh key: it exists, only its owner can read it, its public key is beside it."""
+    """Check that the ssh key exists with its public key, and that only its owner can read it."""
     check = "ssh key"
     if not private_key_file:
         return ok(check, "ssh's default (ssh_private_key_file is empty)")
@@ -94,7 +97,7 @@ def key_finding(private_key_file: str) -> Finding:
 
 
 def secrets_finding(secrets: Mapping[str, object]) -> Finding | None:
-    """Check the secrets for trainers; None if a launch would accept them."""
+    """Check the secrets for trainers; return None if a launch would accept them."""
     if not (blocker := short_secrets(secrets)):
         return None
     return problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")

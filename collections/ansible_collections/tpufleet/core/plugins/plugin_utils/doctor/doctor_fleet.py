@@ -1,4 +1,4 @@
-"""Checks of the fleet file, the grant, quota and the bucket."""
+"""Checks of the fleet file, the TPU grant, the quota and the bucket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
 
 
 def grant_finding(grant_ends: object, today: date) -> Finding | None:
-    """Check how many days the grant has left; None without ``grant_ends``."""
+    """Check how many days of the TPU grant are left; return None without ``grant_ends``."""
     try:
         ends = parse_date(grant_ends)
     except errors.CloudError as error:
@@ -67,7 +67,7 @@ def quota_findings(
     zones: Sequence[str],
     today: date,
 ) -> list[Finding]:
-    """Check what holds quota, by type and zone, and what holds it for nothing."""
+    """Check the used quota by TPU type and zone, and find requests that hold quota needlessly."""
     try:
         observed = match(fleet, list_nodes(source, zones), zones)
         requests = source.list_queued(zones)
@@ -81,7 +81,7 @@ def quota_findings(
 
 
 def quota_lines(found: Plan, settings: ApiSettings) -> Iterator[Finding]:
-    """Return a finding for each quota of a plan, and for each dead request."""
+    """Return a finding for each quota in a plan, and for each dead queued resource."""
     limits = _limits_page(settings)
     for entry in found.chips:
         message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
@@ -98,7 +98,7 @@ def _last_refusal(source: Source, settings: ApiSettings, tpu: FleetEntry) -> Ite
         try:
             error = source.creation_error(zone, tpu.name)
         except errors.CloudError:
-            continue  # the listing before has reported why the API does not answer
+            continue  # the checks of the API report its errors
         if isinstance(error, errors.QuotaError):
             yield problem("quota", str(error), f"ask for more: {_limits_page(settings)}")
 
@@ -114,7 +114,7 @@ def bucket_findings(
     zones: Sequence[str],
     opener: Callable[[str, str], Probe] = StorageProbe,
 ) -> list[Finding]:
-    """Check the bucket: it exists, is writable, and is in the TPUs' region."""
+    """Check that the bucket exists, is writable, and is in the region of the TPUs."""
     check = "bucket"
     if not bucket:
         message = (
@@ -144,7 +144,10 @@ def bucket_findings(
 def bucket_lines(
     name: str, there: Reply, rights: Reply, zones: Sequence[str], *, emulated: bool = False
 ) -> Iterator[Finding]:
-    """Check the bucket by the two answers. An emulator has no permissions to check."""
+    """Check the bucket, using the API's replies about it and about the permissions.
+
+    An emulator of Cloud Storage has no permissions to check.
+    """
     check = "bucket"
     where = f"gs://{name}"
     if there.status == 404:

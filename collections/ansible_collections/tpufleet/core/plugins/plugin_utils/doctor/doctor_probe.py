@@ -1,4 +1,4 @@
-"""Single requests to Google's APIs without retries, so that errors show."""
+"""Single requests to Google's APIs, without retries so that every error is reported."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: the HTTP status, its JSON object, and how far this clock is ahead of its Date.
+    """An HTTP response: its status, its JSON object, and the clock skew.
 
-    ``skew_s`` is None where the answer has no Date.
+    ``skew_s`` is how many seconds this computer's clock is ahead of the Date header; None without
+    that header.
     """
 
     status: int
@@ -28,7 +29,7 @@ class Reply:
 
     @property
     def message(self) -> str:
-        """The error message."""
+        """The error message of the API."""
         error = errors.error_body(self.body)
         return errors.one_line(error.get("message") or f"HTTP {self.status}")
 
@@ -36,8 +37,8 @@ class Reply:
     def disabled(self) -> str:
         """The service that is not enabled in the project; empty for any other error.
 
-        An ErrorInfo of reason SERVICE_DISABLED (https://cloud.google.com/apis/design/errors); the
-        older APIs say accessNotConfigured instead.
+        Newer APIs report an ErrorInfo with reason SERVICE_DISABLED
+        (https://cloud.google.com/apis/design/errors), older APIs accessNotConfigured.
         """
         error = errors.error_body(self.body)
         details = error.get("details")
@@ -53,9 +54,9 @@ class Reply:
 
 
 class Probe:
-    """Requests with the credentials of a file; if it is empty, with the application-default ones.
+    """A session for single requests, with a credentials file or application-default credentials.
 
-    Raises Unauthorized if they are missing or invalid.
+    An empty path selects the latter. Raises Unauthorized if they are missing or invalid.
     """
 
     def __init__(self, address: str, credentials_file: str) -> None:
@@ -68,7 +69,7 @@ class Probe:
         return self._session.credentials
 
     def get(self, url: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """Send one GET request. Raises Unauthorized (no token for the credentials) and NoAnswer."""
+        """Send one GET request. Raises Unauthorized if there is no access token, NoAnswer."""
         from google.auth.exceptions import GoogleAuthError, RefreshError
         from requests import exceptions as lost
 
@@ -97,7 +98,7 @@ class Probe:
 
 
 class StorageProbe(Probe):
-    """Requests to Cloud Storage; to an emulator without credentials."""
+    """A session for Cloud Storage; for an emulator it has no credentials."""
 
     def __init__(self, address: str, credentials_file: str) -> None:
         self.address = address
@@ -106,7 +107,7 @@ class StorageProbe(Probe):
 
 def _skew(date: str | None, now: float) -> float | None:
     try:
-        # A Date is truncated to whole seconds, so it is half a second early on average.
+        # The Date header is truncated to whole seconds, so it is 0.5 s early on average.
         return now - parsedate_to_datetime(date or "").timestamp() - 0.5
     except (TypeError, ValueError):
         return None

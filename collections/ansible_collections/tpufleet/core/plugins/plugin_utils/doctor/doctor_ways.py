@@ -18,7 +18,7 @@ _ALIAS = re.compile(r"HostKeyAlias=([^\s'\"]+)")
 
 @dataclass(frozen=True)
 class Way:
-    """How a READY worker is reached. ``alias`` is its name in known_hosts, or empty."""
+    """The ssh connection of a READY worker. ``alias`` is its name in known_hosts, or empty."""
 
     host: str
     address: str
@@ -27,7 +27,7 @@ class Way:
 
 
 def way_of(host: str, variables: Mapping[str, Any]) -> Way:
-    """Return the connection of a worker from its inventory variables."""
+    """Return the ssh connection of a worker from its inventory variables."""
     alias = _ALIAS.search(str(variables.get("ansible_ssh_common_args", "")))
     return Way(
         host,
@@ -38,7 +38,7 @@ def way_of(host: str, variables: Mapping[str, Any]) -> Way:
 
 
 def knock(way: Way) -> str:
-    """Open the port and close it again; return the error, empty if there is none."""
+    """Connect to the ssh port and disconnect; return the error, empty on success."""
     try:
         socket.create_connection((way.address, way.port), TIMEOUT_S).close()
     except TimeoutError:
@@ -55,9 +55,9 @@ def way_findings(
     folded: Callable[[list[str]], str],
     knocking: Callable[[Way], str] = knock,
 ) -> Iterator[Finding]:
-    """Check the connection to each worker; ``folded`` shortens a list of names.
+    """Check the connection to each worker; ``folded`` formats a list of names.
 
-    With IAP no port is checked, since each would need a tunnel.
+    With IAP no port is checked, since each check would need its own tunnel.
     """
     if not ways:
         yield ok("ssh", f"no worker is READY (address: {address})")

@@ -16,9 +16,9 @@ def adopt_command(tpu: str) -> str:
 
 
 def foreign_findings(tpus: Mapping[str, str], fleet: Collection[str]) -> Iterator[Finding]:
-    """Check the TPUs that do not belong to this fleet.
+    """Return findings about TPUs that do not belong to this fleet.
 
-    ``tpus`` has their zones by name, ``fleet`` the names in the fleet file.
+    ``tpus`` maps the names of these TPUs to zones; ``fleet`` has the names in the fleet file.
     """
     for name in sorted(set(tpus) & set(fleet)):
         message = f"TPU {name} ({tpus[name]}) is in fleet.yml, but this fleet did not create it"
@@ -33,7 +33,7 @@ def foreign_findings(tpus: Mapping[str, str], fleet: Collection[str]) -> Iterato
 
 
 def refused_key_fix(tpu: str, is_foreign: bool) -> str:
-    """Return what makes the workers of a TPU accept this computer's ssh key."""
+    """Return the advice for a TPU whose workers refuse this computer's ssh key."""
     if is_foreign:
         return f"adopt the TPU: add it to fleet.yml, then {adopt_command(tpu)}"
     return f"ansible-playbook playbooks/create.yml -e tpu={tpu} adds this computer's key"

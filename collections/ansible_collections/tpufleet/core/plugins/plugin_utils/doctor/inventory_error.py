@@ -1,4 +1,4 @@
-"""Variables for the doctor where the inventory could not be read."""
+"""Variables for the doctor if the inventory could not be read."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ ERROR = "tpu_inventory_error"
 def known_variables(
     error: str, text: Mapping[str, str], other: Mapping[str, Any], hints: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return variables of the group all for an inventory that could not be read.
+    """Return the variables of the group ``all`` for an inventory that could not be read.
 
     Args:
-        error: the reason, one line.
-        text: the options that were evaluated.
-        other: the options that need no evaluation.
-        hints: the inventory's own variables.
+        error: the reason, on one line.
+        text: the template options that could be evaluated, by name.
+        other: the options that are never templates, by name.
+        hints: the variables in the inventory option ``vars``.
     """
     ssh = {"user": "ssh_user", "private_key_file": "ssh_private_key_file"}
     ssh["known_hosts_file"] = "known_hosts_file"
-    # An endpoint that could not be evaluated must not be taken for Google's.
+    # Set all API settings or none: a missing endpoint would default to Google's.
     known = {key: text[key] for key in API_SETTINGS} if set(API_SETTINGS) <= set(text) else {}
     return {
         **hints,

@@ -1,4 +1,4 @@
-"""Summary of the doctor's findings, the controller's and each worker's."""
+"""Summary of the doctor's findings on the controller and on each worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..view.folded_names import folded
 from .foreign import refused_key_fix
 
 Answer = Mapping[str, Any]
-#: ssh's message if the server accepts none of the keys; it has no exit code of its own.
+#: ssh's message if the server accepts no key. ssh has no exit code for this error.
 REFUSED_KEY = "Permission denied ("
 
 
@@ -21,12 +21,12 @@ def doctor_summary(
     facts: Mapping[str, Mapping[str, Any]] | None = None,
     foreign: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return ``lines`` for people, the ``verdict``, and the ``count`` of problems.
+    """Return ``lines`` for users, the ``verdict``, and the ``count`` of problems.
 
     Args:
-        here: the result of tpufleet.core.doctor.
+        here: the result of tpufleet.core.doctor on the controller.
         answers: the results of doctor_worker, by worker.
-        tpu: the TPU that was asked for.
+        tpu: the TPU that the user asked to check, or empty.
         facts: each host's inventory variables.
         foreign: the workers of TPUs that do not belong to this fleet.
     """
@@ -49,7 +49,7 @@ def worker_findings(
     facts: Mapping[str, Mapping[str, Any]],
     foreign: Collection[str],
 ) -> list[Finding]:
-    """Merge equal findings of several workers; problems come last."""
+    """Return the findings of all workers, with equal findings merged and problems last."""
     alike: dict[Finding, list[str]] = {}
     lost: list[Finding] = []
     refused: dict[tuple[str, bool], list[str]] = {}

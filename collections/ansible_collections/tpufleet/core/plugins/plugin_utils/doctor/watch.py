@@ -1,4 +1,4 @@
-"""Check of the watch: whether its passes end, and how."""
+"""Check of the watch: whether its passes end regularly, and whether they succeed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def watch_finding(
     logs: str,
     now: float,
 ) -> Finding | None:
-    """Check the watch; None if there is none.
+    """Check the watch; return None if it is not scheduled here and has never run.
 
     Args:
-        heartbeats: every controller's last pass, the newest first.
-        scheduled_on: this controller's name, if a timer of its own starts the watch, else empty.
-        interval_s: from one start of that timer to the next.
-        logs: the command that shows what the timer did.
+        heartbeats: every controller's last pass, newest first.
+        scheduled_on: the name of this controller if it has a timer for the watch, else empty.
+        interval_s: the interval of that timer in seconds.
+        logs: the command that shows the logs of the timer.
         now: unix seconds.
     """
     if not scheduled_on:

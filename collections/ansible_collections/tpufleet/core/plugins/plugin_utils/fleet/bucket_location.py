@@ -1,4 +1,4 @@
-"""Where a bucket is, compared with the zones of TPUs: access from other regions is slow and paid.
+"""Location of a bucket relative to its TPUs: access from other regions is slow and costs money.
 
 Sources: https://cloud.google.com/storage/docs/json_api/v1/buckets (``location``,
 ``locationType``), https://cloud.google.com/storage/docs/locations.
@@ -25,9 +25,9 @@ _DUAL_REGIONS = {
 
 
 def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str:
-    """Return what is wrong with the location of a bucket, ``gs://name/prefix``; empty if nothing.
+    """Return a warning if a bucket is far from the zones or can't be read; empty if all is well.
 
-    A bucket that can't be read is a warning, too. Raises NotConfigured for an invalid address.
+    ``url`` is ``gs://bucket/prefix``. Raises NotConfigured for an invalid URL.
     """
     BucketUrl.parse(url)
     if not settings.storage_address:
@@ -40,7 +40,7 @@ def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str
 
 
 def location_warning(name: str, bucket: Mapping[str, Any], zones: Iterable[str]) -> str:
-    """Compare the location in a bucket's JSON with the zones of TPUs; empty if it fits."""
+    """Return a warning if zones of TPUs are outside the bucket's location; empty if none is."""
     location = str(bucket.get("location") or "").upper()
     if not location:
         return ""
@@ -54,7 +54,7 @@ def location_warning(name: str, bucket: Mapping[str, Any], zones: Iterable[str])
 
 
 def region_of(zone: str) -> str:
-    """Return ``us-central2`` for ``us-central2-b``."""
+    """Return the region of a zone: ``us-central2`` for ``us-central2-b``."""
     return zone.rpartition("-")[0]
 
 

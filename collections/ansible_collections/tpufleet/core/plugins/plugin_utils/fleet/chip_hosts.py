@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-#: Variables that a chip's host has from its worker's.
+#: Variables that a chip's host inherits from its worker's host.
 CARRIED = (
     "ansible_host",
     "ansible_port",
@@ -30,10 +30,10 @@ CARRIED = (
 def chip_hosts(
     facts: Mapping[str, Mapping[str, Any]], workers: Sequence[str], only: Any = None
 ) -> list[dict[str, Any]]:
-    """Return a host, with name and variables, for each chip of the workers, or for chip ``only``.
+    """Return one host (name and variables) per chip of the workers, or only for chip ``only``.
 
-    Raises AnsibleFilterError for a worker without such a chip, and for TPUs of several workers:
-    the chips of a slice work together.
+    Raises AnsibleFilterError if a worker has no such chip, and for TPUs with several workers,
+    whose chips can't run separately.
     """
     found = []
     for worker in workers:

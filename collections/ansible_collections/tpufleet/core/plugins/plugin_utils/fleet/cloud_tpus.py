@@ -1,4 +1,4 @@
-"""The TPUs of the Cloud TPU API."""
+"""Source of TPUs that uses the Cloud TPU API."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from .spec import FleetEntry
 
 
 def open_source(api: Mapping[str, Any], *, retry: RetryPolicy | None = None) -> Source:
-    """Open the source that the inventory's variable ``tpu_api`` describes. Raises NotConfigured.
+    """Return the source that the inventory's variable ``tpu_api`` describes. Raises NotConfigured.
 
-    No request is made, and no credentials are read, before they are needed.
+    Credentials are not read before the first request.
     """
     return CloudTpus(TpuApi(ApiSettings.of(api), retry=retry))
 
 
 class CloudTpus:
-    """The nodes of the Cloud TPU API."""
+    """Source of TPUs (see source.Source) that uses the Cloud TPU API."""
 
     def __init__(self, api: TpuApi) -> None:
         self._api = api
@@ -48,7 +48,7 @@ class CloudTpus:
 
     @property
     def compute(self) -> ComputeApi:
-        """Compute Engine of the same project, for data disks."""
+        """Compute Engine client for the same project, for data disks."""
         return self._api.compute
 
     def list(self, zones: Sequence[str], *, allow_partial: bool = False) -> Listing:
@@ -57,7 +57,7 @@ class CloudTpus:
         return Listing([_without_metadata(node) for node in listing.entries], listing.unreachable)
 
     def parse(self, entry: object) -> Node:
-        """Validate a node of the API's JSON."""
+        """Parse a node from the API's JSON."""
         return parse_node(entry)
 
     def describe(self, zone: str, name: str) -> Node | None:
@@ -72,7 +72,7 @@ class CloudTpus:
         options: ChangeOptions,
         progress: Progress,
     ) -> NodeOutcome:
-        """Create or change a node, through the queue where the fleet says so."""
+        """Create or change a node; create it through Google's queue if its fleet entry says so."""
         if tpu.queued and (present is None or present.is_lost):
             return self._create_queued(tpu, spec, present, options, progress)
         return ensure_present(
@@ -95,7 +95,7 @@ class CloudTpus:
         options: ChangeOptions,
         progress: Progress,
     ) -> NodeOutcome:
-        """Request a TPU that does not exist, or is lost, and wait until it is READY."""
+        """Request a missing or preempted TPU through the queue, and wait until it is READY."""
         request = _request_for(tpu, spec)
         if present:
             options.check_owner(present)
@@ -130,7 +130,7 @@ class CloudTpus:
             )
             if done.changed or self.describe(spec.zone, spec.name) is not None:
                 break
-            # Somebody deleted its TPU, so this request will never create another.
+            # Somebody deleted the request's TPU, so the request will never create another TPU.
             ensure_not_requested(
                 self._api,
                 spec.zone,
@@ -149,7 +149,7 @@ class CloudTpus:
         return replace(outcome_of(spec, present, True, outcome.node, created=True), msg=done.msg)
 
     def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
-        """Delete a node, and the queued resource that created it and no other."""
+        """Delete a node, and its queued resource if that created no other node."""
         request = None if options.check else queued_resource_of(self._api, node)
         outcome = ensure_absent(
             self._api,
@@ -161,7 +161,7 @@ class CloudTpus:
             progress=progress,
         )
         if request:
-            # Without its TPU it only holds quota.
+            # Without its TPU the queued resource only holds quota.
             ensure_not_requested(
                 self._api,
                 request.zone,
@@ -172,13 +172,13 @@ class CloudTpus:
         return outcome
 
     def list_queued(self, zones: Sequence[str]) -> Sequence[QueuedResource]:
-        """List the queued resources."""
+        """List the queued resources of the zones."""
         return [parse_queued_resource(entry) for entry in self._api.list_queued_resources(zones)]
 
     def delete_queued(
         self, request: QueuedResource, options: ChangeOptions, progress: Progress
     ) -> Outcome:
-        """Delete a queued resource without TPUs."""
+        """Delete a queued resource that has no TPUs."""
         return ensure_not_requested(
             self._api,
             request.zone,
@@ -190,16 +190,16 @@ class CloudTpus:
         )
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
-        """Read the workers' guest attributes."""
+        """Return the host keys in the workers' guest attributes."""
         return published_keys(self._api.guest_attributes, node, with_names=with_names)
 
     def creation_error(self, zone: str, name: str) -> CloudError | None:
-        """Return the error of the last creation among the API's operations."""
+        """Return the error of the last failed creation in the API's list of operations."""
         return self._api.creation_error(zone, name)
 
 
 def _agreed(key: str, options: ChangeOptions) -> Collection[str]:
-    """Return what may be deleted; without a list from a person only this one, not a later one."""
+    """Return the keys that may be deleted: those a user agreed to, by default only ``key``."""
     return {key} if options.agreed is None else options.agreed
 
 

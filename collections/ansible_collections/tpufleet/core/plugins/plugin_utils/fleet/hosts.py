@@ -1,6 +1,6 @@
 """Inventory hosts of TPUs: names, groups and variables.
 
-One host for each worker of a READY TPU; one host without an address for any other TPU, which
+Each worker of a READY TPU is one host. Any other TPU is one host without an address, which
 ``status`` and ``watch`` show and other playbooks skip.
 """
 
@@ -20,11 +20,11 @@ from .slices import Slice, slices_of
 
 Address = Literal["external", "internal", "iap"]
 
-#: Names of groups in Ansible. A TPU of such a name that is not READY gets its zone appended.
+#: Names of inventory groups. A TPU of such a name that is not READY gets its zone appended.
 _GROUP_NAMES = frozenset({"all", "ungrouped", "tpu", "leaders", "foreign", "localhost"})
 
-#: Variables of validated fields. The others, such as labels, are free text, which the inventory
-#: never lets Ansible evaluate.
+#: Variables that are built from validated fields. Other variables, such as labels, are free text,
+#: which Ansible must never evaluate as a template.
 BUILT_VARIABLES = frozenset(
     {
         "ansible_host",
@@ -59,7 +59,7 @@ BUILT_VARIABLES = frozenset(
 
 @dataclass(frozen=True)
 class HostOptions:
-    """How to reach workers. Empty texts: Ansible's defaults."""
+    """Options for ssh connections to workers. Empty strings: Ansible's defaults."""
 
     address: Address = "external"
     ssh_user: str = ""
@@ -70,7 +70,7 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class Host:
-    """One inventory host. ``groups`` are not yet sanitized by Ansible's rule."""
+    """One inventory host. ``groups`` may have characters that Ansible replaces in group names."""
 
     name: str
     node: Node
@@ -87,7 +87,7 @@ class Hosts:
 
 
 def is_reachable(node: Node) -> bool:
-    """Return whether playbooks may address the TPU's workers: it is READY and has endpoints."""
+    """Return whether playbooks can use the TPU's workers: it is READY and has endpoints."""
     return node.state == "READY" and bool(node.endpoints)
 
 
@@ -97,14 +97,14 @@ def build_hosts(
     known: Mapping[str, KnownHost],
     slices: Mapping[str, Slice] | None = None,
 ) -> Hosts:
-    """Build the hosts of TPUs.
+    """Return the inventory hosts of TPUs.
 
     Args:
-        nodes: the TPUs. If several zones have one of the same name, its hosts are named by the
-            zone, too.
-        options: how to reach workers.
+        nodes: the TPUs. If TPUs in several zones have the same name, the names of their hosts
+            include the zone.
+        options: options for ssh connections.
         known: the entries of the known_hosts file, by alias.
-        slices: of all existing TPUs (slices_of), if ``nodes`` are only some of them.
+        slices: the slices of all existing TPUs (slices_of), if ``nodes`` are only some of them.
     """
     nodes = list(nodes)
     slices = slices_of(nodes) if slices is None else slices
@@ -137,7 +137,7 @@ def build_hosts(
 
 
 def refuse_clashes(named: Sequence[tuple[str, Host]]) -> None:
-    """Refuse hosts of the same name. Raises NotConfigured, which says how to set ``hostnames``."""
+    """Raise NotConfigured if two hosts have the same name; the error explains ``hostnames``."""
     first: dict[str, Host] = {}
     for name, host in named:
         other = first.setdefault(name, host)
@@ -184,7 +184,7 @@ def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) 
 
 
 def node_variables(node: Node, place: Slice) -> dict[str, Any]:
-    """Return the variables that all hosts of a TPU have."""
+    """Return the inventory variables that all hosts of a TPU share."""
     shape = shape_of(node.accelerator_type)
     return {
         "tpu_name": node.name,
@@ -208,7 +208,7 @@ def node_variables(node: Node, place: Slice) -> dict[str, Any]:
 
 def _node_host(node: Node, name: str, place: Slice) -> Host:
     name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
-    # A TPU that is repaired or restarted keeps its addresses; those of a deleted one are reused.
+    # A TPU under repair or restart keeps its addresses. Other TPUs reuse those of a deleted TPU.
     is_gone = node.is_lost or node.is_being_deleted
     addresses = [] if is_gone else [end.internal_ip for end in node.endpoints if end.internal_ip]
     variables = node_variables(node, place) | {
@@ -266,7 +266,7 @@ def _ssh_arguments(
     )
     if options.address != "iap":
         return ssh
-    # ssh passes this to a shell, after replacing %p by the port.
+    # ssh replaces %p by the port and runs the command in a shell.
     host, project, zone = map(shlex.quote, (known[alias].host_name, node.project, node.zone))
     tunnel = (
         f"gcloud compute start-iap-tunnel {host} %p --listen-on-stdin "

@@ -1,4 +1,4 @@
-"""Trust of text that cannot be a template, for variables that the inventory plugin builds."""
+"""Trust marking of text that can't be a template, for the inventory plugin's variables."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from ansible.template import trust_as_template
 
-#: No character that a template needs: ``{`` begins an expression, and ``#`` begins the header
-#: ``#jinja2:``, which redefines what an expression begins with.
+#: Text without the characters that a template needs: ``{`` begins an expression, and ``#`` begins
+#: the header ``#jinja2:``, which can redefine how an expression begins.
 _INERT = re.compile(r"[\w .,:;/@%+=~*?!'\"\\\[\]()-]*")
 
 
 def trust_inert(value: Any) -> Any:
-    """Mark text of harmless characters as trusted, in a value of any depth.
+    """Return the value with all strings that can't be templates marked as trusted, at any depth.
 
-    ansible-inventory writes trusted text as it is, and untrusted text as
-    ``{"__ansible_unsafe": …}``, which testinfra and other readers of its output do not know. Call
-    this only for variables that the plugin builds from validated fields and its own options, never
-    for free text such as labels.
+    ansible-inventory writes trusted text unchanged, and untrusted text as
+    ``{"__ansible_unsafe": …}``, which testinfra and other programs can't read. Call this only for
+    variables that the plugin builds from validated fields and its own options, never for free text
+    such as labels.
     """
     if isinstance(value, str):
         return trust_as_template(value) if _INERT.fullmatch(value) else value

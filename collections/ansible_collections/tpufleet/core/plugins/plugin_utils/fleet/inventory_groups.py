@@ -1,4 +1,4 @@
-"""Selections of the inventory's hosts and TPUs: by name, and by owner."""
+"""Selection of inventory hosts and TPUs by name and by owner."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .spec import parse_fleet
 
 
 def workers_pattern(tpu: str = "", groups: Collection[str] = ()) -> str:
-    """Return the pattern of the READY workers of this fleet, or of the TPU that is named."""
+    """Return the host pattern for the READY workers of a TPU, or of this fleet if none is named."""
     if tpu:
         return f"tpu:&{group_of(tpu)}"
     return f"tpu:!{FOREIGN_GROUP}" if FOREIGN_GROUP in groups else "tpu"
 
 
 def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
-    """Return the READY workers of this fleet, or of the TPU that is named."""
+    """Return the READY workers of a TPU, or of this fleet if no TPU is named."""
     meant, left_out = groups.get(group_of(tpu), []), groups.get(FOREIGN_GROUP, [])
     return [
         host for host in groups.get("tpu", []) if (host in meant if tpu else host not in left_out)
@@ -29,9 +29,9 @@ def workers_of(groups: Mapping[str, Sequence[str]], tpu: str = "") -> list[str]:
 def foreign_tpus(
     groups: Mapping[str, Sequence[str]], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return the zone of each TPU that does not belong to this fleet, by its name.
+    """Return the TPUs that do not belong to this fleet, as ``{name: zone}``.
 
-    ``facts`` are each host's inventory variables.
+    ``facts`` has the inventory variables of each host.
     """
     hosts = [facts[host] for host in groups.get(FOREIGN_GROUP, [])]
     return {str(each.get("tpu_name")): str(each.get("tpu_zone") or "") for each in hosts}
@@ -43,9 +43,9 @@ def unmanaged_tpus(
     facts: Mapping[str, Mapping[str, Any]],
     fleet: Any,
 ) -> list[str]:
-    """Return the TPUs of these hosts that create.yml cannot recreate.
+    """Return the names of these hosts' TPUs that create.yml can't recreate.
 
-    They are not in the fleet file (``fleet``), or they do not belong to this fleet.
+    Such a TPU is not in the fleet file (``fleet``), or does not belong to this fleet.
     """
     known = {tpu.name for tpu in parse_fleet(fleet or [])}
     foreign = groups.get(FOREIGN_GROUP, [])
@@ -58,15 +58,15 @@ def unmanaged_tpus(
 
 
 def group_of(tpu: str) -> str:
-    """Return the group of a TPU or multislice (``multislice_NAME``), sanitized as by Ansible."""
+    """Return the inventory group of a TPU or of a multislice (``multislice_NAME``)."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", tpu)
     return safe if safe.startswith("multislice_") else f"tpu_{safe}"
 
 
 def foreign_line(tpus: Mapping[str, str]) -> str:
-    """Name the TPUs that do not belong to this fleet, on one line; empty if there are none.
+    """Format a line about the TPUs that do not belong to this fleet; empty if there are none.
 
-    ``tpus`` holds the zone of each by its name.
+    ``tpus`` maps the name of each such TPU to its zone.
     """
     if not tpus:
         return ""

@@ -1,4 +1,4 @@
-"""The observed fleet: which existing TPUs and queued resources are meant by which name."""
+"""Observed fleet: lookup of existing TPUs and queued resources by their names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...module_utils.cloud.nodes import Node
 from ...module_utils.cloud.queued_resource import QueuedResource, without_nodes
 from .spec import FleetEntry
 
-#: How many existing TPUs an error about an unknown name lists.
+#: Number of existing TPUs that an error about an unknown name lists.
 LISTED_NAMES = 8
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The fleet against what exists: its TPUs by name, and those that it does not name."""
+    """The fleet's existing TPUs by name, and existing TPUs that are not in the fleet file."""
 
     present: Mapping[str, Node]
     unwanted: tuple[Node, ...]
@@ -29,9 +29,11 @@ def match(
     zones: Sequence[str],
     is_own: Callable[[Node], bool] = lambda _node: True,
 ) -> Observed:
-    """Find each TPU of the fleet among the nodes, in one of its zones.
+    """Match each TPU of the fleet file with an existing node of its name in one of its zones.
 
-    Of several with its name, the fleet's own comes before another's, then a living one first.
+    If several nodes match, nodes that belong to this fleet (``is_own``) take precedence, then nodes
+    that are not lost, then the order of the zones. Raises NotConfigured if the inventory does not
+    list a zone of the fleet file.
     """
     for tpu in fleet:
         unlisted = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
@@ -54,10 +56,10 @@ def match(
 
 
 def find(nodes: Iterable[Node], name: str, zone: str = "", *, known: bool = False) -> list[Node]:
-    """Find the one TPU of this name.
+    """Return a list with the only TPU of this name.
 
-    Returns none for a ``known`` name. Raises NotConfigured for an unknown one, and for one that
-    several zones have.
+    If no TPU has this name, returns an empty list for a ``known`` name, such as that of a queued
+    resource, else raises NotConfigured. Also raises NotConfigured if several zones have such a TPU.
     """
     nodes = list(nodes)
     found = [node for node in nodes if node.name == name and zone in ("", node.zone)]
@@ -84,9 +86,9 @@ def waiting_requests(
     nodes: Iterable[Node],
     named: Collection[tuple[str, str]],
 ) -> list[QueuedResource]:
-    """Return the named requests without a TPU, which would create one later or hold quota.
+    """Return the named requests that have no TPU; they may create one later, or only hold quota.
 
-    ``named`` has names and zones; an empty zone means any.
+    ``named`` has pairs of name and zone; an empty zone means any zone.
     """
     return [
         request
@@ -96,7 +98,7 @@ def waiting_requests(
 
 
 def described(node: Node) -> dict[str, Any]:
-    """Return what a plan or the question before a deletion shows of a TPU."""
+    """Return what plans and confirmation prompts for deletions show about a TPU."""
     kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
     workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
     return {
@@ -112,7 +114,7 @@ def described(node: Node) -> dict[str, Any]:
 
 
 def described_request(request: QueuedResource) -> dict[str, Any]:
-    """Return what a plan or the question before a deletion shows of a queued resource."""
+    """Return what plans and confirmation prompts for deletions show about a queued resource."""
     kind = f"{request.accelerator_type}{', spot' if request.is_preemptible else ''}"
     return {
         "name": request.name,

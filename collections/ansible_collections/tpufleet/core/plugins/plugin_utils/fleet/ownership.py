@@ -1,7 +1,7 @@
-"""Ownership: which TPUs belong to this fleet, and whether one may be deleted unattended.
+"""Ownership: which TPUs belong to this fleet, and which may be deleted unattended.
 
 ``create`` sets the label ``tpufleet-fleet`` to the name of the fleet (the inventory's option
-``fleet_name``). A TPU without that label is foreign: somebody else created it. Rules for labels:
+``fleet_name``). A TPU with another label or none is foreign. Rules for labels:
 https://cloud.google.com/resource-manager/docs/labels-overview#requirements.
 """
 
@@ -18,14 +18,14 @@ from ...module_utils.worker.node_identity import NodeIdentity
 
 LABEL = "tpufleet-fleet"
 DEFAULT_FLEET_NAME = "default"
-#: The inventory group of READY workers whose TPU does not belong to this fleet.
+#: Inventory group of the READY workers of TPUs that do not belong to this fleet.
 FOREIGN_GROUP = "foreign"
 
 _FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 class Owner(Enum):
-    """Who a TPU belongs to, by its label."""
+    """Owner of a TPU according to its label."""
 
     THIS_FLEET = "this fleet"
     OTHER_FLEET = "another fleet"
@@ -33,7 +33,7 @@ class Owner(Enum):
 
 
 def parse_fleet_name(value: object) -> str:
-    """Validate the name of a fleet, which is a label's value. Raises NotConfigured."""
+    """Return a valid fleet name, which must be a valid label value. Raises NotConfigured."""
     if not isinstance(value, str) or not _FLEET_NAME.fullmatch(value):
         raise NotConfigured(
             f"fleet_name: not a valid label value ({value!r:.80}). Use up to 63 of a-z, 0-9, - and "
@@ -43,7 +43,7 @@ def parse_fleet_name(value: object) -> str:
 
 
 def owner_of(labels: Mapping[str, str], fleet_name: str) -> Owner:
-    """Return who a TPU belongs to, by its labels."""
+    """Return the owner of a TPU with these labels."""
     name = labels.get(LABEL, "")
     if not name:
         return Owner.NOBODY
@@ -58,7 +58,7 @@ def is_ours(labels: Mapping[str, str], fleet_name: str) -> bool:
 def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
     """Return why ``create`` must not change an existing TPU; empty if it may.
 
-    ``adopt``: a person wants a TPU without an owner to belong to this fleet.
+    ``adopt`` allows TPUs without an owner, which then belong to this fleet.
     """
     owner = owner_of(node.labels, fleet_name)
     if owner is Owner.OTHER_FLEET:
@@ -75,7 +75,7 @@ def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
 
 
 def request_blocker(request: QueuedResource, fleet_name: str) -> str:
-    """Return why a queued resource must not be deleted unattended; empty if it may be."""
+    """Return why a queued resource must not be deleted unattended; empty if it may be deleted."""
     if is_ours(request.labels, fleet_name):
         return ""
     return (
@@ -86,9 +86,9 @@ def request_blocker(request: QueuedResource, fleet_name: str) -> str:
 
 
 def deletion_blocker(node: Node, expected: NodeIdentity, fleet_name: str) -> str:
-    """Return why a TPU must not be deleted unattended; empty if it may be.
+    """Return why a TPU must not be deleted unattended; empty if it may be deleted.
 
-    It may be deleted only if it is the expected one (name, zone and id) and carries the label of
+    It may be deleted only if its name, zone and id are the expected ones and it has the label of
     this fleet.
     """
     where = f"TPU {node.where}"

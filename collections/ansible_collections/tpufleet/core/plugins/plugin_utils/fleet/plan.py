@@ -1,4 +1,4 @@
-"""Plan of a fleet: what ``create`` would do, what is unwanted, and what holds quota for nothing."""
+"""Plan of a fleet: what ``create`` would do, unwanted TPUs, and dead requests that hold quota."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ from ...module_utils.cloud.shapes import chips_of, shape_of
 from .observed import Observed, described, described_request
 from .spec import FleetEntry
 
-#: A warning from this many days before the end of the grant.
+#: A plan warns if the grant ends within this many days.
 WARN_DAYS = 7
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What would change; each entry has a line for people (``words``).
+    """Differences between the fleet file and what exists; ``words`` describe each entry.
 
     Args:
-        chips: the chips of each quota: held, wanted, held by dead requests.
-        days_left: until the grant ends; None without an end.
-        errors: what is too late for a warning, and stops nothing.
+        missing: TPUs to create.
+        disks: disks to create.
+        different: TPUs that differ in an immutable field.
+        unwanted: existing TPUs that are not in the fleet file.
+        dead_requests: failed or suspended queued resources, which still hold quota.
+        waiting_requests: other queued resources without TPUs.
+        chips: chips of each quota: held by TPUs, wanted in addition, held by dead requests.
+        days_left: days until the TPU grant ends, negative after its end; None without an end.
+        errors: messages that the grant has ended; they do not stop the playbook.
     """
 
     missing: list[dict[str, Any]] = field(default_factory=list)
@@ -44,7 +50,7 @@ class Plan:
     errors: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Yield the plan's lines for people."""
+        """Yield the plan as lines of text."""
         groups = (
             ("would be created", self.missing),
             ("would be created", self.disks),
@@ -76,9 +82,9 @@ def make_plan(
     grant_ends: date | None = None,
     today: date,
 ) -> Plan:
-    """Compare the fleet with what exists. A missing TPU counts in the first of its zones.
+    """Return the plan of a fleet. A missing TPU counts for the quota of its first zone.
 
-    ``disks`` are those that would be created.
+    ``disks`` are the disks that would be created.
     """
     nodes = [*observed.present.values(), *observed.unwanted]
     missing: list[NodeSpec] = []
@@ -124,7 +130,7 @@ def _grant_line(days_left: int) -> str:
 
 
 def parse_date(text: object) -> date | None:
-    """Parse ``grant_ends``, ``2026-12-31``; None if it is empty. Raises NotConfigured."""
+    """Parse ``grant_ends``, such as ``2026-12-31``; None if empty. Raises NotConfigured."""
     if text in (None, ""):
         return None
     try:
@@ -157,7 +163,7 @@ def _chips(
 ) -> list[dict[str, Any]]:
     counts: dict[str, dict[str, int]] = defaultdict(lambda: {"held": 0, "wanted": 0, "dead": 0})
     for node in nodes:
-        # A TPU that was preempted still exists, but holds no chips.
+        # A preempted TPU is still listed, but holds no chips.
         if not node.is_lost:
             counts[str(Quota.of(node))]["held"] += chips_of(node.accelerator_type)
     for spec in missing:

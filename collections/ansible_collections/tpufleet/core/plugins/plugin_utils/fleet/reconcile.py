@@ -1,4 +1,4 @@
-"""Changes to the TPUs of a fleet, all in parallel."""
+"""Parallel creation, change and deletion of a fleet's TPUs, queued resources and disks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .source import ChangeOptions, Source, list_nodes
 from .spec import FleetEntry
 
 AT_ONCE = 16
-#: Number of the first wait for capacity in Polling.pause: 10 s, the longest one.
+#: ``tried`` for Polling.pause that makes waits for capacity 10 s long, its maximum.
 _LONGEST_PAUSE = 12
-#: Receives the name of a TPU and the state that it waits in.
+#: Function that receives the name and the current state of a TPU.
 Report = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result for one TPU, queued resource or disk; ``reason`` is empty unless it failed."""
+    """Result for one TPU, queued resource or disk; ``reason`` is empty unless it failed."""
 
     name: str
     zone: str
@@ -42,7 +42,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """The change failed."""
+        """Whether the change failed."""
         return bool(self.reason)
 
 
@@ -53,10 +53,10 @@ def create(
     options: ChangeOptions,
     report: Report,
 ) -> list[Result]:
-    """Create or change every TPU of the fleet until it is READY; one failure stops no other.
+    """Create or change every TPU of the fleet and wait until it is READY.
 
-    Without capacity a TPU is tried in its next zone. A used-up quota stops it, and the error says
-    what holds the quota.
+    If one TPU fails, the others continue. If a zone has no capacity, the next zone of the TPU is
+    tried. If quota is used up, the TPU fails with an error that says what holds the quota.
     """
 
     quota = QuotaExplainer(lambda zone: (list_nodes(source, [zone]), source.list_queued([zone])))
@@ -80,7 +80,7 @@ def create(
 def delete(
     source: Source, nodes: Sequence[Node], options: ChangeOptions, report: Report
 ) -> list[Result]:
-    """Delete TPUs and forget their host keys."""
+    """Delete TPUs, and their host keys from the known_hosts file."""
 
     def one(node: Node) -> Result:
         def work() -> Result:
@@ -99,7 +99,7 @@ def delete(
 def delete_requests(
     source: Source, requests: Sequence[QueuedResource], options: ChangeOptions, report: Report
 ) -> list[Result]:
-    """Delete queued resources without TPUs."""
+    """Delete queued resources that have no TPUs."""
 
     def one(request: QueuedResource) -> Result:
         def work() -> Result:
@@ -121,7 +121,7 @@ def delete_requests(
 def delete_disks(
     source: Source, disks: Sequence[StoredDisk], options: ChangeOptions
 ) -> list[Result]:
-    """Delete the data disks that a person agreed to delete."""
+    """Delete the data disks that the user agreed to delete."""
 
     def one(disk: StoredDisk) -> Result:
         def work() -> Result:
@@ -147,7 +147,10 @@ def _create_one(
     options: ChangeOptions,
     progress: Callable[[str], None],
 ) -> Result:
-    """Create or change one TPU in the first zone with capacity, waiting for one if allowed."""
+    """Create or change one TPU in its first zone with capacity.
+
+    If no zone has capacity, try all zones again for ``options.wait_for_capacity`` seconds.
+    """
     deadline = source.polling.deadline_in(options.wait_for_capacity)
     while True:
         for spec in _by_presence(tpu.specs, present):
@@ -170,7 +173,7 @@ def _create_one(
 
 
 def _by_presence(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSpec]:
-    """Return the spec for the zone where the TPU exists first."""
+    """Return the specs, first the one for the zone in which the TPU exists."""
     return sorted(specs, key=lambda spec: present is None or spec.zone != present.zone)
 
 

@@ -1,6 +1,6 @@
-"""Slices: TPUs that one queued resource created together (multislice), and that run together.
+"""Slices of a multislice: TPUs that one queued resource created, and that run together.
 
-Google's names are ``<prefix>-0`` to ``<prefix>-<n-1>`` (NodeSpec.multisliceParams).
+Google names them ``<prefix>-0`` to ``<prefix>-<n-1>`` (NodeSpec.multisliceParams).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _NUMBERED = re.compile(r"(.*)-(0|[1-9][0-9]{0,5})")
 
 @dataclass(frozen=True)
 class Slice:
-    """A TPU's number among the slices of its multislice, which is empty for a single TPU.
+    """A TPU's place in its multislice; for a single TPU, ``multislice`` and ``group`` are empty.
 
-    ``leader_ip`` is the internal address of slice 0's first worker, empty while it has none.
+    ``leader_ip`` is the internal address of worker 0 of slice 0; empty if it has none yet.
     """
 
     multislice: str = ""
@@ -31,7 +31,7 @@ class Slice:
 
 
 def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
-    """Return the slice of each TPU, by Node.key. The number of a missing slice stays free."""
+    """Return the slice of each TPU, by Node.key. Numbers of missing slices are not reused."""
     places: dict[str, Slice] = {}
     together: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:
@@ -50,8 +50,10 @@ def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
 
 
 def run_places(host: Mapping[str, Any]) -> list[str]:
-    """Return the targets that a record may name for a run on this host: its TPU, and
-    ``multislice_NAME`` if one queued resource created it together with others."""
+    """Return the targets that a run record may have for a run on this host.
+
+    These are the name of its TPU, and ``multislice_NAME`` if the TPU is part of a multislice.
+    """
     names = [str(host.get("tpu_name") or "")]
     if host.get("tpu_multislice"):
         names.append(f"multislice_{host['tpu_multislice']}")

@@ -1,8 +1,9 @@
-"""The one interface by which the controller reaches a cloud: a source of TPUs.
+"""Interface between the controller and a cloud: a source of TPUs.
 
-A source lists its TPUs as JSON, which any cache plugin can store, and parses an entry into a Node;
-everything else (hosts, groups, plan, watch) uses Nodes alone. Today there is one, the Cloud TPU API
-(cloud_tpus.py). Another source is a class with these methods, chosen by ``open_source``.
+A source lists its TPUs as JSON, which any cache plugin can store, and parses each entry into a
+Node. All other code (hosts, groups, plan, watch) uses only Nodes. The only source so far is the
+Cloud TPU API (cloud_tpus.py). To add a source, write a class with the methods of ``Source`` and let
+``open_source`` return it.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from ...module_utils.cloud.queued_resource import QueuedResource
 from ...module_utils.cloud.tpu_api import Listing
 from .spec import FleetEntry
 
-#: Receives the state that a TPU waits in.
+#: Function that receives the current state of a TPU during a wait.
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class ChangeOptions:
-    """How to create and delete TPUs.
+    """Options for the creation and deletion of TPUs.
 
     Args:
         check: change nothing; return what would change.
-        recreate: delete and create again a TPU that differs in an immutable field.
-        replace_dead: delete and create again a TPU that was preempted.
-        timeout: for each TPU, in seconds.
-        agreed: keys of what may be deleted, as a person agreed to; None: anything.
-        check_owner: raises CloudError for an existing TPU or request that must be left as it is.
-        wait_for_capacity: seconds to keep trying where no zone has capacity; 0: one try per zone.
-        known_hosts_file: where the workers' host keys are stored; empty: nowhere.
+        recreate: delete and recreate a TPU that differs in an immutable field.
+        replace_dead: delete and recreate a TPU that was preempted.
+        timeout: seconds for each TPU.
+        agreed: keys of the resources that the user agreed to delete; None: no confirmation needed.
+        check_owner: raises CloudError for an existing TPU or request that must not be changed.
+        wait_for_capacity: seconds to keep trying while no zone has capacity; 0: one try per zone.
+        known_hosts_file: file for the workers' host keys; empty: do not store them.
     """
 
     check: bool = False
@@ -54,23 +55,23 @@ class ChangeOptions:
 
 
 class Source(Protocol):
-    """The TPUs of one cloud API. Safe for several threads. Methods raise CloudError only.
+    """The TPUs of one cloud API. Thread-safe. Methods raise only CloudError.
 
-    A preemption shows in ``Node.is_lost``: a source reports the states PREEMPTED and TERMINATED
-    only where its cloud says that it took the TPU back.
+    Callers recognize a preemption by ``Node.is_lost``, so a source may report the states PREEMPTED
+    and TERMINATED only if its cloud says that it took the TPU back.
     """
 
     polling: Polling
 
     @property
     def compute(self) -> ComputeApi:
-        """Compute Engine of the same project, for data disks."""
+        """Compute Engine client for the same project, for data disks."""
 
     def list(self, zones: Sequence[str], *, allow_partial: bool = False) -> Listing:
         """List the TPUs of the zones (``-``: all), without secrets. Raises PartialAnswer."""
 
     def parse(self, entry: object) -> Node:
-        """Validate one entry of a listing, fresh or from a cache."""
+        """Parse one entry of a list, whether fresh or from a cache."""
 
     def describe(self, zone: str, name: str) -> Node | None:
         """Return one TPU; None if it does not exist."""
@@ -83,10 +84,16 @@ class Source(Protocol):
         options: ChangeOptions,
         progress: Progress,
     ) -> NodeOutcome:
-        """Create or change a TPU until it is READY; ``present`` is the one that was listed."""
+        """Create or change a TPU, and wait until it is READY.
+
+        ``present`` is the existing TPU in the last list; None if there was none.
+        """
 
     def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
-        """Delete this very TPU, and the request that only it came from."""
+        """Delete this TPU, never a later TPU of the same name.
+
+        Also deletes the queued resource that created the TPU, if it created no other TPU.
+        """
 
     def list_queued(self, zones: Sequence[str]) -> Sequence[QueuedResource]:
         """List the requests for TPUs that wait in a queue. Raises PartialAnswer."""
@@ -94,13 +101,13 @@ class Source(Protocol):
     def delete_queued(
         self, request: QueuedResource, options: ChangeOptions, progress: Progress
     ) -> Outcome:
-        """Delete this very request; it has no TPU."""
+        """Delete this request, which has no TPU, never a later request of the same name."""
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
-        """Return the ssh host keys that the workers have published, and their host names."""
+        """Return the published host keys of the workers; ``with_names`` adds their host names."""
 
     def creation_error(self, zone: str, name: str) -> CloudError | None:
-        """Return why the last creation of a TPU failed; None if the cloud does not know."""
+        """Return the error of the last failed creation of a TPU; None if the cloud has none."""
 
 
 def zones_of(api: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The fleet file (``tpu_fleet``): desired TPUs, strictly validated."""
+"""Parser of the fleet file (``tpu_fleet``), the desired TPUs, with strict validation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEYS = (*_OTHERS, *_LISTS, *_TEXTS, *_FLAGS, *_PAIRS)
 
 @dataclass(frozen=True)
 class Queued:
-    """How to wait in Google's queue: at most ``valid_for`` seconds; None: without limit."""
+    """Options for Google's queue: wait at most ``valid_for`` seconds; None: no limit."""
 
     valid_for: int | None = None
 
@@ -35,9 +35,9 @@ class FleetEntry:
     """One desired TPU.
 
     Args:
-        name: of the TPU.
-        specs: the same TPU in each of its zones, in the order in which they are tried.
-        queued: request it through Google's queue, in its one zone.
+        name: the TPU's name.
+        specs: the spec of the TPU for each of its zones, in the order to try them.
+        queued: options to request it through Google's queue, in its only zone; None: no queue.
         idle_delete_after: seconds without a run after which the watch deletes it; None: never.
     """
 
@@ -48,16 +48,16 @@ class FleetEntry:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zones that it may be in."""
+        """The zones in which the TPU may be created, in the order to try them."""
         return tuple(spec.zone for spec in self.specs)
 
     def spec_in(self, zone: str) -> NodeSpec:
-        """Return the spec for a zone; that of the first zone for any other."""
+        """Return the spec for a zone; for a zone that is not listed, the first spec."""
         return next((spec for spec in self.specs if spec.zone == zone), self.specs[0])
 
 
 def parse_fleet(entries: object) -> tuple[FleetEntry, ...]:
-    """Validate ``tpu_fleet``. Raises NotConfigured, which names the entry and the key."""
+    """Parse ``tpu_fleet``. Raises NotConfigured with the invalid entry and key."""
     try:
         return _parse(entries)
     except NotConfigured as error:
@@ -80,7 +80,7 @@ def _parse(entries: object) -> tuple[FleetEntry, ...]:
 
 
 def _refuse_shared_writing(tpus: Iterable[FleetEntry]) -> None:
-    """Refuse a disk that one TPU of the fleet writes to and another one has, too."""
+    """Raise NotConfigured if several TPUs share a disk and at least one may write to it."""
     users: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
     for tpu in tpus:
         for spec in tpu.specs:
@@ -96,7 +96,7 @@ def _refuse_shared_writing(tpus: Iterable[FleetEntry]) -> None:
 
 
 def select(tpus: tuple[FleetEntry, ...], name: str) -> tuple[FleetEntry, ...]:
-    """Return the entry of this name, all if the name is empty. Raises NotConfigured."""
+    """Return the entry of this name, or all entries if it is empty. Raises NotConfigured."""
     if not name:
         return tpus
     selected = tuple(tpu for tpu in tpus if tpu.name == name)
@@ -107,9 +107,10 @@ def select(tpus: tuple[FleetEntry, ...], name: str) -> tuple[FleetEntry, ...]:
 
 
 def name_and_zone(text: str) -> tuple[str, str]:
-    """Split ``demo_us-central2-b`` into name and zone; the zone of ``demo`` is empty.
+    """Split ``demo_us-central2-b`` into name and zone; for ``demo`` the zone is empty.
 
-    The inventory names the groups of TPUs like this. No name of a TPU has a ``_``.
+    The inventory uses this form where several zones have a TPU of the same name. A TPU's name
+    never contains a ``_``.
     """
     name, _, zone = text.partition("_")
     return name, zone

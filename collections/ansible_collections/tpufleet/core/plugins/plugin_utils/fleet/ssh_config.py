@@ -1,4 +1,4 @@
-"""Workers as ssh_config(5), so that ssh, scp and editors reach them as Ansible does."""
+"""ssh_config(5) for workers, so that ssh, scp and editors connect to them as Ansible does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ansible.errors import AnsibleFilterError
 
 
 def ssh_config(variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> str:
-    """Return a file for ``Include`` with a block for each host.
+    """Return the content of a file for ssh's ``Include``, with a block for each host.
 
     ``variables`` are hostvars. Raises AnsibleFilterError for ssh arguments other than ``-o``.
     """
@@ -18,7 +18,7 @@ def ssh_config(variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str])
 
 
 def block(host: str, variables: Mapping[str, Any]) -> str:
-    """Return a host's block, made of its connection variables."""
+    """Return a host's ``Host`` block, made from its connection variables."""
     lines = [("HostName", variables.get("ansible_host", host))]
     for keyword, name in (
         ("Port", "ansible_port"),
@@ -34,7 +34,10 @@ def block(host: str, variables: Mapping[str, Any]) -> str:
 
 
 def options(host: str, arguments: str) -> list[tuple[str, str]]:
-    """Parse ``-o Keyword=value`` arguments. Raises AnsibleFilterError."""
+    """Return the keywords and values of ``-o Keyword=value`` arguments.
+
+    Raises AnsibleFilterError for other arguments.
+    """
     words, found = iter(shlex.split(arguments)), []
     for word in words:
         text = next(words, "") if word == "-o" else word.removeprefix("-o")
@@ -49,6 +52,6 @@ def options(host: str, arguments: str) -> list[tuple[str, str]]:
 
 
 def quoted(value: str) -> str:
-    """Quote a value with spaces; escape percent signs, which ssh expands."""
+    """Quote a value if it has spaces, and escape percent signs, which ssh would expand."""
     value = value.replace("%", "%%")
     return f'"{value}"' if " " in value else value

@@ -14,7 +14,10 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """Points (x, y) in order of x; the line is broken at ``gaps``. ``css`` is the CSS class."""
+    """A curve: points (x, y) sorted by x, and x values (``gaps``) where its line is broken.
+
+    ``css`` is the CSS class of the line.
+    """
 
     name: str
     css: str
@@ -25,7 +28,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Scale:
-    """Scale from values to pixels: ``low`` is at ``start``, ``high`` at ``end``."""
+    """A scale from values to pixels: ``low`` maps to ``start``, ``high`` to ``end``."""
 
     low: float
     high: float
@@ -45,7 +48,7 @@ class Scale:
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Return at most ``most`` ticks, 1, 2 or 5 times a power of ten apart."""
+    """Return at most ``most`` ticks at a distance of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / max(most - 1, 1)
@@ -56,7 +59,7 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
-    """Return ticks of a logarithmic axis: powers of ten, or 1, 2 and 5 times each."""
+    """Return ticks of a logarithmic axis: powers of ten, or 1, 2 and 5 times powers of ten."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1,)):
         found = [float(f"{digit}e{power}") for power in powers for digit in digits]
@@ -78,7 +81,7 @@ def tick_text(value: float) -> str:
 def segments(
     points: Sequence[Point], gaps: Sequence[float], log: bool = False
 ) -> list[list[Point]]:
-    """Split the points at gaps, and at values that the axis cannot show."""
+    """Split the points at gaps and at values that the axis cannot show, such as NaN."""
     breaks = sorted(gaps)
     found: list[list[Point]] = [[]]
     place = 0
@@ -96,11 +99,11 @@ def segments(
 
 
 def path_of(parts: Sequence[Sequence[Point]], x: Scale, y: Scale) -> str:
-    """Return an SVG path (w3.org/TR/SVG2/paths.html) with a precision of 0.1 pixels."""
+    """Return the SVG path (w3.org/TR/SVG2/paths.html) of a curve's segments, to 0.1 pixels."""
     return " ".join(
         " ".join(
             f"{'M' if number == 0 else 'L'}{x(one):.1f} {y(two):.1f}"
-            # A line of one point is drawn as a dot by its round cap.
+            # A single point is doubled: its line of length 0 is drawn as a dot by the round cap.
             for number, (one, two) in enumerate(part if len(part) > 1 else [part[0], part[0]])
         )
         for part in parts
@@ -109,7 +112,7 @@ def path_of(parts: Sequence[Sequence[Point]], x: Scale, y: Scale) -> str:
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of a chart."""
+    """The scales and ticks of a chart's axes."""
 
     x: Scale
     y: Scale
@@ -138,7 +141,7 @@ def axes_of(curves: Sequence[Curve], log: bool = False) -> Axes | None:
 def chart(
     title: str, curves: Sequence[Curve], x_label: str, y_label: str, *, log: bool = False
 ) -> str:
-    """Return a chart as ``<svg>``, or a paragraph if there are no points."""
+    """Return a chart as an ``<svg>`` element, or a paragraph if there are no points."""
     axes = axes_of(curves, log)
     if axes is None:
         return f'<p class="none">{html.escape(title)}: no data yet</p>'

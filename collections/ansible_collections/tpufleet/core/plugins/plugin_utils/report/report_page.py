@@ -1,7 +1,7 @@
-"""The report as one HTML page without scripts, external fonts or pictures.
+"""The report as one HTML page without scripts, external fonts or images.
 
-Its Content-Security-Policy (w3.org/TR/CSP3) forbids browsers to load anything, even if a name in it
-were interpreted as markup.
+Its Content-Security-Policy (w3.org/TR/CSP3) makes browsers load nothing, even if a run name were
+interpreted as markup.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ td .mark { display: inline-block; width: 12px; height: 10px; margin-right: 5px; 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _ROW = 18
 _MOST_BARS = 60
-#: The longest time from a launch to the start of its attempt; the release is sent in between.
+#: The longest time from a launch to the start of its attempt; the release is copied meanwhile.
 _START_S = 900.0
 _NAMES = {OTHER: "", LAUNCH: "launch"}
 
 
 def page(views: Sequence[RunView], fleet: str, now: float, *, log: bool = False) -> str:
-    """Return the page with a card for each run; ``log`` makes the loss axis logarithmic."""
+    """Return the HTML page with a card for each run; ``log`` makes the loss axis logarithmic."""
     body = [card(view, log=log) for view in views] or [
         '<p class="none">No run has a record, and no worker reports one.</p>'
     ]
@@ -87,7 +87,7 @@ def page(views: Sequence[RunView], fleet: str, now: float, *, log: bool = False)
 
 
 def card(view: RunView, *, log: bool = False) -> str:
-    """Return the card of one run."""
+    """Return the HTML of one run's card."""
     loss = [view.curves[name] for name in ("loss", "heldout") if name in view.curves]
     rate = [view.curves[name] for name in ("rate",) if name in view.curves]
     parts = [
@@ -109,11 +109,11 @@ def card(view: RunView, *, log: bool = False) -> str:
 
 
 def timeline(view: RunView) -> str:
-    """Return a bar for each attempt, newest last, with marks for events."""
+    """Return an SVG timeline: a bar for each attempt, newest last, with marks for events."""
     attempts = list(view.attempts)[-_MOST_BARS:]
     if not attempts:
         return '<p class="none">No attempts yet.</p>'
-    # A launch is recorded before its attempt begins.
+    # A launch is recorded before its attempt begins, so _row_of looks for the next attempt.
     rows = [_row_of(event, attempts) for event in view.events]
     events = [(event, row) for event, row in zip(view.events, rows, strict=True) if row >= 0]
     begin = min([attempts[0].start] + [event.time for event, _ in events])
@@ -140,7 +140,7 @@ def timeline(view: RunView) -> str:
 
 
 def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
-    """Return the row of an event's attempt, -1 if that is not shown."""
+    """Return the row of an event's attempt, -1 if the attempt is not shown."""
     starts = [attempt.start for attempt in attempts]
     before = sum(start <= event.time for start in starts)
     if event.kind != LAUNCH:
@@ -224,12 +224,12 @@ def _workers(view: RunView) -> str:
 
 
 def moment(when: float) -> str:
-    """Format unix seconds as UTC."""
+    """Format a time in unix seconds as UTC."""
     return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def duration(seconds: float) -> str:
-    """Format seconds: ``42 s``, ``7 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
+    """Format a duration in seconds: ``42 s``, ``7 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
     whole = int(max(seconds, 0) + 0.5)
     for size, name, below, smaller in (
         (86400, "d", 3600, "h"),

@@ -1,4 +1,4 @@
-"""The contents of a report: each run, from its record and its workers' answers."""
+"""The contents of a report: each run, from its record and the answers of its workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WATCH_STATES = {
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a run, at unix seconds; ``kind`` is one of the above."""
+    """An event of a run at ``time`` in unix seconds; ``kind`` is LAUNCH, DONE, CRASH or similar."""
 
     time: float
     kind: str
@@ -52,7 +52,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One launch, from start to end in unix seconds; ``ended`` is the kind of its end or empty."""
+    """One attempt, from ``start`` to ``end`` in unix seconds.
+
+    ``ended`` is the kind of its end; empty if it is active or the end is unknown.
+    """
 
     number: int
     start: float
@@ -74,7 +77,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run in the report. ``goodput`` is a share of 1, None if unknown."""
+    """A run in the report. ``goodput`` is between 0 and 1, None if unknown."""
 
     name: str
     wanted: str
@@ -90,7 +93,7 @@ class RunView:
 
 
 def kind_of(event: history.Event) -> str:
-    """Return the kind of an event."""
+    """Return the report's kind for an event of the history."""
     if event.kind is EventKind.WATCH and event.action in RECREATIONS:
         return PREEMPTED
     if event.kind is EventKind.WATCH and event.state:
@@ -99,7 +102,7 @@ def kind_of(event: history.Event) -> str:
 
 
 def events_of(record: Mapping[str, Any]) -> list[Event]:
-    """Read a record's history, oldest first."""
+    """Return the events in a record's history, oldest first."""
     found = []
     for each in record.get("history") or []:
         event = history.parse_event(each, float(each.get("time") or 0.0))
@@ -113,17 +116,17 @@ def attempts_of(
     leader: Mapping[str, Any],
     now: float,
 ) -> list[Attempt]:
-    """Return the attempts of a run, from the record and the leader's log.
+    """Return the attempts of a run, from its record and its metrics.
 
-    The log of a recreated TPU does not have the attempts before. ``leader`` is the answer of the
-    worker that wrote the metrics.
+    ``leader`` is the answer of the worker with the metrics. The record is needed, too, since the
+    metrics on a recreated TPU do not contain earlier attempts.
     """
     logged = {
         int(each["attempt"]): float(each["time"])
         for each in (leader.get("metrics") or {}).get("attempts", [])
     }
     launches = [event.time for event in events if event.kind == LAUNCH]
-    # The record counts every launch, and its history ends with the last one.
+    # The record has the number of the last attempt, and its history the time of that launch.
     newest = int(record.get("attempt") or (max(logged, default=0)))
     recorded = {newest - back: when for back, when in enumerate(reversed(launches))}
     starts = sorted(
@@ -164,10 +167,10 @@ def _end_kind(process: ProcessStatus) -> str:
 
 
 def goodput_of(attempts: Sequence[Attempt], work: Iterable[Sequence[float]]) -> float | None:
-    """Return the share of the time since the first launch that went into steps that counted.
+    """Return the goodput: the fraction of time since the first launch spent in useful steps.
 
-    ``work`` are the intervals with such steps, in unix seconds. Repeated steps, the time between
-    attempts, compilation and waiting do not count.
+    ``work`` are the intervals of useful steps in unix seconds. Repeated steps, the time between
+    attempts, compilation and waiting are not useful.
     """
     stretches = [(first, last) for first, last in work]
     if not attempts or not stretches:
@@ -193,7 +196,7 @@ def curves_of(metrics: Mapping[str, Any]) -> dict[str, Curve]:
 
 
 def leader_of(answers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the answer of the worker that wrote the metrics: process 0, or who has the most."""
+    """Return the answer of the worker with the most rows of metrics; process 0 wins a tie."""
     if not answers:
         return {}
 
@@ -207,7 +210,7 @@ def leader_of(answers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
 def run_view(
     run: str, record: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]], now: float
 ) -> RunView:
-    """Return what the report shows of a run; ``answers`` are report_look's, by worker."""
+    """Return what the report shows of a run; ``answers`` has report_look's results, by worker."""
     leader = leader_of(answers)
     metrics = leader.get("metrics") or {}
     events = events_of(record)
@@ -250,7 +253,7 @@ def run_views(
     now: float,
     only: str = "",
 ) -> list[RunView]:
-    """Return all runs that a record or a worker has, the ones that changed last first."""
+    """Return all runs that have a record or are on a worker, most recently changed first."""
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():
         for seen in answer.get("runs", []):

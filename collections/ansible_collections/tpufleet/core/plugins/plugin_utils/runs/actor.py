@@ -1,4 +1,4 @@
-"""How the watch and restart act on a run: by the playbooks that a person would type."""
+"""Actions of the watch and of restart.yml on runs and TPUs, carried out by running playbooks."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 CREATE, DELETE, SETUP = "playbooks/create.yml", "playbooks/delete.yml", "setup.yml"
 PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
 ACTION_S = 1200.0
-"""The longest that one playbook may take."""
+"""Time limit of one playbook, in seconds."""
 CREATE_S = 60
-"""How long create.yml waits for a TPU. Later passes see what became of it."""
+"""Seconds that create.yml waits for a TPU; later passes check whether it has become READY."""
 
 
 @dataclass(frozen=True)
 class Play:
-    """One call of ansible-playbook: the playbooks, and their extra variables."""
+    """One call of ansible-playbook: the playbooks and their extra variables."""
 
     playbooks: tuple[str, ...]
     variables: Mapping[str, Any]
@@ -44,14 +44,14 @@ class Play:
 
 @dataclass(frozen=True)
 class Actor:
-    """Runs playbooks.
+    """Carries out actions by running playbooks.
 
     Args:
         project: the project's root.
         kept: this controller's state directory, with its releases and lock files.
         fleet_state: where the run records are.
         log: the watch's log.
-        ends_at: until when playbooks may run, of the clock ``time.monotonic``.
+        ends_at: the deadline for all playbooks together, as a value of ``time.monotonic()``.
     """
 
     project: Path
@@ -63,19 +63,23 @@ class Actor:
     def act(
         self, record: RunRecord, observed: Observation, action: Action, fence: int, claim: Claim
     ) -> str:
-        """Run the action's playbooks until one fails. Returns why; empty if none did."""
+        """Run the action's playbooks until one fails. Return the error; empty if all succeed."""
         for play in plays_of(action, record, observed, self.kept, self.fleet_state, fence):
             if why := self._play(f"run {record.run}", record.run, play, claim):
                 return why
         return ""
 
     def delete(self, node: NodeIdentity, claim: Claim) -> str:
-        """Delete just this TPU. Returns why it was not deleted; empty if it was."""
+        """Delete exactly this TPU. Return the error; empty if the TPU was deleted."""
         play = Play((DELETE,), delete_variables(node))
         return self._play(f"TPU {node.name} ({node.zone})", node.name, play, claim)
 
     def _play(self, who: str, name: str, play: Play, claim: Claim) -> str:
-        """Run one call; its output goes to the run's own file beside the log."""
+        """Run one call of ansible-playbook; append its output to a file beside the log.
+
+        Returns the error; empty if the call succeeds. ``who`` starts each line of the log, ``name``
+        selects the output file.
+        """
         played = " ".join(play.playbooks)
         if why := claim.lost() or claim.blocker():
             self.log(f"{who}: {played} was not started: {why}")
@@ -119,11 +123,11 @@ def plays_of(
     fleet_state: str,
     fence: int,
 ) -> list[Play]:
-    """Return the playbooks of an action, in order.
+    """Return the calls of ansible-playbook for an action, in order.
 
-    Workers that were not asked, are not set up for this version or do not have the run's
-    environment are set up and get its release first. A TPU that is recreated is launched on by a
-    LAUNCH of its own, once it is READY.
+    A launch runs setup.yml and push.yml first unless all workers report that they are set up for
+    this version and have the run's environment. RECREATE and REPLACE do not launch the run: a later
+    pass does, with LAUNCH, once the TPU is READY.
     """
     again = relaunch_variables(record, kept, fleet_state, observed.address) | {"fence": fence}
     kill = Play((KILL,), {"tpu": observed.address, "run": record.run, "record": False})
@@ -142,7 +146,7 @@ def plays_of(
 
 
 def _recreation(action: Action, record: RunRecord, observed: Observation) -> list[Play]:
-    """Return what creates the run's TPU again; only the observed one may be deleted."""
+    """Return the calls that recreate the run's TPU; they delete no TPU but the observed one."""
     there = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in observed.tpus]
     plays = [Play((DELETE,), delete_variables(node)) for node in there if action == Action.REPLACE]
     (node,) = there or record.launch.nodes[:1]
@@ -151,12 +155,12 @@ def _recreation(action: Action, record: RunRecord, observed: Observation) -> lis
 
 
 def delete_variables(node: NodeIdentity) -> dict[str, Any]:
-    """Return the extra variables by which delete.yml deletes one TPU and no later one."""
+    """Return the extra variables with which delete.yml deletes only the TPU with this id."""
     return {"tpu": node.name, "zone": node.zone, "node_id": node.id, "yes": True}
 
 
 def ansible_playbook() -> list[str]:
-    """Return the command with the inventories of this playbook."""
+    """Return the ansible-playbook command with the inventories of the current playbook."""
     tool = Path(sys.executable).with_name("ansible-playbook")
     sources: Sequence[str] = context.CLIARGS.get("inventory") or ()
     inventories = [word for source in sources for word in ("-i", str(source))]
@@ -164,7 +168,7 @@ def ansible_playbook() -> list[str]:
 
 
 def child_environment(result: Path) -> dict[str, str]:
-    """Return the environment of a playbook that writes its result to a file."""
+    """Return environment variables that make a playbook write its result to the file ``result``."""
     return {
         **os.environ,
         "ANSIBLE_NOCOLOR": "1",
@@ -177,7 +181,7 @@ def child_environment(result: Path) -> dict[str, str]:
 def play_error(code: int, result: Path, output: Path) -> str:
     """Return why a playbook failed; empty if it succeeded.
 
-    A playbook without a valid result has failed, whatever its exit code.
+    A playbook without a valid result file has failed, whatever its exit code.
     """
     try:
         error = play_result.read_result(result).error()
@@ -189,9 +193,9 @@ def play_error(code: int, result: Path, output: Path) -> str:
 def relaunch_variables(
     record: RunRecord, kept: Path, fleet_state: str, tpu: str = ""
 ) -> dict[str, Any]:
-    """Return the extra variables by which setup.yml, push.yml and train.yml relaunch a run.
+    """Return the extra variables for setup.yml, push.yml and train.yml to relaunch a run.
 
-    ``tpu`` is what addresses the run's TPU now, where it is another word than the record's.
+    ``tpu`` is the value of ``-e tpu=`` that selects the run's TPU now; by default the record's.
     """
     launch = record.launch
     found: dict[str, Any] = {

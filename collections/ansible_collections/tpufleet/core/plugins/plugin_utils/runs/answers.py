@@ -1,4 +1,4 @@
-"""Workers' answers to one task, read together."""
+"""Evaluation of all workers' answers to one task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer = Mapping[str, Any]
 def by_host(
     variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
 ) -> dict[str, Any]:
-    """Return what a task registered under ``name`` on each host; empty where it did not run."""
+    """Return what a task registered as ``name`` on each host; empty if the task did not run."""
     return {host: variables[host].get(name) or {} for host in hosts}
 
 
@@ -30,5 +30,5 @@ def active_runs(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
-    """Describe how each process of a run ended, equal ones on one line."""
+    """Describe how each process of a run ended; workers with the same description share a line."""
     return said_once(stopped_processes(answers)) or ["no worker knows it"]

@@ -1,6 +1,6 @@
-"""Why the watch judges a run as it does: codes, each with the values that its sentence needs.
+"""Causes of the watch's decisions: codes, each with the values for its sentence.
 
-status.py writes the sentences.
+status.py turns a cause into a sentence.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ MOST_VALUES, MOST_TEXT = 20, 2000
 
 
 class CauseCode(StrEnum):
-    """What was observed, and what follows from it. Comments name the values of a code."""
+    """Code of an observation, or of what follows from it. The comments list a code's values."""
 
-    TPU_STATE = "tpu_state"  # tpu_state
-    TPU_STATE_AGAIN = "tpu_state_again"  # tpu_state
-    TPU_UNHEALTHY = "tpu_unhealthy"  # health
+    TPU_STATE = "tpu_state"  # values: tpu_state
+    TPU_STATE_AGAIN = "tpu_state_again"  # values: tpu_state
+    TPU_UNHEALTHY = "tpu_unhealthy"  # values: health
     TPU_IN_MAINTENANCE = "tpu_in_maintenance"
-    TPU_NAME_TAKEN = "tpu_name_taken"  # tpu, zone
-    TPU_NOT_RECORDED = "tpu_not_recorded"  # run
+    TPU_NAME_TAKEN = "tpu_name_taken"  # values: tpu, zone
+    TPU_NOT_RECORDED = "tpu_not_recorded"  # values: run
     TPU_RECREATED = "tpu_recreated"
-    TPU_RECREATED_FOR = "tpu_recreated_for"  # run
-    WORKERS_MISSING = "workers_missing"  # count, of
-    WORKERS_UNREACHABLE = "workers_unreachable"  # hosts
-    WORKERS_UNREACHABLE_FOR = "workers_unreachable_for"  # hosts, seconds
-    WORKER_FAILED_FIRST = "worker_failed_first"  # host, count
-    OTHER_RUN = "other_run"  # run, host
-    OTHER_RUN_LAUNCHED = "other_run_launched"  # run
-    PROCESS = "process"  # host, and how the process ended
+    TPU_RECREATED_FOR = "tpu_recreated_for"  # values: run
+    WORKERS_MISSING = "workers_missing"  # values: count, of (the expected count)
+    WORKERS_UNREACHABLE = "workers_unreachable"  # values: hosts
+    WORKERS_UNREACHABLE_FOR = "workers_unreachable_for"  # values: hosts, seconds
+    WORKER_FAILED_FIRST = "worker_failed_first"  # values: host, count
+    OTHER_RUN = "other_run"  # values: run, host
+    OTHER_RUN_LAUNCHED = "other_run_launched"  # values: run
+    PROCESS = "process"  # values: see cause_of() in observation.py
     PROCESSES_DONE = "processes_done"
-    PROCESSES_STILL_ACTIVE = "processes_still_active"  # hosts
-    PROCESSES_PARTLY_ENDED = "processes_partly_ended"  # hosts, host
+    PROCESSES_STILL_ACTIVE = "processes_still_active"  # values: hosts
+    PROCESSES_PARTLY_ENDED = "processes_partly_ended"  # values: hosts, host
     PROCESS_MISSING = "process_missing"
     DONE_MARKER = "done_marker"
-    HEARTBEAT_MISSING = "heartbeat_missing"  # host, seconds
-    OUTPUT_MISSING = "output_missing"  # seconds
+    HEARTBEAT_MISSING = "heartbeat_missing"  # values: host, seconds
+    OUTPUT_MISSING = "output_missing"  # values: seconds
 
     CONFIRMING = "confirming"
     CONFIRMING_PREEMPTION = "confirming_preemption"
-    LAUNCH_IN = "launch_in"  # seconds
-    RECREATE_IN = "recreate_in"  # seconds
-    RUN_CONTINUES = "run_continues"  # host
+    LAUNCH_IN = "launch_in"  # values: seconds
+    RECREATE_IN = "recreate_in"  # values: seconds
+    RUN_CONTINUES = "run_continues"  # values: host
     NO_WORKER_REACHABLE = "no_worker_reachable"
-    NO_BUCKET = "no_bucket"  # delete
-    NOT_OURS = "not_ours"  # delete
+    NO_BUCKET = "no_bucket"  # values: delete (a command)
+    NOT_OURS = "not_ours"  # values: delete (a command)
     MULTISLICE = "multislice"
-    RELEASE_MISSING = "release_missing"  # path, run, config_name
+    RELEASE_MISSING = "release_missing"  # values: path, run, config_name
     NEXT_PASS = "next_pass"  # noqa: S105
-    ANSWERS_TOO_OLD = "answers_too_old"  # seconds
-    TPU_CHANGED = "tpu_changed"  # tpu_state
+    ANSWERS_TOO_OLD = "answers_too_old"  # values: seconds
+    TPU_CHANGED = "tpu_changed"  # values: tpu_state
     RECORD_CHANGED = "record_changed"
-    LEASE_HELD = "lease_held"  # error
+    LEASE_HELD = "lease_held"  # values: error
 
-    TOO_MANY_PREEMPTIONS = "too_many_preemptions"  # count
-    TOO_MANY_REPLACEMENTS = "too_many_replacements"  # count
-    TOO_MANY_CRASHES = "too_many_crashes"  # count
-    TOO_MANY_NANS = "too_many_nans"  # count
+    TOO_MANY_PREEMPTIONS = "too_many_preemptions"  # values: count
+    TOO_MANY_REPLACEMENTS = "too_many_replacements"  # values: count
+    TOO_MANY_CRASHES = "too_many_crashes"  # values: count
+    TOO_MANY_NANS = "too_many_nans"  # values: count
     REPLACE_BY_HAND = "replace_by_hand"
 
 
@@ -77,12 +77,12 @@ class Cause:
         return cls(code, values)
 
     def fields(self) -> dict[str, Value]:
-        """Return the cause flat, as a record stores it."""
+        """Return the code and the values as one flat mapping, as a run record stores them."""
         return {"code": self.code.value, **self.values}
 
 
 def parse_cause(value: Any) -> Cause | None:
-    """Read a cause of a record; None for one that this version does not know."""
+    """Parse a cause from a run record; None if it is invalid or this version does not know it."""
     if not isinstance(value, Mapping) or len(value) > MOST_VALUES:
         return None
     try:
@@ -102,6 +102,6 @@ def parse_cause(value: Any) -> Cause | None:
 
 
 def one_line(text: str) -> str:
-    """Return a text of a record as one printable line of a sensible length."""
+    """Return a text from a run record as one printable line of at most MOST_TEXT characters."""
     printable = "".join(sign if sign.isprintable() else " " for sign in text)
     return " ".join(printable.split())[:MOST_TEXT]

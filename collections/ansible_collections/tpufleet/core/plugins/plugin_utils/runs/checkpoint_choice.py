@@ -1,4 +1,4 @@
-"""Which checkpoints ``fetch.yml -e checkpoints=`` names."""
+"""The option ``-e checkpoints=`` of fetch.yml: which checkpoints to download."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ansible.errors import AnsibleFilterError
 
 
 def checkpoint_choice(asked: Any) -> str:
-    """Return which checkpoints to fetch: ``none``, ``newest`` or ``all``; true means all.
+    """Parse which checkpoints to fetch: ``none`` (or false), ``newest`` or ``all`` (or true).
 
-    A path or URI means none: it is the inventory's variable of the same name, for launches. Raises
-    AnsibleFilterError.
+    A path or URI means ``none``: it comes from the inventory, where a variable of the same name
+    says where launches save checkpoints. Raises AnsibleFilterError.
     """
     word = str(asked).strip().lower()
     if "/" in word:

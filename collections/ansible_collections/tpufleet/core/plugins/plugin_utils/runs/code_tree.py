@@ -29,10 +29,10 @@ SKIPPED = {".git", "__pycache__"}
 
 
 def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
-    """List the code below ``root`` as sorted relative paths, without what git ignores.
+    """List the code files below ``root`` as sorted relative paths, without those that git ignores.
 
-    Of a cached release these are the files of its manifest.
-    ``chosen`` names files and directories to keep; empty keeps all. Raises ReleaseError.
+    In a cached release, these are the files of its manifest. ``chosen`` names the files and
+    directories to include; empty includes all. Raises ReleaseError.
     """
     if not root.is_dir():
         raise ReleaseError(
@@ -56,13 +56,16 @@ def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
 
 
 def below(path: str, folder: str) -> bool:
-    """Return whether a path is the given one or inside it."""
+    """Return whether a path is ``folder`` or is inside it."""
     folder = os.path.normpath(folder)
     return folder == "." or path == folder or path.startswith(folder + "/")
 
 
 def git_files(root: Path) -> Iterator[str]:
-    """List the files below ``root`` that git knows, also those of submodules."""
+    """List the tracked and untracked files below ``root`` that git does not ignore.
+
+    Files of submodules are included. Raises ReleaseError.
+    """
     command = [
         "git",
         "-C",
@@ -94,7 +97,7 @@ def git_files(root: Path) -> Iterator[str]:
 
 
 def all_files(root: Path) -> Iterator[str]:
-    """List every file and link below ``root`` except those of git and Python caches."""
+    """List every file and link below ``root`` except those in ``.git`` and ``__pycache__``."""
     for folder, folders, files in os.walk(root):
         here = os.path.relpath(folder, root)
         folders[:] = [name for name in folders if name not in SKIPPED]
@@ -103,10 +106,10 @@ def all_files(root: Path) -> Iterator[str]:
 
 
 def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
-    """Copy the code with its manifest to ``target``, by hard links if possible.
+    """Copy the code with its manifest to ``target``, with hard links if possible.
 
-    What is sent afterwards is one state of the code, whatever happens in the directory meanwhile.
-    Raises ReleaseError, also for a cached release that differs from its manifest.
+    Workers receive this copy, so changes of the directory meanwhile cannot mix two states
+    of the code. Raises ReleaseError, also for a cached release that differs from its manifest.
     """
     entries = build(root, list_code(root, chosen))
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
@@ -125,7 +128,7 @@ def stage(root: Path, chosen: Sequence[str], target: Path) -> list[Entry]:
 
 
 def copy(source: str, destination: str) -> None:
-    """Copy a file or link for which a hard link is not possible."""
+    """Copy a file or link that can't be hard-linked. Raises ReleaseError if it has vanished."""
     try:
         shutil.copy2(source, destination, follow_symlinks=False)
     except FileNotFoundError as error:
@@ -135,8 +138,8 @@ def copy(source: str, destination: str) -> None:
 def staged(code: str, chosen: Sequence[str]) -> tuple[Path, str]:
     """Return the staged tree of a code directory, and the name of its release.
 
-    It is staged once for each playbook, by the first fork, so all workers get the same state of the
-    code. Relative paths start at the current directory. Raises ReleaseError, OSError.
+    The first fork stages the tree, once for each playbook, so all workers get the same state of the
+    code. ``code`` may be relative to the current directory. Raises ReleaseError, OSError.
     """
     place = os.path.abspath(code)  # noqa: PTH100 - takes ".." out as well
     key = hashlib.sha256(json.dumps([place, *chosen]).encode()).hexdigest()[:16]

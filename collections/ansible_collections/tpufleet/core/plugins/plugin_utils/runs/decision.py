@@ -1,4 +1,4 @@
-"""A decision of the watch about one run, and the situation in which it is made."""
+"""A decision of the watch about one run, and the situation that it is based on."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What a pass does."""
+    """An action of a pass of the watch on one run."""
 
     NOTHING = "nothing"
     RECREATE = "recreate"
     REPLACE = "replace"
-    """Delete a TPU that the API reports as READY, and create it again."""
+    """Delete a TPU that the API reports as READY, and recreate it."""
     LAUNCH = "launch"
     RESTART = "restart"
     STOP = "stop"
@@ -31,23 +31,23 @@ class Action(StrEnum):
 
 
 DESTRUCTIVE = (Action.REPLACE, Action.RESTART, Action.STOP)
-"""Actions that end or delete something that may have recovered since it was observed."""
+"""Actions that stop a run or delete a TPU, which may have recovered since the observation."""
 LAUNCHES = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.RESTART)
-"""Actions at whose end the run is launched."""
+"""Actions that lead to a launch of the run, at once or in a later pass."""
 QUIET_STATES = (RunState.RUNNING, RunState.DONE, RunState.STOPPED)
-"""States that need no line in the log when a run gets into them by itself."""
+"""States that are not logged when a run enters them without an action of the watch."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a pass does about a run, and why.
+    """What a pass decides about a run, and why.
 
     Args:
         action: what to do.
-        state: what the run is doing.
-        causes: why, and what follows.
-        memory: what the next pass is to know.
-        is_new: whether it is worth a line in the log and the record's history.
+        state: the state of the run.
+        causes: the reasons, and what happens next.
+        memory: what the next pass needs to know.
+        is_new: whether to add the decision to the log and to the history in the run record.
     """
 
     action: Action
@@ -57,13 +57,13 @@ class Decision:
     is_new: bool
 
     def remembered(self) -> dict[str, Any]:
-        """Return the memory as the record keeps it."""
+        """Return the memory as the run record stores it."""
         return self.memory.fields()
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that a decision is made of. ``now`` is in unix seconds."""
+    """Everything that a decision depends on. ``now`` is in unix seconds."""
 
     record: RunRecord
     observed: Observation
@@ -72,15 +72,15 @@ class Situation:
     limits: Limits
 
     def remembering(self, memory: Memory) -> Situation:
-        """Return the situation with another memory."""
+        """Return a copy of the situation with another memory."""
         return replace(self, memory=memory)
 
     def seconds_in(self, state: RunState) -> float:
-        """Return for how long the run has been in a state; 0 if it is in another one."""
+        """Return how many seconds the run has been in a state; 0 if it is in another state."""
         return self.memory.seconds_in(state, self.now)
 
     def late_heartbeats(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        """Return the processes whose heartbeat is too old; none if one of them is in time."""
+        """Return the processes that write heartbeats, or none if any heartbeat is recent enough."""
         limits = self.limits
         known = [each for each in processes if each.heartbeat_age is not None]
         late = [
@@ -92,16 +92,16 @@ class Situation:
         return late if len(late) == len(known) else []
 
     def stay(self, state: RunState, *causes: Cause) -> Decision:
-        """Do nothing."""
+        """Return the decision to do nothing."""
         is_new = self.memory.state != state and state not in QUIET_STATES
         return self._decide(Action.NOTHING, state, causes, is_new)
 
     def act(self, action: Action, state: RunState, *causes: Cause) -> Decision:
-        """Take an action."""
+        """Return the decision to take an action."""
         return self._decide(action, state, causes, is_new=True)
 
     def give_up(self, *causes: Cause) -> Decision:
-        """Stop trying to run it."""
+        """Return the decision to give up the run."""
         given_up = replace(self.memory, state=RunState.GIVEN_UP.value, since=self.now)
         return Decision(Action.GIVE_UP, RunState.GIVEN_UP, causes, given_up, is_new=True)
 

@@ -1,4 +1,4 @@
-"""The done marker in a run's checkpoint bucket, as the controller reads it when its TPU is lost."""
+"""The done marker in a run's checkpoint bucket, which the controller reads if the TPU is lost."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["DoneMarker", "read_done_marker"]
 
 
 def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> DoneMarker | None:
-    """Return the marker that a run's last attempt left; None if there is none.
+    """Return the done marker that a run's last attempt wrote; None if there is no marker.
 
     Args:
-        checkpoints: the run's own checkpoint address. In a directory the worker that launches the
-            run again reads the marker.
-        run: a marker of another run does not count.
+        checkpoints: path or URI of the run's own checkpoints. For a path the result is None: the
+            worker that relaunches the run reads the marker.
+        run: the run's name; a marker of another run is ignored.
         api: ``tpu_api`` of the inventory.
 
     Raises CloudError if the bucket does not answer. A bucket that does not exist, or that this
-    controller may not read, counts as one without a marker.
+    controller may not read, counts as a bucket without a marker.
     """
     if not checkpoints.startswith(SCHEME):
         return None

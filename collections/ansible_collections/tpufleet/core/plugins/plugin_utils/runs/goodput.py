@@ -1,4 +1,4 @@
-"""Goodput of a run: the share of its wanted time that it spent in steps that counted."""
+"""Goodput: the share of the time in which a run was wanted that it spent in steps that counted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: float) -> float | None:
-    """Return the share of its wanted time that a run spent in steps that counted, at most 1.
+    """Return the goodput of a run, at most 1; None if it is unknown.
 
-    ``told`` is ``progress`` of the worker that writes metrics (worker/run_progress.py). Earlier
-    steps, made on a TPU that is lost, are assumed to have been as fast. ``now`` is when the run
-    ended, if it is done. Returns None if nothing is known.
+    ``told`` is the ``progress`` of the worker that writes metrics (worker/run_progress.py). Steps
+    before the first one in the metrics ran on a TPU that is lost; they are assumed to have been as
+    fast. ``now`` is in unix seconds; for a run that is done, the time at which it ended.
     """
     wall = wanted_seconds(record, now)
     if not told or not wall:
@@ -21,20 +21,23 @@ def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: floa
 
 
 def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
-    """Return for how many seconds a run was wanted until ``now``; None if its record has none."""
+    """Return how many seconds a run was wanted until ``now``; None if its record does not say."""
     spent = record.get("wanted_seconds")
     if not isinstance(spent, (int, float)):
         return None
     if record.get("wanted") == "running":
         return spent + max(0.0, now - float(record.get("wanted_since", now)))
     late = float(record.get("wanted_until", now)) - now if record.get("wanted") == "done" else 0.0
-    return spent - max(0.0, late)  # the end of a run may be recorded long after it
+    return spent - max(0.0, late)  # DONE may be recorded long after the run ended
 
 
 def wanted_time(
     before: Mapping[str, Any], fields: Mapping[str, Any], now: float
 ) -> dict[str, float]:
-    """Return the fields that count for how long a run was wanted, after a change of its record."""
+    """Return the record fields that count the wanted time, updated for a change of the record.
+
+    ``before`` is the record before the change (empty for a new run), ``fields`` are the changes.
+    """
     was = before.get("wanted") == "running"
     is_to = fields.get("wanted", before.get("wanted")) == "running"
     if is_to and not before:

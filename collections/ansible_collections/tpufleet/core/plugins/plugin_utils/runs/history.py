@@ -14,7 +14,7 @@ MOST_CAUSES = 10
 
 
 class EventKind(StrEnum):
-    """What happened."""
+    """Kind of an event in a run's history."""
 
     LAUNCHED = "launched"
     LAUNCH_FAILED = "launch_failed"
@@ -23,23 +23,23 @@ class EventKind(StrEnum):
     RESTARTED = "restarted"
     DONE = "done"
     WATCH = "watch"
-    """A pass of the watch found something new, or acted."""
+    """A pass of the watch observed something new, or acted."""
     NOTE = "note"
-    """A text, such as older versions wrote."""
+    """A text without a kind, as older versions wrote, or an event of an unknown kind."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event.
+    """One event in a run's history.
 
     Args:
         kind: what happened.
-        time: unix seconds; 0 until it is stored.
-        release: of a launch.
-        text: an error message of a failed launch, or a note.
-        state: what the watch judged.
+        time: unix seconds; 0 until the event is stored.
+        release: the release, if the event is a launch.
+        text: the error message of a failed launch, or a note.
+        state: the state in which the watch found the run.
         action: what the watch did.
-        causes: why.
+        causes: why the watch did it.
     """
 
     kind: EventKind
@@ -64,10 +64,10 @@ class Event:
 
 
 def parse_event(value: Mapping[str, Any], time: float) -> Event:
-    """Read an event of a record. ``value`` may be of any version; texts are cut to one line.
+    """Parse an event that any version of tpufleet stored; texts are cut to one line.
 
-    What this version does not know is read as a NOTE or left out. Raises ValueError for a value
-    that no version writes.
+    An unknown kind becomes NOTE; unknown states and causes are left out. Raises ValueError for a
+    value that no version writes.
     """
     if "kind" not in value:
         return Event(EventKind.NOTE, time, text=_line(value.get("what")))

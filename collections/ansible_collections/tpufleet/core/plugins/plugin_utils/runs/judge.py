@@ -1,4 +1,4 @@
-"""The status of runs, judged from what all their workers report and from their records."""
+"""The status of runs, derived from the reports of all their workers and from the run records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from .observation import DEAD, GONE, READY, ProcessStatus, parse_process
 from .record import DesiredState
 
 HUNG_AFTER_S = 600.0
-"""The watch's default; before the first step a compilation may take longer."""
+"""Age in seconds from which a heartbeat means HUNG: the watch's default. It does not apply before
+the first step, because compilation may take longer."""
 GOOD_STATES = frozenset(
     {
         RunState.STARTING,
@@ -32,14 +33,14 @@ GOOD_STATES = frozenset(
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A worker, and the run that it has now or had last.
+    """A worker, and the run that is active on it or ended there last.
 
     Args:
-        worker: its name in the inventory.
+        worker: the worker's name in the inventory.
         process: the run's process; None if the worker has no run.
-        tpu_state: the state of its TPU if that is not READY.
-        answer: Ansible's answer of a worker that did not report its runs.
-        progress: the goodput figures of its metrics (worker/run_progress.py).
+        tpu_state: the state of the worker's TPU if it is not READY.
+        answer: Ansible's result, if the worker did not report its runs.
+        progress: the figures for goodput from the worker's metrics (worker/run_progress.py).
     """
 
     worker: str
@@ -51,21 +52,22 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run as a whole.
+    """The status of a run on all its workers.
 
     Args:
-        run: its name.
-        state: what it is doing.
+        run: the run's name.
+        state: the state of the run.
         wanted: the desired state; empty without a record.
-        attempt: the newest launch.
-        decided_by: the process that has this state; None if its TPU has no worker.
-        tpu: the TPU of its record.
+        attempt: the number of the newest attempt.
+        decided_by: the process that decides the state; None if its TPU is not READY.
+        tpu: the TPU in the run record.
         tpu_state: the state of that TPU if it is not READY.
-        processes: all its processes.
-        step: the last step, and likewise the figures below; None if unknown.
-        goodput: a share of 1.
-        heartbeat_age: seconds since the oldest last heartbeat.
-        output_age: seconds since the newest output, where there is no heartbeat.
+        processes: the run's processes on all workers.
+        step: the last finished step. This and each figure below is None if unknown.
+        goodput: between 0 and 1.
+        heartbeat_age: the largest age of an active process's last heartbeat, in seconds.
+        output_age: the smallest age of a process's last output, in seconds, if none of the active
+            processes has a heartbeat.
     """
 
     run: str
@@ -86,19 +88,19 @@ class RunStatus:
 
     @property
     def workers(self) -> list[str]:
-        """The workers that have the run."""
+        """The workers that have a process of the run."""
         return [each.host for each in self.processes]
 
 
 def worker_statuses(
     answers: Mapping[str, Mapping[str, Any]], tpu_states: Mapping[str, str], run: str = ""
 ) -> list[WorkerStatus]:
-    """Return one status for each worker and run, sorted as people count.
+    """Return one status for each worker and run, in natural order of the workers (w2 before w10).
 
     Args:
-        answers: run_info's answer of each worker.
-        tpu_states: the state of each worker's TPU.
-        run: this run alone; by default the active ones, else the one launched last.
+        answers: the result of run_info by worker.
+        tpu_states: the state of the TPU by worker.
+        run: the only run to return; by default the active runs, else the run that ended last.
     """
     found: list[WorkerStatus] = []
     for host in sorted(tpu_states, key=natural_order):
@@ -118,7 +120,7 @@ def worker_statuses(
 
 
 def judge_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
-    """Return a process; HUNG if its heartbeat is too old."""
+    """Return the process that run_info reports; its state is HUNG if its heartbeat is too old."""
     process = parse_process(host, answer)
     age = process.heartbeat_age
     if process.is_active and process.step and age is not None and age > HUNG_AFTER_S:
@@ -133,14 +135,14 @@ def run_statuses(
     tpu: str = "",
     now: float | None = None,
 ) -> list[RunStatus]:
-    """Return the status of the runs that a worker has, and of wanted ones without a READY TPU.
+    """Return the status of all runs on workers, and of wanted runs whose TPU is not READY.
 
     Args:
         workers: the workers' statuses.
-        records: the runs' records, as far as there are any.
-        tpu_states: the state of each TPU in the inventory.
-        tpu: only runs on this TPU; empty for all.
-        now: unix seconds.
+        records: the run records by run name; a run may have none.
+        tpu_states: the state of each TPU in the inventory, by name.
+        tpu: of the wanted runs whose TPU is not READY, only those of this TPU; empty for all.
+        now: unix seconds; by default the current time.
     """
     by_run: dict[str, list[WorkerStatus]] = {}
     for each in workers:
@@ -170,9 +172,9 @@ def run_statuses(
 def judge_run(
     run: str, workers: Sequence[WorkerStatus], record: Mapping[str, Any], now: float
 ) -> RunStatus:
-    """Return the status of a run that workers have.
+    """Return the status of a run with processes on ``workers``.
 
-    Step, loss and speed are those of its first worker that reports a step.
+    Step, loss and speed are those of the first worker that reports a step.
     """
     processes = tuple(each.process for each in workers if each.process)
     lead = next((each for each in processes if each.step is not None), processes[0])
@@ -205,10 +207,10 @@ def judge_run(
 
 
 def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
-    """Return the process that gives a run its state.
+    """Return the process that decides the state of a run.
 
-    That is the first that failed, else the first that waits, else one of the state that most have.
-    A process that was ended by another one's end does not count.
+    This is the first failed process, else the first waiting one, else the first in the most common
+    state. A process that ended because another one ended does not count.
     """
     own = [each for each in processes if each.reason_code is not ReasonCode.PEER_ENDED]
     failed = [each for each in own if not is_fine(each)]
@@ -220,7 +222,7 @@ def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
 
 
 def is_fine(process: ProcessStatus) -> bool:
-    """Return whether nothing went wrong in this process itself."""
+    """Return whether this process has not failed by itself."""
     return (
         process.state in GOOD_STATES
         or process.state is RunState.WAITING
@@ -229,7 +231,7 @@ def is_fine(process: ProcessStatus) -> bool:
 
 
 def was_stopped(record: Mapping[str, Any]) -> bool:
-    """Return whether a person stopped the run last, by its record."""
+    """Return whether a user stopped the run, according to the last event in its record."""
     events = record.get("history") or [{}]
     by_person = events[-1].get("kind") == EventKind.STOPPED
     return record.get("wanted") == DesiredState.STOPPED and by_person
@@ -240,7 +242,7 @@ def finished_runs(
 ) -> list[dict[str, Any]]:
     """Return the runs, with their attempts, that are done but not yet recorded as done.
 
-    Every process of the recorded attempt has exited with 0.
+    A run is done if every process of the recorded attempt has exited with 0.
     """
     found = []
     for run, record in sorted(records.items()):
@@ -258,9 +260,10 @@ def finished_runs(
 
 
 def tpu_states(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the state of each TPU by its name, and by ``multislice_NAME`` for slices.
+    """Return the state of each TPU by name, and of each multislice by ``multislice_NAME``.
 
-    Of slices that is the state of the one that is not READY. ``facts`` are each host's variables.
+    A multislice has the state of its first slice that is not READY. ``facts`` are the hosts'
+    variables.
     """
     found: dict[str, str] = {}
     for each in facts.values():

@@ -1,4 +1,4 @@
-"""Build the launches of a play from its plan: one LaunchSpec for each run."""
+"""The launches of a play, built from its plan: one LaunchSpec for each run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...module_utils.worker.node_identity import NodeIdentity
 from .run_plan import Placement, with_overrides
 
 Placements = Mapping[str, Placement]
-"""The process of each host, by the host's inventory name."""
+"""The placement of each host's process, by the host's inventory name."""
 Nodes = Mapping[str, NodeIdentity]
-"""The TPU of each host."""
+"""The TPU of each host, by the host's inventory name."""
 
 
 def new_launches(
@@ -26,9 +26,9 @@ def new_launches(
 ) -> dict[str, LaunchSpec]:
     """Return the launch of each run of the play, by the run's name.
 
-    ``common`` are the fields of LaunchSpec that all runs share. The ``overrides`` (key=value) come
-    before those of a sweep, in place of ``{set}`` in the command. Each run's checkpoints go to a
-    directory of its own below ``checkpoints``. Raises RunError.
+    ``common`` are the LaunchSpec fields that all runs share. The ``overrides`` (key=value) and then
+    those of a sweep replace ``{set}`` in the command. Each run has its own checkpoint directory
+    below ``checkpoints``. Raises RunError.
     """
     return {
         placement.run: LaunchSpec(
@@ -46,12 +46,12 @@ def new_launches(
 
 
 def relaunched(recorded: LaunchSpec, placements: Placements, nodes: Nodes) -> LaunchSpec:
-    """Return a recorded launch on the TPU that the run has now; all else stays as it was."""
+    """Return a recorded launch, placed on the run's current TPU and otherwise unchanged."""
     return replace(recorded, **where(recorded.run, placements, nodes))
 
 
 def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
-    """Return the fields of a launch that say where its processes run."""
+    """Return the LaunchSpec fields that say where the processes of a run are placed."""
     own = {host: placement for host, placement in placements.items() if placement.run == run}
     hosts = sorted(own, key=lambda host: own[host].process_id)
     found = {nodes[host] for host in hosts if host in nodes}
@@ -65,10 +65,11 @@ def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
 
 
 def launch_for(launch: Mapping[str, Any], process_id: int) -> dict[str, Any]:
-    """Return a launch (JSON) for one process.
+    """Return the launch (JSON) that is sent to one process.
 
-    Process 0 waits for the others and names who is missing. The others wait for it alone, so they
-    get no other name; else all workers together would get as many names as workers squared.
+    Process 0 waits for all others and reports which are missing, so it gets the names of all hosts.
+    The others wait only for process 0 and get only its name: with all names, the data sent would
+    grow with the square of the number of workers.
     """
     names = launch["placement"]
     return {**launch, "placement": names if int(process_id) == 0 else names[:1]}

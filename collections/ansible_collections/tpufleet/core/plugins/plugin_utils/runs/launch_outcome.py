@@ -1,7 +1,7 @@
-"""Whether a launch can start and has succeeded, judged from its workers' answers. Pure.
+"""Decisions on whether a launch can start and has succeeded, from its workers' answers. No I/O.
 
-If one worker fails, the run fails. Answers are results of the modules ``run`` (``status``,
-``blockers``, ``info``) and ``run_wait`` (``info``, ``outcome``).
+If one worker fails, the run fails. An answer is the result of module ``run`` (``status``,
+``blockers``, ``info``) or ``run_wait`` (``info``, ``outcome``) on one worker.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class WaitOutcome(StrEnum):
     SETTLED = "settled"
     """The run has its first step, or has ended."""
     LEFT = "left"
-    """Another worker failed."""
+    """Waiting stopped early because another worker failed."""
     TIMED_OUT = "timed_out"
     CONTINUES = "continues"
-    """The time to wait for its end is up, and the run continues."""
+    """The time limit for waiting for the end of the run has passed, and the run continues."""
 
 
 @dataclass(frozen=True)
 class Waited:
-    """What waiting saw on one worker: its process, or Ansible's answer where it saw none."""
+    """The result of waiting for a run on one worker. ``process``: None if no report came."""
 
     host: str
     process: ProcessStatus | None
@@ -42,14 +42,14 @@ class Waited:
 
     @classmethod
     def of(cls, host: str, answer: Answer) -> Waited:
-        """Read the answer of ``run_wait``."""
+        """Parse the result of ``run_wait`` on a worker."""
         info = answer.get("info")
         process = parse_process(host, info) if info else None
         return cls(host, process, str(answer.get("outcome", "")), answer)
 
     @property
     def has_failed(self) -> bool:
-        """Whether the process failed, did not start in time or cannot be asked."""
+        """Whether the process failed, did not start in time or could not be observed."""
         if self.process is None:
             return True
         is_late = self.process.is_active and self.outcome == WaitOutcome.TIMED_OUT
@@ -57,12 +57,12 @@ class Waited:
 
     @property
     def log(self) -> list[str]:
-        """The lines of its last attempt, of those that were read."""
+        """The non-empty lines of the last attempt, from the part of the log that was read."""
         lines = last_attempt((self.answer.get("info") or {}).get("log", []))
         return [line for line in lines if line.strip()]
 
     def problem(self) -> str:
-        """Return what failed, with its error message."""
+        """Return one line with the worker, what failed there and the error message."""
         if self.process is None:
             return f"{self.host}: {answer_error(self.answer)}"
         late = ", not ready in time" if self.process.is_active else ""
@@ -78,7 +78,7 @@ def start_outcomes(
     started: Mapping[str, Answer],
     stopped: Collection[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Judge the start of each run by its own workers; ``stopped`` were stopped meanwhile."""
+    """Return the outcome of each run's start; ``stopped``: runs that were stopped meanwhile."""
     return {
         run: start_outcome(start_answers(hosts, ready, pushed, started), run in stopped)
         for run, hosts in hosts_by_run(parts).items()
@@ -91,7 +91,11 @@ def start_answers(
     pushed: Mapping[str, Answer],
     started: Mapping[str, Answer],
 ) -> dict[str, Answer]:
-    """Return each worker's last answer: of a push that failed, else of the second start."""
+    """Return the answer that decides whether each worker has started the run.
+
+    This is a failed push, else the second start (``started``), else the first start (``ready``) if
+    it succeeded; empty if there is none.
+    """
     found = {}
     for host in hosts:
         push, second = pushed.get(host) or {}, started.get(host) or {}
@@ -106,7 +110,7 @@ def start_answers(
 
 
 def start_outcome(answers: Mapping[str, Answer], stopped: bool = False) -> dict[str, Any]:
-    """Judge the start of one run. ``stopped``: somebody stopped it while it was started."""
+    """Return the outcome of one run's start; ``stopped``: somebody stopped it meanwhile."""
     problems = failures(answers) + (["it was stopped while it was started"] if stopped else [])
     return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
 
@@ -116,7 +120,7 @@ def wait_outcomes(
     parts: Mapping[str, Mapping[str, Any]],
     waited: Mapping[str, Answer],
 ) -> dict[str, Mapping[str, Any]]:
-    """Judge each run by what waiting for it saw; a run that was not waited for is unchanged."""
+    """Return each run's outcome after waiting; a run that was not waited for keeps its outcome."""
     found = dict(before)
     for run, hosts in hosts_by_run(parts).items():
         answers = {host: waited.get(host) or {} for host in hosts}
@@ -126,10 +130,11 @@ def wait_outcomes(
 
 
 def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
-    """Judge one run from what waiting for it saw.
+    """Return the outcome of one run after waiting for it on all its workers.
 
-    ``launch_failed``: it failed before the first step. ``stop``: the attempt is over, so all of it
-    must be stopped; a run that had its first step does not depend on a connection.
+    ``launch_failed``: the run failed before its first step. ``stop``: the run must be stopped on
+    all workers, because a process failed or there was no first step. After the first step, a lost
+    connection to a worker is no reason to stop.
     """
     waited = [Waited.of(host, answer) for host, answer in answers.items()]
     problems = [each.problem() for each in failed_first(waited)]
@@ -143,7 +148,7 @@ def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
 
 
 def failed_first(waited: Sequence[Waited]) -> list[Waited]:
-    """Return those that failed, the first one first: the others often fail because of it."""
+    """Return the failed workers, earliest failure first, because it often causes the others."""
 
     def ended_at(each: Waited) -> float:
         return (each.process.ended_at if each.process else 0.0) or float("inf")
@@ -152,15 +157,15 @@ def failed_first(waited: Sequence[Waited]) -> list[Waited]:
 
 
 def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
-    """Return the last log lines of the workers that failed, each with the worker's name."""
+    """Return the last log lines of the workers that failed, each after its worker's name."""
     waited = [Waited.of(host, answer) for host, answer in answers.items()]
     return [f"{each.host}: {line}" for each in failed_first(waited) for line in each.log]
 
 
 def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
-    """Return on one line why an attempt failed, and what to do.
+    """Return one line that says why an attempt failed and what to do.
 
-    ``ended`` are the answers of stopping it.
+    ``ended`` are the workers' answers to stopping the run.
     """
     what = "; ".join(outcome["problems"])
     if not outcome["stop"]:
@@ -178,7 +183,7 @@ def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answe
 
 
 def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
-    """List the workers whose answer does not have a key, each with the reason."""
+    """List the workers whose answer does not have the key ``needed``, each with the error."""
     return [
         f"{host}: {answer_error(answer)}"
         for host, answer in answers.items()
@@ -187,7 +192,7 @@ def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
 
 
 def stopped_processes(answers: Mapping[str, Answer]) -> list[tuple[str, str]]:
-    """Return for each worker that had the run how its process ended."""
+    """Return for each worker that has the run its name and how its process ended."""
     found = []
     for host, answer in answers.items():
         info = (answer or {}).get("info")
@@ -197,7 +202,7 @@ def stopped_processes(answers: Mapping[str, Answer]) -> list[tuple[str, str]]:
 
 
 def hosts_by_run(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return each run's workers."""
+    """Return the hosts of each run, by run name."""
     found: dict[str, list[str]] = {}
     for host, part in parts.items():
         found.setdefault(part["run"], []).append(host)
@@ -210,12 +215,12 @@ Answer = Mapping[str, Any]
 def launch_verdict(
     answers: Mapping[str, Answer], processes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Decide from each worker's answer to ``state: launched`` or ``checked`` what is to be done.
+    """Decide how to continue each launch, from answers to ``state: launched`` or ``checked``.
 
-    Each run is decided by itself. Returns ``problems`` (lines by run; such a run must not start),
-    ``launch`` (runs that start), of these ``again`` (not all workers have started) and ``push``
-    (a worker does not have the release), ``running`` and ``done`` (runs that need no launch), and
-    ``notes`` (lines about the last two).
+    Each run is decided separately. Returns ``problems`` (lines by run; such a run must not start),
+    ``launch`` (runs to start) with the subsets ``again`` (some worker has not started the run yet)
+    and ``push`` (some worker does not have the release), ``running`` and ``done`` (runs that need
+    no launch), and ``notes`` (a line for each running or done run).
     """
     problems: dict[str, list[tuple[str, str]]] = {}
     statuses: dict[str, set[str]] = {}
@@ -252,13 +257,13 @@ def launch_verdict(
 
 
 def doctor_of(answer: Answer, tpu: str) -> str:
-    """Return the command that examines an unreachable worker; empty for another failure."""
+    """Return the doctor command for an unreachable worker; empty for any other failure."""
     doctor = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}"
     return doctor if answer.get("unreachable") else ""
 
 
 def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[str]) -> list[str]:
-    """Return one host for each worker of some runs: of several chips of a worker the first."""
+    """Return one host per worker of ``runs``: the first, if a worker has a host for each chip."""
     found: dict[str, str] = {}
     for host, process in sorted(processes.items()):
         if process["run"] in runs:
@@ -267,7 +272,7 @@ def one_a_worker(processes: Mapping[str, Mapping[str, Any]], runs: Collection[st
 
 
 def said_once(lines: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each line once, after all its hosts: ``pod-w[0-3]: no space``."""
+    """Return each line once, after the names of all its hosts: ``pod-w[0-3]: no space``."""
     hosts: dict[str, list[str]] = {}
     for host, line in lines:
         hosts.setdefault(line, []).append(host)
@@ -280,10 +285,10 @@ def leftovers(
     refused: Collection[str],
     again: Collection[str],
 ) -> list[str]:
-    """Return the hosts on which something has to be stopped.
+    """Return the hosts on which an attempt must be stopped.
 
-    Of a refused run these are the hosts that have started it, of one that is started ``again``
-    those on which an earlier attempt is active.
+    These are the hosts that have already started a run in ``refused``, and those on which an
+    earlier attempt of a run in ``again`` is still active.
     """
     found = []
     for host, process in processes.items():

@@ -1,10 +1,10 @@
 """Leases: only one controller at a time acts on a TPU and its runs.
 
-A lease is a document beside the run records that changes by compare-and-swap. Its holder renews
-it. Holders and contenders may have different clocks: a contender waits MAX_SKEW_S longer than the
-document says, and a holder counts the time since its last renewal by its own monotonic clock. Where
-clocks differ by more, the fencing number bounds the damage: it is written to the run's record
-before acting, and every destructive step compares it.
+A lease is a document, stored beside the run records, that changes by compare-and-swap. Its holder
+renews it. The clocks of controllers may differ: a contender waits MAX_SKEW_S longer than the
+document says, and a holder measures the time since its last renewal with its own monotonic clock.
+If clocks differ by more than MAX_SKEW_S, the fencing number limits the damage: the holder writes it
+to the run's record before it acts, and every destructive step compares it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 LEASE_S, RENEW_EVERY_S = 90.0, 20.0
 MAX_SKEW_S = 60.0
-"""How much the clocks of two controllers may differ."""
+"""How much the clocks of two controllers may differ, in seconds."""
 HOLDER = re.compile(r"[A-Za-z0-9_.:-]{1,300}")
 
 
 def seconds_since_boot() -> float:
-    """Return seconds that pass while the computer sleeps, too, if the system has such a clock."""
+    """Return monotonic seconds, which include sleep of the computer if the system can count it."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class LeaseHeldError(RecordError):
-    """Another controller has the lease; the text names it."""
+    """Another controller holds the lease; the message names that controller."""
 
 
 @dataclass(frozen=True)
 class _Document:
-    """A lease as it is stored. ``until`` in unix seconds of the holder's clock, 0: released."""
+    """A lease as stored. ``until``: unix seconds by the holder's clock; 0 if it is released."""
 
     holder: str = ""
     until: float = 0.0
@@ -70,8 +70,8 @@ class Leases:
     """The leases of one ``fleet_state``.
 
     Args:
-        documents: where they are stored.
-        clock: unix time in seconds, which other controllers compare.
+        documents: the store of the leases.
+        clock: unix time in seconds, which other controllers compare with theirs.
         monotonic: seconds that never go backwards.
     """
 
@@ -85,9 +85,9 @@ class Leases:
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[Lease]:
-        """Hold a lease, renewed by a thread, and release it.
+        """Acquire a lease, renew it in a thread during a ``with`` block, and release it.
 
-        Raises LeaseHeldError if another controller has it, RecordError.
+        Raises LeaseHeldError if another controller holds it, RecordError.
         """
         lease = self.acquire(name)
         over = threading.Event()
@@ -101,7 +101,7 @@ class Leases:
             lease.release()
 
     def acquire(self, name: str) -> Lease:
-        """Take a lease that is free or has run out. Raises LeaseHeldError, RecordError."""
+        """Acquire a lease that is free or has expired. Raises LeaseHeldError, RecordError."""
         before = _Document.parse(name, self._documents.read(name))
         if before.until and before.until + MAX_SKEW_S > self._clock():
             raise _held_by(name, before.holder)
@@ -114,7 +114,7 @@ class Leases:
 
 
 class Lease:
-    """A lease that this process holds. ``fence`` is greater than that of every earlier holder."""
+    """A lease of this process. ``fence``: a number greater than that of every earlier holder."""
 
     def __init__(
         self,
@@ -133,26 +133,26 @@ class Lease:
         self._taken = False
 
     def lost(self) -> str:
-        """Say why this process must stop acting; empty while it holds the lease."""
+        """Return why this process must stop acting; empty while it holds the lease."""
         if self._taken:
             return f"another controller took the lease {self.name}"
         late = self._monotonic() - self._valid_until
         return f"the lease {self.name} could not be renewed in time" if late >= 0 else ""
 
     def renew(self) -> None:
-        """Hold the lease for LEASE_S from now on. Raises RecordConflictError, RecordError."""
+        """Extend the lease to LEASE_S from now. Raises RecordConflictError, RecordError."""
         began = self._monotonic()
         self._write(self._clock() + LEASE_S)
         self._valid_until = began + LEASE_S
 
     def release(self) -> None:
-        """Let others have the lease at once. One that was lost is left alone."""
+        """Free the lease for other controllers, unless this process has lost it."""
         with contextlib.suppress(RecordError):
             if not self.lost():
                 self._write(0)
 
     def keep_renewing(self, over: threading.Event) -> None:
-        """Renew until ``over``. A failure is tried again until the lease runs out."""
+        """Renew until ``over`` is set. Retry failed renewals until the lease has expired."""
         while not over.wait(RENEW_EVERY_S) and not self.lost():
             try:
                 self.renew()
@@ -162,7 +162,10 @@ class Lease:
                 continue
 
     def _see_who_has_it(self) -> None:
-        """Continue after a renewal that was written though its answer was lost."""
+        """Check who holds the lease after a conflict.
+
+        The conflicting write may be an earlier renewal by this process whose response was lost.
+        """
         with contextlib.suppress(RecordError):
             there = _Document.parse(self.name, self._documents.read(self.name))
             self._taken = there.holder != self._me
@@ -184,11 +187,11 @@ def _held_by(name: str, holder: str) -> LeaseHeldError:
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to act on a run or a TPU. Each function returns why it is lost; empty if it is not.
+    """The right to act on a run or a TPU. Each function returns why the right is lost, or ``""``.
 
     Args:
-        lost: asked twice a second while a playbook runs, so it asks nobody else.
-        blocker: asked immediately before each playbook: whether the run is still to be acted on.
+        lost: called twice a second while a playbook runs, so it must not use the network.
+        blocker: called immediately before each playbook, to check the run or the TPU again.
     """
 
     lost: Callable[[], str]
@@ -196,10 +199,10 @@ class Claim:
 
 
 def lease_name(record: RunRecord) -> str:
-    """Return the name of the lease on a run's TPU and all its runs."""
+    """Return the name of the lease on a run's TPU and all runs of that TPU."""
     return lease_of_tpu(record.launch.tpu)
 
 
 def lease_of_tpu(name: str) -> str:
-    """Return the name of the lease on a TPU and its runs."""
+    """Return the name of the lease on a TPU and all its runs."""
     return f"runs-of-{name}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def local_state_dir(fleet_state: str) -> str:
-    """Return the directory of the records; ``~/.cache/tpufleet`` if they are in a bucket."""
+    """Return ``fleet_state`` if it is a directory; ``~/.cache/tpufleet`` if it is in a bucket."""
     if "://" in fleet_state:
         return str(Path.home() / ".cache/tpufleet")
     return str(Path(fleet_state).expanduser())

@@ -1,4 +1,4 @@
-"""Merged logs of many workers: equal lines once."""
+"""The logs of many workers, merged into one in which equal lines appear once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .status import answer_error
 
 
 def log_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return the last lines of a worker's log, or why there are none.
+    """Return the last log lines of a worker's active run, else of the run that ended last.
 
-    They are of the run that is active, or that ended last.
+    If there are none, the only line says why.
     """
     if "runs" not in answer:
         return [answer_error(answer)]
@@ -25,9 +25,9 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Merge the workers' logs into one; a line that several have gets all their names.
+    """Merge the workers' logs into one; each line starts with the names of all its workers.
 
-    Workers that failed come first; each worker's own order is kept.
+    Failed workers come first. The lines of each worker keep their order.
     """
     merged: list[tuple[tuple[str, int], list[str]]] = []
     for host in sorted(answers, key=lambda name: (is_well(answers[name]), natural_order(name))):
@@ -43,7 +43,11 @@ def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def merge(
     merged: list[tuple[tuple[str, int], list[str]]], keys: Sequence[tuple[str, int]], host: str
 ) -> None:
-    """Add a host's lines: to equal ones where the order allows it, else before the next of them."""
+    """Merge a host's lines into ``merged``, without a change of their order.
+
+    The host is added to an equal line if the order allows it; any other line is inserted before the
+    host's next line that ``merged`` has. A key is a line and its number among equal lines.
+    """
     at = 0
     for number, key in enumerate(keys):
         places = {known: index for index, (known, _) in enumerate(merged) if index >= at}
@@ -58,6 +62,6 @@ def merge(
 
 
 def is_well(answer: Mapping[str, Any]) -> bool:
-    """Return whether the worker answered and no run of it failed by itself."""
+    """Return whether the worker answered and none of its latest runs failed by itself."""
     runs = latest(answer.get("runs", []))
     return "runs" in answer and all(is_fine(parse_process("", each)) for each in runs)

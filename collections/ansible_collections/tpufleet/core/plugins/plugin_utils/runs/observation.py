@@ -1,4 +1,4 @@
-"""What a pass of the watch observes of a run: its TPUs and its processes."""
+"""The observed state of a run: its TPUs and its processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ READY = "READY"
 GONE = "gone"
 """The state of a TPU that the API does not list."""
 FOREIGN = "foreign"
-"""The state of a TPU whose name another TPU has now, which this fleet did not create."""
+"""The state of a TPU whose name now belongs to a TPU that this fleet did not create."""
 CHANGING = "changing"
-"""The state of a TPU whose workers are listed with different states."""
+"""The state of a TPU whose workers have different states in the inventory."""
 DEAD = frozenset({"PREEMPTED", "TERMINATED", GONE})
 
 
 @dataclass(frozen=True)
 class ObservedTpu:
-    """One TPU in one listing of the cloud. ``is_ours``: it has this fleet's ownership label."""
+    """One TPU in a listing. ``is_ours``: it has this fleet's ownership label."""
 
     name: str
     zone: str
@@ -36,20 +36,20 @@ class ObservedTpu:
 
 @dataclass(frozen=True)
 class Observation:
-    """A run as a pass observes it.
+    """The observed state of one run in one pass of the watch.
 
     Args:
-        tpu_state: the state of its TPU: the API's, GONE or FOREIGN.
-        processes: one for each worker in the inventory.
+        tpu_state: the state of its TPU: a state of the API, GONE, FOREIGN or CHANGING.
+        processes: one for each of its workers in the inventory; empty if its TPU is not READY.
         workers: how many workers its TPU has.
-        health: the API's health of its TPU.
-        is_confirmed: whether two listings, the last one of the API itself, had the same state.
-        any_worker_answers: whether any worker at all answered this controller.
-        is_identified: whether the record names the TPUs by id.
-        is_deletable: whether all TPUs that were found have an id and this fleet's label.
-        can_be_created: whether create.yml can create the TPU again.
-        tpus: the TPUs as they are now, recreated ones included.
-        address: what ``-e tpu=`` must be for them.
+        health: the health of its TPU according to the API.
+        is_confirmed: whether the last two listings have the same state.
+        any_worker_answers: whether any worker of any TPU answered this controller.
+        is_identified: whether the run record names the TPUs by id.
+        is_deletable: whether all TPUs found have an id and this fleet's label.
+        can_be_created: whether create.yml can recreate the TPU.
+        tpus: the run's current TPUs, recreated ones included.
+        address: the value of ``-e tpu=`` that selects these TPUs.
     """
 
     tpu_state: str
@@ -73,25 +73,25 @@ class ProcessStatus:
     """A run's process on one worker.
 
     Args:
-        host: the worker.
-        state: what it is doing; UNREACHABLE where the worker does not answer.
-        reason_code: why.
+        host: the worker's name in the inventory.
+        state: the state of the process; UNREACHABLE if the worker does not answer.
+        reason_code: the reason for the state.
         run: the run's name.
-        attempt: the launch that it belongs to.
-        exit_code: how it ended, if it exited.
+        attempt: the number of the attempt that it belongs to.
+        exit_code: its exit code; None if it has not exited.
         signal: the signal that ended it, such as ``KILL``.
-        ended_at: when, in unix seconds; 0 if unknown.
-        peer: the worker whose end ended it.
-        peer_exit_code: that worker's exit code; None if the worker was lost.
+        ended_at: when it ended, in unix seconds; 0 if unknown.
+        peer: the worker whose end made this process end.
+        peer_exit_code: the exit code on ``peer``; None if that worker was lost.
         waiting_for: the workers that it waits for at the rendezvous.
         error: the error message in its log, or of the rendezvous.
-        phase: what the trainer says it is doing, in its own words.
+        phase: the state that the trainer writes to its heartbeat, in the trainer's own words.
         step: the last finished step; None before the first.
-        steps: the step at which it is done.
-        loss: of that step.
-        tokens_per_second: of that step.
+        steps: the number of steps after which the run is done.
+        loss: the loss at ``step``.
+        tokens_per_second: the speed at ``step``.
         has_heartbeat: whether the trainer writes a heartbeat.
-        heartbeat_age: seconds since the last one.
+        heartbeat_age: seconds since the last heartbeat.
         output_age: seconds since the last output.
         is_set_up: whether the worker is set up for this version of tpufleet.
         has_environment: whether the worker has the run's Python environment.
@@ -124,18 +124,18 @@ class ProcessStatus:
 
     @property
     def is_active(self) -> bool:
-        """Whether it has processes."""
+        """Whether the process has not ended."""
         return self.state in ACTIVE_STATES
 
     @property
     def has_ended_badly(self) -> bool:
-        """Whether it has ended and neither succeeded nor saved."""
+        """Whether the process ended without being done and without saving a checkpoint."""
         ended_well = self.state is RunState.DONE or self.reason_code is ReasonCode.SAVED
         return not self.is_active and not ended_well
 
 
 def cause_of(process: ProcessStatus) -> Cause:
-    """Return the cause that a process ended as it did."""
+    """Return the PROCESS cause that describes the state of a process."""
     values: dict[str, Value] = {
         "host": process.host,
         "state": process.state.value,
@@ -151,14 +151,14 @@ def cause_of(process: ProcessStatus) -> Cause:
 
 
 def process_of(cause: Cause) -> ProcessStatus:
-    """Return the process of a PROCESS cause; what is not in it is unknown."""
+    """Return the process that a PROCESS cause describes; missing values are unknown."""
     return parse_process(_text(cause.values.get("host")), cause.values)
 
 
 def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
-    """Read what a worker reported of a run (module_utils/worker/run_unit.py, ``observe``).
+    """Parse a worker's report about a run (module_utils/worker/run_unit.py, ``observe``).
 
-    What has the wrong type reads as unknown.
+    A value of the wrong type counts as unknown.
     """
     beat = answer.get("heartbeat")
     heartbeat = beat if isinstance(beat, Mapping) else {}
@@ -205,7 +205,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return value if math.isfinite(value) else None
-    except OverflowError:  # JSON's integers have no largest
+    except OverflowError:  # an integer in JSON may be too large for a float
         return None
 
 

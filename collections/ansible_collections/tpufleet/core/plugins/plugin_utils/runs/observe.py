@@ -1,6 +1,7 @@
-"""Observe a run: find the TPUs that it was launched on, and its processes on their workers.
+"""Observation of runs: find a run's TPUs, and its processes on their workers.
 
-A TPU is found by zone and id. Its name alone may be another person's TPU, in this zone or another.
+A TPU is identified by zone and id, because a TPU of the same name, in this zone or another, may be
+somebody else's.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from .record import RunRecord
 
 MULTISLICE = "multislice_"
-"""How a record names TPUs that one queued resource made together: as the inventory's group does."""
+"""Prefix of a multislice's inventory group, whose name a run record has in place of a TPU's."""
 IsOurs = Callable[[Mapping[str, str]], bool]
 SNAPSHOT_VALID_S = 90.0
-"""A destructive action needs an observation of the run that is not older than this."""
+"""Maximum age of the observation that a destructive action is based on, in seconds."""
 HOST_FACTS = (
     "tpu_name",
     "tpu_id",
@@ -45,7 +46,7 @@ HOST_FACTS = (
 
 
 def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what the inventory says of each host's TPU."""
+    """Return the inventory's variables about each host's TPU (HOST_FACTS), by host."""
     hostvars = variables["hostvars"]
     return {
         str(host): {fact: hostvars[host][fact] for fact in HOST_FACTS if fact in hostvars[host]}
@@ -57,7 +58,7 @@ def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def tpus_of_inventory(
     hosts: Mapping[str, Mapping[str, Any]], is_ours: IsOurs
 ) -> tuple[ObservedTpu, ...]:
-    """Return the TPUs of the inventory's hosts; ``hosts`` are the hosts' variables."""
+    """Return the TPUs in the inventory; ``hosts`` are the variables of each host."""
     found: dict[tuple[str, str, str], ObservedTpu] = {}
     for host in hosts.values():
         key = (str(host.get("tpu_zone")), str(host.get("tpu_name")), str(host.get("tpu_id")))
@@ -76,7 +77,7 @@ def tpus_of_inventory(
 
 
 def tpus_of_nodes(nodes: Iterable[Node], is_ours: IsOurs) -> tuple[ObservedTpu, ...]:
-    """Return the TPUs of a listing of the API."""
+    """Return the TPUs in a listing of the API."""
     return tuple(
         ObservedTpu(
             name=node.name,
@@ -92,10 +93,11 @@ def tpus_of_nodes(nodes: Iterable[Node], is_ours: IsOurs) -> tuple[ObservedTpu, 
 
 
 def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, ObservedTpu | None]:
-    """Find the TPU of a launch in a listing. Returns its state, and the TPU unless it is GONE.
+    """Find the TPU of a launch in a listing. Return its state and the TPU, or GONE and None.
 
-    A TPU with another id is the same one recreated if it has the same name and this fleet's label,
-    and, in another zone, if there is just one such TPU. FOREIGN: somebody else's TPU has its name.
+    A TPU with the same name but another id counts as the recreated TPU if it has this fleet's
+    label; in another zone, it must also be the only such TPU. If the TPU of that name in the same
+    zone does not have the label, the state is FOREIGN.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     here = [tpu for tpu in namesakes if tpu.zone == node.zone]
@@ -109,8 +111,11 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
 
 
 def address_of(tpu: ObservedTpu, inventory: Iterable[ObservedTpu]) -> str:
-    """Return what ``-e tpu=`` must be for this TPU: its name, or ``NAME_ZONE`` if another zone of
-    the inventory has one of that name (plugin_utils/fleet/tpu_hosts.py makes the groups)."""
+    """Return the value of ``-e tpu=`` that selects this TPU.
+
+    This is its name, or ``NAME_ZONE`` if the inventory has a TPU of the same name in another zone.
+    plugin_utils/fleet/tpu_hosts.py makes the inventory groups of these names.
+    """
     several = any(other.name == tpu.name and other.zone != tpu.zone for other in inventory)
     return f"{tpu.name}_{tpu.zone}" if several else tpu.name
 
@@ -124,11 +129,11 @@ def observe_run(
     """Return the observation of one run.
 
     Args:
-        record: the run.
+        record: the run's record.
         hosts: the inventory's variables of each host.
-        answers: run_info's answer of each host.
-        listings: the TPUs in the inventory, then in each later answer of the API. The last one
-            counts, and is confirmed if the one before has the same state.
+        answers: the result of run_info on each host.
+        listings: the TPUs in the inventory, then in each later listing of the API. The last listing
+            decides the state, which is confirmed if the listing before has the same state.
     """
     launch = record.launch
     states = [_worst([find_tpu(node, each)[0] for node in launch.nodes]) for each in listings]
@@ -160,9 +165,9 @@ def observe_run(
 
 
 def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
-    """Return a run's process in a worker's answer to run_info, LOST where it has none.
+    """Return a run's process from run_info on a worker; LOST if the worker has no such run.
 
-    ``chip`` is the run's; runs on other chips of the worker do not count as in its way.
+    ``chip`` is the run's chip, -1 for all chips. An active run on the same chip is ``other_run``.
     """
     if "runs" not in answer:
         return ProcessStatus(host, RunState.UNREACHABLE, run=run, has_environment=False)
@@ -181,7 +186,7 @@ def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1)
 
 
 def _worst(states: Sequence[str]) -> str:
-    """Return the state that decides for TPUs that are one run's."""
+    """Return the worst state of a run's TPUs: FOREIGN, else one of DEAD, else any but READY."""
     order = (lambda state: state == FOREIGN, lambda state: state in DEAD, lambda s: s != READY)
     for is_bad in order:
         bad = next((state for state in states if is_bad(state)), None)
@@ -192,14 +197,15 @@ def _worst(states: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a pass observes of all runs.
+    """The observations of one pass, from which the observed state of each run follows.
 
     Args:
         hosts: the inventory's variables of each host.
-        answers: run_info's answer of each host.
-        listings: the TPUs in the inventory, then in each answer of the API.
-        asked_at: when the first worker was asked. Times are unix seconds.
-        listed_at: when the API was asked last; 0 for the inventory, which may come from a cache.
+        answers: the result of run_info on each host.
+        listings: the TPUs in the inventory, then in each later listing of the API.
+        asked_at: when the first worker was asked, in unix seconds.
+        listed_at: when the API was asked last, in unix seconds; 0 if only the inventory was read,
+            which may come from a cache.
     """
 
     hosts: Mapping[str, Mapping[str, Any]]
@@ -213,5 +219,5 @@ class Snapshot:
         return observe_run(record, self.hosts, self.answers, self.listings)
 
     def with_listing(self, listed: Sequence[ObservedTpu], at: float) -> Snapshot:
-        """Return the same with a newer answer of the API."""
+        """Return a copy with a newer listing of the API, made at ``at``."""
         return replace(self, listings=(*self.listings, tuple(listed)), listed_at=at)

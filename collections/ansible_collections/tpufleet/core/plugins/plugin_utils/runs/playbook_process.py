@@ -1,4 +1,4 @@
-"""A playbook as a process of its own, which can be ended with everything that it started."""
+"""A playbook in its own process, which can be ended together with everything that it started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 
 CHECK_EVERY_S = 0.5
 TERM_S = 15.0
-"""How long processes have to end after TERM, before KILL."""
+"""Seconds between SIGTERM and SIGKILL, in which processes can end by themselves."""
 
 
 def run_process(
@@ -24,10 +24,10 @@ def run_process(
     output: IO[str],
     why_stop: Callable[[], str],
 ) -> tuple[int, str]:
-    """Run a command until it ends or ``why_stop`` returns a reason, asked twice a second.
+    """Run a command until it ends or ``why_stop``, called twice a second, returns a reason.
 
-    Then all its processes get TERM, and KILL after TERM_S. Returns the exit code and the reason,
-    which is empty if the command ended by itself.
+    In the second case, all processes of the command get SIGTERM, and SIGKILL after TERM_S. Returns
+    the exit code and the reason, which is empty if the command ended by itself.
     """
     with subprocess.Popen(
         with_parent(command),
@@ -40,7 +40,7 @@ def run_process(
     ) as process:
         try:
             return _ended(process, why_stop)
-        except BaseException:  # on SIGTERM, end the playbooks too
+        except BaseException:  # such as SIGTERM: end the playbook, too
             end_tree(process)
             raise
 
@@ -54,16 +54,16 @@ def _ended(process: subprocess.Popen[str], why_stop: Callable[[], str]) -> tuple
 
 
 def with_parent(command: Sequence[str]) -> list[str]:
-    """Return a command that gets TERM when its parent dies, where setpriv(1) can see to that."""
+    """Return a command that gets SIGTERM when its parent dies; unchanged without setpriv(1)."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else list(command)
 
 
 def end_tree(process: subprocess.Popen[str]) -> int:
-    """End a process that leads a session, and all processes below it. Returns its exit code.
+    """End a session leader and all its descendants. Return its exit code.
 
-    Ansible's workers have process groups of their own, which end with their parent only if it
-    forwards the signal, so their groups are listed while their parent still is.
+    Ansible's worker processes have their own process groups, which end with their parent only if it
+    forwards the signal. They are listed first: once the parent has ended, they can't be found.
     """
     groups = groups_below(process.pid) | {process.pid}
     _signal(groups, signal.SIGTERM)
@@ -74,7 +74,7 @@ def end_tree(process: subprocess.Popen[str]) -> int:
 
 
 def groups_below(pid: int) -> set[int]:
-    """Return the process groups of a process's descendants, except this process's own group."""
+    """Return the process groups of all descendants of ``pid``, without the caller's own group."""
     told = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,pgid="], capture_output=True, text=True, check=True
     )

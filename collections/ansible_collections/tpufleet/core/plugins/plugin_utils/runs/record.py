@@ -1,7 +1,7 @@
-"""Run records: the desired state of a run and everything that launching it again needs.
+"""Run records: the desired state of a run and everything needed to launch it again.
 
 A record is a JSON object in ``fleet_state``, which may be a bucket that others can write to.
-Nothing in it is used before ``parse_record`` has checked it. Unknown fields are left out.
+``parse_record`` therefore validates a record before any field is used, and drops unknown fields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .run_record import RecordError
 MOST_HISTORY = 50
 MOST_SECONDS = 1e12
 MOST_NUMBER = (1 << 63) - 1
-"""As large as a step that a trainer reports (module_utils/worker/run_files.py)."""
+"""The largest number in ``watch``: the largest step that worker/run_files.py accepts."""
 
 
 class InvalidRecordError(RecordError):
@@ -35,7 +35,7 @@ class InvalidRecordError(RecordError):
 
 
 class DesiredState(StrEnum):
-    """What a run should be: running until it is done, stopped by a person, or done."""
+    """The state that a run should have: running until done, stopped by a user, or done."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -44,11 +44,12 @@ class DesiredState(StrEnum):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run's record. ``watch`` is what the watch remembers between passes: numbers, short texts.
+    """The record of one run.
 
-    ``generation`` counts the changes; a change compares it. ``fence`` is the number of the last
-    lease under which the run was acted on. Times are in seconds, ``*_since`` and ``*_until`` in
-    unix time.
+    ``watch`` is the watch's memory between passes: numbers and short strings. ``generation``
+    counts the changes; a change fails if the generation is no longer the one that was read.
+    ``fence`` is the fencing token of the last action that a controller took under a lease.
+    ``wanted_since`` and ``wanted_until`` are unix seconds; ``wanted_seconds`` is a duration.
     """
 
     wanted: DesiredState
@@ -72,12 +73,12 @@ class RunRecord:
         return self.launch.attempt
 
     def wanted_again(self) -> dict[str, Any]:
-        """Return the fields by which a person wants the run: the watch counts failures anew."""
+        """Return the fields of a relaunch by a user, which resets the watch's failure counts."""
         kept = {"best_step": best} if (best := self.watch.get("best_step")) else {}
         return {"wanted": str(DesiredState.RUNNING), "watch": kept}
 
     def fields(self) -> dict[str, Any]:
-        """Return the record flat, as it is stored and shown: JSON types, absent times left out."""
+        """Return the record as a flat JSON object for storage and display, without unset times."""
         told = {
             "wanted": str(self.wanted),
             "generation": self.generation,
@@ -91,9 +92,9 @@ class RunRecord:
 
 
 def parse_record(run: str, value: object) -> RunRecord:
-    """Check a record that was read for a run.
+    """Validate the JSON value that was read as a run's record.
 
-    Raises InvalidRecordError naming the first field that is wrong, never its value.
+    Raises InvalidRecordError, which names the first invalid field but never shows its value.
     """
     reader = _Reader(run, value)
     if not RUN_NAME.fullmatch(run):
@@ -114,7 +115,7 @@ def parse_record(run: str, value: object) -> RunRecord:
 
 
 class _Reader:
-    """Reads one field after the other out of a JSON value that nobody has checked."""
+    """Reader of single fields from an untrusted JSON value; it validates each field."""
 
     def __init__(self, run: str, value: object) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""Changes of a run's record: wanted before a launch, stopped, done, or a launch that failed."""
+"""Changes to a run record: wanted before a launch, stopped, done, or launch failed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from .store import RunStore
 
 TRIES = 8
-"""How often a change is tried where others change the record, too."""
+"""How often a change is tried if other controllers change the record at the same time."""
 
 
 @dataclass(frozen=True)
 class Want:
-    """A launch with its attempt, and what its record says.
+    """The result of ``want``: a launch, and what the run record says about it.
 
     Args:
-        launch: with the attempt that was recorded; if none was, with the last one.
+        launch: the launch with its recorded attempt; with the last attempt if none was recorded.
         is_recorded: whether the run was recorded as wanted, so that it may start at once.
-        was_wanted: whether it was wanted before.
-        finished_attempt: the attempt whose done marker shows that this launch is done, 0 for none.
+        was_wanted: whether the run was wanted before.
+        finished_attempt: the last attempt, if its done marker would mean that this launch is
+            done, too; otherwise 0.
     """
 
     launch: LaunchSpec
@@ -45,11 +46,11 @@ def want(
     same_place: bool = False,
     check: bool = False,
 ) -> Want:
-    """Record a run as wanted, with its next attempt, unless its workers have to be asked first.
+    """Record a run as wanted, with its next attempt, unless it may be running or done already.
 
-    They have to be asked if the run may be running, or be done. ``look_first`` asks them always.
-    ``same_place`` refuses checkpoints in another location than recorded, ``check`` writes nothing.
-    Raises RunError, RecordError.
+    In that case nothing is recorded, and the caller checks the workers first. With ``look_first``
+    nothing is ever recorded. ``same_place`` forbids another checkpoint location than the recorded
+    one. ``check`` writes nothing. Raises RunError, RecordError.
     """
     run = launch.run
     for attempt in range(TRIES):
@@ -83,7 +84,7 @@ def want(
 
 
 def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
-    """Return why a run's checkpoints may not move unasked; empty if they do not."""
+    """Return an error if the launch would change the checkpoint location; empty if not."""
     had, has = before.launch.checkpoints, launch.checkpoints
     if had == has:
         return ""
@@ -96,9 +97,10 @@ def elsewhere(before: RunRecord, launch: LaunchSpec) -> str:
 
 
 def changed(store: RunStore, options: dict[str, Any], check: bool = False) -> dict[str, Any]:
-    """Change one record as the module's options say. Raises RunError, RecordError.
+    """Change one record according to the options of the module run_record; return its result.
 
-    If somebody else changes the record meanwhile, it is read again and compared anew.
+    If another controller changes the record meanwhile, the change is repeated on the new record.
+    ``check`` writes nothing. Raises RunError, RecordError.
     """
     for _ in range(TRIES - 1):
         with suppress(RecordConflictError):
@@ -113,7 +115,8 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
     except InvalidRecordError as error:
         if wanted is not DesiredState.STOPPED:
             raise
-        # Users must be able to stop its processes. The watch never acts on an invalid record.
+        # Do not fail: users must be able to stop the processes of a run with an invalid record,
+        # and the watch never acts on such a run.
         return {"changed": False, "warnings": [str(error)], "record": {}, "was_wanted": False}
     if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
         state = before.wanted if before else "unknown here"
@@ -126,7 +129,7 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
         generation = before.generation if before else 0
         after = store.change(run, generation, fields, event_of(wanted, options))
     told = after.fields() if after else {}
-    told |= fields  # what a dry run would have changed
+    told |= fields  # a dry run shows these fields without writing them
     missing = wanted is DesiredState.STOPPED and before is None
     return {
         "changed": bool(fields),
@@ -140,15 +143,15 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
 def change_of(
     before: RunRecord | None, wanted: DesiredState | None, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields to change; none if the record is already as requested."""
+    """Return the fields to change; empty if the record is already as requested."""
     fields = options.get("fields") or {}
     if options.get("launch_failed"):
-        # Only a person stops a run: one that was wanted before is for the next pass of the watch.
+        # A failed launch must not stop a run that was wanted before: the watch launches it again.
         gone = before is None or not is_wanted(before) or options.get("was_wanted")
         return {} if gone else {"wanted": str(DesiredState.STOPPED)}
     seen = options.get("attempt")
     if seen and (before is None or not is_wanted(before) or before.attempt != seen):
-        return {}  # somebody stopped it or launched it again meanwhile
+        return {}  # the run was stopped or launched again meanwhile
     if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
         attempt = before.attempt + 1 if before else 1
         by_watch = before is None or options.get("only_if_wanted")
@@ -157,12 +160,12 @@ def change_of(
     if before is None or wanted in (None, before.wanted):
         return {}
     if before.wanted is DesiredState.DONE and wanted is DesiredState.STOPPED:
-        return {}  # there is nothing left to stop
+        return {}  # a run that is done stays done
     return {**fields, "wanted": str(wanted)}
 
 
 def event_of(wanted: DesiredState | None, options: Mapping[str, Any]) -> Event:
-    """Return the event of a change, for the record's history."""
+    """Return the event that the history gets for this change."""
     if options.get("launch_failed"):
         return Event(EventKind.LAUNCH_FAILED, text=str(options.get("error") or ""))
     if wanted is DesiredState.RUNNING and not options.get("same_attempt"):
@@ -182,7 +185,7 @@ def is_wanted(record: RunRecord) -> bool:
 
 
 def no_record(run: str, fleet_state: str) -> str:
-    """Return a warning about a run that another fleet_state may restart."""
+    """Return a warning that a run without record here may be restarted from another fleet_state."""
     return (
         f"{fleet_state} knows no run {run}: if it was launched with another fleet_state, a watch "
         "of that one brings it back: "
@@ -191,7 +194,7 @@ def no_record(run: str, fleet_state: str) -> str:
 
 
 def shown(record: dict) -> str:
-    """Format the fields of a record that a diff shows."""
+    """Format the fields of a record that Ansible's ``--diff`` shows."""
     return "".join(
         f"{key}: {record[key]}\n" for key in ("wanted", "attempt", "release") if key in record
     )

@@ -1,4 +1,4 @@
-"""Stores of run records and other documents of the fleet: a directory, or a bucket."""
+"""Stores of run records and of other documents in ``fleet_state``: a directory or a bucket."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from .run_record import (
 
 
 class RecordBucket:
-    """The records below ``gs://bucket/prefix``, one object a run."""
+    """The records below ``gs://bucket/prefix``, one object for each run."""
 
     def __init__(self, objects: Bucket) -> None:
         self._objects = objects
 
     @classmethod
     def of(cls, fleet_state: str, api: Mapping[str, Any]) -> RecordBucket:
-        """Open the bucket with the API's key, at its storage endpoint. Raises RecordError."""
+        """Open the bucket with the credentials and endpoint in ``api``. Raises RecordError."""
         try:
             return cls(Bucket.of(f"{fleet_state.rstrip('/')}/runs", api))
         except CloudError as error:
             raise RecordError(f"fleet_state: {error}") from None
 
     def read(self, run: str) -> dict[str, Any]:
-        """Give a run's record, empty if there is none. Raises RecordError."""
+        """Return a run's record, empty if there is none. Raises RecordError."""
         return self._seen(run)[0]
 
     def runs(self) -> list[str]:
-        """Name the runs that have a record. Raises RecordError."""
+        """Return the names of the runs that have a record. Raises RecordError."""
         try:
             names = self._objects.names()
         except CloudError as error:
@@ -47,7 +47,7 @@ class RecordBucket:
     def change(
         self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Set fields of a record that is still at ``generation``; give the new one."""
+        """Set fields of a record if it is still at ``generation``; return the new record."""
         before, at = self._seen(run)
         after = after_change(before, run, generation, fields, event)
         after["change"] = secrets.token_hex(8)
@@ -55,13 +55,13 @@ class RecordBucket:
         return after
 
     def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
-        """Store a record as it is in place of the one at ``generation`` (0: there is none)."""
+        """Replace the record if it is still at ``generation`` (0: it does not exist yet)."""
         before, at = self._seen(run)
         check_generation(before, run, generation)
         self._swap(run, lambda: self._objects.write(f"{run}.json", record, at))
 
     def remove(self, run: str, generation: int) -> None:
-        """Remove a record that is still at ``generation``."""
+        """Remove the record if it is still at ``generation``."""
         before, at = self._seen(run)
         check_generation(before, run, generation)
         self._swap(run, lambda: self._objects.remove(f"{run}.json", at))
@@ -86,8 +86,8 @@ class RecordBucket:
 def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> RecordStore:
     """Open the records of ``fleet_state``, a directory or ``gs://bucket/prefix``.
 
-    ``api`` is the inventory's variable tpu_api; a bucket takes its endpoint and its key. Raises
-    RecordError.
+    ``api`` is the inventory's variable tpu_api, with the endpoint and credentials for a bucket.
+    Raises RecordError.
     """
     if fleet_state.startswith("gs://"):
         return RecordBucket.of(fleet_state, api or {})

@@ -1,7 +1,7 @@
-"""Releases and lock files that this controller keeps, from which a run is launched again.
+"""Cache of releases and lock files on this controller, used to launch a run again.
 
-A cached release is a directory named by its release id, with a manifest of its files. It is written
-durably and verified before every use: it may be damaged by a power cut, a full disk or a person.
+A cached release is a directory named by its release id, with a manifest of its files. It is flushed
+to disk and verified before every use, since a power cut, a full disk or a user may damage it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _RELEASE_ID = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 
 
 def verify_release(path: Path) -> None:
-    """Verify that a directory holds, unchanged, the release it is named after.
+    """Verify that a directory contains exactly the release that its name says.
 
-    Raises ReleaseError with one line for the user: the name is no release id, the release is not
-    there, or its manifest or a file differs. Raises nothing else.
+    Raises ReleaseError with one line for the user if the name is not a release id, the release is
+    missing, or the manifest or a file differs. Raises nothing else.
     """
     if not _RELEASE_ID.fullmatch(path.name):
         raise ReleaseError(f"{path}: the name is not a release id ({path.name!r:.80})")
@@ -47,14 +47,15 @@ def verify_release(path: Path) -> None:
 
 
 def cache_release(tree: Path, path: Path) -> None:
-    """Copy a staged tree to ``path`` in the cache, durably and verified; replace a damaged copy.
+    """Copy a staged release to ``path`` in the cache and verify it; replace a damaged copy.
 
-    Copies, not links: a cached release does not change when the code does. Raises ReleaseError if
-    the tree is not the release that ``path`` names (a file changed meanwhile), OSError.
+    Files are copied, not linked, so that later edits of the code do not change the cached release.
+    Raises ReleaseError if ``tree`` is not the release that ``path`` names, because a file changed
+    during staging, and OSError.
     """
     try:
         verify_release(path)
-        os.utime(path)  # so that it is not pruned before a record names it
+        os.utime(path)  # protects it from pruning until the run record names it
         return
     except ReleaseError:
         pass  # missing or damaged: write it
@@ -71,7 +72,7 @@ def cache_release(tree: Path, path: Path) -> None:
         try:
             copy.rename(path)
         except OSError:
-            verify_release(path)  # another process may have written it meanwhile
+            verify_release(path)  # another process may have created it meanwhile
         _sync(path.parent)
     finally:
         shutil.rmtree(building)
@@ -83,7 +84,6 @@ def _copy_durably(source: str, destination: str) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file or directory is on the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -95,17 +95,17 @@ RELEASES, LOCKS = "releases", "locks"
 
 
 def kept_release(kept: Path | str, release: str) -> Path:
-    """Return where this controller keeps the code of a release; ``kept`` is its state directory."""
+    """Return the path of a cached release; ``kept`` is the controller's state directory."""
     return Path(kept).expanduser() / RELEASES / release
 
 
 def kept_lock(kept: Path | str, digest: str) -> Path:
-    """Return where this controller keeps the lock file of a Python environment."""
+    """Return the path of a cached lock file; ``kept`` is the controller's state directory."""
     return Path(kept).expanduser() / LOCKS / f"{digest}.lock"
 
 
 def keep_lock(kept: str, lock: bytes) -> None:
-    """Keep a copy of a lock file under its digest, for relaunches. Raises OSError."""
+    """Cache a lock file under its SHA-256 digest, for relaunches. Raises OSError."""
     place = kept_lock(kept, hashlib.sha256(lock).hexdigest())
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_whole(place, place.stem):
@@ -118,7 +118,7 @@ def keep_lock(kept: str, lock: bytes) -> None:
 
 
 def is_whole(lock: Path, digest: str) -> bool:
-    """Return whether a lock file exists and has this digest."""
+    """Return whether a lock file exists and has this SHA-256 digest."""
     try:
         return hashlib.sha256(lock.read_bytes().strip()).hexdigest() == digest
     except OSError:
@@ -126,7 +126,7 @@ def is_whole(lock: Path, digest: str) -> bool:
 
 
 def missing_here(launch: LaunchSpec, kept: Path) -> str:
-    """Return the path of what a relaunch needs and is missing or damaged; empty if nothing is."""
+    """Return the path of the release or lock file that is missing or damaged; empty if none is."""
     release, lock = kept_release(kept, launch.release), kept_lock(kept, launch.requirements)
     try:
         verify_release(release)

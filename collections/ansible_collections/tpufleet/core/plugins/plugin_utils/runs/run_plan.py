@@ -1,4 +1,4 @@
-"""The plan of a launch: which process of which run each worker gets. Pure."""
+"""Plan of a launch: which process of which run each worker gets. No side effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...module_utils.worker.run import TRAINER, RunError, check_name, command_wo
 from .run_sweep import Trial, assigned
 
 OVERRIDES = "{set}"
-"""The placeholder for overrides in a command."""
+"""The placeholder for overrides in a trainer command."""
 OF_A_LAUNCH = (
     "jax_requirements",
     "jax_lock",
@@ -24,25 +24,25 @@ OF_A_LAUNCH = (
     "shared_dir",
     "compile_cache",
 )
-"""Variables that a group may set for its TPUs, and of which a launch has only one value."""
+"""Variables that can differ between TPUs but need the same value within one launch."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker of the inventory.
+    """A host of the inventory: a worker, or a single chip of a worker.
 
     Args:
-        host: its name.
+        host: the host name.
         tpu: the name of its TPU.
-        index: its number in the TPU.
-        count: how many workers the TPU has.
+        index: the worker's number in the TPU, from 0.
+        count: the number of workers of the TPU.
         leader: the address of the TPU's worker 0.
         multislice: the queued resource that created the TPU as one of several slices.
-        slice_id: the TPU's number among them.
-        slice_count: how many slices there are.
+        slice_id: the TPU's number among these slices, from 0.
+        slice_count: the number of these slices.
         slice_leader: the address of worker 0 of slice 0.
-        chip: the one chip that this host is, -1 for a whole worker.
-        chip_of: the worker that has the chip.
+        chip: the number of the chip if the host is a single chip, -1 for a whole worker.
+        chip_of: the name of the worker that has this chip.
     """
 
     host: str
@@ -60,16 +60,16 @@ class Worker:
 
 @dataclass(frozen=True)
 class Placement:
-    """The process of a run that a worker has.
+    """The process of a run that a worker is assigned.
 
     Args:
-        coordinator_host: the address of process 0's worker.
-        tpu: what the run is on, as ``-e tpu=`` accepts it.
-        slices: how many slices the run has.
-        overrides: key=value from a sweep.
-        env: variables from a sweep.
-        chip: the one chip of its worker that the run uses, -1 for all.
-        worker: the host that has the chip.
+        coordinator_host: the address of the worker with process 0.
+        tpu: where the run is placed, in the form that ``-e tpu=`` accepts.
+        slices: the number of slices of the run.
+        overrides: overrides key=value from a sweep.
+        env: environment variables from a sweep.
+        chip: the number of the chip if the run uses a single one, -1 for all chips.
+        worker: the name of the worker that has this chip.
     """
 
     run: str
@@ -84,7 +84,7 @@ class Placement:
 
 
 def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise RunError if workers differ in a variable of which a launch has only one value."""
+    """Check that all workers agree on the variables in OF_A_LAUNCH. Raises RunError."""
     for name in OF_A_LAUNCH:
         first: dict[str, str] = {}
         for host, variables in facts.items():
@@ -101,11 +101,11 @@ def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
 def place(
     workers: Sequence[Worker], name: str, sweep: tuple[Path, Sequence[Trial]] | None = None
 ) -> dict[str, Placement]:
-    """Give each worker its process: one run per TPU, or one over slices created together.
+    """Return each host's process: one run per TPU or chip, or one for all slices of a multislice.
 
-    With several TPUs, or a ``sweep``, their names are appended to the run's.
+    With several TPUs or a ``sweep``, the TPU's or sweep entry's name is appended to the run's name.
 
-    Raises RunError if a TPU's workers aren't all there: a slice runs whole.
+    Raises RunError if a worker of a TPU is missing, since a run needs the whole slice.
     """
     if not workers:
         raise RunError(
@@ -134,7 +134,7 @@ def place(
 
 
 def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> dict[str, Placement]:
-    """Number the processes of one run: by slice, then by worker. Raises RunError."""
+    """Return the processes of one run, numbered by slice, then by worker. Raises RunError."""
     by_slice: dict[int, list[Worker]] = defaultdict(list)
     for member in members:
         by_slice[member.slice_id].append(member)
@@ -172,7 +172,10 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
 
 
 def find_config(config: str, places: Sequence[Path], what: str = "config") -> Path:
-    """Return the path of a config or another file (``what``) in the first directory that has it."""
+    """Return the path of a config in the first of the directories that has it.
+
+    ``what`` is the word for the file in errors.
+    """
     for place in places:
         path = place / Path(config).expanduser()
         if path.is_file():
@@ -184,7 +187,10 @@ def find_config(config: str, places: Sequence[Path], what: str = "config") -> Pa
 
 
 def read_config(path: Path, strict: bool) -> str:
-    """Read a config. The project's own trainer (``strict``) needs a YAML mapping."""
+    """Return the text of a config. The project's own trainer (``strict``) needs a YAML mapping.
+
+    Raises RunError.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -205,12 +211,12 @@ def read_config(path: Path, strict: bool) -> str:
 
 
 def again(path: Path) -> str:
-    """Return the command to run after fixing the file."""
+    """Return the advice for an invalid config: fix it, then launch again."""
     return f"mend it, then ansible-playbook train.yml -e config={path}"
 
 
 def where(error: yaml.YAMLError) -> str:
-    """Return on one line what YAML reports, and in which line of the file."""
+    """Format a YAML error as one line with the line number in the file."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return f"line {mark.line + 1}: {problem}" if mark and problem else " ".join(str(error).split())
 
@@ -219,12 +225,12 @@ SET = "ansible-playbook train.yml -e set='\"key=value other=value\"'"
 
 
 def command_of(command: str | None) -> tuple[str, ...]:
-    """Return the words of a command or of the project's trainer, with ``{set}`` still in it."""
+    """Return a command as words, by default the project's trainer; ``{set}`` is not replaced."""
     return command_words(command) if command else (*TRAINER, OVERRIDES)
 
 
 def overrides(given: str | Sequence[Any] | None) -> tuple[str, ...]:
-    """Parse overrides: words key=value, or one text of them. Raises RunError."""
+    """Parse overrides: a list of key=value, or one string of them. Raises RunError."""
     words = given or []
     if isinstance(words, str):
         try:
@@ -240,9 +246,9 @@ def overrides(given: str | Sequence[Any] | None) -> tuple[str, ...]:
 def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
     """Return a command with overrides in place of ``{set}``.
 
-    A word that holds ``{set}`` is repeated for each override, so ``--{set}`` becomes
-    ``--key=value``; without overrides it is left out. Raises RunError for a command that has no
-    ``{set}``: appended words could go unnoticed.
+    A word that contains ``{set}`` is repeated for each override, so ``--{set}`` becomes
+    ``--key=value``; without overrides it is dropped. Raises RunError if there are overrides but no
+    ``{set}``: a trainer might ignore words that are just appended.
     """
     if words and not any(OVERRIDES in word for word in command):
         raise RunError(
@@ -258,7 +264,7 @@ def with_overrides(command: Sequence[str], words: Sequence[str]) -> tuple[str, .
 
 
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:
-    """Return the name of a run: the given one, else its config's. Raises RunError."""
+    """Return the given run name, by default the name of its config. Raises RunError."""
     if run:
         return check_name(run)
     if config:

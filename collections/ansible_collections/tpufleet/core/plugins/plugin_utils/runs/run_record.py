@@ -1,8 +1,8 @@
 """Run records as JSON documents, one for each run, and their store in a directory.
 
-A record changes only by compare-and-swap of its generation (under a lock file here, by the object's
-generation in a bucket), so two controllers cannot overwrite each other's changes. Records hold no
-secrets.
+A record changes only by compare-and-swap of its generation, so two controllers cannot overwrite
+each other's changes. A directory uses a lock file for that, a bucket the object's generation.
+Records contain no secrets.
 """
 
 from __future__ import annotations
@@ -27,36 +27,35 @@ class RecordError(Exception):
 
 
 class RecordConflictError(RecordError):
-    """Somebody else has changed the record since it was read."""
+    """The record has been changed by another process since it was read."""
 
 
 class RecordStore(Protocol):
-    """The records in ``fleet_state``: dictionaries with ``generation`` ≥ 1."""
+    """Interface of a store of records; every stored record has a ``generation`` ≥ 1."""
 
     def read(self, run: str) -> dict[str, Any]:
         """Return a run's record, empty if there is none. Raises RecordError."""
 
     def runs(self) -> list[str]:
-        """Name the runs that have a record. Raises RecordError."""
+        """Return the names of the runs that have a record. Raises RecordError."""
 
     def change(
         self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Set fields of a record that is still at ``generation`` (0: there is none); give the new
-        one.
+        """Set fields of a record if it is still at ``generation``; return the new record.
 
-        ``event`` is added to the record's history unless it is empty. Raises RecordConflictError,
-        RecordError.
+        Generation 0 means that the record does not exist yet. ``event`` is added to the record's
+        history unless it is empty. Raises RecordConflictError, RecordError.
         """
 
     def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
-        """Store a record as it is in place of the one at ``generation`` (0: there is none).
+        """Replace the record if it is still at ``generation`` (0: it does not exist yet).
 
         Raises RecordConflictError, RecordError.
         """
 
     def remove(self, run: str, generation: int) -> None:
-        """Remove a record that is still at ``generation``.
+        """Remove the record if it is still at ``generation``.
 
         Raises RecordConflictError, RecordError.
         """
@@ -69,7 +68,10 @@ def after_change(
     fields: Mapping[str, Any],
     event: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return a record after a change. Raises RecordConflictError if somebody else changed it."""
+    """Return the changed record with its next generation and the event in its history.
+
+    Raises RecordConflictError if the record is not at ``generation``.
+    """
     there = check_generation(record, run, generation)
     now = round(time.time(), 3)
     history = [*record.get("history", []), *([{"time": now, **event}] if event else [])]
@@ -84,7 +86,7 @@ def after_change(
 
 
 def check_generation(record: Mapping[str, Any], run: str, generation: int) -> int:
-    """Return a record's generation. Raises RecordConflictError if it is not the expected one."""
+    """Return a record's generation. Raises RecordConflictError if it is not ``generation``."""
     there = record.get("generation", 0)
     if type(there) is not int:
         raise RecordError(f"run {run}: invalid record: its generation is not a number")
@@ -97,7 +99,7 @@ def check_generation(record: Mapping[str, Any], run: str, generation: int) -> in
 
 
 class RecordFolder:
-    """Records in a directory."""
+    """A store of records in a directory, one JSON file for each run."""
 
     def __init__(self, fleet_state: str) -> None:
         if "://" in fleet_state:
@@ -122,17 +124,16 @@ class RecordFolder:
         return found
 
     def runs(self) -> list[str]:
-        """Name the runs that have a record."""
+        """Return the names of the runs that have a record."""
         return sorted(path.stem for path in self._folder.glob("*.json"))
 
     def change(
         self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Set fields of a record that is still at ``generation`` (0: there is none); give the new
-        one.
+        """Set fields of a record if it is still at ``generation``; return the new record.
 
-        ``event`` is added to the record's history unless it is empty. Raises RecordConflictError,
-        RecordError.
+        Generation 0 means that the record does not exist yet. ``event`` is added to the record's
+        history unless it is empty. Raises RecordConflictError, RecordError.
         """
         with self._locked(run):
             record = after_change(self.read(run), run, generation, fields, event)
@@ -140,13 +141,13 @@ class RecordFolder:
             return record
 
     def put(self, run: str, generation: int, record: Mapping[str, Any]) -> None:
-        """Store a record as it is in place of the one at ``generation`` (0: there is none)."""
+        """Replace the record if it is still at ``generation`` (0: it does not exist yet)."""
         with self._locked(run):
             check_generation(self.read(run), run, generation)
             self._write(run, record)
 
     def remove(self, run: str, generation: int) -> None:
-        """Remove a record that is still at ``generation``."""
+        """Remove the record if it is still at ``generation``."""
         with self._locked(run):
             check_generation(self.read(run), run, generation)
             (self._folder / f"{run}.json").unlink()

@@ -1,7 +1,7 @@
-"""A sweep: a file with one run for each TPU, each with its own overrides. Pure.
+"""Parser of sweep files: one run for each TPU, each with its own overrides.
 
 The file is a YAML list. An entry may have ``set`` (a mapping, or a list of key=value), ``name``
-(the suffix of the run's name; by default the TPU's name), ``tpu`` (where it runs) and ``env``.
+(the suffix of the run's name; by default the TPU's name), ``tpu`` (the TPU to run on) and ``env``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEYS = ("set", "name", "tpu", "env")
 
 @dataclass(frozen=True)
 class Trial:
-    """One entry of a sweep, at ``line`` of its file. ``words`` are the overrides key=value."""
+    """One entry of a sweep file, at its line ``line``. ``words`` are the overrides key=value."""
 
     line: int
     words: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Trial:
 
 
 def read_sweep(path: Path) -> list[Trial]:
-    """Read a sweep file. Raises RunError of one line with file, line and key."""
+    """Return the entries of a sweep file. Raises RunError with the file, line and key."""
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -58,7 +58,10 @@ def read_sweep(path: Path) -> list[Trial]:
 
 
 def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
-    """Assign a trial to each TPU: the one that names it, else the next one. Raises RunError."""
+    """Return each TPU's sweep entry: the one that names the TPU, else the next without a TPU.
+
+    Raises RunError.
+    """
     if len(trials) != len(tpus):
         raise RunError(
             f"the sweep {path} has {len(trials)} runs and {len(tpus)} TPUs are addressed "
@@ -115,7 +118,7 @@ def _words(path: Path, given: Any, line: int) -> tuple[str, ...]:
 
 
 def _written(value: Any) -> str:
-    """Format a value as an override: texts as they are, other values as JSON, which is YAML."""
+    """Format the value of an override: strings unchanged, other values as JSON (valid YAML)."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -128,5 +131,5 @@ def _mistake(path: Path, line: int, what: str) -> RunError:
 
 
 def again(path: Path) -> str:
-    """Return the command to run after fixing the file."""
+    """Return the advice for an invalid sweep file: fix it, then launch again."""
     return f"mend it, then ansible-playbook train.yml -e sweep={path}"

@@ -1,6 +1,6 @@
-"""Sentences about runs, written from structured values. No other file writes them.
+"""Sentences about runs, formatted from structured values in this file only.
 
-Programs compare states, reason codes and causes, never these texts.
+Programs compare states, reason codes and causes, never these sentences.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ _EVENTS = {
 
 
 def process_text(process: ProcessStatus) -> str:
-    """Return what a process is doing, or how it ended, without its error message."""
+    """Format what a process is doing or how it ended, without its error message."""
     match process.state, process.reason_code:
         case RunState.WAITING, _:
             return f"waiting for {', '.join(process.waiting_for) or 'the other workers'}"
@@ -153,7 +153,7 @@ def process_text(process: ProcessStatus) -> str:
 
 
 def peer_text(process: ProcessStatus) -> str:
-    """Return how the worker ended whose end ended this process."""
+    """Format how the other worker ended that made this process end."""
     if not process.peer:
         return "another worker ended"
     if process.peer_exit_code is None:
@@ -162,12 +162,12 @@ def peer_text(process: ProcessStatus) -> str:
 
 
 def process_line(process: ProcessStatus) -> str:
-    """Return what a process is doing, with its worker and its error message."""
+    """Format what a process is doing, with its worker and its error message."""
     return ": ".join(filter(None, (process.host, process_text(process), process.error)))
 
 
 def progress_text(process: ProcessStatus) -> str:
-    """Return how far a process is: its step and loss, or when it wrote to its log last."""
+    """Format the progress of a process: its step and loss, or the age of its last output."""
     text = process_text(process)
     if process.step is None:
         age = None if process.has_heartbeat else process.output_age
@@ -178,13 +178,13 @@ def progress_text(process: ProcessStatus) -> str:
 
 
 def stopped_text(process: ProcessStatus) -> str:
-    """Return how a process ended that was stopped, with its last step."""
+    """Format how a stopped process ended, with its last step."""
     at = f" at step {process.step}" if process.step is not None else ""
     return f"{process_text(process)}{at}"
 
 
 def run_text(run: RunStatus) -> str:
-    """Return what a run is doing as a whole."""
+    """Format what a run as a whole is doing."""
     if run.state is RunState.WAITING_FOR_TPU:
         return f"its TPU is {run.tpu_state.lower()}"
     if run.state is RunState.STOPPED:
@@ -195,7 +195,7 @@ def run_text(run: RunStatus) -> str:
 
 
 def worker_text(worker: WorkerStatus) -> str:
-    """Return what a worker is doing."""
+    """Format what a worker is doing."""
     if worker.process:
         return process_text(worker.process)
     if worker.tpu_state:
@@ -206,14 +206,14 @@ def worker_text(worker: WorkerStatus) -> str:
 
 
 def last_sign_text(run: RunStatus) -> str:
-    """Return when a run was heard of last: by its heartbeat, else by its output."""
+    """Format the age of a run's last heartbeat; of its last output if it has no heartbeat."""
     if run.heartbeat_age is not None:
         return f"{run.heartbeat_age:.0f} s ago"
     return "-" if run.output_age is None else f"output {run.output_age:.0f} s ago"
 
 
 def answer_error(answer: Mapping[str, Any] | None) -> str:
-    """Return on one line why a worker did not answer, from Ansible's message."""
+    """Format Ansible's message about a worker that did not answer, as one line."""
     answer = answer or {}
     text = " ".join(str(answer.get("msg") or "no answer").split()).removeprefix("Task failed: ")
     if answer.get("unreachable"):
@@ -222,30 +222,30 @@ def answer_error(answer: Mapping[str, Any] | None) -> str:
 
 
 def state_text(state: RunState) -> str:
-    """Return a state of a run without its reason."""
+    """Format a run state, without its cause."""
     return _STATES[state]
 
 
 def cause_text(cause: Cause) -> str:
-    """Return what was observed, or what follows from it."""
+    """Format a cause: what was observed, or what follows from it."""
     if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
         return "a TPU of its name has another id. Nothing is done with it"
     try:
         if cause.code is CauseCode.PROCESS:
             return process_line(process_of(cause))
         return _CAUSES[cause.code].format_map(cause.values)
-    except (KeyError, ValueError, TypeError):  # a record that somebody else wrote
+    except (KeyError, ValueError, TypeError):  # invalid values, written by another program
         return cause.code.value
 
 
 def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error: str = "") -> str:
-    """Return what a pass of the watch judged of a run, why, and what it did."""
+    """Format a watch pass for one run: its state, the causes, the action and its error."""
     why = "; ".join(filter(None, (*map(cause_text, causes), error)))
     return ": ".join(filter(None, (state_text(state), why, action)))
 
 
 def event_text(event: Event) -> str:
-    """Return an event of a run's history."""
+    """Format an event of a run's history."""
     if event.kind is EventKind.WATCH and event.state:
         return pass_text(event.state, event.causes, event.action)
     return _EVENTS.get(event.kind, "").format(release=event.release, text=event.text)

@@ -45,15 +45,15 @@ def run_status(
     run: str = "",
     tpu: str = "",
 ) -> dict[str, Any]:
-    """Return the status of all runs and workers: ``lines`` for people, the rest for scripts.
+    """Return the status of runs and workers: ``lines`` for users, the other keys for scripts.
 
     Args:
-        answers: run_info's answer of each worker.
-        states: the state of each worker's TPU.
-        records: the runs' records.
-        nodes: the state of each TPU by name (``tpu_states``).
-        run: this run alone.
-        tpu: only runs wanted on this TPU.
+        answers: the result of run_info, by worker.
+        states: the state of the worker's TPU, by worker.
+        records: the run records, by run.
+        nodes: the state of each TPU, by name (``tpu_states``).
+        run: if set, only this run is included.
+        tpu: if set, only runs wanted on this TPU are included.
     """
     workers = worker_statuses(answers, states, run)
     runs = run_statuses(workers, records, nodes, tpu)
@@ -84,7 +84,7 @@ def run_fields(run: RunStatus) -> dict[str, Any]:
 
 
 def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
-    """Return a worker's status for scripts: its process, or why there is none."""
+    """Return a worker's status for scripts: its process, or why it has none."""
     text = worker_text(worker)
     found = {"worker": worker.worker, "state": text, "text": text}
     if worker.process:
@@ -98,7 +98,7 @@ def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
 
 
 def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> list[str]:
-    """Format a table of the runs, and below it the workers that differ and the errors."""
+    """Format a table of the runs, followed by lines about deviating workers and errors."""
     cells, below = [list(HEAD)], []
     for run in runs:
         cells.append(run_cells(run))
@@ -122,7 +122,7 @@ def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> 
 
 
 def run_cells(run: RunStatus) -> list[str]:
-    """Format a run's line of the table."""
+    """Return the cells of a run's row in the table."""
     of = f"/{run.steps}" if run.steps is not None else ""
     return [
         run.run,
@@ -138,7 +138,7 @@ def run_cells(run: RunStatus) -> list[str]:
 
 
 def differing(run: RunStatus) -> list[str]:
-    """Name the workers whose state or attempt is not the run's, equal ones on one line."""
+    """Format the workers whose state or attempt differs from the run's, grouped by status."""
     texts = {process_text(each) for each in run.processes}
     if run.state is RunState.STOPPED and len(texts) == 1:
         return []
@@ -151,7 +151,7 @@ def differing(run: RunStatus) -> list[str]:
 
 
 def errors(run: RunStatus) -> list[str]:
-    """Show the error messages of a run, equal ones on one line."""
+    """Format the error messages of a run, with all workers that have the same one."""
     found: dict[str, list[ProcessStatus]] = {}
     for each in run.processes:
         if each.error:

@@ -1,7 +1,7 @@
-"""The store of run records: every record is checked when it is read and before it is written.
+"""The store of run records: each record is validated after reading and before writing.
 
 Records are JSON below ``fleet_state``, a directory or ``gs://bucket/prefix``
-(plugin_utils/runs/run_record.py). In a bucket each read is a round trip, so many are read at once.
+(plugin_utils/runs/run_record.py). In a bucket each read is a round trip, so reads run in parallel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ ARCHIVE_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class UnusableRecord:
-    """A record that was skipped. ``name`` may be any text; ``why`` is one line."""
+    """A record that cannot be read or is invalid.
+
+    ``name`` may be any string; ``why`` is the error on one line.
+    """
 
     name: str
     why: str
@@ -37,17 +40,17 @@ class UnusableRecord:
 
 @dataclass(frozen=True)
 class Records:
-    """All records that could be used, by run, and those that could not."""
+    """All records of a store: the usable ones by run name, and the unusable ones."""
 
     usable: Mapping[str, RunRecord]
     unusable: tuple[UnusableRecord, ...] = ()
 
 
 class RunStore:
-    """The run records of one ``fleet_state``. Safe for several threads.
+    """The run records of one ``fleet_state``. Thread-safe.
 
-    Records of runs that are over are moved to ``archive``, so that a pass of the watch reads only
-    live ones. They are still found by name, and a change moves them back.
+    Records of runs that ended long ago are moved to ``archive``, so that a pass of the watch reads
+    only current ones. An archived record can still be read by name; a change moves it back.
     """
 
     def __init__(self, documents: RecordStore, archive: RecordStore | None = None) -> None:
@@ -65,7 +68,7 @@ class RunStore:
     def read(self, run: str) -> RunRecord | None:
         """Return a run's record, None if it has none.
 
-        Raises InvalidRecordError for one that is not valid, RecordError where it cannot be read.
+        Raises InvalidRecordError if the record is invalid, RecordError if it cannot be read.
         """
         if not RUN_NAME.fullmatch(run):
             raise InvalidRecordError(run, "run", "is not a valid run name")
@@ -75,9 +78,9 @@ class RunStore:
         return parse_record(run, found) if found != {} else None
 
     def read_all(self, archived: bool = False) -> Records:
-        """Return all records. One that cannot be used is listed apart and hides no other.
+        """Return all records; an unusable record does not prevent reading the others.
 
-        ``archived`` includes those in the archive. Raises RecordError where the records cannot be
+        ``archived`` includes the archived records. Raises RecordError if the records cannot be
         listed.
         """
 
@@ -100,11 +103,11 @@ class RunStore:
     def change(
         self, run: str, generation: int, fields: Mapping[str, Any], event: Event | None = None
     ) -> RunRecord:
-        """Set fields of the record that is still at ``generation`` (0: there is none yet).
+        """Set fields of a record if it is still at ``generation``; return the new record.
 
-        ``event``, if there is one, is added to the history. Returns the new record. Raises
-        RecordConflictError if somebody else changed it, InvalidRecordError before it would write
-        what it could not read back, RecordError.
+        Generation 0 means that the record does not exist yet. ``event`` is added to the history.
+        Raises RecordConflictError if the record has another generation, InvalidRecordError without
+        writing if the new record would be invalid, and RecordError.
         """
         before = self.read(run)
         known = before.fields() if before else {}
@@ -115,10 +118,10 @@ class RunStore:
         return parse_record(run, self._documents.change(run, generation, fields, happened))
 
     def archive_finished(self, records: Iterable[RunRecord], now: float) -> list[str]:
-        """Move runs to the archive that are done or stopped and unchanged for ARCHIVE_AFTER_S.
+        """Archive the records of runs that ended more than ARCHIVE_AFTER_S ago; return their names.
 
-        ``now`` is in unix seconds. At most ARCHIVE_AT_ONCE are moved in one call. Returns their
-        names. Raises RecordError.
+        ``now`` is in unix seconds. One call moves at most ARCHIVE_AT_ONCE records. Raises
+        RecordError.
         """
         archive = self._archive
         if archive is None:
@@ -129,16 +132,17 @@ class RunStore:
     def _move(self, record: RunRecord, archive: RecordStore) -> bool:
         older = archive.read(record.run)
         try:
-            # Copy first, so that a run always has a record. Meanwhile the live one counts.
+            # Copy before removing, so that a run always has a record. While both records exist,
+            # reads return the one outside the archive.
             archive.put(record.run, int(older.get("generation", 0)), record.fields())
             self._documents.remove(record.run, record.generation)
         except RecordConflictError:
-            return False  # somebody has just changed it, so it is not over
+            return False  # it has just been changed, so the run may be wanted again
         return True
 
 
 def is_over(record: RunRecord, now: float) -> bool:
-    """Return whether a run has been done or stopped for so long that its record may be archived."""
+    """Return whether a run is done or stopped and unchanged for ARCHIVE_AFTER_S seconds."""
     times = [event.time for event in record.history] + [record.wanted_until or 0.0]
     last = max(times)
     return record.wanted != DesiredState.RUNNING and 0 < last < now - ARCHIVE_AFTER_S

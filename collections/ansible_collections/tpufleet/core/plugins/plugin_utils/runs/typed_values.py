@@ -1,4 +1,4 @@
-"""Values that people type with ``-e`` or write into the inventory."""
+"""Parser of values that users type with ``-e`` or write into the inventory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ansible.parsing.splitter import parse_kv
 
 
 def cut_short(examples: Mapping[str, str], playbook: str) -> str:
-    """Return an error if Ansible cut a value of ``-e`` at its first space; empty if it did not.
+    """Return an error if Ansible cut a ``-e`` value at its first space; empty if it did not.
 
     Args:
-        examples: a whole value for each variable that may have spaces.
-        playbook: the playbook of the command in the error.
+        examples: an example value for each variable whose value may contain spaces.
+        playbook: the playbook that the error tells the user to run.
     """
     for given in context.CLIARGS.get("extra_vars") or ():
         name = str(given).partition("=")[0]
@@ -33,13 +33,14 @@ def _is_cut(given: str, name: str) -> bool:
     try:
         return set(parse_kv(given)) != {name}
     except AnsibleError:
-        return False  # Ansible reports it
+        return False  # Ansible itself reports the syntax error
 
 
 def parse_env(given: Any, name: str = "env") -> dict[str, str]:
     """Parse environment variables: a mapping, JSON, or one line NAME=value OTHER=value.
 
-    ``name`` is the variable that holds them. Raises AnsibleFilterError, which shows no value.
+    ``name`` is the Ansible variable with ``given``. Raises AnsibleFilterError, which contains no
+    value, since values may be secret.
     """
     if isinstance(given, str):
         text = given.strip()

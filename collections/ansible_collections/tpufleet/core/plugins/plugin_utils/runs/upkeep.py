@@ -1,4 +1,4 @@
-"""What a pass of the watch does besides runs: delete idle TPUs and old cached releases."""
+"""Upkeep at the end of a watch pass: delete idle TPUs and old cached releases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpkeepOutcome:
-    """The names of the TPUs that were deleted, and why the rest was not done."""
+    """The result of the upkeep: the names of deleted TPUs, or the error that ended it."""
 
     deleted: list[str] = field(default_factory=list)
     error: str = ""
@@ -34,18 +34,21 @@ class UpkeepOutcome:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """Deletes what nobody uses.
+    """Deletion of idle TPUs and of cached releases that no run needs.
 
     Args:
-        watch: the pass that this belongs to.
-        idle: since when each TPU is idle, a document for each.
+        watch: the watch pass that this upkeep belongs to.
+        idle: a store with one document for each TPU: since when it is idle.
     """
 
     watch: WatchPass
     idle: RecordStore
 
     def run(self, fleet: object, snapshot: Snapshot, records: Records) -> UpkeepOutcome:
-        """Delete idle TPUs and old releases, unless a record that is invalid may need them."""
+        """Delete idle TPUs and old cached releases, and archive old records.
+
+        Nothing is deleted while a record is invalid, since its run may need any TPU or release.
+        """
         if records.unusable:
             self.watch.log("invalid records: no idle TPU and no cached release is deleted")
             return UpkeepOutcome()
@@ -62,10 +65,10 @@ class Upkeep:
     def delete_idle(
         self, fleet: object, snapshot: Snapshot, records: Mapping[str, RunRecord]
     ) -> list[str]:
-        """Delete the fleet's TPUs that were idle for their ``idle_delete_after``. Name them.
+        """Delete the fleet's TPUs idle for ``idle_delete_after`` seconds; return their names.
 
-        Only a TPU with an id and this fleet's label is deleted. Raises CloudError for a bad
-        fleet, RecordError.
+        Only TPUs with an id and this fleet's label are deleted. Raises CloudError if ``fleet`` is
+        invalid, RecordError.
         """
         gone = []
         for tpu in parse_fleet(fleet or []):
@@ -104,7 +107,7 @@ class Upkeep:
             return False
 
     def _blocker(self, tpu: ObservedTpu, snapshot: Snapshot) -> str:
-        """Say why a TPU is not to be deleted after all; empty if it is."""
+        """Return why a TPU must not be deleted now; empty if it may be deleted."""
         age = self.watch.clock() - snapshot.asked_at
         if age > SNAPSHOT_VALID_S:
             return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
@@ -120,7 +123,7 @@ class Upkeep:
 
 
 def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
-    """Return the one TPU that this entry of the fleet is; None if there is none, or several."""
+    """Return this fleet's TPU for an entry of the fleet file; None if there is none or several."""
     (inventory, *_) = snapshot.listings
     found = [
         seen
@@ -131,7 +134,10 @@ def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
 
 
 def prune(releases: Path, records: Records, now: float) -> list[str]:
-    """Delete cached releases that no run needs, none while a record cannot be used. Name them."""
+    """Delete cached releases that no run needs, and return their names.
+
+    Nothing is deleted while a record is unusable, since its run may need any release.
+    """
     if records.unusable:
         return []
     found: dict[str, float] = {}
@@ -144,9 +150,9 @@ def prune(releases: Path, records: Records, now: float) -> list[str]:
 
 
 KEPT_RELEASES = 5
-"""How many releases that no record names stay on the controller, the newest ones."""
+"""How many cached releases to keep although no run needs them: the newest ones."""
 YOUNG_SECONDS = 86400
-"""A release this young may belong to a launch that has not written its record yet."""
+"""Releases younger than this are kept: their launch may not have written its record yet."""
 
 
 def in_use(
@@ -155,10 +161,10 @@ def in_use(
     answers: Mapping[str, Mapping[str, Any]],
     records: Iterable[RunRecord],
 ) -> bool:
-    """Return whether a TPU is used, is to be used, or may be used.
+    """Return whether a TPU is or may be in use.
 
-    It is used by a run, and by any other process that has its device open. A worker that does not
-    say both may be used, and so may a TPU of which not every worker is listed.
+    A TPU is in use if a run is wanted on it, or if a worker has an active run or a process that
+    holds the TPU device. It may be in use, too, if a worker is not listed or does not report both.
     """
     if any(each.wanted == "running" and is_on(each, tpu) for each in records):
         return True
@@ -173,7 +179,7 @@ def in_use(
 
 
 def is_on(record: RunRecord, tpu: ObservedTpu) -> bool:
-    """Return whether a run may be on a TPU: by its identity, or by its name."""
+    """Return whether a run's record names this TPU, by name or by zone and id."""
     names = {record.launch.tpu, *(node.name for node in record.launch.nodes)}
     return tpu.name in names or any(
         (node.zone, node.id) == (tpu.zone, tpu.id) for node in record.launch.nodes
@@ -181,7 +187,7 @@ def is_on(record: RunRecord, tpu: ObservedTpu) -> bool:
 
 
 def is_busy(answer: Mapping[str, Any]) -> bool:
-    """Return whether a worker is used, by its answer, or does not say."""
+    """Return whether a worker's answer reports an active run or device holder, or is incomplete."""
     runs, holders = answer.get("runs"), answer.get("holders")
     if not isinstance(runs, list) or not isinstance(holders, list):
         return True
@@ -189,9 +195,10 @@ def is_busy(answer: Mapping[str, Any]) -> bool:
 
 
 def idle_since(memory: Mapping[str, Any], node_id: str, used: bool, now: float) -> float:
-    """Return since when a TPU is idle, 0 while it is in use. ``memory`` is of the pass before.
+    """Return the unix time since which a TPU is idle, 0 while it is in use.
 
-    For a TPU with another id under the same name the time begins again.
+    ``memory`` is the document that the previous pass stored. If the TPU was recreated, so that its
+    id differs, the idle time starts at ``now``.
     """
     if used:
         return 0.0
@@ -201,9 +208,10 @@ def idle_since(memory: Mapping[str, Any], node_id: str, used: bool, now: float) 
 
 
 def superfluous(kept: Mapping[str, float], records: Iterable[RunRecord], now: float) -> list[str]:
-    """Name the cached releases that may go; ``kept`` has the time of each.
+    """Return the names of the cached releases to delete.
 
-    A release that a record names stays until its run is done.
+    ``kept`` has the modification time of each in unix seconds. A release that a record names is
+    kept until its run is done.
     """
     needed = {each.launch.release for each in records if each.wanted != "done"}
     free = sorted((name for name in kept if name not in needed), key=lambda name: -kept[name])

@@ -1,9 +1,9 @@
-"""What a pass of the watch does for one run: from its desired and its observed state to one action.
+"""The watch's decision for one run: from its desired and observed state to one action.
 
-First about the run as a whole, then about processes on workers that are reachable, then about a TPU
-that is lost or whose workers are unreachable. Pure: no clock, no network. Everything that must be
-remembered from pass to pass is in the record's ``watch`` (Memory), so a pass may be killed at any
-point and the next one, on any controller, continues from the state that it finds.
+The functions decide about the run as a whole, then about processes on reachable workers, then about
+a TPU that is lost or has unreachable workers. They use no clock and no network. All memory between
+passes is in the record's ``watch`` (Memory). So a pass may be killed at any point, and the next
+pass, on any controller, continues from the recorded state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .watch_memory import Limits, Memory
 def decide(
     record: RunRecord, observed: Observation, now: float, limits: Limits | None = None
 ) -> Decision:
-    """Decide what to do next for a run. The same record and observation give the same decision."""
+    """Return what to do next for a run. ``now`` is in unix seconds."""
     best = max((each.step or 0 for each in observed.processes), default=0)
     is_active = any(each.is_active for each in observed.processes)
     memory = Memory.of(record.watch).with_step(best, is_active)
@@ -48,7 +48,7 @@ def _decide_wanted(now: Situation) -> Decision:
     if observed.tpu_state in DEAD:
         return decide_lost(now)
     if now.memory.state == RunState.PREEMPTED:
-        # The waits between attempts to create the TPU do not delay the launch on it.
+        # The delay before the next creation of the TPU must not delay the launch on it.
         now = now.remembering(now.memory.without_wait())
     if observed.tpu_state != READY:
         tpu_state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
@@ -74,12 +74,12 @@ def _name_taken(observed: Observation) -> Cause:
 HARMLESS = frozenset(
     {ReasonCode.NONE, ReasonCode.SAVED, ReasonCode.NOT_SAVED, ReasonCode.PEER_ENDED}
 )
-"""Ends that no budget counts. KILL is none of them: most often memory ran out, and will again."""
+"""End reasons that do not count as a crash. KILL counts: usually memory ran out."""
 ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
 
 
 def decide_active(now: Situation) -> Decision:
-    """Leave a run alone that is active on all workers, unless it hangs."""
+    """Do nothing for a run that is active on all workers, but restart it if it hangs."""
     processes, limits = now.observed.processes, now.limits
     if late := now.late_heartbeats(processes):
         worst = max(late, key=lambda each: each.heartbeat_age or 0)
@@ -96,7 +96,7 @@ def decide_active(now: Situation) -> Decision:
 
 
 def decide_partly_ended(now: Situation) -> Decision:
-    """Wait a little for a run that has ended on some workers, then restart it."""
+    """Wait ``limits.settle`` seconds for a run that has ended on some workers; then restart it."""
     active = [each for each in now.observed.processes if each.is_active]
     ended = [each for each in now.observed.processes if not each.is_active]
     hosts = ", ".join(each.host for each in ended)
@@ -109,7 +109,7 @@ def decide_partly_ended(now: Situation) -> Decision:
 
 
 def decide_ended(now: Situation) -> Decision:
-    """Record a run as done, launch it again or give it up, by how its processes ended."""
+    """Record an ended run as done, launch it again or give up, by how its processes ended."""
     observed, attempt = now.observed, now.record.attempt
     if observed.health == "UNHEALTHY_MAINTENANCE":
         return now.stay(RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE))
@@ -143,27 +143,30 @@ def decide_ended(now: Situation) -> Decision:
 
 
 def has_known_end(process: ProcessStatus) -> bool:
-    """Return whether it is known how a process ended. A unit that failed to start did not run."""
+    """Return whether it is known how a process ended.
+
+    A unit that failed to start does not count, since its process never ran.
+    """
     return process.state in ENDED_STATES and process.reason_code is not ReasonCode.START_FAILED
 
 
 def first_ended(ended: Sequence[ProcessStatus]) -> ProcessStatus:
-    """Return the process that ended first by itself. ``ended`` has at least one."""
+    """Return the process that ended first by itself; ``ended`` must not be empty."""
     own = [
         each
         for each in ended
         if each.state is not RunState.DONE and each.reason_code is not ReasonCode.PEER_ENDED
     ]
-    # A worker that is gone reports nothing; the others name it.
+    # The process on a lost worker reports nothing, but the others name that worker as peer.
     blamed = {each.peer for each in ended if not own}
     named = [each for each in ended if each.host in blamed]
     return min(own or named or ended, key=lambda each: each.ended_at)
 
 
 def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -> float | None:
-    """Return for how long no process has written output; None if that is not too long.
+    """Return the seconds since the last output of any process; None if within the limit.
 
-    Many trainers let one process alone write, so the newest output of all counts.
+    The newest output of all processes counts, since in many trainers only one process writes.
     """
     ages = [each.output_age for each in processes]
     known = [age for age in ages if age is not None]
@@ -174,7 +177,7 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
 
 
 def _relaunch(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Launch a run again that ended without a fault of its own: at once, then ever more seldom."""
+    """Relaunch an interrupted run: at once the first time, then with growing delays."""
     memory = now.memory
     if now.now < memory.not_before:
         return now.stay(state, cause, wait_for(now, CauseCode.LAUNCH_IN))
@@ -184,13 +187,13 @@ def _relaunch(now: Situation, state: RunState, cause: Cause) -> Decision:
 
 
 def _restart(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Restart a run that hangs. It counts as a crash, and is not delayed."""
+    """Restart a run that hangs. The hang counts as a crash, but the restart has no delay."""
     memory = replace(_with_crash(now, 0), not_before=0.0)
     return _within_budget(now.remembering(memory), Action.RESTART, state, cause)
 
 
 def _launch_after_crash(now: Situation, state: RunState, cause: Cause) -> Decision:
-    """Launch a run again that crashed, within the budget. A crash counts once an attempt."""
+    """Relaunch a crashed run within the crash budget; each attempt counts as one crash at most."""
     attempt = now.record.attempt
     if now.memory.counted_attempt != attempt:
         now = now.remembering(_with_crash(now, attempt))
@@ -224,7 +227,7 @@ def _within_budget(now: Situation, action: Action, state: RunState, cause: Cause
 
 
 def _is_one_bad_worker(now: Situation) -> bool:
-    """Return whether the same of several workers was the first to fail too often."""
+    """Return whether one of several workers has been the first to fail too many times."""
     often = now.limits.same_worker and now.memory.bad_times > now.limits.same_worker
     return bool(often and now.memory.bad_worker and len(now.observed.processes) > 1)
 
@@ -234,7 +237,10 @@ def _failed_first(memory: Memory) -> Cause:
 
 
 def _replace_bad_worker(now: Situation, counted: Decision, cause: Cause) -> Decision:
-    """Replace the TPU of a worker that fails again and again, rather than give the run up."""
+    """Return the decision to replace the TPU of a worker that fails repeatedly.
+
+    It takes the place of ``counted`` if that would give up because of this worker.
+    """
     now = now.remembering(counted.memory)
     if counted.action is not Action.GIVE_UP or not _is_one_bad_worker(now):
         return counted
@@ -246,12 +252,12 @@ def _replace_bad_worker(now: Situation, counted: Decision, cause: Cause) -> Deci
 
 
 def is_unreachable(process: ProcessStatus) -> bool:
-    """Return whether a worker did not report its processes."""
+    """Return whether the state of a process is unknown, since its worker did not report it."""
     return process.state in (RunState.UNREACHABLE, RunState.UNKNOWN)
 
 
 def decide_lost(now: Situation) -> Decision:
-    """Recreate a TPU that the API confirmed as lost, ever more seldom, within the budget."""
+    """Recreate a TPU whose loss the API confirmed, with growing delays, within the budget."""
     observed, memory, limits = now.observed, now.memory, now.limits
     lost = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
     if not observed.is_confirmed:
@@ -273,7 +279,7 @@ def decide_lost(now: Situation) -> Decision:
 
 
 def decide_unreachable(now: Situation) -> Decision:
-    """Wait for workers that do not answer; replace their TPU if they stay away for too long."""
+    """Wait ``limits.unreachable`` seconds for workers; then replace the TPU if the run stopped."""
     observed = now.observed
     hosts = ", ".join(each.host for each in observed.processes if is_unreachable(each))
     seconds = now.seconds_in(RunState.UNREACHABLE)
@@ -287,7 +293,7 @@ def decide_unreachable(now: Situation) -> Decision:
         continues = Cause.of(CauseCode.RUN_CONTINUES, host=here[0].host)
         return now.stay(RunState.UNREACHABLE, away, continues)
     if not observed.any_worker_answers:
-        # This controller may have lost its own network, and the run may be fine.
+        # This controller may have lost its own network connection while the run is healthy.
         return now.stay(RunState.UNREACHABLE, away, Cause(CauseCode.NO_WORKER_REACHABLE))
     if not observed.is_confirmed:
         return now.stay(RunState.UNREACHABLE, away, Cause(CauseCode.CONFIRMING))
@@ -295,9 +301,9 @@ def decide_unreachable(now: Situation) -> Decision:
 
 
 def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
-    """Delete a TPU that is READY but not usable, and create it again.
+    """Delete an unusable TPU that is still READY, and create it again.
 
-    Its disks are lost with it, so only checkpoints in a bucket allow that.
+    Deletion loses the disks of its workers, so the checkpoints must be in a bucket.
     """
     memory, limits = now.memory, now.limits
     if not now.record.launch.checkpoints.startswith("gs://"):
@@ -310,7 +316,7 @@ def replace_tpu(now: Situation, state: RunState, *causes: Cause) -> Decision:
         return now.give_up(*causes, too_many)
     if now.now < memory.not_before:
         return now.stay(state, *causes, wait_for(now, CauseCode.RECREATE_IN))
-    # The workers of the new TPU get the whole time again to become reachable.
+    # The new state restarts the time that workers may be unreachable.
     memory = replace(
         memory,
         state=RunState.REPLACED.value,
@@ -333,7 +339,7 @@ def creation_blocker(observed: Observation, deletes: bool = False) -> Cause | No
 
 
 def wait_for(now: Situation, code: CauseCode) -> Cause:
-    """Return the cause that the next try is not due yet."""
+    """Return the cause that the next action is not due yet, with the remaining seconds."""
     return Cause.of(code, seconds=now.memory.not_before - now.now)
 
 

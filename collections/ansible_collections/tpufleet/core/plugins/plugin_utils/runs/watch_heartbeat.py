@@ -1,8 +1,7 @@
-"""Heartbeat of the watch: when each controller's last pass ended, how long it took, how it went.
+"""Heartbeat of the watch: when each controller's last pass ended, its duration and outcome.
 
-One document for each controller, beside the run records and leases, below
-``<fleet_state>/watch/passes``. The watch writes it at the end of each pass; ``status`` and
-``doctor`` read it.
+Each controller has one document below ``<fleet_state>/watch/passes``. The watch writes it at the
+end of each pass; ``status`` and ``doctor`` read it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _MOST_TEXT = 500
 
 
 class HeartbeatError(Exception):
-    """A heartbeat is invalid, or cannot be read or written; the text is one line."""
+    """A heartbeat is invalid, or cannot be read or written; the message is one line."""
 
 
 class Outcome(StrEnum):
@@ -37,8 +36,8 @@ class Outcome(StrEnum):
 class Heartbeat:
     """The last pass of one controller.
 
-    ``ended_at`` is in unix seconds, ``duration_s`` in seconds; ``error`` says in one line why the
-    pass failed.
+    ``ended_at`` is in unix seconds, ``duration_s`` in seconds; ``error`` is the reason of a failed
+    pass, on one line.
     """
 
     controller: str
@@ -49,12 +48,12 @@ class Heartbeat:
 
 
 def controller_name(hostname: str) -> str:
-    """Return a host name as a heartbeat's controller: every other character becomes ``-``."""
+    """Return a host name as a valid controller name: invalid characters become ``-``."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", hostname).lstrip("_.-")[:100] or "controller"
 
 
 def parse_heartbeat(value: object) -> Heartbeat:
-    """Validate a heartbeat that was read. Raises HeartbeatError, which names the field."""
+    """Validate the JSON value of a heartbeat. Raises HeartbeatError, which names the field."""
     if not isinstance(value, Mapping):
         raise HeartbeatError("heartbeat of the watch: not a JSON object")
     controller, error = value.get("controller"), value.get("error", "")
@@ -77,13 +76,13 @@ def parse_heartbeat(value: object) -> Heartbeat:
 
 
 def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, Any]) -> None:
-    """Store a controller's heartbeat in place of its last one.
+    """Replace a controller's stored heartbeat.
 
     ``api`` is the inventory's variable ``tpu_api``, for a bucket. Raises HeartbeatError.
     """
     checked = parse_heartbeat(asdict(heartbeat))
     try:
-        # It is replaced, not changed: every document is generation 0.
+        # The documents are replaced as a whole and have no ``generation``, which counts as 0.
         _documents(fleet_state, api).put(checked.controller, 0, asdict(checked))
     except RecordError as error:
         raise HeartbeatError(
@@ -92,9 +91,9 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
 
 
 def read_heartbeats(fleet_state: str, api: Mapping[str, Any]) -> tuple[Heartbeat, ...]:
-    """Return every controller's last heartbeat, the newest first, without damaged ones.
+    """Return every controller's last heartbeat, newest first; skip invalid documents.
 
-    Raises HeartbeatError if none can be read.
+    Raises HeartbeatError if there are documents but none can be read.
     """
     found: list[Heartbeat] = []
     unread: RecordError | None = None
@@ -115,9 +114,9 @@ def read_heartbeats(fleet_state: str, api: Mapping[str, Any]) -> tuple[Heartbeat
 
 
 def heartbeat_line(heartbeats: Sequence[Heartbeat], now: float) -> str:
-    """Format the newest heartbeat for people: ``watch: last pass 40 s ago``.
+    """Format the newest heartbeat: ``watch: last pass 40 s ago on laptop``.
 
-    Empty if no pass has ended yet. ``now`` is in unix seconds.
+    The line is empty if no pass has ended yet. ``now`` is in unix seconds.
     """
     if not heartbeats:
         return ""

@@ -1,4 +1,4 @@
-"""The watch's log: one line for each event, time first, for people."""
+"""The watch's log file for users: one line for each event, starting with its time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from ansible.utils.display import Display
 
 
 class WatchLog:
-    """Shows lines and appends them to the file ``path``; ``quiet`` only shows them."""
+    """A log that shows each line and appends it to the file ``path``.
+
+    With ``quiet`` lines are only shown.
+    """
 
     def __init__(self, path: Path, quiet: bool) -> None:
-        # Playbooks write files beside it, and run in another directory.
+        # An absolute path, since playbooks run in another directory and write files beside the log.
         self._path, self._quiet = path.expanduser().absolute(), quiet
         self._lock = threading.Lock()
         if not quiet:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def __call__(self, line: str) -> None:
-        """Write a line and show it."""
+        """Show a line and append it to the log with the current time."""
         text = " ".join(line.split())
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with self._lock:
@@ -31,7 +34,7 @@ class WatchLog:
                     stream.write(f"{stamp} {text}\n")
 
     def output_of(self, name: str) -> Path:
-        """Return the file for the output of the playbooks that act on a run or a TPU."""
+        """Return the path of the file for the output of playbooks that act on a run or TPU."""
         folder = self._path.with_suffix(".d")
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}.log"

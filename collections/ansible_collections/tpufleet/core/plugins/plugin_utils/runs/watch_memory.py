@@ -1,6 +1,6 @@
-"""What the watch remembers of a run between passes, and the limits that it compares it with.
+"""The watch's memory of a run between passes, and the limits of the watch.
 
-The memory is in the run's record, so any controller may run the next pass.
+The memory is stored in the run's record, so any controller may run the next pass.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from ...module_utils.worker.run_state import RunState
 
 @dataclass(frozen=True)
 class Limits:
-    """How long the watch waits and how often it tries.
+    """How long the watch waits (seconds) and how often it repeats an action.
 
-    Times are in seconds; 0 of a budget means no limit.
-
-    ``output`` is how old the last line of a log may be where a trainer writes no heartbeat, 0 for
-    any age.
+    For ``crashes``, ``preemptions`` and ``same_worker``, 0 means no limit. ``output`` is the
+    maximum age of the last log line of a trainer without heartbeat; 0 turns this check off.
     """
 
     heartbeat: float = 600
@@ -36,13 +34,13 @@ class Limits:
     longest_backoff: float = 600
 
     def backoff(self, tries: int) -> float:
-        """Return the seconds to wait after a number of tries."""
+        """Return the delay in seconds after this many tries; it doubles up to a maximum."""
         return min(self.longest_backoff, self.first_backoff * 2 ** min(tries, 20))
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the watch knows of a run from the passes before. Times are unix seconds, 0 is never."""
+    """What the watch remembers of a run between passes. Times are unix seconds; 0 means never."""
 
     state: str = ""
     since: float = 0.0
@@ -59,7 +57,7 @@ class Memory:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Memory:
-        """Read a record's ``watch``; what is missing or of another type has its default."""
+        """Parse a record's ``watch``; missing values and values of a wrong type get the default."""
         values = {
             field.name: kept[field.name]
             for field in fields(cls)
@@ -68,11 +66,11 @@ class Memory:
         return cls(**values)
 
     def fields(self) -> dict[str, Any]:
-        """Return the memory as the record keeps it."""
+        """Return the memory as a JSON object for the record."""
         return asdict(self)
 
     def in_state(self, state: RunState, now: float) -> Memory:
-        """Return the memory in a state, with the time of the change if it is one."""
+        """Return the memory with this state; ``since`` becomes ``now`` if the state changed."""
         return self if self.state == state else replace(self, state=state.value, since=now)
 
     def seconds_in(self, state: RunState, now: float) -> float:
@@ -80,11 +78,14 @@ class Memory:
         return max(0.0, now - self.since) if self.state == state else 0.0
 
     def without_wait(self) -> Memory:
-        """Return the memory with no wait before the next try."""
+        """Return the memory without tries and without a delay before the next action."""
         return replace(self, tries=0, not_before=0.0)
 
     def with_step(self, step: int, is_active: bool) -> Memory:
-        """Return the memory after a step. A new best step clears all counts but preemptions."""
+        """Return the memory after the run has reached a training step.
+
+        A new best step resets all failure counts except preemptions, since the run made progress.
+        """
         if step <= self.best_step:
             return self
         cleared = {"crashes": 0, "nans": 0, "replacements": 0, "bad_worker": "", "bad_times": 0}
@@ -93,5 +94,5 @@ class Memory:
 
 
 def _has_type_of(value: object, default: object) -> bool:
-    """Return whether a value has its default's type; JSON may hold a float as an int."""
+    """Return whether a value has the type of its default; JSON may store a float as an int."""
     return type(value) is type(default) or (type(value) is int and type(default) is float)

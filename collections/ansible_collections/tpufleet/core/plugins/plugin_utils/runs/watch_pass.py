@@ -1,4 +1,4 @@
-"""One pass of the watch: decide for each run, and act, all runs of a TPU under one lease."""
+"""One pass of the watch: decide and act for each run, under a lease for each TPU."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ if TYPE_CHECKING:
 AT_ONCE = 8
 ASK_AT_MOST, ASK_AGAIN_S = 2, 1.0
 NOT_FOR_DONE = (Action.RECREATE, Action.REPLACE, Action.LAUNCH, Action.GIVE_UP)
-"""Actions that are wrong for a run that is done: its worker may be gone before a pass asks it."""
+"""Actions before which a pass checks the done marker.
+
+A run may have finished and then lost its TPU before any pass observed its end.
+"""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass judged of a run and did.
+    """The outcome of a pass for one run.
 
     Args:
-        run: its name.
-        state: what it is doing.
-        causes: why.
+        run: the name of the run.
+        state: the state of the run.
+        causes: the causes of state and action.
         action: what the pass did.
-        failed: whether that failed, or the run could not be judged.
+        failed: whether the action failed, or no decision was possible.
         error: the error message.
     """
 
@@ -58,35 +61,35 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The outcome as a line for people."""
+        """The outcome as one line for users."""
         action = "" if self.action is Action.NOTHING else self.action.value
         return f"run {self.run}: {pass_text(self.state, self.causes, action, self.error)}"
 
     def did_nothing(self, *causes: Cause) -> Outcome:
-        """Return the same where the action was not taken."""
+        """Return this outcome without the action, for the given causes."""
         return replace(self, action=Action.NOTHING, causes=causes)
 
     def after(self, error: str) -> Outcome:
-        """Return the same after its playbooks; ``error`` is empty if they succeeded."""
+        """Return this outcome after the playbooks of the action; ``error`` is empty on success."""
         return replace(self, failed=True, error=error, causes=()) if error else self
 
 
 @dataclass(frozen=True)
 class WatchPass:
-    """Everything that a pass needs to act.
+    """A pass, with everything that it needs to act.
 
     Args:
         store: the run records.
-        leases: the leases beside them.
-        actor: runs the playbooks.
+        leases: the leases of TPUs.
+        actor: runs the playbooks of an action.
         log: the watch's log.
-        limits: when to give up, and how long to wait.
+        limits: how long to wait, and when to give up.
         kept: this controller's state directory.
-        list_tpus: asks the API for the TPUs. Raises CloudError.
+        list_tpus: lists the TPUs from the API. Raises CloudError.
         read_done: reads the done marker beside a run's checkpoints. Raises CloudError.
-        check: decide and show, but change nothing.
-        clock: unix time, seconds.
-        sleep: waits for seconds.
+        check: whether to show decisions only, without acting.
+        clock: returns unix seconds.
+        sleep: waits for a number of seconds.
     """
 
     store: RunStore
@@ -102,9 +105,9 @@ class WatchPass:
     sleep: Callable[[float], None] = time.sleep
 
     def confirm(self, records: Iterable[RunRecord], snapshot: Snapshot) -> Snapshot:
-        """Ask the API itself about TPUs that seem lost, until two answers have the same state.
+        """List TPUs that seem lost again, until two listings agree; return the new snapshot.
 
-        The inventory may have been read before the TPU was lost. Raises CloudError.
+        The listing of the inventory may be older than the state of the TPU. Raises CloudError.
         """
         wanted = [each for each in records if each.wanted == DesiredState.RUNNING]
         for asked in range(ASK_AT_MOST):
@@ -116,10 +119,11 @@ class WatchPass:
         return snapshot
 
     def act(self, records: Mapping[str, RunRecord], snapshot: Snapshot) -> list[Outcome]:
-        """Decide and act for each run. One that fails leaves the others alone."""
+        """Decide and act for each run; return the outcomes. An error affects only its own run."""
 
         def on_one_tpu(group: Sequence[RunRecord]) -> list[Outcome]:
-            # A run must not repeat what the one before did to their TPU, nor take its chips.
+            # A run must not recreate the TPU that the previous run has just recreated, nor use the
+            # chips on which that run was launched.
             outcomes: list[Outcome] = []
             for record in group:
                 if cause := waits_for(record, outcomes, records):
@@ -135,7 +139,7 @@ class WatchPass:
     def _safely(self, record: RunRecord, snapshot: Snapshot) -> Outcome:
         try:
             return self._one(record, snapshot)
-        except Exception as error:  # a mistake in one run's turn must not end the others'
+        except Exception as error:  # an error of one run must not affect the others
             text = str(error) or repr(error)
             outcome = Outcome(record.run, RunState.UNKNOWN, failed=True, error=text)
             self.log(outcome.text)
@@ -151,7 +155,7 @@ class WatchPass:
         if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
             missing := missing_here(record.launch, self.kept)
         ):
-            # Nothing is recorded: a controller that has the release decides by its own memory.
+            # Nothing is recorded, so that a controller that has the release can still decide.
             return Outcome(
                 record.run, RunState.WAITING_FOR_RELEASE, (_release_missing(record, missing),)
             )
@@ -170,7 +174,7 @@ class WatchPass:
             return outcome.did_nothing(Cause.of(CauseCode.LEASE_HELD, error=str(held)))
 
     def _is_done(self, record: RunRecord) -> bool:
-        """Return whether the recorded attempt has left its done marker. Raises CloudError."""
+        """Return whether a done marker exists for the recorded attempt. Raises CloudError."""
         marker = self.read_done(record)
         return marker is not None and marker.attempt == record.attempt
 
@@ -211,10 +215,13 @@ class WatchPass:
         outcome: Outcome,
         error: str,
     ) -> Outcome:
-        """Launch on a TPU that is READY again. One that is on its way is the next pass's."""
+        """Launch the run on its recreated TPU.
+
+        If the TPU is still being created, the next pass launches the run.
+        """
         observed = self._listed_again(snapshot).of(record)
         if observed.tpu_state == READY and not error:
-            # The inventory was read before this TPU existed, so none of its workers is known.
+            # The inventory is older than this TPU, so the processes in it were on the old one.
             new = replace(observed, processes=())
             error = self.actor.act(record, new, Action.LAUNCH, fence, claim)
             return replace(outcome, causes=(Cause(CauseCode.TPU_RECREATED),)).after(error)
@@ -228,7 +235,7 @@ class WatchPass:
     def _outdated(
         self, record: RunRecord, observed: Observation, snapshot: Snapshot
     ) -> Cause | None:
-        """Return why an observation is no ground for a destructive action; None if it is one."""
+        """Return why this observation does not justify a destructive action; None if it does."""
         age = self.clock() - snapshot.asked_at
         if age > SNAPSHOT_VALID_S:
             return Cause.of(CauseCode.ANSWERS_TOO_OLD, seconds=age)
@@ -243,7 +250,7 @@ class WatchPass:
         return snapshot.with_listing(self.list_tpus(), at)
 
     def _remember(self, record: RunRecord, decision: Decision, fields: Mapping[str, Any]) -> bool:
-        """Record what the watch knows of a run; False if somebody else changed the record."""
+        """Record the watch's memory of a run; return False if the record was changed meanwhile."""
         memory = decision.remembered()
         if self.check or (record.watch == memory and not fields):
             return True
@@ -260,7 +267,7 @@ class WatchPass:
 
 
 def changed_since(store: RunStore, record: RunRecord, fence: int) -> str:
-    """Say why a run may no longer be acted on under this fence; empty if it may."""
+    """Return why an action with this fencing token must stop; empty if it may continue."""
     try:
         there = store.read(record.run)
     except RecordError as error:
@@ -273,7 +280,7 @@ def changed_since(store: RunStore, record: RunRecord, fence: int) -> str:
 
 
 def unusable_outcomes(records: Iterable[UnusableRecord]) -> list[Outcome]:
-    """Return a failed outcome for each record that was skipped."""
+    """Return a failed outcome for each unusable record."""
     return [
         Outcome(ascii(each.name)[1:-1][:100], RunState.UNKNOWN, failed=True, error=each.why)
         for each in records
@@ -281,7 +288,7 @@ def unusable_outcomes(records: Iterable[UnusableRecord]) -> list[Outcome]:
 
 
 def by_tpu(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """Group runs by their TPU, in each group the one that was launched last first."""
+    """Group runs by TPU; within a group the most recently launched run comes first."""
     groups: dict[str, list[RunRecord]] = {}
     for record in sorted(records, key=lambda each: (-(each.wanted_since or 0), each.run)):
         groups.setdefault(lease_name(record), []).append(record)
@@ -291,7 +298,10 @@ def by_tpu(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 def waits_for(
     record: RunRecord, outcomes: Iterable[Outcome], records: Mapping[str, RunRecord]
 ) -> Cause | None:
-    """Return why a wanted run waits after what this pass did to others of its TPU, or None."""
+    """Return why a wanted run waits for the next pass; None if it does not.
+
+    A run waits if this pass has recreated its TPU or launched another run on its chips.
+    """
     for each in outcomes if record.wanted == DesiredState.RUNNING else ():
         if each.action in (Action.RECREATE, Action.REPLACE):
             return Cause.of(CauseCode.TPU_RECREATED_FOR, run=each.run)
@@ -302,7 +312,7 @@ def waits_for(
 
 
 def _is_unsure(observed: Observation) -> bool:
-    """Return whether a TPU seems lost or a worker is away, and the API has not confirmed it."""
+    """Return whether the API must still confirm that a TPU is lost or has unreachable workers."""
     seems_lost = observed.tpu_state in DEAD or any(map(is_unreachable, observed.processes))
     return observed.is_identified and seems_lost and not observed.is_confirmed
 

@@ -18,19 +18,19 @@ from ...module_utils.worker.python_env import EnvError, lock_digest, network_env
 from ...module_utils.worker.wheels import download
 
 _OLDEST_GLIBC = 17
-"""The minor version of glibc of manylinux2014 (PEP 599), the oldest target of current wheels."""
+"""glibc 2.17, the version of manylinux2014 (PEP 599), which current wheels still support."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The Python of a worker: CPython 3.``minor`` on Linux, its machine and glibc 2.``glibc``."""
+    """The Python platform of a worker: CPython 3.``minor``, its machine type, glibc 2.``glibc``."""
 
     minor: int
     machine: str
     glibc: int
 
     def markers(self) -> dict[str, str]:
-        """Return the values of environment markers (PEP 508)."""
+        """Return the worker's values of environment markers (PEP 508)."""
         return {
             "implementation_name": "cpython",
             "os_name": "posix",
@@ -43,7 +43,10 @@ class Target:
         }
 
     def options(self) -> list[str]:
-        """Return options of pip, which compares platforms literally (PEP 600); the newest first."""
+        """Return pip's options for this target, with all compatible platforms, newest first.
+
+        pip does not derive older compatible platforms (PEP 600) from a given one.
+        """
         words = ["--python-version", f"3.{self.minor}", "--implementation", "cp"]
         for abi in (f"cp3{self.minor}", "abi3", "none"):
             words += ["--abi", abi]
@@ -53,9 +56,9 @@ class Target:
 
 
 def requirements_for(target: Target, lock: str) -> str:
-    """Return the requirements of a lock file for a target, without markers.
+    """Return those requirements of a lock file that apply to a target, without markers.
 
-    pip would evaluate the markers for the controller.
+    pip itself would evaluate the markers for the controller.
     """
     kept = []
     lines = re.sub(r"\\\n\s*", " ", lock).splitlines()
@@ -66,7 +69,7 @@ def requirements_for(target: Target, lock: str) -> str:
         try:
             wanted = Requirement(words)
         except InvalidRequirement:
-            kept.append(line)  # an option, such as an index
+            kept.append(line)  # an option of pip, such as --index-url
             continue
         if wanted.marker is None or wanted.marker.evaluate(target.markers()):
             wanted.marker = None
@@ -75,16 +78,17 @@ def requirements_for(target: Target, lock: str) -> str:
 
 
 def wheels_archive(lock: str, target: Target, cache: Path, env: Mapping[str, str]) -> Path:
-    """Return the path of a tar file of wheels, which the first caller creates.
+    """Return the path of a tar file with the wheels of a lock file; create it if missing.
 
     Args:
         lock: the text of the lock file.
         target: the worker's Python.
-        cache: a directory of the controller.
+        cache: a cache directory on the controller.
         env: additional variables for pip.
 
     Raises:
-        EnvError: pip failed; the text is its error. OSError.
+        EnvError: pip failed; the message is its error.
+        OSError: a file cannot be written.
     """
     name = f"{lock_digest(lock)[:16]}-3.{target.minor}-{target.machine}"
     pack = cache / "packs" / f"{name}.tar"
@@ -106,7 +110,7 @@ def wheels_archive(lock: str, target: Target, cache: Path, env: Mapping[str, str
 
 
 def _pip(cache: Path) -> list[str]:
-    """Return the command of a pip, from a virtual environment that is created once."""
+    """Return the command of pip in a virtual environment, which is created on first use."""
     home = cache / f"pip-{sys.version_info.major}.{sys.version_info.minor}"
     if not (home / "bin/pip").exists():
         run(
@@ -119,7 +123,7 @@ def _pip(cache: Path) -> list[str]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock against other forks and plays."""
+    """Hold a file lock, which excludes other forks of this play and other plays."""
     with path.open("w", encoding="ascii") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield

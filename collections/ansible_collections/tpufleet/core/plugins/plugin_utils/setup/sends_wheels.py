@@ -1,4 +1,4 @@
-"""Action base of modules that install wheels: sends them to workers without internet access."""
+"""Base class of action plugins that send wheels to workers without internet access."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .controller_wheels import Target, wheels_archive
 
 
 class SendsWheels(ActionBase):
-    """Runs the module; if it reports missing wheels, sends them and runs it again."""
+    """Action plugin that runs its module and, if wheels are missing, sends them and repeats it."""
 
     _supports_check_mode = True
 
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Run the module once, or twice if it needs wheels."""
+        """Run the module; if it reports missing wheels, send them and run it again."""
         super().run(tmp, task_vars)
         options = {key: value for key, value in self._task.args.items() if key != "pack"}
         answer = self._module(options, task_vars)
@@ -45,7 +45,7 @@ class SendsWheels(ActionBase):
             self._remove_tmp_path(folder)
 
     def _module(self, options: dict[str, Any], task_vars: Mapping[str, Any] | None) -> dict:
-        # cache is a directory of the controller
+        # The option ``cache`` is a directory on the controller, unknown to the module.
         arguments = {key: value for key, value in options.items() if key != "cache"}
         return self._execute_module(
             module_name=self._task.action, module_args=arguments, task_vars=task_vars

@@ -1,4 +1,4 @@
-"""Host names that differ only in a number, folded into one: ``pod-w[0-3,7]``."""
+"""Folding of host names that differ only in a number: ``pod-w[0-3,7]``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NUMBERED = re.compile(r"^(.*?)(0|[1-9]\d*)$", re.ASCII)
 
 
 def folded(names: Iterable[str]) -> str:
-    """Fold names, each once, in the order of first appearance.
+    """Fold names without duplicates, in the order of first appearance.
 
     ``pod-w0 pod-w1 pod-w2 other`` becomes ``pod-w[0-2], other``. Numbers with leading zeros are not
     folded, since the zeros would be lost.
@@ -22,13 +22,13 @@ def folded(names: Iterable[str]) -> str:
 
 
 def stem_of(name: str) -> str:
-    """Return the TPU's part of a worker's name: ``pod`` of ``pod-w12``; any other name as it is."""
+    """Return the TPU's name from a worker's: ``pod`` from ``pod-w12``; other names unchanged."""
     stem, number = _split(name)
     return stem.removesuffix("-w") if number is not None and stem.endswith("-w") else name
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
-    """Return a sort key by which w2 comes before w10."""
+    """Return a sort key that sorts numbers by value, so that w2 comes before w10."""
     parts = re.split(r"([0-9]+)", name)
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
 

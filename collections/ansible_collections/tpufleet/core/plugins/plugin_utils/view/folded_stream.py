@@ -1,4 +1,4 @@
-"""Merge of the log lines of several workers while they arrive."""
+"""Merge of the logs of several workers as lines arrive; equal lines are folded into one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .folded_names import folded
 
-#: How long a line waits for the same line of other workers, which are read one after another.
+#: Seconds a line waits for the same line of other workers, since workers are read in sequence.
 HOLD_SECONDS = 3.0
 
 
@@ -19,9 +19,10 @@ class _Line:
 
 
 class FoldedStream:
-    """Keeps each worker's order; a line is due when all have sent it, or after HOLD_SECONDS.
+    """A merge that keeps the order of each worker's lines.
 
-    ``order`` is the order of names within a line. Times are seconds of one clock.
+    A line is due when all workers have sent it, or after HOLD_SECONDS. ``order`` is the order of
+    worker names before a line. All times are seconds of the same clock.
     """
 
     def __init__(self, hosts: Collection[str], order: Sequence[str] | None = None) -> None:
@@ -41,11 +42,14 @@ class FoldedStream:
         self._held.append(_Line(text, now, [host]))
 
     def leave(self, host: str) -> None:
-        """Wait no longer for a worker, which has sent everything."""
+        """Stop waiting for a worker that has sent all its lines."""
         self._hosts.discard(host)
 
     def due(self, now: float, all_of_it: bool = False) -> list[str]:
-        """Return the lines that are due, each after the names of its workers."""
+        """Return the lines that are due, each prefixed with the names of its workers.
+
+        ``all_of_it`` returns all other lines, too.
+        """
         out = []
         while self._held:
             line = self._held[0]

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: How many logs of a directory are kept; older ones are deleted.
+#: How many logs a directory keeps; older logs are deleted.
 KEPT = 100
 
 _OMITTED = ("invocation", "ansible_facts")
 
 
 class FullLog:
-    """One file of mode 0600, since results may contain secrets."""
+    """One log file, of mode 0600 because results may contain secrets."""
 
     def __init__(self, directory: Path, playbook: str) -> None:
         """Create ``<directory>/<time>-<playbook>.log``. Raises OSError."""
@@ -28,15 +28,15 @@ class FullLog:
         self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
 
     def line(self, text: str) -> None:
-        """Write a line with the time."""
+        """Write a line with the current time."""
         self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     def result(self, host: str, outcome: str, result: Mapping[str, Any]) -> None:
-        """Write a host's result; Ansible has censored it already where ``no_log`` is set."""
+        """Write a host's result. Ansible has already censored the results of ``no_log`` tasks."""
         self.line(f"{outcome} {host} {result_text(result)}")
 
     def flush(self) -> None:
-        """Flush the file, so that the log of a killed playbook is complete."""
+        """Flush the file, so that nothing is lost if the playbook is killed."""
         self._file.flush()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A few lines at the bottom of a terminal that are redrawn in place."""
+"""Block of a few lines at the bottom of a terminal, redrawn in place."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _UP = "\x1b[{}A"
 
 
 class LiveBlock:
-    """Lines below everything that is printed. Not thread-safe.
+    """Lines that stay below all printed output. Not thread-safe.
 
-    Escape sequences: ECMA-48 (CUU, ED). Lines are cut to the terminal's current width, so that none
-    wraps and the height of the block is known.
+    The escape sequences are from ECMA-48 (CUU, ED). Lines are cut to the terminal's current width,
+    so that no line wraps and the height of the block is known.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        """Draw on ``stream``, a terminal."""
+        """Create a block on ``stream``, which must be a terminal."""
         self._stream = stream
         self._drawn = 0
 
@@ -31,7 +31,7 @@ class LiveBlock:
         self._drawn = len(fitting)
 
     def hide(self) -> None:
-        """Remove the block, so that something can be printed in its place."""
+        """Remove the block, so that output can be printed in its place."""
         if self._drawn:
             self._stream.write(self._cleared())
             self._stream.flush()
@@ -44,7 +44,7 @@ class LiveBlock:
 
 
 def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """Cut lines to a terminal; one column and at least half of the rows stay free."""
+    """Cut lines to a terminal's size; one column and at least half of the rows stay free."""
     room = max(1, min(rows // 2, rows - 2))
     shown = list(lines) if len(lines) <= room else [*lines[: room - 1], f"… {len(lines)} in total"]
     return [_cut(line, max(1, columns - 1)) for line in shown]

@@ -1,4 +1,4 @@
-"""The result of a playbook, for the process that started it: a JSON file that names what failed.
+"""The result file of a playbook: its failures as JSON, for the process that started it.
 
 The terminal view writes it to the path in the environment variable TPUFLEET_RESULT_FILE.
 """
@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 24
 
 
 class ResultError(Exception):
-    """A playbook left no valid result."""
+    """A playbook did not write a valid result file."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class PlayFailure:
 
 @dataclass(frozen=True)
 class PlayResult:
-    """Everything that failed in a playbook, in order."""
+    """All failures of a playbook, in order."""
 
     failures: tuple[PlayFailure, ...] = ()
 
     def error(self) -> str:
-        """Return the first failure on one line, with all hosts that it is the same for."""
+        """Format the first error as one line, with all its hosts; empty without failures."""
         if not self.failures:
             return ""
         first = self.failures[0].error
@@ -47,7 +47,7 @@ class PlayResult:
 
 
 def write_result(path: Path, failures: Sequence[PlayFailure]) -> None:
-    """Write a playbook's result, whole or not at all. Raises OSError."""
+    """Write a playbook's result file atomically. Raises OSError."""
     new = path.with_name(f".{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
@@ -56,7 +56,7 @@ def write_result(path: Path, failures: Sequence[PlayFailure]) -> None:
 
 
 def read_result(path: Path) -> PlayResult:
-    """Read and check the result of a playbook. Raises ResultError."""
+    """Read and validate the result file of a playbook. Raises ResultError."""
     try:
         with path.open(encoding="utf-8") as stream:
             value = json.loads(stream.read(MOST_BYTES))

@@ -1,4 +1,4 @@
-"""The terminal while a playbook runs: printed lines with a live block below them."""
+"""Terminal output of a playbook: printed lines with a live block below them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from .live_block import LiveBlock
 REDRAW_EVERY_S = 0.2
 #: Without a terminal, progress is printed after this many seconds without output.
 QUIET_S = 9.0
-#: Characters up to which progress and a role's changes are appended to one line.
+#: The length up to which progress, or changes of one role, are joined on one line.
 LINE = 110
 
 
 class Screen:
-    """Prints through Ansible's display, and hides the live block meanwhile.
+    """Wrapper of Ansible's display that hides the live block while something is printed.
 
-    Warnings, prompts and the output of action plugins go through the display, too. Ansible has no
-    hook for them, so this wraps the methods of the one display object. In a forked worker the
-    wrapper calls the original method, which sends the line to the main process.
+    Warnings, prompts and the output of action plugins bypass the callback plugin and go to the
+    display directly. Ansible has no hook for that, so this class replaces methods of the global
+    display object. In a forked worker process the replacement calls the original method, which
+    sends the line to the main process.
     """
 
     def __init__(
@@ -32,14 +33,14 @@ class Screen:
         live: Callable[[float], list[str]],
         brief: Callable[[float], tuple[str, str] | None] = lambda _now: None,
     ) -> None:
-        """Wrap the display.
+        """Replace the methods of the display.
 
         Args:
             display: Ansible's display object.
             terminal: the stream to draw on; None for a pipe or a file.
-            live: returns the live lines at a time in seconds, none while idle.
-            brief: returns the task and its progress, for one growing line without a terminal; None
-                if ``live`` has more to show.
+            live: returns the live lines for the current monotonic time; empty while idle.
+            brief: returns the task and its progress, which are shown on one growing line if there
+                is no terminal; None if the task has progress messages of its own.
         """
         self._print, self._prompt = display.display, display.prompt_until
         self._live, self._brief = live, brief
@@ -58,9 +59,10 @@ class Screen:
         self._ticker.start()
 
     def display(self, msg: str, *positional: Any, **named: Any) -> Any:
-        """Print instead of the display's own method; progress goes into the live block.
+        """Print a message, or show it in the live block if it is a progress message.
 
-        A ``screen_only`` message while a task runs is its progress.
+        A ``screen_only`` message during a task is a progress message. This method replaces
+        Ansible's ``Display.display``.
         """
         if os.getpid() != self._pid:
             return self._print(msg, *positional, **named)
@@ -75,10 +77,10 @@ class Screen:
             return self._print(msg, *positional, **named)
 
     def append(self, before: str, word: str, after: str, color: str | None) -> None:
-        """Print ``before word after``.
+        """Print ``before``, ``word`` and ``after`` as one line.
 
-        Without a terminal, words with the same ``before`` and ``after`` are joined on one line,
-        which is printed when another line follows, after QUIET_S, or at the end.
+        Without a terminal, successive words with the same ``before`` and ``after`` are joined on
+        one line. It is printed before the next other line, after QUIET_S, or at the end.
         """
         with self._lock:
             if self._block:
@@ -95,7 +97,7 @@ class Screen:
             self._last = time.monotonic()
 
     def prompt_until(self, *positional: Any, **named: Any) -> Any:
-        """Prompt instead of the display's own method; nothing is drawn meanwhile."""
+        """Prompt without drawing; replaces Ansible's ``Display.prompt_until``."""
         if os.getpid() != self._pid:
             return self._prompt(*positional, **named)
         with self._lock:

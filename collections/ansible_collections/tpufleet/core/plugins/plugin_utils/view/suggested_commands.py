@@ -1,7 +1,7 @@
-"""Commands in messages, completed by the options of this invocation.
+"""Completion of commands in messages with the inventory options of this invocation.
 
-A module or role does not know the inventory. Without it, a suggested ``ansible-playbook setup.yml``
-would act on the default inventory, which is another fleet.
+A module or role does not know the inventory options. Without them, a suggested command such as
+``ansible-playbook setup.yml`` would act on the default inventory, which may be another fleet.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from ansible.parsing.splitter import parse_kv
 
-#: Extra variables that select the fleet; no others are added to a suggestion.
+#: Extra variables that select the fleet; only these are added to suggested commands.
 OF_THE_FLEET = ("fleet_state",)
 _PLAYBOOK = re.compile(r"\bansible-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)")
 
 
 def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]) -> str:
-    """Return the options that select the fleet of this invocation, as typed in a shell.
+    """Return the shell-quoted options that select the fleet of this invocation.
 
-    ``arguments`` are Ansible's ``context.CLIARGS``; ``default_inventory`` applies without ``-i``.
+    ``arguments`` are Ansible's ``context.CLIARGS``; ``default_inventory`` is used without ``-i``.
     """
     words: list[str] = []
     inventories = [str(source) for source in arguments.get("inventory") or ()]

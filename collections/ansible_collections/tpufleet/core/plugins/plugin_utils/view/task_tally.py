@@ -1,4 +1,4 @@
-"""Results of one task's hosts, counted and folded into a few lines."""
+"""Counts of a task's results on all hosts, formatted as a few lines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ OK, CHANGED, SKIPPED, FAILED, UNREACHABLE, IGNORED = (
     "ignored",
 )
 _ITEMS_SHOWN = 3
-#: Ansible's messages without a cause; the output has it.
+#: Ansible's messages that do not contain the cause, which is in the output of the task.
 _WITHOUT_CAUSE = ("non-zero return code", "MODULE FAILURE", "Module failed")
-#: Ansible's prefix of a playbook's own message about a missing variable.
+#: The prefix that Ansible puts before a playbook's message about a missing variable.
 _MANDATORY = "The filter plugin 'ansible.builtin.mandatory' failed: "
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One host's failure, for people."""
+    """The failure of a task on one host, with a text for users."""
 
     task: str
     host: str
@@ -35,9 +35,9 @@ class Failure:
 
 @dataclass
 class TaskTally:
-    """One running task: which hosts have started, and which have ended how.
+    """One running task: which hosts have started, and the outcome of those that have ended.
 
-    ``progress`` has the last progress message by the name that it starts with.
+    ``progress`` maps the name at the start of a progress message to the last such message.
     """
 
     name: str
@@ -56,7 +56,7 @@ class TaskTally:
         return [host for host, found in self.outcomes.items() if found == outcome]
 
     def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
-        """Return what is printed at the end: outcome, its word, the task, and the hosts."""
+        """Return the lines to print at the end, as (outcome, (outcome text, task, hosts))."""
         words = {CHANGED: "would change" if check else CHANGED, IGNORED: IGNORED}
         return [
             (outcome, (word, f"{self.name}{self._item_words(outcome)}", folded(hosts)))
@@ -72,7 +72,7 @@ class TaskTally:
         return f" ({', '.join(labels[:_ITEMS_SHOWN])}{more})"
 
     def live(self, now: float) -> list[str]:
-        """Return the live lines: one for each TPU that is not finished, and progress messages."""
+        """Return the live lines: one for each unfinished TPU, then the progress messages."""
         spent = f"{now - self.began:.0f} s"
         waiting: dict[str, list[int]] = {}
         for host in self.started:
@@ -87,7 +87,7 @@ class TaskTally:
         return (lines or [f"  {self.name}  {spent}"]) + [f"    {t}" for t in self.progress.values()]
 
     def brief(self, now: float) -> tuple[str, str] | None:
-        """Return task and TPUs, and how far they are; None if there are progress messages."""
+        """Return the task with its TPUs, and their progress; None if it has progress messages."""
         if self.progress or not self.started:
             return None
         done = sum(host in self.outcomes for host in self.started)
@@ -103,7 +103,7 @@ def _of(done: int, all_: int) -> str:
 def failure_text(result: Mapping[str, Any]) -> str:
     """Return why a task failed: its message, else its output, else the whole result.
 
-    For a loop, those of its failed items.
+    For a loop, the reasons of its failed items.
     """
     failed = [
         item
@@ -125,7 +125,7 @@ def failure_text(result: Mapping[str, Any]) -> str:
 
 
 def unreachable_text(text: str, tpu: str) -> str:
-    """Return ssh's error for an unreachable worker, with the command that checks it."""
+    """Return ssh's error for an unreachable worker, with the command that diagnoses it."""
     check = f": ansible-playbook playbooks/doctor.yml -e tpu={tpu}" if tpu else ""
     return text[max(text.rfind("ssh: "), 0) :] + check
 
@@ -135,7 +135,7 @@ def _last_lines(text: str, count: int = 5) -> str:
 
 
 def failure_lines(failures: list[Failure]) -> list[str]:
-    """Format all failures; equal ones of one task once for all their hosts."""
+    """Format all failures; equal failures of a task are printed once, with all their hosts."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for failure in failures:
         alike.setdefault((failure.task, failure.outcome, failure.text), []).append(failure.host)
@@ -148,9 +148,9 @@ def failure_lines(failures: list[Failure]) -> list[str]:
 
 
 def recap_lines(stats: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Format Ansible's recap, hosts with equal counts on one line.
+    """Format Ansible's recap, with hosts of equal counts on one line.
 
-    ``changed=N`` keeps Ansible's form, because scripts and molecule read it.
+    ``changed=N`` has Ansible's format, because scripts and molecule parse it.
     """
     alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for host in sorted(stats, key=_by_number):
