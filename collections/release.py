@@ -22,7 +22,7 @@ BESIDE = ("roles", "playbooks", "train", "requirements", "CHANGELOG.md", "LICENS
 
 
 class ReleaseError(Exception):
-    """The artefact cannot be made, or does not stand alone; the text says what to mend."""
+    """The artefact cannot be made, or does not stand alone; the text says what to fix."""
 
 
 def main() -> int:

@@ -35,7 +35,7 @@ BATCH_FILES = 64
 """Number of files that are read at once, and held in memory, to compute their CRC-32."""
 
 DAMAGED = f"{MANIFEST} is damaged"
-UNFINISHED = "its save was cut short"
+UNFINISHED = "its save was interrupted"
 NONE, ALL_DAMAGED = -1, -2
 
 
@@ -104,7 +104,7 @@ class Checkpoints:
             )
         mesh.check_equal(
             repr((step, self._manifest_if_any(step))),
-            "find another last checkpoint than process 0; all must share the directory "
+            "find a different newest checkpoint than process 0; all must share the directory "
             + self.directory,
         )
         self.latest: int | None = None if step == NONE else step
@@ -213,7 +213,7 @@ class Checkpoints:
         crcs = {name: crc for name, (_, crc) in expected.items() if crc is not None}
         actual = self._crcs(step, crcs)
         wrong = [name for name in crcs if actual[name] != crcs[name]]
-        return f"{wrong[0]} is not what was written" if wrong else ""
+        return f"{wrong[0]} does not match its checksum" if wrong else ""
 
     def _set_aside(self, step: int, reason: str) -> None:
         path, aside = f"{self._root}/{step}", f"{self._root}/{step}.{reason}"

@@ -77,7 +77,7 @@ class Run:
         # Compare the corpus by fingerprint, not by paths, which may differ between workers.
         mesh.check_equal(
             repr((run_identity, replace(cfg, data=DataConfig()))),
-            "have another config or corpus than process 0; push the same to all workers",
+            "have a different config or corpus than process 0; push the same to all workers",
         )
         self.checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, run_identity)
         self.step = self.checkpoints.latest or 0

@@ -62,7 +62,7 @@ def read(run_dir: Path) -> list[dict[str, float]]:
         why = getattr(err, "strerror", None) or "is damaged"
         raise ConfigError(f"{path}: cannot be plotted: {why}") from err
     if not records:
-        raise ConfigError(f"{path}: holds no step yet")
+        raise ConfigError(f"{path}: contains no steps yet")
     return records
 
 

@@ -93,7 +93,7 @@ class _Connection(BaseHTTPRequestHandler):
             raise ApiError(413, f"The body has {text} bytes; at most {LARGEST_BODY} are allowed")
         content = self.rfile.read(int(text))
         if len(content) < int(text):
-            raise ApiError(400, "The connection ended before the body did")
+            raise ApiError(400, "The connection closed before the end of the body")
         return content
 
     def _send(self, answer: Answer) -> None:

@@ -92,7 +92,7 @@ def read(value: Any, kind: Any, path: str) -> Any:
             raise invalid(path, f"{path} is {_shown(value)}, not a whole number")
         return "" if text == "0" else text
     if type(value) is not kind:
-        raise invalid(path, f"{path} is {_shown(value)}, not of the type {kind.__name__}")
+        raise invalid(path, f"{path} is {_shown(value)}; expected the type {kind.__name__}")
     return value
 
 

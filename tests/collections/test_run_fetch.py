@@ -72,7 +72,7 @@ def test_the_newest_checkpoint_that_is_sound_is_found_and_the_newer_ones_faults_
     assert step == "10"
     assert [line.partition(":")[0] for line in wrong] == ["40", "30", "20"]
     assert "no manifest.json" in wrong[0]
-    assert "_METADATA is not what was written" in wrong[1]
+    assert "_METADATA does not match its checksum" in wrong[1]
     assert "params/0 has 5 bytes instead of 7" in wrong[2]
 
 
@@ -286,7 +286,7 @@ def test_the_newest_finished_orbax_checkpoint_is_found_in_a_bucket():
     path, wrong = found(files, ORBAX)
 
     assert path == "100"
-    assert wrong == ["200: it has no commit_success.txt, so its save was cut short"]
+    assert wrong == ["200: it has no commit_success.txt, so its save was interrupted"]
 
 
 def test_the_newest_finished_orbax_checkpoint_is_found_in_a_directory():

@@ -128,7 +128,7 @@ def test_a_dry_run_writes_and_asks_nothing(controller):
 
 
 def test_a_time_that_has_passed_is_refused(controller):
-    with pytest.raises(ScheduleError, match="at='2001-01-01' is over already"):
+    with pytest.raises(ScheduleError, match="at='2001-01-01' is in the past"):
         controller.systemd().put(replace(KILL, at="2001-01-01"), dry=False)
 
     assert not controller.units.exists()

@@ -80,7 +80,7 @@ def name_a_file_outside(checkpoint: Path) -> None:
 DAMAGES = {
     cut_short: "bytes instead of",
     lose_a_file: "is missing",
-    change_a_byte: "_METADATA is not what was written",
+    change_a_byte: "_METADATA does not match its checksum",
     spoil_the_manifest: DAMAGED,
     list_the_files: DAMAGED,
     give_a_length_as_text: DAMAGED,

@@ -87,7 +87,7 @@ def test_with_another_number_of_processes_the_next_20_steps_have_the_same_losses
 def test_all_processes_refuse_different_configs(launch: Callable[..., Attempt], tmp_path: Path):
     attempt = launch(tmp_path, overrides={1: ["seed=1"]})
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
-    assert "processes 1 have another config or corpus than process 0" in attempt.logs()
+    assert "processes 1 have a different config or corpus than process 0" in attempt.logs()
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -97,7 +97,7 @@ def test_all_processes_refuse_different_checkpoints(
     (tmp_path / "checkpoints").symlink_to(finished / "checkpoints")
     attempt = launch(tmp_path, own_checkpoints=1)
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
-    assert "processes 1 find another last checkpoint than process 0" in attempt.logs()
+    assert "processes 1 find a different newest checkpoint than process 0" in attempt.logs()
 
 
 def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt], tmp_path: Path):

@@ -198,7 +198,7 @@ def test_equal_metrics_give_equal_plots_of_all_runs(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "to", "said"),
     [
-        ("", "a.svg", r"metrics\.jsonl: holds no step yet"),
+        ("", "a.svg", r"metrics\.jsonl: contains no steps yet"),
         ("word\n", "a.svg", r"metrics\.jsonl: cannot be plotted: is damaged"),
         (None, "a.svg", r"metrics\.jsonl: cannot be plotted: No such file"),
         ("", "a.pdf", r"--to: must end in \.svg or \.png, not .*a\.pdf"),

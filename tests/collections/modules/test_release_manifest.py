@@ -231,7 +231,7 @@ def test_a_manifest_that_is_a_pipe_is_none_and_nobody_waits_for_it(tmp_path):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
     os.mkfifo(swap(tmp_path / "arrived" / MANIFEST))
 
-    with pytest.raises(ReleaseError, match="there is no manifest"):
+    with pytest.raises(ReleaseError, match="the pushed directory has no manifest"):
         put(tmp_path / "arrived", tmp_path / "releases", name)
 
 

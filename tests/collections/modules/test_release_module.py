@@ -61,7 +61,7 @@ def test_a_transfer_without_a_manifest_is_requested_again(push):
 
     assert told["failed"]
     assert told["mismatch"]
-    assert "there is no manifest" in told["msg"]
+    assert "the pushed directory has no manifest" in told["msg"]
     assert names(push.releases) == set()
 
 

@@ -109,7 +109,7 @@ def test_workers_that_never_had_a_run_do_not_report_its_end():
     assert stopped_lines({"w0": saved, "w1": saved, "w2": never}) == [
         "w[0-1]: interrupted, saved at step 7"
     ]
-    assert stopped_lines({"w2": never}) == ["no worker knows it"]
+    assert stopped_lines({"w2": never}) == ["no worker has this run"]
 
 
 def test_a_blocker_of_one_run_does_not_block_another():
@@ -130,7 +130,7 @@ def test_a_run_that_is_done_everywhere_is_left_alone():
     verdict = launch_verdict({"w0": ready("done"), "w1": ready("done")}, PARTS)
 
     assert verdict["launch"] == []
-    assert "mine is done already" in verdict["notes"][0]
+    assert "mine is already done" in verdict["notes"][0]
 
 
 def test_a_run_that_lost_a_worker_is_launched_again():

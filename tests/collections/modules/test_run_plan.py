@@ -90,8 +90,8 @@ def test_a_missing_config_is_named_with_where_it_was_looked_for(tmp_path):
     ("text", "complaint"),
     [
         ("a: [", "is no YAML: line 1"),
-        ("just words", "holds no settings"),
-        ("", "holds no settings"),
+        ("just words", "has no settings"),
+        ("", "has no settings"),
     ],
 )
 def test_a_config_that_the_trainer_can_not_read_is_named(tmp_path, text, complaint):
@@ -201,8 +201,8 @@ def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
         ("- set: 3\n", "line 1: set is no mapping"),
         ("- just words\n", "line 1: a run is 'set: "),
         ("- name: 'a b'\n", "line 1: 'a b' can't be the name of a run"),
-        ("- name: x\n- name: x\n", "line 2: name x stands in line 1, too"),
-        ("- set: {a: 1}\n  set: {b: 1}\n", "line 2: set stands there twice"),
+        ("- name: x\n- name: x\n", "line 2: name x is already used in line 1"),
+        ("- set: {a: 1}\n  set: {b: 1}\n", "line 2: set is given twice"),
         ("- env: [a]\n", "line 1: env is no mapping"),
         ("set: {a: 1}\n", "is no list of runs"),
         ("- [\n", "is no YAML: line 2"),

@@ -215,7 +215,7 @@ def test_workers_are_sorted_by_number():
 
 def test_a_missing_log_is_explained():
     assert log_lines(DOWN) == ["can't be reached: ssh: No route to host"]
-    assert log_lines({"runs": []}) == ["no run has a log here"]
+    assert log_lines({"runs": []}) == ["no run has a log on this worker"]
 
 
 def on_chip(chip, *, time=None, run=None, log=()):

@@ -183,5 +183,5 @@ def test_a_run_that_was_stopped_while_it_was_started_may_not_go_on_and_others_ma
 
     outcomes = start_outcomes(PARTS, ready, {}, {}, {"a"})
 
-    assert outcomes["a"]["problems"] == ["it was stopped while it was started"]
+    assert outcomes["a"]["problems"] == ["it was stopped during its launch"]
     assert outcomes["b"] == FINE

@@ -134,8 +134,8 @@ def test_a_playbook_is_ended_when_the_time_of_the_pass_is_up_and_none_starts_aft
     why = actor(3)._play("run mine", "mine", Play(("long.yml",), {}), FREE)
     late = actor(0)._play("run mine", "mine", Play(("long.yml",), {}), FREE)
 
-    assert "no end after" in why
-    assert late == ("long.yml was not started: the time of this pass is up, the next one continues")
+    assert "no end within" in why
+    assert late == ("long.yml was not started: this pass is out of time. The next pass continues")
 
 
 def test_extra_variables_are_one_json_argument(actor, tmp_path):

@@ -113,7 +113,7 @@ class ActionModule(ActionBase):
             command += ["--rsync-path", f"mkdir -p {target} && rsync"]
             destination = f"worker:{target}/"
         else:
-            raise AnsibleActionFail(f"a release travels by ssh or stays local, not by {kind}")
+            raise AnsibleActionFail(f"expected an ssh or local connection ({kind})")
         with tempfile.TemporaryFile() as errors:
             try:
                 done = subprocess.run(
@@ -221,8 +221,8 @@ def explain(complaint: str) -> str:
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     telling = [line for line in lines if not AFTERMATH.match(line)]
     if any("rsync: not found" in line or "rsync: command not found" in line for line in lines):
-        return "there is no rsync on the worker: ansible-playbook setup.yml --tags base mends it"
-    return (telling or lines or ["no word of why"])[-1]
+        return "no rsync on the worker. Install it: ansible-playbook setup.yml --tags base"
+    return (telling or lines or ["no error output"])[-1]
 
 
 def listing(tree: Path) -> str:

@@ -49,8 +49,8 @@ class ActionModule(ActionBase):
         forks = int(context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
         if len(hosts) > forks:
             raise AnsibleActionFail(
-                f"to follow {len(hosts)} workers at once takes as many forks, not {forks}: "
-                f"--forks {len(hosts)}, or fewer workers by --limit"
+                f"following {len(hosts)} workers needs {len(hosts)} forks ({forks}). Add "
+                f"--forks {len(hosts)}, or select fewer workers with --limit"
             )
         folder = Path(constants.DEFAULT_LOCAL_TMP) / f"follow-{self._task._uuid}"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
         if not run:
             runs = latest(self._ask({}, task_vars)["runs"])
             if not runs:
-                yield "", "no run has a log here", []
+                yield "", "no run has a log on this worker", []
                 return
             run = runs[0]["run"]
         since = -1

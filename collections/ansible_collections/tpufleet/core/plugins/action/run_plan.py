@@ -218,7 +218,7 @@ class ActionModule(ActionBase):
         others = sorted({each.run for each in found.values()} - {run})
         if others:
             raise RunError(
-                f"a relaunch is of one run on its own TPU, and this play has {', '.join(others)}: "
+                f"expected only run {run} in a relaunch (also: {', '.join(others)}). Relaunch it: "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
         return found, {run: relaunched(record.launch, found, nodes)}
@@ -250,7 +250,8 @@ def worker(host: str, variables) -> Worker:
     ]
     if missing:
         raise RunError(
-            f"{host} has no {', '.join(missing)}: is it of the inventory plugin tpufleet.core.tpu?"
+            f"{host}: missing variables {', '.join(missing)}. "
+            "Use the inventory plugin tpufleet.core.tpu"
         )
     return Worker(
         host=str(host),

@@ -254,7 +254,10 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         chip = chip_of(seen["launched"])
         left, taken = free_device(params["device_glob"], check=check, chip=chip)
         if left:
-            raise RunError(f"run {run} does not run here, but {left[0]}: end it, then try again")
+            raise RunError(
+                f"run {run} is not running on this worker, but {left[0]}. "
+                "End that process, then retry"
+            )
         return {"changed": taken, "info": seen}
     left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
     if left:

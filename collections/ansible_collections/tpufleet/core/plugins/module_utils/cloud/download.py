@@ -35,7 +35,7 @@ def path_of(folder: Path, name: str) -> Path:
     """Return an object's local path below ``folder``. Raises DownloadError for an unsafe name."""
     parts = name.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\0" in name:
-        raise DownloadError("its name is not a file name here")
+        raise DownloadError("its name is not a valid path of a local file")
     return folder.joinpath(PurePosixPath(name))
 
 
@@ -75,7 +75,7 @@ def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
             )
         partial.replace(target)
     except IsADirectoryError:
-        raise DownloadError("another object has its name for a directory") from None
+        raise DownloadError("its name is already used as a directory of other objects") from None
     finally:
         partial.unlink(missing_ok=True)
 
@@ -142,7 +142,7 @@ def _hash_for(stored: StoredObject) -> _Hash:
         except ImportError:
             raise DownloadError("its checksum needs google-crc32c. Run: make env") from None
         return google_crc32c.Checksum()
-    raise DownloadError("the bucket has no checksum of it")
+    raise DownloadError("the API returned no checksum for it")
 
 
 def _matches(checksum: _Hash, stored: StoredObject) -> bool:

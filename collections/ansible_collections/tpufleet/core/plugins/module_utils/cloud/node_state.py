@@ -212,7 +212,7 @@ def _wait_ready(api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress
         node = read_node(api, spec.zone, spec.name)
         if node is None:
             raise api.creation_error(spec.zone, spec.name) or errors.OperationFailed(
-                f"can't {what}: it existed and is gone. Somebody deleted it, or its creation failed"
+                f"can't {what}: it no longer exists. Somebody deleted it, or its creation failed"
             )
         if node.state == "READY" and node.endpoints:
             return node

@@ -83,7 +83,7 @@ def ensure_requested(
     made = _read(api, zone, name)
     if made is None:
         raise errors.OperationFailed(
-            f"can't create queued resource {spec.where}: it existed and is gone"
+            f"can't create queued resource {spec.where}: it no longer exists"
         )
     if wait:
         made = _wait_active(api, made, deadline, progress)
@@ -165,7 +165,7 @@ def _wait_active(
     tried = 0
     while True:
         if request is None or request.key != first.key:
-            raise errors.OperationFailed(f"can't {what}: it existed and is gone")
+            raise errors.OperationFailed(f"can't {what}: it no longer exists")
         if request.state == "ACTIVE":
             return request
         if request.is_dead:

@@ -61,7 +61,11 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
         for request in waiting
         if not request.is_dead
     ]
-    return f"{quota} is held by {', '.join(parts)}" if parts else f"{quota}: nothing holds any"
+    return (
+        f"{quota} is held by {', '.join(parts)}"
+        if parts
+        else f"{quota}: no TPU or request holds any"
+    )
 
 
 class QuotaExplainer:

@@ -70,7 +70,7 @@ class Systemd:
         if timer.at:
             told = run(["systemd-analyze", "calendar", timer.at])
             if "Next elapse: never" in told:
-                raise ScheduleError(f"at={timer.at!r} is over already")
+                raise ScheduleError(f"at={timer.at!r} is in the past")
         texts = {".service": service(timer), ".timer": timer_unit(timer)}
         before = "".join(self._text(timer.name + end) for end in texts)
         after = "".join(texts.values())

@@ -65,7 +65,7 @@ class Layout:
             return _manifest_fault(path, sizes, read)
         uses_orbax = not self.pattern or f"{path}/{ORBAX_METADATA}" in sizes
         if self.in_bucket and uses_orbax and f"{path}/{ORBAX_COMMITTED}" not in sizes:
-            return f"it has no {ORBAX_COMMITTED}, so its save was cut short"
+            return f"it has no {ORBAX_COMMITTED}, so its save was interrupted"
         return ""
 
     @property
@@ -124,7 +124,7 @@ def _age(path: str) -> tuple[list[int], str]:
 
 def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> str:
     if f"{path}/{MANIFEST}" not in sizes:
-        return f"it has no {MANIFEST}, so its save was cut short"
+        return f"it has no {MANIFEST}, so its save was interrupted"
     try:
         wanted = json.loads(read(f"{path}/{MANIFEST}"))["files"]
         told = {str(name): (int(size), crc) for name, (size, crc) in wanted.items()}
@@ -138,7 +138,7 @@ def _manifest_fault(path: str, sizes: Mapping[str, int], read: Callable[[str], b
             return f"{name} has {sizes[whole]} bytes instead of {size}"
         try:
             if crc is not None and zlib.crc32(read(whole)) != crc:
-                return f"{name} is not what was written"
+                return f"{name} does not match its checksum"
         except OSError:
             return f"{name} can't be read"
     return ""

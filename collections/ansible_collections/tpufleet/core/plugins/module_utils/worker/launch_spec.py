@@ -72,7 +72,7 @@ def _text(pattern: re.Pattern[str]) -> Check:
 
 def _path(value: Any) -> str:
     if ".." in PurePosixPath(_text(_PATH)(value)).parts:
-        raise ValueError("leads through '..'")
+        raise ValueError("contains '..'")
     return value
 
 

@@ -207,7 +207,7 @@ def install(releases: Path, name: str, fill: Callable[[Path, Path | None], None]
         finally:
             if building.exists():
                 remove(building)
-    raise ReleaseError(f"what has come is not release {name}: {summary(problems)}")
+    raise ReleaseError(f"the pushed files are not release {name}: {summary(problems)}")
 
 
 def take(incoming: Path, target: Path, last: Path | None) -> None:
@@ -221,7 +221,7 @@ def take(incoming: Path, target: Path, last: Path | None) -> None:
     try:
         entries = read_manifest(target)
     except FileNotFoundError:
-        raise ReleaseError("what has come is no release: there is no manifest") from None
+        raise ReleaseError("the pushed directory has no manifest") from None
     had = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
     make_folders(target, entries)
     for path, kind, digest in entries:

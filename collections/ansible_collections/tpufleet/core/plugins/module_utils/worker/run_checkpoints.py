@@ -57,7 +57,7 @@ def unwritable(path: str, user: str = USER) -> str | None:
     )
     if tried.returncode == 0:
         return None
-    why = (tried.stderr.strip().splitlines() or ["no word of why"])[-1]
+    why = (tried.stderr.strip().splitlines() or ["no error output"])[-1]
     return (
         f"{user} can't write checkpoints to {path}: {why.rpartition(': ')[2]}: "
         f"ansible-playbook setup.yml makes the place, {OTHER}"
@@ -83,7 +83,7 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
             f"{OTHER}"
         )
     except ValueError:
-        return f"checkpoints can't be written to {url}: the answers make no sense: {OTHER}"
+        return f"checkpoints can't be written to {url}: malformed API response: {OTHER}"
     return None
 
 

@@ -90,7 +90,7 @@ def quota_lines(found: Plan, settings: ApiSettings) -> Iterator[Finding]:
         message = f"{entry['words']} is dead and holds quota for nothing"
         yield problem("quota", message, entry["fix"])
     if not found.chips and not found.dead_requests:
-        yield ok("quota", f"nothing holds any; the limits: {limits}")
+        yield ok("quota", f"no quota in use; the limits: {limits}")
 
 
 def _last_refusal(source: Source, settings: ApiSettings, tpu: FleetEntry) -> Iterator[Finding]:

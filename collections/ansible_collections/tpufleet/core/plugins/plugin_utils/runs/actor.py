@@ -86,13 +86,13 @@ class Actor:
             return why
         left = min(ACTION_S, self.ends_at - time.monotonic())
         if left <= 0:
-            return f"{played} was not started: the time of this pass is up, the next one continues"
+            return f"{played} was not started: this pass is out of time. The next pass continues"
         words = [*play.playbooks, "-e", json.dumps(dict(play.variables))]
         self.log(f"{who}: $ ansible-playbook {played} -e '{words[-1]}'")
         began = time.monotonic()
 
         def why_stop() -> str:
-            return claim.lost() or (f"no end after {left:.0f} s" if spent() > left else "")
+            return claim.lost() or (f"no end within {left:.0f} s" if spent() > left else "")
 
         def spent() -> float:
             return time.monotonic() - began

@@ -31,4 +31,4 @@ def active_runs(answers: Mapping[str, Answer]) -> list[str]:
 
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     """Describe how each process of a run ended; workers with the same description share a line."""
-    return said_once(stopped_processes(answers)) or ["no worker knows it"]
+    return said_once(stopped_processes(answers)) or ["no worker has this run"]

@@ -49,7 +49,7 @@ def list_code(root: Path, chosen: Sequence[str] = ()) -> list[str]:
             raise ReleaseError(f"{part} of code_paths has no file in {root} (or git ignores it)")
     kept = [path for path in found if not chosen or any(below(path, part) for part in chosen)]
     if not kept:
-        raise ReleaseError(f"there is no code in {root}: every file is ignored, or there is none")
+        raise ReleaseError(f"there is no code in {root}: no file, or git ignores all files")
     if MANIFEST in kept:
         raise ReleaseError(f"{root / MANIFEST} has the name of a release's own manifest: rename it")
     return kept

@@ -111,7 +111,7 @@ def start_answers(
 
 def start_outcome(answers: Mapping[str, Answer], stopped: bool = False) -> dict[str, Any]:
     """Return the outcome of one run's start; ``stopped``: somebody stopped it meanwhile."""
-    problems = failures(answers) + (["it was stopped while it was started"] if stopped else [])
+    problems = failures(answers) + (["it was stopped during its launch"] if stopped else [])
     return {"problems": problems, "launch_failed": bool(problems), "stop": bool(problems)}
 
 
@@ -252,7 +252,7 @@ def launch_verdict(
         "running": running,
         "done": done,
         "notes": [f"{run} runs already" for run in running]
-        + [f"{run} is done already: another -e run=NAME makes a new one" for run in done],
+        + [f"{run} is already done. Start a new run: -e run=NAME" for run in done],
     }
 
 

@@ -21,7 +21,7 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
     if "runs" not in answer:
         return [answer_error(answer)]
     shown = latest(answer["runs"])
-    return [line for each in shown for line in each["log"]] or ["no run has a log here"]
+    return [line for each in shown for line in each["log"]] or ["no run has a log on this worker"]
 
 
 def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:

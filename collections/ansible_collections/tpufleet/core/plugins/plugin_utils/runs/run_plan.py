@@ -204,15 +204,14 @@ def read_config(path: Path, strict: bool) -> str:
             ) from error
         if strict and not isinstance(value, dict):
             raise RunError(
-                f"the config {path} holds no settings: lines 'name: value' are wanted: "
-                f"{again(path)}"
+                f"the config {path} has no settings: lines 'name: value' are wanted: {again(path)}"
             )
     return text
 
 
 def again(path: Path) -> str:
     """Return the advice for an invalid config: fix it, then launch again."""
-    return f"mend it, then ansible-playbook train.yml -e config={path}"
+    return f"Fix it, then run: ansible-playbook train.yml -e config={path}"
 
 
 def where(error: yaml.YAMLError) -> str:

@@ -104,7 +104,7 @@ class RecordFolder:
     def __init__(self, fleet_state: str) -> None:
         if "://" in fleet_state:
             raise RecordError(
-                f"fleet_state {fleet_state} is no directory and no gs://bucket/prefix: give one"
+                f"fleet_state {fleet_state} is neither a directory nor gs://bucket/prefix"
             )
         self._folder = Path(fleet_state).expanduser() / "runs"
 

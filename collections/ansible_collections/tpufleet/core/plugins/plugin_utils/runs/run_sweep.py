@@ -52,7 +52,9 @@ def read_sweep(path: Path) -> list[Trial]:
         for trial in trials:
             value = getattr(trial, key)
             if value and value in seen:
-                raise _mistake(path, trial.line, f"{key} {value} stands in line {seen[value]}, too")
+                raise _mistake(
+                    path, trial.line, f"{key} {value} is already used in line {seen[value]}"
+                )
             seen[value] = trial.line
     return trials
 
@@ -90,7 +92,7 @@ def _trial(path: Path, node: yaml.Node) -> Trial:
         if key not in KEYS:
             raise _mistake(path, at, f"unknown key {key!r}: one of {', '.join(KEYS)}")
         if key in found:
-            raise _mistake(path, at, f"{key} stands there twice")
+            raise _mistake(path, at, f"{key} is given twice")
         found[key] = (_value(value_node), value_node.start_mark.line + 1)
     words = _words(path, *found.get("set", ({}, line)))
     env, env_line = found.get("env", ({}, line))
@@ -132,4 +134,4 @@ def _mistake(path: Path, line: int, what: str) -> RunError:
 
 def again(path: Path) -> str:
     """Return the advice for an invalid sweep file: fix it, then launch again."""
-    return f"mend it, then ansible-playbook train.yml -e sweep={path}"
+    return f"Fix it, then run: ansible-playbook train.yml -e sweep={path}"
