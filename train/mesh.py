@@ -37,7 +37,7 @@ def join(contract: Contract) -> None:
     A single process also connects, because the SIGTERM notifier that ``interrupted`` needs belongs
     to the coordination client. Install no Python handler for SIGTERM later: it would disable the
     notifier. On a TPU slice, libtpu numbers the processes, so ``jax.process_index()`` may differ
-    from the contract's process id.
+    from the process id in the environment (docs/own_trainer.md).
     """
     coordinator = contract.coordinator or f"127.0.0.1:{free_port()}"
     host = coordinator.rpartition(":")[0].strip("[]")

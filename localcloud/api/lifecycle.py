@@ -41,7 +41,7 @@ class Lifecycle:
         lateness: Callable[[str, str], float],
         log: logging.Logger,
     ) -> None:
-        """``lateness`` returns by how many seconds a worker of a zone must boot late."""
+        """``lateness`` returns the boot delay, in seconds, to simulate for a worker in a zone."""
         self._database = database
         self._nodes = NodeTable(database)
         self._disks = DataDisks(database)

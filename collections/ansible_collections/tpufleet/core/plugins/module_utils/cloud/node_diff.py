@@ -142,7 +142,7 @@ def outcome_of(
     *,
     created: bool = False,
 ) -> NodeOutcome:
-    """Return the outcome of a change to a TPU; the diff compares ``before`` with the spec."""
+    """Return the result of a change to a TPU, with an Ansible diff of ``before`` and the spec."""
     observed = facts_of(before) if before else {}
     planned = dict(observed)
     if changed:

@@ -100,8 +100,8 @@ def ensure_absent(
 ) -> NodeOutcome:
     """Delete the TPU that has this name now, never a later TPU of the same name.
 
-    ``agreed`` has the keys (Node.key) of TPUs that may be deleted, None: any. Raises Different for
-    other TPUs.
+    ``agreed``: keys (Node.key) of the TPUs that may be deleted; None allows any. Raises Different
+    for other TPUs.
     """
     node = read_node(api, zone, name)
     if node is None:

@@ -91,7 +91,7 @@ def is_loopback(url: str) -> bool:
 
 
 def open_session(address: str, credentials_file: str) -> AuthorizedSession:
-    """Open a session with the file's credentials; if empty, with application-default ones.
+    """Open a session with the given credentials file, or with Application Default Credentials.
 
     Raises Unauthorized (no or invalid credentials) and NotConfigured (google-auth not installed).
     """

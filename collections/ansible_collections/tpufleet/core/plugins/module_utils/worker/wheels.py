@@ -177,11 +177,11 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
 
 
 def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
-    """Unpack the programs of wheels to ``bin_folder``.
+    """Unpack the scripts of wheels to ``bin_folder``.
 
     The binary distribution format of wheels describes them under "The .data directory". A tool that
     is a single program, such as uv, needs no other file of its wheel. Raises EnvError if the lock
-    file does not pin a wheel, OSError.
+    file does not pin a wheel, and OSError if a file cannot be written.
     """
     bin_folder.mkdir(parents=True, exist_ok=True)
     for wheel in sorted(folder.glob("*.whl")):

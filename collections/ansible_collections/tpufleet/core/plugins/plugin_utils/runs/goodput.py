@@ -21,7 +21,7 @@ def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: floa
 
 
 def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
-    """Return how many seconds a run was wanted until ``now``; None if its record does not say."""
+    """Return the seconds until ``now`` in which the run was to train; None if none are recorded."""
     spent = record.get("wanted_seconds")
     if not isinstance(spent, (int, float)):
         return None

@@ -37,7 +37,7 @@ class Failure:
 class TaskTally:
     """One running task: which hosts have started, and the outcome of those that have ended.
 
-    ``progress`` maps the name at the start of a progress message to the last such message.
+    ``progress`` maps the host or TPU at the start of a progress message to its latest message.
     """
 
     name: str
