@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
 )
 
 from harness.scripted_api import Say, error, node
-from tests.localcloud.api.local_api import LocalApi
+from tests.localcloud.api.local_api import LocalApi, wait_for
 
 DEMO = {
     "name": "demo",
@@ -238,11 +238,21 @@ def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(local_api: 
     assert (gone.failed, api.list_nodes().entries, api.list_queued_resources()) == (False, [], [])
 
 
+def preempt(local_api: LocalApi, api: TpuApi) -> None:
+    """Preempt the TPU, and wait until its queued resource has noticed it."""
+    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
+    wait_for(
+        lambda: (
+            api.get_queued_resource("us-central2-b", "demo")["state"]["state"] == "SUSPENDED"
+            or None
+        )
+    )
+
+
 def test_a_queued_tpu_that_was_preempted_is_requested_again(local_api: LocalApi):
     api = cloud_of(local_api)
     first = made(api)
-    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
-    local_api.state_is("demo", "PREEMPTED")
+    preempt(local_api, api)
     second = made(api)
     assert second.node["state"] == "READY"
     assert second.node["id"] != first.node["id"]
@@ -262,8 +272,7 @@ def refuse(found):
 def test_a_dead_request_of_another_fleet_is_not_replaced(local_api: LocalApi):
     api = cloud_of(local_api)
     made(api)
-    assert local_api.call("POST", "/_localcloud/nodes/demo:preempt").status_code == 200
-    local_api.state_is("demo", "PREEMPTED")
+    preempt(local_api, api)
     fleet = parse_fleet([SPOT])
     options = ChangeOptions(timeout=20, replace_dead=True, check_owner=refuse)
 

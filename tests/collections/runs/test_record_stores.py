@@ -179,7 +179,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_a_location_that_is_neither_a_directory_nor_a_bucket_is_refused():
-    with pytest.raises(RecordError, match="no directory"):
+    with pytest.raises(RecordError, match="neither a directory nor"):
         record_store("s3://bucket/prefix")
 
 
