@@ -28,6 +28,7 @@ LIMITS = [
     ("wanted_seconds", 0.0, 1e12),
     ("wanted_since", 0.0, 1e12),
     ("wanted_until", 0.0, 1e12),
+    ("phase_since", 0.0, 1e12),
 ]
 
 
@@ -75,6 +76,10 @@ def test_a_text_or_list_is_accepted_up_to_its_maximum_length(field: str, longest
         ("history", [{"time": 1}]),
         ("history", [{"time": "now", "what": "launched"}]),
         ("history", [[1, "launched"]]),
+        ("history", [{"time": 1, "kind": "setup_started", "created": -1}]),
+        ("history", [{"time": 1, "kind": "setup_started", "created": "now"}]),
+        ("phase", 5),
+        ("spent", ["boot"]),
         ("watch", {"since": 1e20}),
         ("watch", {"since": -1e20}),
         ("watch", {"since": float("nan")}),
@@ -97,6 +102,19 @@ def test_a_text_or_list_is_accepted_up_to_its_maximum_length(field: str, longest
 def test_a_value_of_another_type_or_range_is_refused(field: str, value: Any) -> None:
     with pytest.raises(InvalidRecordError, match=f"run 'mine': invalid record: ({field}|time) "):
         read(**{field: value})
+
+
+@pytest.mark.parametrize("seconds", [-1, "5", True, float("nan"), 1e13])
+def test_seconds_of_a_phase_that_are_no_duration_are_refused(seconds: Any) -> None:
+    with pytest.raises(InvalidRecordError, match="boot"):
+        read(spent={"boot": seconds})
+
+
+def test_phases_of_a_newer_version_are_dropped() -> None:
+    record = read(phase="new", spent={"boot": 5, "new": 7})
+
+    assert record.phase is None
+    assert record.spent == {"boot": 5.0}
 
 
 def test_a_minimal_record_gets_defaults() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import BadAnswer
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import (
@@ -162,6 +163,18 @@ def test_a_listing_of_the_api_names_health_workers_and_owner():
     (found,) = tpus_of_nodes(listed, lambda labels: labels == {"a": "b"})
 
     assert (found.health, found.is_ours, found.workers) == ("UNHEALTHY_TENSORFLOW", True, 2)
+
+
+def test_a_listing_of_the_api_has_the_time_of_creation_in_unix_seconds():
+    listed = parse_node(node("pod", createTime="1970-01-01T01:00:00.123456789Z"))
+
+    assert tpus_of_nodes([listed], bool)[0].created == pytest.approx(3600.123, abs=0.001)
+
+
+@pytest.mark.parametrize("value", ["yesterday", "2026-13-01T00:00:00Z", 7])
+def test_a_creation_time_that_is_no_time_is_a_malformed_answer(value):
+    with pytest.raises(BadAnswer, match="createTime"):
+        parse_node(node("pod", createTime=value))
 
 
 def test_a_tpu_that_is_being_created_counts_as_one_worker():

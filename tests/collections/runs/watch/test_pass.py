@@ -291,6 +291,66 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     ]
 
 
+def events(controller, run="mine"):
+    """The kinds of a run's events, of the watch's own ones the action."""
+    history = controller.records.read(run)["history"]
+    return [each.get("action") or each["kind"] for each in history]
+
+
+@pytest.mark.parametrize("passes", [1, 2], ids=["ready at once", "ready in a later pass"])
+def test_the_history_of_a_recreated_tpu_has_when_it_was_created_and_set_up(controller, passes):
+    controller.wants()
+    controller.listing = [LOST]
+    recreated = replace(POD, id="8", created=1000.0)
+    state = "READY" if passes == 1 else "CREATING"
+    became = replace(recreated, state=state)
+    controller.actor.meanwhile.append(lambda: controller.listing.__setitem__(0, became))
+
+    controller.pass_once()
+    if passes == 2:
+        controller.listing = [recreated]
+        # The inventory does not have the time of the creation.
+        snapshot = controller.snapshot(listings=((replace(recreated, created=0.0),),))
+        controller.pass_once(snapshot)
+
+    launch = ["launch"] if passes == 2 else []
+    assert events(controller) == ["launched", "recreate", *launch, "setup_started", "setup_done"]
+    (started,) = [
+        each
+        for each in controller.records.read("mine")["history"]
+        if each["kind"] == "setup_started"
+    ]
+    assert started["created"] == 1000.0
+
+
+def test_a_launch_on_workers_that_are_set_up_has_no_events_of_setup(controller):
+    controller.wants()
+
+    controller.pass_once(answers(controller, ended("75")))
+
+    assert events(controller) == ["launched", "launch"]
+
+
+def test_a_launch_goes_on_if_the_creation_time_of_its_tpu_is_not_known(controller):
+    listings = iter([[LOST], [replace(POD, id="8")]])
+
+    def list_tpus():
+        if found := next(listings, None):
+            return found
+        raise NoAnswer("the API does not answer")
+
+    controller.wants()
+    controller.listing = [LOST]
+
+    (outcome,) = controller.pass_once(list_tpus=list_tpus)
+
+    assert not outcome.failed
+    assert controller.actor.playbooks[-1] == "train.yml"
+    assert "the event setup_started is not recorded: the API does not answer" in (
+        (controller.kept / "watch.log").read_text()
+    )
+
+
 def test_a_create_that_waits_for_capacity_does_not_hold_up_the_run_of_another_tpu(controller):
     launched = threading.Event()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
@@ -109,6 +110,16 @@ class Fields:
             return str(ip_address(value))
         except ValueError:
             raise BadAnswer(f"{self.who}: {name} is not an IP address ({value!r:.60})") from None
+
+    def moment(self, name: str) -> float:
+        """Return a time in RFC 3339's format as unix seconds; 0 if the field is absent."""
+        value = self.text(name)
+        if not value:
+            return 0.0
+        try:
+            return datetime.fromisoformat(value).timestamp()
+        except (ValueError, OverflowError):
+            raise BadAnswer(f"{self.who}: {name} is not a time ({value!r:.60})") from None
 
     def id(self) -> str:
         """Return the resource's id, which the API sends as an integer or a string."""

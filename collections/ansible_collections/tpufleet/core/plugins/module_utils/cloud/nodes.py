@@ -36,6 +36,7 @@ class Node:
     """One TPU: a slice of one or more workers. Absent strings are empty.
 
     ``queued_resource`` is the name of the queued resource, in the same zone, that created the TPU.
+    ``created`` is when its creation began, in unix seconds; 0 if absent.
     """
 
     project: str
@@ -65,6 +66,7 @@ class Node:
     secure_boot: bool = False
     data_disks: tuple[Disk, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
+    created: float = 0.0
 
     @property
     def key(self) -> str:
@@ -144,4 +146,5 @@ def parse_node(data: object) -> Node:
             for disk in read.parts("dataDisks")
         ),
         metadata=read.texts("metadata"),
+        created=read.moment("createTime"),
     )

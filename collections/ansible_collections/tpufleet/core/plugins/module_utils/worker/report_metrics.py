@@ -1,7 +1,6 @@
 """Points of a run's curves, from its metrics.jsonl. Python 3.9, because workers import this file.
 
-The fields of a line follow the run contract (docs/trainer.md): step, loss, time in unix seconds,
-tokens_per_second, sometimes heldout_loss. Other trainers may omit any of them.
+The fields of a line follow the run contract (docs/own_trainer.md). Only the step is required.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ from .safe_files import open_file
 #: Maximum number of points of a curve; with more steps, each point is the mean of several.
 MOST_POINTS = 1000
 _ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt (\d{1,9})\b", re.MULTILINE)
-_COLUMNS = ("step", "loss", "time", "tokens_per_second", "heldout_loss")
+_COLUMNS = (
+    *("step", "loss", "time", "tokens_per_second", "heldout_loss", "mfu"),
+    *("device_bytes", "device_limit_bytes", "save_seconds", "start_seconds"),
+)
 
 _MAX_LINE_BYTES = 1 << 16
 

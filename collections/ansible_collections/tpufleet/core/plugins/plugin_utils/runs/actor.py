@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from ansible import context
 from ...module_utils.worker.node_identity import NodeIdentity
 from ..view import play_result
 from .decision import Action
+from .history import EventKind
 from .lease import Claim
 from .observation import Observation
 from .playbook_process import run_process
@@ -61,12 +62,25 @@ class Actor:
     ends_at: float
 
     def act(
-        self, record: RunRecord, observed: Observation, action: Action, fence: int, claim: Claim
+        self,
+        record: RunRecord,
+        observed: Observation,
+        action: Action,
+        fence: int,
+        claim: Claim,
+        note: Callable[[EventKind], None] = lambda _kind: None,
     ) -> str:
-        """Run the action's playbooks until one fails. Return the error; empty if all succeed."""
+        """Run the action's playbooks until one fails. Return the error; empty if all succeed.
+
+        ``note`` is called before and after setup.yml, with SETUP_STARTED and SETUP_DONE.
+        """
         for play in plays_of(action, record, observed, self.kept, self.fleet_state, fence):
+            if SETUP in play.playbooks:
+                note(EventKind.SETUP_STARTED)
             if why := self._play(f"run {record.run}", record.run, play, claim):
                 return why
+            if SETUP in play.playbooks:
+                note(EventKind.SETUP_DONE)
         return ""
 
     def delete(self, node: NodeIdentity, claim: Claim) -> str:

@@ -2,8 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .history import EventKind
+from .wanted_time import Spent, phase_seconds, wanted_seconds
+
+
+class AttemptTimes(Protocol):
+    """What the output of one attempt says about its time. Times are in unix seconds."""
+
+    @property
+    def number(self) -> int:
+        """The number of the attempt."""
+
+    @property
+    def began(self) -> float | None:
+        """When its unit began on the first worker; None if unknown."""
+
+    @property
+    def ended(self) -> float | None:
+        """When it ended on the last worker; None if it is active or its end is unknown."""
+
+    @property
+    def first(self) -> float | None:
+        """The time of its first line of metrics, None if it has none."""
+
+    @property
+    def last(self) -> float | None:
+        """The time of its last line of metrics, None if it has none."""
+
+    @property
+    def kept(self) -> float:
+        """The seconds between its lines of steps that counted."""
+
+    @property
+    def redone(self) -> float:
+        """The seconds between its lines of steps that a later attempt repeated."""
+
+    @property
+    def saves(self) -> float:
+        """The seconds of ``kept`` and ``redone`` in which training waited for checkpoints."""
+
+    @property
+    def start_seconds(self) -> float | None:
+        """The seconds from the trainer's start to its first step; None if it does not report it."""
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """The seconds in which a run was wanted, and what they were spent on.
+
+    ``seconds`` has every value of Spent; their sum is ``wanted``.
+    """
+
+    wanted: float
+    seconds: Mapping[str, float]
+
+    @property
+    def share(self) -> float:
+        """The goodput, between 0 and 1."""
+        return self.seconds[Spent.TRAINING] / self.wanted
+
+
+def by_cause(
+    record: Mapping[str, Any], attempts: Sequence[AttemptTimes], now: float
+) -> Goodput | None:
+    """Return what the wanted time of a run was spent on; None if the record does not count it.
+
+    ``attempts`` are in order of their numbers. ``now`` is in unix seconds. A run that is done was
+    wanted until its last attempt ended. The clocks of cloud, controllers and workers may differ: if
+    the parts exceed the wanted time, they are reduced in proportion, the attempts' parts first.
+    """
+    is_wanted = record.get("wanted") == "running"
+    if record.get("wanted") == "done" and attempts:
+        now = attempts[-1].ended or attempts[-1].last or now
+    wanted = wanted_seconds(record, now)
+    if wanted is None or wanted <= 0:
+        return None
+    is_attempt = is_wanted and not record.get("phase")
+    phases = _fitted(phase_seconds(record, now), wanted)
+    output = dict.fromkeys(Spent, 0.0)
+    launched = _launches(record)
+    for place, attempt in enumerate(attempts):
+        is_active = is_attempt and place == len(attempts) - 1 and attempt.ended is None
+        until = now if is_active else attempt.ended
+        for cause, seconds in _parts(attempt, launched.get(attempt.number), until).items():
+            output[cause] += max(0.0, seconds)
+    fitted = _fitted(output, max(0.0, wanted - sum(phases.values())))
+    seconds = {each.value: phases.get(each, 0.0) + fitted[each] for each in Spent}
+    seconds[Spent.OTHER] = max(0.0, wanted - sum(seconds.values()))
+    return Goodput(wanted, seconds)
+
+
+def _parts(
+    attempt: AttemptTimes, launched: float | None, until: float | None
+) -> dict[Spent, float]:
+    """Return the seconds of an attempt, by cause.
+
+    ``launched`` is when the attempt was recorded, ``until`` when it ended or now; None if unknown.
+    Without ``start_seconds``, the rendezvous counts as part of the trainer's start.
+    """
+    first_step = until if attempt.first is None else attempt.first
+    begin = launched or attempt.began
+    if begin is None or first_step is None:
+        launch = start = 0.0
+    else:
+        began = attempt.began or begin
+        if attempt.start_seconds is not None:
+            began = first_step - attempt.start_seconds
+        trainer = min(max(begin, began), first_step)
+        launch, start = trainer - begin, first_step - trainer
+    saves = min(attempt.saves, attempt.kept + attempt.redone)
+    return {
+        Spent.LAUNCH: launch,
+        Spent.COMPILE: start,
+        Spent.SAVES: saves,
+        Spent.TRAINING: attempt.kept - saves,
+        Spent.REDONE: attempt.redone - max(0.0, saves - attempt.kept),
+    }
+
+
+def _launches(record: Mapping[str, Any]) -> dict[int, float]:
+    """Return when attempts were launched, in unix seconds, as far as the history knows.
+
+    The number of the newest attempt is in the record, and each launch adds one.
+    """
+    times = [
+        float(event.get("time") or 0.0)
+        for event in record.get("history") or []
+        if event.get("kind") == EventKind.LAUNCHED
+    ]
+    newest = int(record.get("attempt") or 0)
+    return {newest - back: time for back, time in enumerate(reversed(times)) if time}
+
+
+def _fitted(parts: Mapping[Any, float], room: float) -> dict[Any, float]:
+    """Return the parts, reduced in proportion if their sum exceeds ``room``."""
+    whole = sum(parts.values())
+    scale = room / whole if whole > room else 1.0
+    return {name: seconds * scale for name, seconds in parts.items()}
 
 
 def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: float) -> float | None:
@@ -18,33 +157,3 @@ def goodput(told: Mapping[str, Any] | None, record: Mapping[str, Any], now: floa
         return None
     pace = told["counted"] / (told["last"] - told["first"])
     return min(1.0, (told["counted"] + pace * max(0, told["first"] - 1)) / wall)
-
-
-def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
-    """Return the seconds until ``now`` in which the run was to train; None if none are recorded."""
-    spent = record.get("wanted_seconds")
-    if not isinstance(spent, (int, float)):
-        return None
-    if record.get("wanted") == "running":
-        return spent + max(0.0, now - float(record.get("wanted_since", now)))
-    late = float(record.get("wanted_until", now)) - now if record.get("wanted") == "done" else 0.0
-    return spent - max(0.0, late)  # DONE may be recorded long after the run ended
-
-
-def wanted_time(
-    before: Mapping[str, Any], fields: Mapping[str, Any], now: float
-) -> dict[str, float]:
-    """Return the record fields that count the wanted time, updated for a change of the record.
-
-    ``before`` is the record before the change (empty for a new run), ``fields`` are the changes.
-    """
-    was = before.get("wanted") == "running"
-    is_to = fields.get("wanted", before.get("wanted")) == "running"
-    if is_to and not before:
-        return {"wanted_seconds": 0.0, "wanted_since": now}
-    if "wanted_seconds" not in before or was == is_to:
-        return {}
-    if is_to:
-        return {"wanted_since": now}
-    spent = before["wanted_seconds"] + max(0.0, now - before.get("wanted_since", now))
-    return {"wanted_seconds": round(spent, 3), "wanted_until": now}

@@ -11,6 +11,7 @@ from ...module_utils.worker.run_state import RunState
 from .causes import Cause, one_line, parse_cause
 
 MOST_CAUSES = 10
+MOST_TIME = 1e12
 
 
 class EventKind(StrEnum):
@@ -21,6 +22,8 @@ class EventKind(StrEnum):
     FOUND_RUNNING = "found_running"
     STOPPED = "stopped"
     RESTARTED = "restarted"
+    SETUP_STARTED = "setup_started"
+    SETUP_DONE = "setup_done"
     DONE = "done"
     WATCH = "watch"
     """A pass of the watch observed something new, or acted."""
@@ -40,6 +43,8 @@ class Event:
         state: the state in which the watch found the run.
         action: what the watch did.
         causes: why the watch did it.
+        created: when the cloud began to create the TPU that is being set up, in unix seconds; 0 if
+            unknown.
     """
 
     kind: EventKind
@@ -49,6 +54,7 @@ class Event:
     state: RunState | None = None
     action: str = ""
     causes: tuple[Cause, ...] = ()
+    created: float = 0.0
 
     def fields(self) -> dict[str, Any]:
         """Return the event as a record stores it, without its time."""
@@ -59,6 +65,7 @@ class Event:
             "state": self.state.value if self.state else "",
             "action": self.action,
             "causes": [cause.fields() for cause in self.causes],
+            "created": self.created,
         }
         return {name: value for name, value in found.items() if value}
 
@@ -84,7 +91,14 @@ def parse_event(value: Mapping[str, Any], time: float) -> Event:
         state=RunState(state) if state in [each.value for each in RunState] else None,
         action=_line(value.get("action", "")),
         causes=causes,
+        created=_moment(value.get("created", 0.0)),
     )
+
+
+def _moment(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_TIME:
+        raise ValueError("not a time")
+    return float(value)
 
 
 def _line(value: Any) -> str:

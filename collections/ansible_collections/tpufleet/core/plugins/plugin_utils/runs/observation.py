@@ -23,7 +23,10 @@ DEAD = frozenset({"PREEMPTED", "TERMINATED", GONE})
 
 @dataclass(frozen=True)
 class ObservedTpu:
-    """One TPU in a listing. ``is_ours``: it has this fleet's ownership label."""
+    """One TPU in a listing. ``is_ours``: it has this fleet's ownership label.
+
+    ``created`` is when its creation began, in unix seconds; 0 if unknown, as in the inventory.
+    """
 
     name: str
     zone: str
@@ -32,6 +35,7 @@ class ObservedTpu:
     is_ours: bool
     workers: int = 1
     health: str = ""
+    created: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ def tpus_of_nodes(nodes: Iterable[Node], is_ours: IsOurs) -> tuple[ObservedTpu, 
             is_ours=is_ours(node.labels),
             workers=len(node.endpoints) or 1,
             health=node.health,
+            created=node.created,
         )
         for node in nodes
     )

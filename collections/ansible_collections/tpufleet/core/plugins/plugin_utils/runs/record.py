@@ -14,11 +14,11 @@ from typing import Any
 
 from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.launch_spec import CONTROL, VARIABLE, InvalidLaunchError, LaunchSpec
-from .history import Event, parse_event
+from .history import MOST_TIME, Event, parse_event
 from .run_record import RecordError
+from .wanted_time import PHASES, Spent
 
 MOST_HISTORY = 50
-MOST_SECONDS = 1e12
 MOST_NUMBER = (1 << 63) - 1
 """The largest number in ``watch``: the largest step that worker/run_files.py accepts."""
 
@@ -49,7 +49,9 @@ class RunRecord:
     ``watch`` is the watch's memory between passes: numbers and short strings. ``generation``
     counts the changes; a change fails if the generation is no longer the one that was read.
     ``fence`` is the fencing token of the last action that a controller took under a lease.
-    ``wanted_since`` and ``wanted_until`` are unix seconds; ``wanted_seconds`` is a duration.
+    ``wanted_since``, ``wanted_until`` and ``phase_since`` are unix seconds; ``wanted_seconds`` is a
+    duration. ``phase`` is the phase of a recovery that the run is in, None during an attempt;
+    ``spent`` are the seconds of earlier phases (wanted_time.py).
     """
 
     wanted: DesiredState
@@ -59,6 +61,9 @@ class RunRecord:
     wanted_seconds: float | None = None
     wanted_since: float | None = None
     wanted_until: float | None = None
+    phase: Spent | None = None
+    phase_since: float | None = None
+    spent: Mapping[str, float] = field(default_factory=dict)
     history: tuple[Event, ...] = ()
     watch: Mapping[str, str | int | float] = field(default_factory=dict)
 
@@ -87,8 +92,10 @@ class RunRecord:
             "watch": dict(self.watch),
             **self.launch.to_json(),
         }
-        times = ("wanted_seconds", "wanted_since", "wanted_until")
-        return told | {name: value for name in times if (value := getattr(self, name)) is not None}
+        times = ("wanted_seconds", "wanted_since", "wanted_until", "phase_since")
+        told |= {name: value for name in times if (value := getattr(self, name)) is not None}
+        told |= {"phase": self.phase.value} if self.phase else {}
+        return told | ({"spent": dict(self.spent)} if self.spent else {})
 
 
 def parse_record(run: str, value: object) -> RunRecord:
@@ -109,6 +116,9 @@ def parse_record(run: str, value: object) -> RunRecord:
         wanted_seconds=reader.seconds("wanted_seconds"),
         wanted_since=reader.seconds("wanted_since"),
         wanted_until=reader.seconds("wanted_until"),
+        phase=reader.phase(),
+        phase_since=reader.seconds("phase_since"),
+        spent=reader.spent(),
         history=reader.history(),
         watch=reader.watch(),
     )
@@ -154,7 +164,7 @@ class _Reader:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(name, "is not a number")
-        if not 0 <= value <= MOST_SECONDS:
+        if not 0 <= value <= MOST_TIME:
             raise self.wrong(name, "is not a time")
         return float(value)
 
@@ -163,6 +173,15 @@ class _Reader:
             return DesiredState(self._get("wanted", str, ""))
         except ValueError:
             raise self.wrong("wanted", f"is none of {', '.join(DesiredState)}") from None
+
+    def phase(self) -> Spent | None:
+        value = self._get("phase", str, "")
+        return Spent(value) if value in PHASES else None
+
+    def spent(self) -> dict[str, float]:
+        found = _Reader(self._run, self._get("spent", Mapping, {}))
+        seconds = {phase.value: found.seconds(phase) for phase in PHASES}
+        return {name: value for name, value in seconds.items() if value is not None}
 
     def launch(self) -> LaunchSpec:
         try:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from .goodput import wanted_time
+from .wanted_time import wanted_time
 
 HISTORY = 50
 
@@ -78,7 +78,7 @@ def after_change(
     return {
         **record,
         **fields,
-        **wanted_time(record, fields, now),
+        **wanted_time(record, fields, event, now),
         "run": run,
         "generation": there + 1,
         "history": history[-HISTORY:],

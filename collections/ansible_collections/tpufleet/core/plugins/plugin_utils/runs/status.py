@@ -12,6 +12,7 @@ from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
 from .history import Event, EventKind
 from .observation import ProcessStatus, process_of
+from .wanted_time import Spent
 
 if TYPE_CHECKING:
     from .judge import RunStatus, WorkerStatus
@@ -127,8 +128,15 @@ _EVENTS = {
     EventKind.FOUND_RUNNING: "found running",
     EventKind.STOPPED: "stopped",
     EventKind.RESTARTED: "restarted on request",
+    EventKind.SETUP_STARTED: "its workers are being set up",
+    EventKind.SETUP_DONE: "its workers are set up",
     EventKind.DONE: "done",
     EventKind.NOTE: "{text}",
+}
+
+_SPENT = {
+    Spent.REDONE: "repeated steps",
+    Spent.CAPACITY: "waiting for capacity",
 }
 
 
@@ -236,6 +244,11 @@ def cause_text(cause: Cause) -> str:
         return _CAUSES[cause.code].format_map(cause.values)
     except (KeyError, ValueError, TypeError):  # invalid values, written by another program
         return cause.code.value
+
+
+def spent_text(spent: Spent) -> str:
+    """Format what wanted time was spent on."""
+    return _SPENT.get(spent, spent.value)
 
 
 def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error: str = "") -> str:

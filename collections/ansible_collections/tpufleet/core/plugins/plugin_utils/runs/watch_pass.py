@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...module_utils.cloud.errors import CloudError
 from ...module_utils.worker.run import overlap
 from ...module_utils.worker.run_state import RunState
 from .actor import Actor
@@ -23,6 +25,7 @@ from .record import DesiredState, RunRecord
 from .release_cache import missing_here
 from .run_record import RecordConflictError, RecordError
 from .status import pass_text
+from .wanted_time import Spent
 from .watch_decision import decide, is_unreachable
 from .watch_log import WatchLog
 from .watch_memory import Limits
@@ -201,7 +204,8 @@ class WatchPass:
             return outcome.did_nothing(Cause(CauseCode.RECORD_CHANGED))
         self.log(outcome.text)
         claim = Claim(lease.lost, lambda: changed_since(self.store, record, fence))
-        error = self.actor.act(record, observed, decision.action, fence, claim)
+        note = partial(self._note, record, snapshot, fence)
+        error = self.actor.act(record, observed, decision.action, fence, claim, note)
         if decision.action in (Action.RECREATE, Action.REPLACE):
             return self._launch_recreated(record, snapshot, fence, claim, outcome, error)
         return outcome.after(error)
@@ -223,7 +227,8 @@ class WatchPass:
         if observed.tpu_state == READY and not error:
             # The inventory is older than this TPU, so the processes in it were on the old one.
             new = replace(observed, processes=())
-            error = self.actor.act(record, new, Action.LAUNCH, fence, claim)
+            note = partial(self._note, record, snapshot, fence)
+            error = self.actor.act(record, new, Action.LAUNCH, fence, claim, note)
             return replace(outcome, causes=(Cause(CauseCode.TPU_RECREATED),)).after(error)
         if observed.tpu_state in (READY, FOREIGN, *DEAD):
             again = Cause.of(CauseCode.TPU_STATE_AGAIN, tpu_state=observed.tpu_state)
@@ -231,6 +236,23 @@ class WatchPass:
         state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
         causes = (state, Cause(CauseCode.NEXT_PASS))
         return replace(outcome, state=RunState.WAITING_FOR_TPU, causes=causes)
+
+    def _note(self, record: RunRecord, snapshot: Snapshot, fence: int, kind: EventKind) -> None:
+        """Add an event about the setup to the history, unless somebody else has acted meanwhile.
+
+        A failure is only logged: goodput then knows less, but the launch goes on.
+        """
+        try:
+            there = self.store.read(record.run)
+            if there is None or there.fence != fence or there.wanted != record.wanted:
+                return
+            created = 0.0
+            if there.phase is Spent.CAPACITY:
+                tpus = self._listed_again(snapshot).of(record).tpus
+                created = max((tpu.created for tpu in tpus), default=0.0)
+            self.store.change(record.run, there.generation, {}, Event(kind, created=created))
+        except (RecordError, CloudError) as error:
+            self.log(f"run {record.run}: the event {kind} is not recorded: {error}")
 
     def _outdated(
         self, record: RunRecord, observed: Observation, snapshot: Snapshot

@@ -1,0 +1,124 @@
+"""The time in which a run was wanted, as its record counts it: as a whole and by phase.
+
+The record adds up the seconds of the phases of a recovery (waiting for capacity, boot, setup,
+launch), because its history keeps only the last events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from ...module_utils.worker.run_state import RunState
+from .decision import Action
+from .history import EventKind
+
+
+class Spent(StrEnum):
+    """What the wanted time of a run was spent on, in the order in which it is shown."""
+
+    TRAINING = "training"
+    SAVES = "saves"
+    """Training waited for a checkpoint."""
+    REDONE = "redone"
+    """Steps that a later attempt repeated."""
+    COMPILE = "compile"
+    """From the start of the trainer to its first step, which includes restoring a checkpoint."""
+    LAUNCH = "launch"
+    """From the decision to launch to the start of the trainer, which includes the rendezvous."""
+    SETUP = "setup"
+    BOOT = "boot"
+    CAPACITY = "capacity"
+    """No TPU: from when the watch finds it lost until the cloud begins to create another one."""
+    OTHER = "other"
+    """The rest: until somebody notices that an attempt has ended, pauses, and what is unknown."""
+
+
+PHASES = (Spent.LAUNCH, Spent.SETUP, Spent.BOOT, Spent.CAPACITY)
+"""What the record itself counts, in its field ``spent``."""
+_RECREATIONS = (Action.RECREATE, Action.REPLACE)
+_ENDS_OF_LAUNCH = (EventKind.LAUNCHED, EventKind.LAUNCH_FAILED, EventKind.FOUND_RUNNING)
+
+
+def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
+    """Return the seconds until ``now`` in which the run was to train; None if none are recorded."""
+    spent = record.get("wanted_seconds")
+    if not isinstance(spent, (int, float)):
+        return None
+    if record.get("wanted") == "running":
+        return spent + max(0.0, now - float(record.get("wanted_since", now)))
+    late = float(record.get("wanted_until", now)) - now if record.get("wanted") == "done" else 0.0
+    return spent - max(0.0, late)  # DONE may be recorded long after the run ended
+
+
+def phase_seconds(record: Mapping[str, Any], now: float, created: float = 0.0) -> dict[str, float]:
+    """Return the wanted seconds until ``now`` that were spent in each of PHASES.
+
+    ``created`` is when the cloud began to create the current TPU, in unix seconds, 0 if unknown: it
+    divides a wait for a TPU into waiting for capacity and boot.
+    """
+    spent = {phase.value: float((record.get("spent") or {}).get(phase, 0.0)) for phase in PHASES}
+    phase = record.get("phase")
+    if phase in spent:
+        since = float(record.get("phase_since", now))
+        until = max(since, now)
+        booting = created and phase == Spent.CAPACITY
+        border = min(max(since, created), until) if booting else until
+        spent[phase] += border - since
+        spent[Spent.BOOT] += until - border
+    return {name: round(seconds, 3) for name, seconds in spent.items() if seconds}
+
+
+def wanted_time(
+    before: Mapping[str, Any], fields: Mapping[str, Any], event: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """Return the record fields that count the wanted time, updated for a change of the record.
+
+    ``before`` is the record before the change (empty for a new run), ``fields`` are the changes,
+    ``event`` is what is added to the history. ``now`` is in unix seconds.
+    """
+    was = before.get("wanted") == "running"
+    is_to = fields.get("wanted", before.get("wanted")) == "running"
+    if is_to and not before:
+        return {"wanted_seconds": 0.0, "wanted_since": now}
+    if "wanted_seconds" not in before:
+        return {}
+    phases = _phase_fields(before, event, now, is_to)
+    if was == is_to:
+        return phases
+    if is_to:
+        return phases | {"wanted_since": now}
+    spent = before["wanted_seconds"] + max(0.0, now - before.get("wanted_since", now))
+    return phases | {"wanted_seconds": round(spent, 3), "wanted_until": now}
+
+
+def _phase_fields(
+    before: Mapping[str, Any], event: Mapping[str, Any], now: float, is_wanted: bool
+) -> dict[str, Any]:
+    phase = str(before.get("phase") or "")
+    following = _following(phase, event) if is_wanted else ""
+    if following == phase:
+        return {}
+    created = float(event.get("created") or 0.0)
+    spent = phase_seconds(before, now, created)
+    return {"phase": str(following), "phase_since": now, "spent": spent}
+
+
+def _following(phase: str, event: Mapping[str, Any]) -> str:
+    """Return the phase after an event: one of PHASES, or empty during an attempt."""
+    kind, action = event.get("kind"), event.get("action")
+    if kind == EventKind.SETUP_STARTED:
+        return Spent.SETUP
+    if kind in (EventKind.SETUP_DONE, EventKind.RESTARTED):
+        return Spent.LAUNCH
+    if kind in _ENDS_OF_LAUNCH:
+        return ""
+    if kind == EventKind.WATCH and (
+        event.get("state") == RunState.PREEMPTED or action in _RECREATIONS
+    ):
+        return Spent.CAPACITY
+    # The decision to launch on a recreated TPU does not yet end the wait for it: setup does.
+    if action in (Action.LAUNCH, Action.RESTART) and phase != Spent.CAPACITY:
+        return Spent.LAUNCH
+    return phase

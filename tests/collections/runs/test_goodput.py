@@ -1,0 +1,261 @@
+"""Goodput by cause: what the wanted time of a run was spent on."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import by_cause
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
+    MOST_HISTORY,
+    parse_record,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import after_change
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import PHASES, Spent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.collections.runs.valid_record import record_fields
+
+LAUNCHED = Event(EventKind.LAUNCHED)
+RECREATE = Event(EventKind.WATCH, state=RunState.PREEMPTED, action=Action.RECREATE)
+LAUNCH = Event(EventKind.WATCH, state=RunState.INTERRUPTED, action=Action.LAUNCH)
+SETUP_DONE = Event(EventKind.SETUP_DONE)
+STOPPED, STOP = Event(EventKind.STOPPED), {"wanted": "stopped"}
+
+
+def setup_started(created: float = 0.0) -> Event:
+    return Event(EventKind.SETUP_STARTED, created=created)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is known of an attempt, as AttemptTimes describes it."""
+
+    number: int = 1
+    began: float | None = None
+    ended: float | None = None
+    first: float | None = None
+    last: float | None = None
+    kept: float = 0.0
+    redone: float = 0.0
+    saves: float = 0.0
+    start_seconds: float | None = None
+
+
+@pytest.fixture
+def story(monkeypatch):
+    """Return the record after events at given times, each with changed fields."""
+
+    def tell(*events: tuple[float, Event, dict[str, Any]]) -> dict[str, Any]:
+        record: dict[str, Any] = {}
+        for at, event, fields in events:
+            monkeypatch.setattr(time, "time", lambda at=at: float(at))
+            changes = fields if record else record_fields(**fields)
+            generation = record.get("generation", 0)
+            record = after_change(record, "mine", generation, changes, event.fields())
+        return parse_record("mine", record).fields()
+
+    return tell
+
+
+def spent(record: dict[str, Any], attempts: list[Attempt], now: float) -> dict[str, float]:
+    """Return what the time was spent on, without zeros."""
+    found = by_cause(record, attempts, now)
+    assert found
+    return {name: seconds for name, seconds in found.seconds.items() if seconds}
+
+
+def test_an_attempt_divides_into_launch_compile_training_saves_and_redone_steps(story):
+    record = story((100, LAUNCHED, {}))
+    attempt = Attempt(
+        1, began=102, first=140, last=240, kept=90, redone=10, saves=5, start_seconds=30
+    )
+
+    assert spent(record, [attempt], 250) == {
+        "launch": 10,
+        "compile": 30,
+        "training": 85,
+        "redone": 10,
+        "saves": 5,
+        "other": 10,
+    }
+
+
+def test_a_preemption_divides_into_capacity_boot_setup_and_launch(story):
+    record = story(
+        (100, LAUNCHED, {}),
+        (200, RECREATE, {}),
+        (300, setup_started(created=260), {}),
+        (350, SETUP_DONE, {}),
+        (355, LAUNCHED, {"attempt": 2}),
+    )
+    attempts = [
+        Attempt(1, began=100, first=110, last=190, kept=80, start_seconds=10),
+        Attempt(2, began=356, first=370, last=400, kept=30, start_seconds=10),
+    ]
+
+    assert spent(record, attempts, 400) == {
+        "compile": 20,
+        "training": 110,
+        "capacity": 60,
+        "boot": 40,
+        "setup": 50,
+        "launch": 5 + 5,
+        "other": 10,
+    }
+
+
+def test_a_launch_decided_in_a_later_pass_does_not_end_the_wait_for_capacity(story):
+    """The TPU was not READY when the pass that created it ended."""
+    record = story(
+        (100, LAUNCHED, {}),
+        (200, RECREATE, {}),
+        (300, LAUNCH, {}),
+        (300, setup_started(created=280), {}),
+    )
+
+    assert spent(record, [], 310) == {"capacity": 80, "boot": 20, "setup": 10, "other": 100}
+
+
+def test_without_a_creation_time_the_boot_counts_as_waiting_for_capacity(story):
+    record = story((100, LAUNCHED, {}), (200, RECREATE, {}), (300, setup_started(), {}))
+
+    assert spent(record, [], 300) == {"capacity": 100, "other": 100}
+
+
+def test_a_phase_that_is_not_over_counts_until_now(story):
+    record = story((100, LAUNCHED, {}), (200, RECREATE, {}))
+
+    assert spent(record, [], 500)["capacity"] == 300
+
+
+def test_a_run_that_is_stopped_while_it_waits_spends_no_more_time(story):
+    record = story((100, LAUNCHED, {}), (200, RECREATE, {}), (300, STOPPED, STOP))
+
+    assert spent(record, [], 900) == {"capacity": 100, "other": 100}
+
+
+def test_phases_count_long_after_their_events_have_left_the_history(story):
+    cycles = 2 * MOST_HISTORY
+    events = [(0.0, LAUNCHED, {})]
+    for cycle in range(1, cycles + 1):
+        at = 100.0 * cycle
+        events += [(at, RECREATE, {}), (at + 10, setup_started(at + 4), {})]
+        events += [(at + 15, SETUP_DONE, {}), (at + 16, LAUNCHED, {"attempt": 1 + cycle})]
+    record = story(*events)
+
+    found = spent(record, [], 100.0 * cycles + 16)
+    assert len(record["history"]) == MOST_HISTORY
+    assert {name: found[name] for name in ("capacity", "boot", "setup", "launch")} == {
+        "capacity": pytest.approx(4 * cycles),
+        "boot": pytest.approx(6 * cycles),
+        "setup": pytest.approx(5 * cycles),
+        "launch": pytest.approx(1 * cycles),
+    }
+
+
+def test_an_attempt_before_its_first_step_spends_its_time_on_the_trainers_start(story):
+    record = story((100, LAUNCHED, {}))
+
+    assert spent(record, [Attempt(1, began=104)], 150) == {"launch": 4, "compile": 46}
+
+
+def test_an_attempt_that_was_lost_before_its_first_step_is_unknown(story):
+    record = story((100, LAUNCHED, {}), (200, RECREATE, {}))
+
+    assert spent(record, [Attempt(1, began=104)], 250) == {"capacity": 50, "other": 100}
+
+
+def test_a_trainer_that_reports_nothing_counts_the_rendezvous_as_its_start(story):
+    record = story((100, LAUNCHED, {}))
+    attempt = Attempt(1, began=105, first=140, last=150, kept=10)
+
+    assert spent(record, [attempt], 150) == {"launch": 5, "compile": 35, "training": 10}
+
+
+def test_a_run_that_is_done_was_wanted_until_its_last_attempt_ended(story):
+    record = story((100, LAUNCHED, {}), (900, Event(EventKind.DONE), {"wanted": "done"}))
+    attempt = Attempt(1, began=100, ended=210, first=110, last=200, kept=90)
+
+    assert spent(record, [attempt], 5000) == {"compile": 10, "training": 90, "other": 10}
+
+
+def test_the_goodput_is_the_share_of_training(story):
+    attempt = Attempt(1, began=100, first=110, last=190, kept=80, saves=20)
+    found = by_cause(story((100, LAUNCHED, {})), [attempt], 200)
+
+    assert found
+    assert found.share == pytest.approx(0.6)
+
+
+def test_a_record_of_an_older_version_has_no_goodput():
+    assert by_cause(record_fields(), [Attempt(1, kept=10)], 100.0) is None
+
+
+TIMES = st.floats(-100, 2000) | st.floats(0, 1e12)
+SECONDS = st.floats(0, 2000) | st.floats(0, 1e12)
+EVENTS = st.sampled_from(
+    [
+        *(Event(kind) for kind in EventKind if kind is not EventKind.WATCH),
+        *(
+            Event(EventKind.WATCH, state=state, action=action)
+            for state in (RunState.PREEMPTED, RunState.HUNG, RunState.UNREACHABLE)
+            for action in Action
+        ),
+    ]
+) | st.floats(0, 2000).map(setup_started)
+CHANGES = st.tuples(
+    TIMES,
+    EVENTS,
+    st.fixed_dictionaries({"wanted": st.sampled_from(["running", "stopped", "done"])}),
+)
+ATTEMPTS = st.builds(
+    Attempt,
+    number=st.integers(1, 9),
+    began=st.none() | TIMES,
+    ended=st.none() | TIMES,
+    first=st.none() | TIMES,
+    last=st.none() | TIMES,
+    kept=SECONDS,
+    redone=SECONDS,
+    saves=SECONDS,
+    start_seconds=st.none() | SECONDS,
+)
+
+
+@given(st.lists(CHANGES, max_size=12), st.lists(ATTEMPTS, max_size=4), TIMES)
+def test_the_parts_sum_to_the_wanted_time_whatever_happened(changes, attempts, now):
+    """Clocks may differ, times may be wrong, events may come in any order."""
+    record: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for at, event, fields in [(0.0, LAUNCHED, {"wanted": "running"}), *changes]:
+            patch.setattr(time, "time", lambda at=at: at)
+            generation = record.get("generation", 0)
+            record = after_change(record, "mine", generation, fields, event.fields())
+
+    found = by_cause(record, attempts, now)
+
+    if found:
+        assert sum(found.seconds.values()) == pytest.approx(found.wanted, rel=0.01)
+        assert all(seconds >= 0 for seconds in found.seconds.values())
+        assert 0 <= found.share <= 1
+
+
+@given(
+    st.dictionaries(st.sampled_from(PHASES), st.floats(0, 1e12)),
+    st.sampled_from([*Spent, "new", ""]),
+    st.none() | st.floats(0, 1e12),
+    st.floats(0, 1e12),
+)
+def test_the_parts_sum_to_the_wanted_time_for_any_valid_record(seconds, phase, since, now):
+    fields = {"spent": seconds, "phase": phase, "phase_since": since, "wanted_seconds": 5.0}
+    record = parse_record("mine", record_fields(**fields, wanted_since=10.0)).fields()
+
+    found = by_cause(record, [], now)
+
+    assert found
+    assert sum(found.seconds.values()) == pytest.approx(found.wanted, rel=0.01)
