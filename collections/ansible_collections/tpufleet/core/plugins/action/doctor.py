@@ -48,6 +48,7 @@ from ..plugin_utils.doctor.doctor_fleet import (
 from ..plugin_utils.doctor.doctor_ways import way_findings, way_of
 from ..plugin_utils.doctor.foreign import foreign_findings
 from ..plugin_utils.doctor.inventory_error import ERROR
+from ..plugin_utils.doctor.retention import retention_findings
 from ..plugin_utils.doctor.watch import CHECK as WATCH
 from ..plugin_utils.doctor.watch import watch_finding
 from ..plugin_utils.fleet.cloud_tpus import open_source
@@ -142,6 +143,8 @@ class ActionModule(ActionBase):
         state = str(self._value("fleet_state", ""))
         bucket = str(self._value("bucket", "") or (state if state.startswith("gs://") else ""))
         yield from bucket_findings(settings, bucket, wanted)
+        outputs, days = self._value("outputs_location", ""), self._value("outputs_days", 0)
+        yield from retention_findings(settings, str(outputs), days)
 
     def _settings(self, api: Mapping[str, Any]) -> tuple[ApiSettings | None, str]:
         try:

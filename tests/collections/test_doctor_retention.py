@@ -1,0 +1,116 @@
+"""How long the output of runs is kept: doctor proposes a lifecycle rule, and changes nothing."""
+
+import json
+import shlex
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import BucketUrl
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_probe import Reply
+from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.retention import (
+    retention_finding,
+    retention_findings,
+)
+
+PLACE = BucketUrl.parse("gs://mine/runs")
+
+
+def rule(age=90, prefixes=("runs/",), kind="Delete", **more):
+    condition = {"age": age, "matchesPrefix": list(prefixes), **more}
+    return {"action": {"type": kind}, "condition": condition}
+
+
+COLDER = {
+    "action": {"type": "SetStorageClass", "storageClass": "NEARLINE"},
+    "condition": {"age": 30},
+}
+OTHER_PREFIX = rule(7, ["it's/"])
+
+
+def bucket(*rules):
+    return {"lifecycle": {"rule": list(rules)}} if rules else {}
+
+
+def proposed(finding):
+    """The rules that the proposed command sets, as a shell would read it."""
+    echo, text, *rest = shlex.split(finding.fix)
+    assert echo == "echo"
+    assert " ".join(rest) == (
+        "> lifecycle.json && "
+        "gcloud storage buckets update gs://mine --lifecycle-file=lifecycle.json"
+    )
+    return json.loads(text)["rule"]
+
+
+@pytest.mark.parametrize(
+    ("days", "rules", "said"),
+    [
+        (0, (), "gs://mine/runs/ is kept without limit"),
+        ("0", (COLDER,), "gs://mine/runs/ is kept without limit"),
+        (90, (rule(),), "gs://mine/runs/ is kept for 90 days"),
+        ("90", (COLDER, rule(), rule(100)), "gs://mine/runs/ is kept for 90 days"),
+        (0, (rule(30),), "gs://mine/runs/ is kept for 30 days by a lifecycle rule"),
+    ],
+)
+def test_a_bucket_that_keeps_output_as_long_as_wanted_is_fine(days, rules, said):
+    finding = retention_finding(PLACE, bucket(*rules), days)
+    assert finding.line.startswith(f"ok   stored output: {said}")
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        ((), []),
+        ((rule(30),), []),
+        ((COLDER, OTHER_PREFIX, rule(30)), [COLDER, OTHER_PREFIX]),
+        # A rule with a further condition does not delete everything, and stays.
+        ((rule(90, isLive=False),), [rule(90, isLive=False)]),
+    ],
+)
+def test_the_proposed_rule_replaces_only_an_older_one_for_the_output(rules, kept):
+    finding = retention_finding(PLACE, bucket(*rules), 90)
+    assert finding.line.startswith("FIX  stored output: gs://mine/runs/ is kept ")
+    assert proposed(finding) == [*kept, rule()]
+
+
+@pytest.mark.parametrize("days", ["ninety", -1, "1.5", 10**9, None, True])
+def test_a_number_of_days_that_is_none_is_shown(days):
+    finding = retention_finding(PLACE, {}, days)
+    assert finding.line.startswith("FIX  stored output: outputs_days is not a number of days")
+
+
+@pytest.mark.parametrize("lifecycle", [None, [], {"rule": {}}, {"rule": [1, {}, {"action": []}]}])
+def test_an_unexpected_lifecycle_counts_as_none(lifecycle):
+    assert retention_finding(PLACE, {"lifecycle": lifecycle}, 0).line.startswith("ok ")
+
+
+def test_no_rule_is_proposed_for_a_whole_bucket():
+    finding = retention_finding(BucketUrl.parse("gs://mine"), {}, 90)
+    assert "no lifecycle rule is proposed" in finding.line
+
+
+class Answering:
+    """A session that gives one answer to every request, and knows its address only."""
+
+    reply = Reply(200, bucket(rule()))
+
+    def __init__(self, address: str, credentials_file: str) -> None:
+        self.address = address
+
+    def get(self, url: str, params: object = None) -> Reply:
+        assert url == "https://storage.googleapis.com/storage/v1/b/mine"
+        return self.reply
+
+
+def test_only_a_bucket_of_google_that_can_be_read_is_checked():
+    settings = ApiSettings("my-project")
+    [found] = retention_findings(settings, "gs://mine/runs", 90, Answering)
+    assert found.line.startswith("ok ")
+    assert retention_findings(settings, "/var/lib/outputs", 90, Answering) == []
+    emulated = ApiSettings("my-project", storage_endpoint="http://127.0.0.1:1")
+    assert retention_findings(emulated, "gs://mine/runs", 90, Answering) == []
+
+    class Refusing(Answering):
+        reply = Reply(403)
+
+    assert retention_findings(settings, "gs://mine/runs", 90, Refusing) == []
