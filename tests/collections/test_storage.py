@@ -1,8 +1,10 @@
 """Objects in a bucket, changed only by compare-and-swap: against a real GCS emulator."""
 
+import gzip
 import socket
 
 import pytest
+import requests
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Conflict
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import RetryPolicy
@@ -140,6 +142,30 @@ def test_a_repeated_write_of_the_same_content_succeeds(bucket):
     there = bucket.write("a.json", {"who": 2}, old)
 
     assert bucket.write("a.json", {"who": 2}, old) == there
+
+
+PAGE = {"contentType": "text/html", "contentEncoding": "gzip", "cacheControl": "no-cache"}
+
+
+def test_an_uploaded_object_is_served_as_it_was_told_and_replaced_by_the_next(bucket):
+    for text in ("<p>old</p>", "<p>new ä \0 --\r\n--</p>"):
+        bucket.upload("pages/a b.html", gzip.compress(text.encode()), PAGE)
+
+        served = requests.get(bucket.browser_url("pages/a b.html"), timeout=10)
+        assert served.content.decode() == text
+        assert served.headers["Content-Type"] == "text/html"
+        assert served.headers["Cache-Control"] == "no-cache"
+
+
+def test_an_upload_to_a_missing_bucket_is_an_error(emulator):
+    missing = Bucket("gs://nowhere/x", address=emulator, retry=QUICK)
+    with pytest.raises(errors.NotFound, match=r"can't write gs://nowhere/x/a\.html"):
+        missing.upload("a.html", b"", PAGE)
+
+
+def test_a_browser_reads_an_object_where_google_asks_for_a_login():
+    url = Bucket("gs://fleet/pages").browser_url("a b.html")
+    assert url == "https://storage.cloud.google.com/fleet/pages/a%20b.html"
 
 
 def test_an_unreachable_bucket_is_named():

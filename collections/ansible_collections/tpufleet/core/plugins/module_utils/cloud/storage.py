@@ -25,6 +25,7 @@ ABSENT = 0
 """Generation that stands for an object that does not exist (ifGenerationMatch=0)."""
 _GENERATION_HEADER = "x-goog-generation"
 _READ_TRIES = 5
+_JSON = "application/json; charset=UTF-8"
 
 
 @dataclass(frozen=True)
@@ -142,24 +143,58 @@ class Bucket:
         at another generation.
         """
         what = f"write {self.url}/{name}"
-        # Multipart, because the emulator ignores preconditions of simple uploads.
-        boundary = secrets.token_hex(16)
+        content = json.dumps(value).encode()
         try:
-            reply = self._http.send(
-                "POST",
-                f"/upload{self._objects_path}",
-                what,
-                params={"uploadType": "multipart", "ifGenerationMatch": str(generation)},
-                data=_multipart(boundary, {"name": self.place.full_name(name)}, value),
-                headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+            answer = self._insert(
+                name, content, {"contentType": _JSON}, {"ifGenerationMatch": str(generation)}
             )
-            return _generation(self._http.json_object(reply, what).get("generation"), what)
+            return _generation(answer.get("generation"), what)
         except errors.Conflict:
             # If an earlier try succeeded and its response was lost, this value is stored.
             stored, at = self.read(name)
             if at != generation and stored == json.loads(json.dumps(value)):
                 return at
             raise errors.Conflict(f"can't {what}: somebody else has changed it meanwhile") from None
+
+    def upload(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
+        """Create or replace the object, whatever its generation.
+
+        ``metadata`` are fields of the API's object, such as contentType and cacheControl.
+        """
+        self._insert(name, content, metadata, {})
+
+    def browser_url(self, name: str) -> str:
+        """Return the address at which a browser shows an object to users who may read it.
+
+        Google asks them to log in (an emulator does not):
+        https://cloud.google.com/storage/docs/request-endpoints#cookieauth.
+        """
+        if self.address != GOOGLE_STORAGE:
+            return f"{self.address}{self._path(name)}?alt=media"
+        path = quote(f"{self.place.bucket}/{self.place.full_name(name)}")
+        return f"https://storage.cloud.google.com/{path}"
+
+    def _insert(
+        self,
+        name: str,
+        content: bytes,
+        metadata: Mapping[str, str],
+        precondition: Mapping[str, str],
+    ) -> Mapping[str, Any]:
+        """Store an object in one request; return the metadata that the API has stored."""
+        what = f"write {self.url}/{name}"
+        # Multipart, because the emulator ignores preconditions of simple uploads.
+        boundary = secrets.token_hex(16)
+        full = {"name": self.place.full_name(name), **metadata}
+        reply = self._http.send(
+            "POST",
+            f"/upload{self._objects_path}",
+            what,
+            params={"uploadType": "multipart", **precondition},
+            data=_multipart(boundary, full, content),
+            headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+        )
+        return self._http.json_object(reply, what)
 
     def remove(self, name: str, generation: int) -> None:
         """Delete the object if it is at ``generation``, else raise Conflict."""
@@ -232,13 +267,14 @@ class Bucket:
         return f"{self._objects_path}/{quote(self.place.full_name(name), safe='')}"
 
 
-def _multipart(boundary: str, metadata: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:
+def _multipart(boundary: str, metadata: Mapping[str, str], content: bytes) -> bytes:
     """Encode metadata and content as the body of a multipart/related upload (RFC 2387)."""
-    parts = "".join(
-        f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{text}\r\n"
-        for text in (json.dumps(metadata), json.dumps(value))
+    parts = ((_JSON, json.dumps(metadata).encode()), (metadata["contentType"], content))
+    body = b"".join(
+        f"--{boundary}\r\nContent-Type: {kind}\r\n\r\n".encode() + part + b"\r\n"
+        for kind, part in parts
     )
-    return f"{parts}--{boundary}--\r\n".encode()
+    return body + f"--{boundary}--\r\n".encode()
 
 
 def _generation(value: object, what: str) -> int:
