@@ -181,7 +181,11 @@ def test_an_interval_that_cron_would_keep_unevenly_is_refused(every):
 
 @pytest.mark.parametrize(
     ("verb", "target", "like"),
-    [("watch", "", "-e watch=1m"), ("restart", "mine", "-e restart=mine -e every=6h")],
+    [
+        ("watch", "", "-e watch=1m"),
+        ("report", "", "-e report=5m"),
+        ("restart", "mine", "-e restart=mine -e every=6h"),
+    ],
 )
 def test_a_refused_interval_comes_with_one_that_cron_accepts(verb, target, like):
     timer = replace(WATCH, verb=verb, target=target, every=5400)
@@ -276,6 +280,11 @@ def test_the_line_of_a_crontab_never_overlaps_itself_and_ends():
     [
         (("watch", "", ["a", "b"]), ("-i", "a", "-i", "b", "playbooks/watch.yml")),
         (("kill", "mine", []), ("playbooks/kill.yml", "-e", "run=mine")),
+        (("report", "", []), ("playbooks/report.yml",)),
+        (
+            ("report", "", [], "", "", "gs://fleet/a/report.html"),
+            ("playbooks/report.yml", "-e", "publish=gs://fleet/a/report.html"),
+        ),
     ],
 )
 def test_a_verb_other_than_delete_names_the_run(words, expected):
@@ -283,9 +292,24 @@ def test_a_verb_other_than_delete_names_the_run(words, expected):
 
 
 @pytest.mark.parametrize(
+    "publish",
+    ["report.html", "gs://fleet", "gs://fleet/report", "gs://fleet/a b.html", "gs:///a.html"],
+)
+def test_a_report_is_published_only_to_an_html_file_in_a_bucket(publish):
+    with pytest.raises(ScheduleError, match="not an HTML file in a bucket"):
+        playbook_words("report", "", [], publish=publish)
+
+
+@pytest.mark.parametrize("verb", ["watch", "report"])
+def test_a_verb_without_a_target_first_runs_at_once(verb):
+    assert "OnActiveSec=1s\n" in timer_unit(replace(WATCH, verb=verb))
+
+
+@pytest.mark.parametrize(
     ("asked", "expected"),
     [
         (("watch", "", "", " 90s "), ("", 90)),
+        (("report", "", "", "5m"), ("", 300)),
         (("watch", "", "Mon *-*-* 08:00", ""), ("Mon *-*-* 08:00", 0)),
         (("restart", "mine", "", "6h"), ("", 21600)),
         (("delete", "pod", "18:00", ""), ("18:00", 0)),

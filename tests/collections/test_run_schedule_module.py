@@ -157,7 +157,14 @@ def test_a_timer_without_a_verb_is_the_watch(controller):
 
 def test_a_timer_at_a_time_keeps_it():
     asked = {"verb": "kill", "target": "mine", "at": "18:00", "every": "", "project": "/p"}
-    rest = {"tool": "/t", "inventories": [], "zone": "", "node_id": "", "environment": {}}
+    rest = {
+        "tool": "/t",
+        "inventories": [],
+        "zone": "",
+        "node_id": "",
+        "publish": "",
+        "environment": {},
+    }
 
     timer = run_schedule.requested_timer(asked | rest)
 

@@ -1,36 +1,45 @@
-"""The report's page: whole, readable by any browser, and asking nobody for anything."""
+"""The report's page: whole, escaped, asking nobody for anything, and complete for every run."""
 
 import html
+import json
 import re
-import shutil
-import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_chart import WIDTH
-from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page import (
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_card import chart_data
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_html import (
     duration,
-    page,
+    escaped,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page import page
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import (
+    Event,
+    RunView,
+    Worker,
+    run_views,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_timeline import (
+    shares,
+    time_spent,
     timeline,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import run_views
-from PIL import Image
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.collections.runs.answers import report
-
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-INSTALLED = [found for name in BROWSERS if (found := shutil.which(name))]
-NO_BROWSER = pytest.mark.skip(f"none of {', '.join(BROWSERS)} is on the PATH: make browser")
-in_each_browser = pytest.mark.parametrize(
-    "browser",
-    INSTALLED or [pytest.param("", marks=NO_BROWSER)],
-    ids=lambda found: Path(found).name or "none",
+from harness.reported_runs import (
+    NOW,
+    crashed_run,
+    every_kind,
+    preempted_run,
+    run,
+    swept_runs,
 )
-EVIL = "<script>alert('x')</script>\"&<img src=https://evil.example/>"
+
+EVIL = "</script><script>alert('x')</script>\"&<img src=https://evil.example/>\u202e\x1b[31m\x00"
+SHOWN_EVIL = EVIL.replace("\u202e", "�").replace("\x1b", "�").replace("\x00", "�")
 VOID = {"meta", "br", "img", "input", "link", "hr"}
-NOW = 1795272600.0
-BEGIN = NOW - 3000
 
 
 class Reader(HTMLParser):
@@ -57,116 +66,222 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.words.append(data)
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    def all(self, tag: str, css: str = "") -> list[dict[str, str | None]]:
+        """Give the attributes of the elements of a tag, and of one class if it is given."""
+        return [
+            attributes
+            for name, attributes in self.tags
+            if name == tag and css in ("", *(attributes.get("class") or "").split())
+        ]
 
 
-def answer(run: str = "pod-run", **more):
-    points = [[float(step), 5 / step] for step in range(1, 1001)]
-    metrics = {
-        "rows": 1000,
-        "attempts": [{"attempt": 1, "time": BEGIN}, {"attempt": 2, "time": BEGIN + 1500}],
-        "loss": points,
-        "gaps": [500.0],
-        "heldout": points[::100],
-        "rate": [[x, 1e5 + x] for x, _ in points],
-        "last": {"step": 1000.0, "loss": 0.005, "tokens_per_second": 1.01e5, "time": NOW - 60},
-        "work": [[BEGIN + 100, BEGIN + 1000], [BEGIN + 1600, NOW - 60]],
-    }
-    return {
-        **report(run=run, attempt=2),
-        "heartbeat": {"step": 1000, "steps": 2000},
-        "heartbeat_age": 1.2,
-        "launched": {"process_id": 0},
-        "metrics": metrics,
-        **more,
-    }
+def shown(*views: RunView) -> Reader:
+    return Reader(page(views, "my-project", NOW))
 
 
-def record(**more):
-    history = [
-        {"time": BEGIN - 2, "kind": "launched", "release": "11fb70639a58a9c0"},
-        {"time": BEGIN + 1200, "kind": "watch", "state": "preempted", "action": "recreate"},
-        {"time": BEGIN + 1498, "kind": "launched", "release": "11fb70639a58a9c0"},
-    ]
-    return {"wanted": "running", "attempt": 2, "tpu": "pod", "history": history, **more}
+def said(*views: RunView) -> str:
+    return " ".join(" ".join(shown(*views).words).split())
 
 
-def shown(records=None, answers=None, **more) -> str:
-    records = {"pod-run": record()} if records is None else records
-    answers = {"pod-w0": {"runs": [answer()]}} if answers is None else answers
-    return page(run_views(records, answers, NOW), "my-project", NOW, **more)
+def evil_run() -> RunView:
+    """A run in which every text that may come from elsewhere is hostile."""
+    return replace(
+        crashed_run(EVIL),
+        tpu=EVIL,
+        release=EVIL,
+        config=EVIL,
+        state=EVIL,
+        reason=EVIL,
+        log=[EVIL, EVIL],
+        log_from=EVIL,
+        overrides={EVIL: EVIL},
+        events=[Event(NOW - 60, "crash", EVIL)],
+        workers=[Worker(EVIL, EVIL)],
+    )
 
 
-def test_the_page_is_well_formed_and_complete():
-    words = " ".join(Reader(shown()).words)
-    for said in ("pod-run", "1,000 of 2,000", "0.0050", "75%", "preempted", "pod-w0", "1000/2000"):
-        assert said in words, said
+def test_a_training_run_has_its_figures_and_charts():
+    view = run("mine", RunState.TRAINING, share=0.5)
+    words = said(view)
+    for text in ("mine", "training", "50,000 of 100,000", "47", "27.7 GiB", "shakespeare.yml"):
+        assert text in words, text
+    metrics = [each.get("data-metric") for each in shown(view).all("figure", "chart")]
+    assert [each for each in metrics if each] == ["loss", "rate", "mfu", "memory"]
+
+
+def test_charts_are_only_of_what_there_is():
+    view = run("mine", RunState.TRAINING)
+    view = replace(view, curves={"loss": view.curves["loss"], "mfu": []})
+    metrics = [each.get("data-metric") for each in shown(view).all("figure", "chart")]
+    assert [each for each in metrics if each] == ["loss"]
+
+
+def test_a_crashed_run_has_its_reason_and_the_last_lines_of_its_log():
+    words = said(crashed_run("mine"))
+    assert "crashed (exit 1) pod-w2: RESOURCE_EXHAUSTED" in words
+    assert "Last lines of the log of pod-w2, attempt 1" in words
+    assert "There are 1.87G free." in words
+
+
+def test_a_run_that_did_not_end_badly_has_its_log_folded():
+    view = replace(run("mine", RunState.DONE), log=["saved"], log_from="pod-w0, attempt 1")
+    reader = shown(view)
+    assert not reader.all("div", "alarm")
+    assert "saved" in reader.words
+
+
+def test_current_runs_are_open_and_the_others_are_folded():
+    views = [run("now", RunState.TRAINING), run("before", RunState.DONE), crashed_run("bad")]
+    folded = ["open" not in each for each in shown(*views).all("details", "run")]
+    assert folded == [False, True, True]
+
+
+def test_without_a_current_run_the_last_one_is_open():
+    views = [run("last", RunState.DONE), run("before", RunState.DONE)]
+    folded = ["open" not in each for each in shown(*views).all("details", "run")]
+    assert folded == [False, True]
+
+
+def test_the_overview_has_a_row_for_each_run_that_leads_to_it():
+    reader = shown(*every_kind())
+    rows = [each["data-name"] for each in reader.all("tr") if "data-name" in each]
+    assert rows == [view.name for view in every_kind()]
+    ids = {f"#{each['id']}" for each in reader.all("details", "run")}
+    assert {each["href"] for each in reader.all("a")} == ids
+
+
+def test_runs_that_differ_in_their_values_are_a_sweep_with_the_best_first():
+    views = swept_runs("lr", 20)
+    words = said(*views)
+    assert "Sweep lr 20 runs" in words
+    assert "optimizer.learning_rate model.width" in words
+    best = min(views, key=lambda view: view.last["heldout_loss"])
+    order = [each for each in shown(*views).words if re.fullmatch(r"lr-\d+", each)]
+    assert order[20] == best.name  # after the 20 rows of the overview
+
+
+def test_runs_of_other_code_or_with_the_same_values_are_no_sweep():
+    one, two = swept_runs("lr", 2)
+    assert "Sweep" not in said(one, replace(two, release="0123456789abcdef"))
+    assert "Sweep" not in said(one, replace(two, overrides=one.overrides))
+    assert "Sweep" in said(one, two)
 
 
 def test_nothing_in_it_leads_out_of_it():
-    text = shown(records={EVIL: record(tpu=EVIL), "pod-run": record()})
-    tags = Reader(text).tags
-    assert {tag for tag, _ in tags} & {"script", "link", "img", "iframe", "object", "a"} == set()
-    names = {name for _, attributes in tags for name in attributes}
-    assert names & {"href", "src", "srcset", "xlink:href", "style", "onload", "action"} == set()
-    outside = re.sub(re.escape(html.escape(EVIL)), "", text)
+    text = page([evil_run(), *every_kind()], "my-project", NOW)
+    reader = Reader(text)
+    assert {tag for tag, _ in reader.tags} & {"link", "img", "iframe", "object", "form"} == set()
+    names = {name for _, attributes in reader.tags for name in attributes}
+    assert names & {"src", "srcset", "xlink:href", "style", "action"} == set()
+    assert not any(name.startswith("on") for name in names)
+    assert all(re.fullmatch(r"#run-\d+", each["href"]) for each in reader.all("a"))
+    # Only the namespace of SVG, which nothing is loaded from, looks like an address.
+    outside = text.replace(escaped(EVIL), "").replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"(?i)https?:|url\(|@import", outside)
-    assert ("meta", "default-src 'none'") in [
-        (tag, (attributes.get("content") or "").split(";")[0]) for tag, attributes in tags
-    ]
 
 
-def test_names_of_runs_workers_and_events_are_escaped():
-    evil = record(tpu=EVIL, release=EVIL, history=[{"time": BEGIN, "what": EVIL}])
-    answers = {EVIL: {"runs": [answer(EVIL, state=EVIL)]}}
-    text = shown({EVIL: evil}, answers)
-    assert "<script" not in text
-    assert "<img" not in text
-    assert text.count(html.escape(EVIL)) > 5
-    Reader(text)
+def test_the_policy_allows_one_script_and_one_style_by_hash():
+    [policy] = [each["content"] for each in shown().all("meta") if "http-equiv" in each]
+    assert re.fullmatch(
+        r"default-src 'none'; style-src 'sha256-[\w+/]{43}='; script-src 'sha256-[\w+/]{43}='; "
+        r"base-uri 'none'; form-action 'none'",
+        policy,
+    )
 
 
-def test_every_attempt_is_a_bar_within_the_picture_and_every_event_a_mark():
-    [view] = run_views({"pod-run": record()}, {"pod-w0": {"runs": [answer()]}}, NOW)
+def test_hostile_texts_are_shown_as_they_are():
+    text = page([evil_run(), replace(evil_run(), overrides={EVIL: "2"})], EVIL, NOW)
+    reader = Reader(text)
+    assert len([each for each in reader.all("script") if "type" not in each]) == 1
+    assert not reader.all("img")
+    assert text.count(html.escape(SHOWN_EVIL)) > 20
+    assert SHOWN_EVIL in reader.words
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_any_text_comes_back_as_text(text):
+    safe = escaped(text)
+    assert not re.search("[<>\"']", safe)
+    assert len(html.unescape(safe)) == len(text)
+    safe.encode("utf-8")
+
+
+def test_the_data_of_charts_cannot_end_its_element():
+    view = replace(run("mine", RunState.DONE, points=10), curves={"</script>": [(1.0, 2.0)]})
+    text = chart_data(view, 3)
+    assert text.count("<") == 2
+    assert json.loads(re.sub("<[^>]*>", "", text))["curves"] == {"</script>": [[1], [2]]}
+
+
+def test_the_data_of_charts_is_short_and_times_are_relative():
+    view = run("mine", RunState.DONE, points=1000)
+    data = json.loads(re.sub("<[^>]*>", "", chart_data(view, 0)))
+    assert set(data["curves"]) == set(view.curves)
+    assert data["curves"]["times"][1][0] == 0
+    assert len(chart_data(view, 0)) < 80_000
+
+
+def test_every_attempt_has_a_bar_and_every_event_a_mark():
+    view = preempted_run("mine")
     drawn = Reader(timeline(view))
-    boxes = [attributes for tag, attributes in drawn.tags if tag == "rect"]
-    assert [each["class"] for each in boxes].count("bar") == 2
-    assert {"preempted", "launch"} <= {each["class"] for each in boxes}
-    for box in boxes:
-        left = float(box["x"])
-        assert left + float(box["width"]) <= WIDTH
+    marks = [each["class"] for each in drawn.all("rect") if each["class"].startswith("m-")]
+    assert len(drawn.all("rect", "bar")) == 6
+    assert (marks.count("m-launch"), marks.count("m-preempted")) == (6, 5)
+    for each in drawn.all("rect", "bar"):
+        left, width = (float(each[name].rstrip("%")) for name in ("x", "width"))
         assert left >= 0
+        assert left + width <= 100.5
+    assert "2 h 30 min, preempted" in drawn.words
 
 
-def test_a_launch_is_marked_beside_the_attempt_that_it_began():
-    [view] = run_views({"pod-run": record()}, {"pod-w0": {"runs": [answer()]}}, NOW)
-    marks = [
-        (attributes["class"], float(attributes["y"]))
-        for tag, attributes in Reader(timeline(view)).tags
-        if tag == "rect" and attributes["class"] != "bar"
-    ]
-    (first, top), (preempted, below_first), (second, lower) = sorted(marks, key=lambda m: m[1])
-    assert (first, second) == ("launch", "launch")
-    assert preempted == "preempted"
-    assert top == below_first < lower
+def test_a_launch_is_marked_in_the_row_of_the_attempt_that_it_began():
+    view = preempted_run("mine")
+    rows = timeline(view).split("<li>")[1:]
+    assert [row.count("m-launch") for row in rows] == [1] * 6
+    assert [row.count("m-preempted") for row in rows] == [1] * 5 + [0]
+
+
+def test_the_time_is_one_bar_whose_shares_sum_to_100():
+    drawn = Reader(time_spent(preempted_run("mine").goodput_by_cause))
+    widths = [float(each["width"].rstrip("%")) for each in drawn.all("rect") if "x" in each]
+    assert sum(widths) == pytest.approx(100, abs=0.01)
+    assert "training 81 %" in drawn.words
+    assert "launch <1 %" in drawn.words
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1e9), min_size=1, max_size=9))
+def test_shares_sum_to_100(seconds):
+    if sum(seconds.values()) > 0:
+        found = shares(seconds)
+        assert sum(found.values()) == 100
+        total = sum(seconds.values())
+        assert all(abs(found[name] - 100 * seconds[name] / total) <= 1 for name in seconds)
 
 
 def test_an_empty_fleet_and_an_empty_run_have_a_page():
-    assert "No run has a record" in shown({}, {})
-    empty = shown({"new": {"wanted": "running"}}, {})
-    assert "no data yet" in empty
+    assert "No run has a record" in said()
+    empty = said(*run_views({"new": {"wanted": "running"}}, {}, NOW))
+    assert "No metrics yet" in empty
     assert "No attempts yet" in empty
-    Reader(empty)
 
 
-def test_thousands_of_events_and_a_long_curve_make_no_huge_page():
-    history = [{"time": BEGIN + n, "kind": "launched", "release": "a"} for n in range(50)]
-    assert len(shown({"pod-run": record(history=history, attempt=900)})) < 200_000
-
-
-def test_losses_are_drawn_on_a_logarithmic_axis_where_asked():
-    assert shown(log=True) != shown()
-    Reader(shown(log=True))
+def test_many_attempts_make_no_huge_page():
+    views = run_views(
+        {
+            "mine": {
+                "wanted": "running",
+                "attempt": 900,
+                "history": [{"time": NOW - 60 * n, "kind": "launched"} for n in range(50)],
+            }
+        },
+        {},
+        NOW,
+    )
+    assert len(page(views, "my-project", NOW)) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -175,63 +290,3 @@ def test_losses_are_drawn_on_a_logarithmic_axis_where_asked():
 )
 def test_durations_have_two_units(seconds, said):
     assert duration(seconds) == said
-
-
-def opened(browser: str, folder: Path, text: str, *flags: str) -> str:
-    """Open ``text`` as a file in a browser. Return what the browser prints."""
-    (folder / "report.html").write_text(text)
-    words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    done = subprocess.run(
-        [browser, *words, *flags, (folder / "report.html").as_uri()],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return done.stdout
-
-
-def framed(text: str, width: int) -> str:
-    """Return a document that shows ``text`` in a frame and reports its width as its own title.
-
-    The window cannot be used: full Chromium's is at least 500 px wide. The page inside the frame
-    is untouched, and the document around it measures it.
-    """
-    measure = "document.title = this.contentDocument.documentElement.scrollWidth"
-    return (
-        "<!doctype html><title>not measured</title>"
-        f'<iframe width="{width}" height="800" frameborder="0" onload="{measure}" '
-        f'srcdoc="{html.escape(text)}"></iframe>'
-    )
-
-
-def width_in_a_frame(browser: str, folder: Path, text: str, width: int) -> int:
-    """Return how many pixels wide ``text`` is where ``width`` pixels are there for it."""
-    drawn = opened(browser, folder, framed(text, width), "--dump-dom", "--window-size=1000,1000")
-    return int(re.search(r"<title>(\d+)</title>", drawn)[1])
-
-
-@in_each_browser
-def test_a_browser_draws_it(tmp_path: Path, browser: str):
-    picture = tmp_path / "shot.png"
-    opened(browser, tmp_path, shown(), f"--screenshot={picture}", "--window-size=1000,1400")
-
-    with Image.open(picture) as image:
-        colours = image.convert("RGB").getcolors(1 << 24)
-    # The curves' own colours are on it, light or dark.
-    seen = {colour for _, colour in colours}
-    assert {(0x25, 0x63, 0xC9), (0x6E, 0xA8, 0xFE)} & seen
-    assert {(0x15, 0x80, 0x3D), (0x4A, 0xDE, 0x80)} & seen
-
-
-@in_each_browser
-def test_a_telephone_shows_it_whole(tmp_path: Path, browser: str):
-    assert width_in_a_frame(browser, tmp_path, shown(), 400) <= 400
-
-
-@in_each_browser
-def test_a_page_that_is_too_wide_for_a_telephone_is_noticed(tmp_path: Path, browser: str):
-    wide = shown().replace("</body>", '<div class="wide">.</div></body>')
-    wide = wide.replace("</style>", ".wide { width: 450px }</style>")
-
-    assert width_in_a_frame(browser, tmp_path, wide, 400) > 400

@@ -2,14 +2,19 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
+import requests
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 
+from tests.collections.emulated_storage import emulated_storage
 from tests.collections.report.test_report_page import Reader
 from tests.collections.running_modules import run_module
 from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_playbooks import environment_of, flat, play
+from tests.collections.test_run_schedule_cron import CRONTAB, script
 
 REPORT = "playbooks/report.yml"
 
@@ -53,7 +58,7 @@ def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):
     assert not where.exists()
     done = play(environment, REPORT, "-e", f"report={where}")
     assert done.returncode == 0, flat(done)
-    assert f"{where} shows pod-run" in flat(done)
+    assert f"{where} shows 1 run" in flat(done)
     assert "launched with release a" in " ".join(Reader(where.read_text()).words)
 
 
@@ -65,6 +70,54 @@ def test_the_report_is_written_beside_the_records_and_an_unknown_run_is_named(lo
     done = play(environment, REPORT, "-e", "run=none")
     assert done.returncode != 0
     assert "there is no run none: ansible-playbook playbooks/status.yml" in flat(done)
+
+
+@pytest.fixture
+def bucket(local_api):
+    """The local cloud's environment, with a bucket."""
+    with emulated_storage() as address:
+        (local_api.state / "bucket-endpoint").write_text(address)
+        yield Bucket("gs://fleet/pages", address=address)
+
+
+def test_the_report_is_published_to_the_bucket_but_not_in_check_mode(local_api, bucket):
+    environment = environment_of(local_api)
+    publish = "publish=gs://fleet/pages/report.html"
+    done = play(environment, REPORT, "-e", publish, "--check")
+    assert done.returncode == 0, flat(done)
+    assert bucket.names() == []
+    done = play(environment, REPORT, "-e", publish)
+    assert done.returncode == 0, flat(done)
+    assert f"published at {bucket.browser_url('report.html')}" in flat(done)
+    written = (local_api.state / "fleet/report.html").read_bytes()
+    served = requests.get(bucket.browser_url("report.html"), timeout=10)
+    assert served.content == written
+    assert served.headers["Content-Type"] == "text/html; charset=utf-8"
+
+
+@pytest.mark.parametrize("publish", ["report.html", "gs://fleet/report", "/pages/report.html"])
+def test_a_report_is_published_only_to_an_html_file_in_a_bucket(local_api, publish):
+    done = play(environment_of(local_api), REPORT, "-e", f"publish={publish}")
+    assert done.returncode != 0
+    assert "publish=gs://BUCKET/report.html" in flat(done)
+
+
+@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "publish=gs://local-fleet/report.html"),
+        (["-e", "publish=gs://fleet/x.html"], "publish=gs://fleet/x.html"),
+    ],
+)
+def test_a_scheduled_report_is_published_to_the_bucket(local_api, tmp_path, words, expected):
+    script(tmp_path / "crontab", CRONTAB, table=tmp_path / "table")
+    environment = environment_of(local_api)
+    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+    done = play(environment, "playbooks/schedule.yml", "-e", "report=5m", *words)
+    assert done.returncode == 0, flat(done)
+    assert "*/5 * * * * tpufleet-do-report" in flat(done)
+    assert f"playbooks/report.yml -e {expected} " in (tmp_path / "table").read_text()
 
 
 def test_a_place_that_cannot_be_written_is_named(local_api, tmp_path):

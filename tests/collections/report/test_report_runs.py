@@ -114,7 +114,7 @@ def test_the_metrics_are_those_of_the_worker_that_wrote_them():
         "pod-w2": {"unreachable": True, "msg": "no route"},
     }
     [view] = run_views({"pod-run": record()}, answers, NOW)
-    assert view.curves["loss"].points == [(1.0, 2.0), (2.0, 1.0)]
+    assert view.curves["loss"] == [(1.0, 2.0), (2.0, 1.0)]
     assert [each.name for each in view.workers] == ["pod-w0", "pod-w1"]
     assert (view.workers[0].step, view.workers[0].beat_age) == (40, 1.5)
 

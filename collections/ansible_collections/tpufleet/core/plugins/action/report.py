@@ -1,7 +1,8 @@
-"""The action plugin of tpufleet.core.report: write the HTML report on runs from their records."""
+"""The action plugin of tpufleet.core.report: write and publish the HTML report on runs."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import tempfile
@@ -13,12 +14,19 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.cloud.errors import CloudError, NotConfigured
+from ..module_utils.cloud.storage import Bucket
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.report.report_page import page
 from ..plugin_utils.report.report_runs import run_views
 from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
 
+_SERVED_AS = {
+    "contentType": "text/html; charset=utf-8",
+    "contentEncoding": "gzip",
+    "cacheControl": "no-cache",
+}
 _AS_OF = re.compile(r'<p class="dim">As of .*?</p>')
 
 
@@ -39,7 +47,7 @@ class ActionModule(ActionBase):
                 "fleet_state": {"type": "str", "required": True},
                 "answers": {"type": "dict", "required": True},
                 "run": {"type": "str", "default": ""},
-                "log_scale": {"type": "bool", "default": False},
+                "publish": {"type": "str", "default": ""},
             }
         )
         api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
@@ -55,7 +63,7 @@ class ActionModule(ActionBase):
                 f"there is no run {given['run']}: ansible-playbook playbooks/status.yml shows them"
             )
         fleet = str(api.get("project") or "the fleet")
-        text = page(views, fleet, now, log=given["log_scale"])
+        text = page(views, fleet, now)
         path = Path(given["path"])
         try:
             before = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -63,11 +71,34 @@ class ActionModule(ActionBase):
                 _write(path, text)
         except OSError as error:
             raise AnsibleActionFail(f"can't write {path}: {error.strerror}") from None
+        url = ""
+        if given["publish"]:
+            try:
+                url = _publish(text, given["publish"], api, is_dry=self._task.check_mode)
+            except CloudError as error:
+                raise AnsibleActionFail(str(error)) from None
         changed = _AS_OF.sub("", before) != _AS_OF.sub("", text)
         runs = [view.name for view in views]
         warnings = [each.why for each in found.unusable]
-        shown = {"changed": changed, "path": str(path), "runs": runs, "msg": str(path)}
+        shown = {"changed": changed, "path": str(path), "url": url, "runs": runs, "msg": str(path)}
         return result | shown | {"warnings": warnings}
+
+
+def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) -> str:
+    """Store the page as the object ``location`` (gs://bucket/name); return its URL for browsers.
+
+    Readers need the permission to read the bucket's objects. Raises CloudError.
+    """
+    folder, _, name = location.rpartition("/")
+    if not location.startswith("gs://") or not name.endswith(".html"):
+        raise NotConfigured(
+            f"publish: not an HTML file in a bucket ({location!r:.200}). Write: "
+            "ansible-playbook playbooks/report.yml -e publish=gs://BUCKET/report.html"
+        )
+    bucket = Bucket.of(folder, api)
+    if not is_dry:
+        bucket.upload(name, gzip.compress(text.encode("utf-8")), _SERVED_AS)
+    return bucket.browser_url(name)
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: report
-short_description: Write an HTML report of the runs
+short_description: Write an HTML report of the runs, and publish it
 description:
-  - Shows for each run curves of loss and rate, the attempts with their events, goodput and the
-    workers. The page is one file that loads nothing.
+  - Shows a table of all runs, and for each run its curves, where its time went, its attempts with
+    their events, and the log of a run that ended badly. Several runs can be compared in one chart.
+  - The page is one file that loads nothing.
 options:
   path:
     description: The file to write. Its directory is created if it is missing.
@@ -25,10 +26,11 @@ options:
     description: Only this run.
     type: str
     default: ""
-  log_scale:
-    description: Draw losses on a logarithmic axis.
-    type: bool
-    default: false
+  publish:
+    description: The object of a bucket to store the page in, too, such as
+      C(gs://bucket/report.html). It is as private as the bucket. Empty for none.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -48,6 +50,10 @@ EXAMPLES = r"""
 RETURN = r"""
 path:
   description: The written file.
+  type: str
+  returned: success
+url:
+  description: Where a browser shows the published page; empty if it was not published.
   type: str
   returned: success
 runs:

@@ -20,11 +20,11 @@ options:
     choices: [present, absent, list]
     default: list
   verb:
-    description: C(watch), C(kill), C(restart) or C(delete).
+    description: C(watch), C(report), C(kill), C(restart) or C(delete).
     type: str
     default: watch
   target:
-    description: The run, or the TPU for C(delete). Empty for C(watch).
+    description: The run, or the TPU for C(delete). Empty for C(watch) and C(report).
     type: str
     default: ""
   zone:
@@ -33,6 +33,11 @@ options:
     default: ""
   node_id:
     description: The API's id of the TPU to delete. Another TPU of that name is left alone.
+    type: str
+    default: ""
+  publish:
+    description: The object C(gs://bucket/name.html) that C(report) publishes the page in. Empty for
+      none.
     type: str
     default: ""
   name:
@@ -44,9 +49,9 @@ options:
     type: str
     default: ""
   every:
-    description: An interval such as V(1m) or V(6h), from one start to the next, for C(watch) and
-      C(restart). One that takes longer delays the next. cron accepts minutes that divide an hour,
-      hours that divide a day, and V(1d).
+    description: An interval such as V(1m) or V(6h), from one start to the next, for C(watch),
+      C(report) and C(restart). One that takes longer delays the next. cron accepts minutes that
+      divide an hour, hours that divide a day, and V(1d).
     type: str
     default: ""
   project:
@@ -125,7 +130,12 @@ def requested_timer(params: dict) -> Timer:
         project=str(Path(params["project"]).resolve()),
         tool=params["tool"],
         words=playbook_words(
-            verb, target, params["inventories"], params["zone"], params["node_id"]
+            verb,
+            target,
+            params["inventories"],
+            params["zone"],
+            params["node_id"],
+            params["publish"],
         ),
         lock="",
         environment=check_environment(
@@ -137,7 +147,7 @@ def requested_timer(params: dict) -> Timer:
 
 def main() -> None:
     """Run the module: create, remove or list timers."""
-    texts = ("target", "zone", "node_id", "name", "at", "every")
+    texts = ("target", "zone", "node_id", "publish", "name", "at", "every")
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent", "list"], "default": "list"},

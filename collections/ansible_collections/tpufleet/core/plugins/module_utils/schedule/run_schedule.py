@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
-VERBS = ("watch", "kill", "restart", "delete")
+VERBS = ("watch", "report", "kill", "restart", "delete")
+#: Verbs without a target, which first run at once, each with an interval as an example.
+PERIODIC = {"watch": "1m", "report": "5m"}
 #: Verbs that need a fixed time, because a crontab or a timer with an interval may fire late.
 DESTRUCTIVE = ("kill", "delete")
 #: How late a timer for a fixed time may fire, in minutes.
@@ -26,6 +28,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AT = re.compile(r"[0-9A-Za-z*/:.,~ +_-]{1,100}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,221}/[A-Za-z0-9._/-]{1,900}\.html")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 LIKE = (
@@ -78,7 +81,7 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
     """
     if verb not in VERBS:
         raise ScheduleError(f"{verb!r} cannot be scheduled. Say one of: {', '.join(VERBS)}")
-    if verb != "watch" and not _NAME.fullmatch(target):
+    if verb not in PERIODIC and not _NAME.fullmatch(target):
         raise ScheduleError(f"{verb}: not a valid name ({target!r}). Say, for example: {LIKE}")
     if bool(at) == bool(every):
         raise ScheduleError(f"{verb}: say either -e at=TIME or -e every=6h, for example: {LIKE}")
@@ -103,10 +106,16 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
 
 
 def playbook_words(
-    verb: str, target: str, inventories: Sequence[str], zone: str = "", node_id: str = ""
+    verb: str,
+    target: str,
+    inventories: Sequence[str],
+    zone: str = "",
+    node_id: str = "",
+    publish: str = "",
 ) -> tuple[str, ...]:
     """Return the arguments of ansible-playbook for a verb.
 
+    ``publish`` is the object that a report is stored in, empty for none.
     A delete identifies its TPU by ``zone`` and ``node_id`` (the API's id), so it never deletes a
     later TPU of the same name. Raises ScheduleError if either is missing or invalid.
     """
@@ -119,6 +128,13 @@ def playbook_words(
                 f"{node_id!r:.80}). See: ansible-playbook playbooks/status.yml"
             )
         variables += [f"zone={zone}", f"node_id={node_id}", "yes=true"]
+    if publish:
+        if not _OBJECT.fullmatch(publish):
+            raise ScheduleError(
+                f"publish={publish!r:.120} is not an HTML file in a bucket. Say: ansible-playbook "
+                "playbooks/schedule.yml -e report=5m -e publish=gs://BUCKET/report.html"
+            )
+        variables.append(f"publish={publish}")
     more = [word for variable in variables for word in ("-e", variable)]
     return (*where, f"playbooks/{verb}.yml", *more)
 
@@ -158,11 +174,11 @@ def service(timer: Timer) -> str:
 def timer_unit(timer: Timer) -> str:
     """Return the text of the timer unit.
 
-    A watch first fires at once, also after a boot. Any other interval timer first fires after one
-    interval.
+    A watch and a report first fire at once, also after a boot. Any other interval timer first fires
+    after one interval.
     """
     if timer.every:
-        first = 1 if timer.verb == "watch" else timer.every
+        first = 1 if timer.verb in PERIODIC else timer.every
         # OnUnitActiveSec counts from start to start; a slow playbook delays the next start.
         when = f"OnActiveSec={first}s\nOnUnitActiveSec={timer.every}s\n"
     else:
@@ -187,7 +203,12 @@ def cron_line(timer: Timer) -> str:
         )
     times = cron_times(timer.every)
     if not times:
-        what = "watch=1m" if timer.verb == "watch" else f"{timer.verb}={timer.target} -e every=6h"
+        is_periodic = timer.verb in PERIODIC
+        what = (
+            f"{timer.verb}={PERIODIC[timer.verb]}"
+            if is_periodic
+            else f"{timer.verb}={timer.target} -e every=6h"
+        )
         raise ScheduleError(
             f"cron cannot run something each {timer.every} s, only in minutes that divide an hour, "
             "hours that divide a day, or 1d. Say: "

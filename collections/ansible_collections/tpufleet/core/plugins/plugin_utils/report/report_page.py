@@ -1,84 +1,87 @@
-"""The report as one HTML page without scripts, external fonts or images.
+"""The report as one HTML file that loads nothing: overview, comparison, sweeps, and all runs.
 
-Its Content-Security-Policy (w3.org/TR/CSP3) makes browsers load nothing, even if a run name were
-interpreted as markup.
+Its Content-Security-Policy (w3.org/TR/CSP3) names its one style sheet and its one script by their
+hashes. A browser runs nothing else and loads nothing, even if a run's name were read as markup.
 """
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+import base64
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from .report_chart import LEFT, RIGHT, WIDTH, chart
-from .report_runs import LAUNCH, OTHER, Attempt, Event, RunView
+from .report_card import Tone, card, state_of, steps_of, tone_of
+from .report_html import escaped, moment, number
+from .report_runs import RunView
+from .report_sweeps import Sweep, sweeps
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2127; --dim: #69737f; --line: #d8dde3; --back: #fff;
-  --card: #f6f8fa; --train: #2563c9; --heldout: #c2410c; --rate: #15803d; --launch: #2563c9;
-  --preempted: #b45309; --crash: #c81e1e; --restart: #7c3aed; --kill: #57606a; --done: #15803d; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ed; --dim: #98a2ad; --line: #373e47; --back: #14181d; --card: #1c2128;
-    --train: #6ea8fe; --heldout: #fb923c; --rate: #4ade80; --launch: #6ea8fe; --preempted: #fbbf24;
-    --crash: #f87171; --restart: #c4a5fd; --kill: #98a2ad; --done: #4ade80; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 940px; padding: 24px 16px; background: var(--back);
-  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 22px; margin: 0; } h2 { font-size: 18px; margin: 0; }
-h3 { font-size: 13px; margin: 18px 0 4px; color: var(--dim); font-weight: 600; }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
-  padding: 16px; margin: 20px 0; overflow-wrap: anywhere; }
-.dim, .none { color: var(--dim); } .none { margin: 4px 0; }
-dl { display: flex; flex-wrap: wrap; gap: 8px 28px; margin: 10px 0 0; }
-dt { color: var(--dim); font-size: 12px; } dd { margin: 0; font-variant-numeric: tabular-nums; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; }
-th { text-align: left; color: var(--dim); font-weight: 500; }
-th, td { padding: 3px 12px 3px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td { font-variant-numeric: tabular-nums; }
-svg { display: block; width: 100%; height: auto; }
-svg text { fill: var(--dim); font: 11px system-ui, sans-serif; }
-.end { text-anchor: end; } .middle { text-anchor: middle; }
-.grid { stroke: var(--line); stroke-width: 1; fill: none; }
-.curve { fill: none; stroke-width: 1.5; stroke-linejoin: round; stroke-linecap: round; }
-.curve.train { stroke: var(--train); } .curve.heldout { stroke: var(--heldout); }
-.curve.rate { stroke: var(--rate); }
-circle.heldout { fill: var(--heldout); }
-.bar { fill: var(--train); opacity: .55; }
-.launch { fill: var(--launch); } .preempted { fill: var(--preempted); }
-.crash { fill: var(--crash); } .restart { fill: var(--restart); } .kill { fill: var(--kill); }
-.done { fill: var(--done); } .other { fill: var(--dim); }
-td:has(.mark), td:has(+ td .mark) { white-space: nowrap; }
-td .mark { display: inline-block; width: 12px; height: 10px; margin-right: 5px; }
-"""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_ROW = 18
-_MOST_BARS = 60
-#: The longest time from a launch to the start of its attempt; the release is copied meanwhile.
-_START_S = 900.0
-_NAMES = {OTHER: "", LAUNCH: "launch"}
+_MOST_OPEN = 8
+#: More curves than this could not be told apart.
+_MOST_COMPARED = 24
+_CURRENT = (Tone.ACTIVE, Tone.WAITING)
+_METRICS = {
+    "loss": "loss",
+    "heldout": "held-out loss",
+    "rate": "tokens per second",
+    "mfu": "MFU",
+    "memory": "device memory",
+}
+_OVERVIEW_HEAD = """<thead><tr><th class="tick"></th>
+<th><button type="button">run</button></th><th><button type="button">state</button></th>
+<th class="wide"><button type="button">TPU</button></th>
+<th class="num" data-first="descending"><button type="button">step</button></th>
+<th class="num"><button type="button">loss</button></th>
+<th class="num wide" data-first="descending"><button type="button">MFU</button></th>
+<th class="num wide" data-first="descending"><button type="button">goodput</button></th>
+<th class="num" data-first="descending" aria-sort="descending">
+<button type="button">changed</button></th></tr></thead>"""
+_TOOLS = """<div class="tools needs-script" hidden>
+<input type="search" id="filter" aria-label="Filter runs"
+placeholder="Filter by name, state or TPU">
+<span class="grow"></span>
+<label><input type="checkbox" id="log-losses"> logarithmic losses</label></div>"""
+_PANEL = f"""<section class="panel" id="compare" aria-label="Comparison of runs" hidden>
+<h2>Comparison</h2><div class="tools">
+<label>show <select id="metric">
+{"".join(f'<option value="{name}">{text}</option>' for name, text in _METRICS.items())}
+</select></label>
+<label><input type="radio" name="axis" id="by-step" checked> by step</label>
+<label><input type="radio" name="axis" id="by-time"> by time</label>
+<span class="grow"></span><button type="button" class="plain" id="clear">Clear</button></div>
+<figure class="chart" id="together"></figure><ul class="legend" id="chosen"></ul></section>"""
 
 
-def page(views: Sequence[RunView], fleet: str, now: float, *, log: bool = False) -> str:
-    """Return the HTML page with a card for each run; ``log`` makes the loss axis logarithmic."""
-    body = [card(view, log=log) for view in views] or [
-        '<p class="none">No run has a record, and no worker reports one.</p>'
-    ]
-    title = html.escape(f"Runs of {fleet}")
+def page(views: Sequence[RunView], fleet: str, now: float) -> str:
+    """Return the HTML page about the runs, the most recently changed first."""
+    style, script = (_source(f"report_page.{kind}") for kind in ("css", "js"))
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    title = escaped(f"Runs of {fleet}")
     return "\n".join(
         [
             "<!DOCTYPE html>",
             '<html lang="en">',
             "<head>",
             '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{title}</title>",
-            f"<style>{_STYLE}</style>",
+            f"<style>{style}</style>",
             "</head>",
             "<body>",
-            f"<h1>{title}</h1>",
-            f'<p class="dim">As of {moment(now)}</p>',
-            *body,
+            f"<header><h1>{title}</h1>",
+            f'<p class="dim">As of <time id="written" data-time="{now:.0f}">{moment(now)} UTC'
+            '</time><span id="age"></span></p>',
+            _counts(views),
+            "</header>",
+            "<noscript><p>Curves and the comparison of runs need JavaScript.</p></noscript>",
+            *(_runs(views) if views else ['<p class="none">No run has a record.</p>']),
+            f"<script>{script}</script>",
             "</body>",
             "</html>",
             "",
@@ -86,161 +89,129 @@ def page(views: Sequence[RunView], fleet: str, now: float, *, log: bool = False)
     )
 
 
-def card(view: RunView, *, log: bool = False) -> str:
-    """Return the HTML of one run's card."""
-    loss = [view.curves[name] for name in ("loss", "heldout") if name in view.curves]
-    rate = [view.curves[name] for name in ("rate",) if name in view.curves]
-    parts = [
-        "<section>",
-        f"<h2>{html.escape(view.name)}</h2>",
-        _figures(view),
-        "<h3>Loss</h3>",
-        chart(f"loss of {view.name}", loss, "step", "loss (nats a token)", log=log),
-        "<h3>Tokens a second</h3>",
-        chart(f"tokens a second of {view.name}", rate, "step", "tokens a second"),
-        "<h3>Attempts</h3>",
-        timeline(view),
-        _events(view.events),
-        "<h3>Workers</h3>",
-        _workers(view),
-        "</section>",
+def _source(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return the hash of an inline script or style as a source expression of the policy."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+def _counts(views: Sequence[RunView]) -> str:
+    tones = Counter(map(tone_of, views))
+    items = [
+        f'<li><span class="state {tone}">{tones[tone]} {tone}</span></li>'
+        for tone in Tone
+        if tones[tone]
     ]
-    return "\n".join(part for part in parts if part)
+    return f'<ul class="counts">{"".join(items)}</ul>' if items else ""
 
 
-def timeline(view: RunView) -> str:
-    """Return an SVG timeline: a bar for each attempt, newest last, with marks for events."""
-    attempts = list(view.attempts)[-_MOST_BARS:]
-    if not attempts:
-        return '<p class="none">No attempts yet.</p>'
-    # A launch is recorded before its attempt begins, so _row_of looks for the next attempt.
-    rows = [_row_of(event, attempts) for event in view.events]
-    events = [(event, row) for event, row in zip(view.events, rows, strict=True) if row >= 0]
-    begin = min([attempts[0].start] + [event.time for event, _ in events])
-    end = max([attempt.end for attempt in attempts] + [event.time for event, _ in events])
-    span = max(end - begin, 1.0)
-    height = _ROW * len(attempts) + 24
-
-    def at(when: float) -> float:
-        return LEFT + (when - begin) / span * (WIDTH - LEFT - RIGHT)
-
-    lines = [
-        f'<svg role="img" viewBox="0 0 {WIDTH} {height}" '
-        f'aria-label="{html.escape(f"attempts of {view.name}")}">',
-        f"<title>{html.escape(f'attempts of {view.name}')}</title>",
-    ]
-    for row, attempt in enumerate(attempts):
-        lines += _bar(attempt, row * _ROW, at)
-        lines += [_mark(event, row * _ROW, at) for event, place in events if place == row]
-    base = _ROW * len(attempts)
-    lines.append(f'<path class="grid" d="M{LEFT} {base + 2}H{WIDTH - RIGHT}"/>')
-    lines.append(f'<text x="{LEFT}" y="{base + 17}">{moment(begin)}</text>')
-    lines.append(f'<text class="end" x="{WIDTH - RIGHT}" y="{base + 17}">{moment(end)}</text>')
-    return "\n".join([*lines, "</svg>"])
+def _runs(views: Sequence[RunView]) -> list[str]:
+    places = {view.name: place for place, view in enumerate(views)}
+    current = [view for view in views if tone_of(view) in _CURRENT]
+    earlier = [view for view in views if tone_of(view) not in _CURRENT]
+    # Without a current run, the last one is what the reader wants to see.
+    opened = {view.name for view in (current or list(views)[:1])[:_MOST_OPEN]}
+    parts = [_TOOLS, _overview(views, places), _PANEL]
+    parts += [_sweep(each, places) for each in sweeps(views)]
+    for title, group in (("Current runs", current), ("Earlier runs", earlier)):
+        if group:
+            parts.append(f"<h2>{title}</h2>")
+        parts += [card(view, places[view.name], is_open=view.name in opened) for view in group]
+    return parts
 
 
-def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
-    """Return the row of an event's attempt, -1 if the attempt is not shown."""
-    starts = [attempt.start for attempt in attempts]
-    before = sum(start <= event.time for start in starts)
-    if event.kind != LAUNCH:
-        return before - 1
-    follows = [row for row, start in enumerate(starts) if 0 <= start - event.time < _START_S]
-    return follows[0] if follows else before - 1
-
-
-def _bar(attempt: Attempt, top: float, at: Callable[[float], float]) -> Iterator[str]:
-    start, end = at(attempt.start), at(attempt.end)
-    text = f"attempt {attempt.number}: {duration(attempt.end - attempt.start)}"
-    text += f", {attempt.ended}" if _NAMES.get(attempt.ended, attempt.ended) else ""
-    yield f'<text class="end" x="{LEFT - 6}" y="{top + 12}">{attempt.number}</text>'
-    yield (
-        f'<rect class="bar" x="{start:.1f}" y="{top + 3}" width="{max(end - start, 1.5):.1f}" '
-        f'height="{_ROW - 6}" rx="2"><title>{html.escape(text)}</title></rect>'
-    )
-
-
-def _mark(event: Event, top: float, at: Callable[[float], float]) -> str:
-    x = at(event.time)
-    text = html.escape(f"{moment(event.time)} {event.what}")
+def _overview(views: Sequence[RunView], places: Mapping[str, int]) -> str:
+    rows = "\n".join(_row(view, places[view.name]) for view in views)
     return (
-        f'<rect class="{event.kind}" x="{x - 1.5:.1f}" y="{top + 1}" width="3" '
-        f'height="{_ROW - 2}"><title>{text}</title></rect>'
+        f'<table class="sortable" id="overview">{_OVERVIEW_HEAD}<tbody>\n{rows}\n</tbody></table>'
+        '<p class="none" id="no-match" hidden>No run matches.</p>'
+        '<p><button type="button" class="plain" id="everything" hidden>Show all</button></p>'
     )
 
 
-def _figures(view: RunView) -> str:
+def _row(view: RunView, place: int) -> str:
+    name, last = escaped(view.name), view.last
+    changed = (
+        _cell(view.changed, moment(view.changed)[:-3], "num age") if view.changed else _cell("", "")
+    )
+    return (
+        f'<tr data-run="{place}" data-name="{name}">{_pick(view, place)}'
+        f'<td><a href="#run-{place}">{name}</a></td>'
+        f"<td>{state_of(view)}</td>"
+        f'<td class="wide">{escaped(view.tpu)}</td>'
+        + _cell(last.get("step"), steps_of(view))
+        + _cell(last.get("loss"), number(last.get("loss"), "{:.4f}"))
+        + _cell(last.get("mfu"), number(last.get("mfu"), "{:.1%}"), "num wide")
+        + _cell(view.goodput, number(view.goodput, "{:.0%}"), "num wide")
+        + f"{changed}</tr>"
+    )
+
+
+def _pick(view: RunView, place: int) -> str:
+    label = escaped(f"Compare {view.name}")
+    return (
+        f'<td class="tick"><input type="checkbox" data-pick="{place}" autocomplete="off" '
+        f'aria-label="{label}"></td>'
+    )
+
+
+def _cell(value: object, text: str, css: str = "num") -> str:
+    sortable = f' data-v="{value:.12g}"' if text and isinstance(value, int | float) else ""
+    return f'<td class="{css}"{sortable}>{text}</td>'
+
+
+def _sweep(sweep: Sweep, places: Mapping[str, int]) -> str:
+    """Return the table of a sweep's values and last losses, the lowest loss first."""
+    column = "heldout_loss" if any("heldout_loss" in each.last for each in sweep.views) else "loss"
+
+    def loss(view: RunView) -> float:
+        value = view.last.get(column)
+        return value if isinstance(value, int | float) else float("inf")
+
+    ordered = sorted(sweep.views, key=loss)
+    chosen = " ".join(str(places[view.name]) for view in ordered[:_MOST_COMPARED])
+    which = "all" if len(ordered) <= _MOST_COMPARED else f"the best {_MOST_COMPARED}"
+    losses = {"loss": "loss", "heldout_loss": "held-out loss"}
+    heads = ["run", *sweep.keys, "state", "step", *losses.values()]
+    sorted_by = losses[column]
+    cells = "".join(
+        f"<th{' class="num"' if text in ('step', *losses.values()) else ''}"
+        f"{' aria-sort="ascending"' if text == sorted_by else ''}>"
+        f'<button type="button">{escaped(text)}</button></th>'
+        for text in heads
+    )
+    rows = "\n".join(_sweep_row(view, sweep.keys, places[view.name]) for view in ordered)
+    return (
+        f'<section><h2>Sweep {escaped(sweep.name)}</h2><div class="tools needs-script" hidden>'
+        f'<span class="dim">{len(ordered)} runs</span><button type="button" class="plain" '
+        f'data-runs="{chosen}">Compare {which}</button></div><div class="scroll">'
+        f'<table class="sortable"><thead><tr><th class="tick"></th>{cells}</tr></thead>'
+        f"<tbody>\n{rows}\n</tbody></table></div></section>"
+    )
+
+
+def _sweep_row(view: RunView, keys: Sequence[str], place: int) -> str:
+    values = "".join(_value(view.overrides.get(key, "")) for key in keys)
     last = view.last
-    step = last.get("step")
-    steps = f" of {view.steps:,}" if view.steps else ""
-    figures = {
-        "wanted": view.wanted,
-        "TPU": view.tpu,
-        "release": view.release,
-        "step": f"{step:,.0f}{steps}" if step is not None else "",
-        "loss": _number(last.get("loss"), "{:.4f}"),
-        "tokens a second": _number(last.get("tokens_per_second"), "{:,.0f}"),
-        "attempts": str(view.attempts[-1].number) if view.attempts else "",
-        "goodput": _number(view.goodput, "{:.0%}"),
-    }
-    cells = [
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd></div>"
-        for name, text in figures.items()
-        if text
-    ]
-    return f"<dl>{''.join(cells)}</dl>"
+    return (
+        f'<tr>{_pick(view, place)}<td><a href="#run-{place}">{escaped(view.name)}</a></td>{values}'
+        f"<td>{state_of(view)}</td>"
+        + _cell(last.get("step"), number(last.get("step"), "{:,.0f}"))
+        + _cell(last.get("loss"), number(last.get("loss"), "{:.4f}"))
+        + _cell(last.get("heldout_loss"), number(last.get("heldout_loss"), "{:.4f}"))
+        + "</tr>"
+    )
 
 
-def _events(events: Sequence[Event]) -> str:
-    if not events:
-        return ""
-    rows = [
-        f'<tr><td>{moment(event.time)}</td><td><svg class="mark" viewBox="0 0 12 10">'
-        f'<rect class="{event.kind}" width="12" height="10"/></svg>'
-        f"{html.escape(_NAMES.get(event.kind, event.kind))}</td>"
-        f"<td>{html.escape(event.what)}</td></tr>"
-        for event in events
-    ]
-    return f"<table><tr><th>time (UTC)</th><th></th><th>event</th></tr>{''.join(rows)}</table>"
-
-
-def _workers(view: RunView) -> str:
-    if not view.workers:
-        return '<p class="none">No reachable worker reports this run.</p>'
-    rows = []
-    for each in view.workers:
-        of = f"/{each.steps}" if each.steps is not None else ""
-        cells = [
-            each.name,
-            each.state,
-            "" if each.attempt is None else str(each.attempt),
-            "" if each.step is None else f"{each.step}{of}",
-            "" if each.beat_age is None else f"{duration(each.beat_age)} ago",
-        ]
-        rows.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>")
-    names = ("worker", "state", "attempt", "step", "heartbeat")
-    head = "".join(f"<th>{name}</th>" for name in names)
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
-
-
-def moment(when: float) -> str:
-    """Format a time in unix seconds as UTC."""
-    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def duration(seconds: float) -> str:
-    """Format a duration in seconds: ``42 s``, ``7 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
-    whole = int(max(seconds, 0) + 0.5)
-    for size, name, below, smaller in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size} {name}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
-
-
-def _number(value: object, form: str) -> str:
-    return form.format(value) if isinstance(value, int | float) else ""
+def _value(text: str) -> str:
+    """Return the cell of a setting's value; numbers are sorted by their size."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    sortable = f' data-v="{value:.9g}"' if math.isfinite(value) else ""
+    return f"<td{sortable}>{escaped(text)}</td>"

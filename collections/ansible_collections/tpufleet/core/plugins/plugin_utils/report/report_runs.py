@@ -11,8 +11,7 @@ from ..runs import history
 from ..runs.decision import Action
 from ..runs.history import EventKind
 from ..runs.observation import ProcessStatus, parse_process
-from ..runs.status import event_text, process_text
-from .report_chart import Curve
+from ..runs.status import event_text, process_text, state_text
 
 LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
     *("launch", "preempted", "crash", "restart", "kill", "done"),
@@ -54,13 +53,15 @@ class Event:
 class Attempt:
     """One attempt, from ``start`` to ``end`` in unix seconds.
 
-    ``ended`` is the kind of its end; empty if it is active or the end is unknown.
+    ``ended`` is the kind of its end; empty if it is active or the end is unknown. ``how`` says how
+    it ended, such as ``crashed (exit 1)``.
     """
 
     number: int
     start: float
     end: float
     ended: str = ""
+    how: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,50 @@ class Worker:
     beat_age: float | None = None
 
 
+Points = Sequence[tuple[float, float]]
+
+
 @dataclass(frozen=True)
 class RunView:
-    """A run in the report. ``goodput`` is between 0 and 1, None if unknown."""
+    """A run in the report; texts may have any characters, numbers are finite.
+
+    Args:
+        state: the text for ``state_code``, such as ``crashed (exit 1)``.
+        curves: points (step, value) sorted by step, by the names loss, heldout, rate (tokens per
+            second), mfu (0 to 1), memory (GiB of the fullest device) and times (unix seconds).
+        gaps: the steps at which the loss becomes NaN.
+        last: the values of the last step: step, loss, heldout_loss, tokens_per_second, mfu,
+            device_memory_gib.
+        steps: the number of steps after which the run is done.
+        goodput: between 0 and 1, None if unknown.
+        goodput_by_cause: the wanted seconds by Spent (runs/wanted_time.py).
+        overrides: the settings key=value of the run's command.
+        reason: why the run ended badly, empty if it did not.
+        log: the last lines of the log that ``log_from`` wrote, such as ``pod-w0, attempt 2``.
+        changed: when the run last gave a sign, in unix seconds; 0 if unknown.
+    """
 
     name: str
     wanted: str
     tpu: str = ""
     release: str = ""
-    curves: Mapping[str, Curve] = field(default_factory=dict)
+    curves: Mapping[str, Points] = field(default_factory=dict)
     last: Mapping[str, Any] = field(default_factory=dict)
     steps: int | None = None
     events: Sequence[Event] = ()
     attempts: Sequence[Attempt] = ()
     workers: Sequence[Worker] = ()
     goodput: float | None = None
+    state: str = ""
+    state_code: RunState = RunState.UNKNOWN
+    config: str = ""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    gaps: Sequence[float] = ()
+    goodput_by_cause: Mapping[str, float] | None = None
+    reason: str = ""
+    log: Sequence[str] = ()
+    log_from: str = ""
+    changed: float = 0.0
 
 
 def kind_of(event: history.Event) -> str:
@@ -181,18 +211,10 @@ def goodput_of(attempts: Sequence[Attempt], work: Iterable[Sequence[float]]) -> 
     return sum(last - first for first, last in stretches) / (end - begin) if end > begin else None
 
 
-def curves_of(metrics: Mapping[str, Any]) -> dict[str, Curve]:
-    """Return the curves of a run by name: loss, heldout, rate."""
-
-    def points(name: str) -> list[tuple[float, float]]:
-        return [(float(x), float(y)) for x, y in metrics.get(name, [])]
-
-    gaps = [float(step) for step in metrics.get("gaps", [])]
-    return {
-        "loss": Curve("training", "train", points("loss"), gaps),
-        "heldout": Curve("held out", "heldout", points("heldout"), dots=True),
-        "rate": Curve("tokens a second", "rate", points("rate")),
-    }
+def curves_of(metrics: Mapping[str, Any]) -> dict[str, Points]:
+    """Return the points of a run's curves by name: loss, heldout, rate."""
+    names = ("loss", "heldout", "rate")
+    return {name: [(float(x), float(y)) for x, y in metrics.get(name, [])] for name in names}
 
 
 def leader_of(answers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -216,9 +238,14 @@ def run_view(
     events = events_of(record)
     attempts = attempts_of(record, events, leader, now)
     beat = leader.get("heartbeat") or {}
+    wanted = str(record.get("wanted") or "no record")
+    process = parse_process("", leader)
+    known = RunState(wanted) if wanted in ("done", "stopped") else RunState.UNREACHABLE
+    state = process.state if leader else known
+    ends = [attempt.end for attempt in attempts] + [event.time for event in events]
     return RunView(
         run,
-        str(record.get("wanted") or "no record"),
+        wanted,
         str(record.get("tpu") or ""),
         str(record.get("release") or leader.get("release") or ""),
         curves_of(metrics),
@@ -228,6 +255,10 @@ def run_view(
         attempts,
         [_worker(name, answer) for name, answer in answers.items()],
         goodput_of(attempts, metrics.get("work", [])),
+        state=process_text(process) if leader else state_text(state),
+        state_code=state,
+        gaps=[float(step) for step in metrics.get("gaps", [])],
+        changed=max(ends, default=0.0),
     )
 
 

@@ -1,0 +1,74 @@
+"""Measure how long a browser takes to open the report with many runs.
+
+    .venv/bin/python -m bench.report_page [--runs 200] [--rounds 5] [--keep report.html]
+
+The page has runs of 100,000 steps with 1,000 points for each curve. Prints, for every installed
+browser, the milliseconds from the navigation to the first frame after the load event, and from the
+click on an old run to the frame with its charts. Exits with 1 if the bar is missed or the page has
+an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
+
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page import page
+
+from harness.browser import Browser, browser, installed
+from harness.reported_runs import NOW, every_kind, old_runs
+
+BAR_MS = 2000
+FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+
+
+def opened(chrome: Browser, url: str) -> tuple[float, float]:
+    """Open the page; return the milliseconds until it is drawn, and until an old run is drawn."""
+    chrome.open(url)
+    drawn = chrome.evaluate(f"{FRAME}.then(() => performance.now())")
+    click = (
+        "const begin = performance.now(), run = [...document.querySelectorAll('.run')].at(-1); "
+        "run.querySelector('summary').click(); "
+    )
+    after = f"{FRAME}.then(() => {FRAME}).then(() => performance.now() - begin)"
+    return drawn, chrome.evaluate(f"(() => {{ {click} return {after}; }})()")
+
+
+def main() -> int:
+    """Measure, print, and compare with the bar."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--keep", type=Path, help="also write the page to this file")
+    words = parser.parse_args()
+    began = time.monotonic()
+    text = page([*every_kind(), *old_runs(words.runs)], "my-project", NOW)
+    print(f"written in {time.monotonic() - began:.2f} s, {len(text.encode()) / 1e6:.1f} MB")
+    if words.keep:
+        words.keep.write_text(text, encoding="utf-8")
+    missed = False
+    for program in installed():
+        with tempfile.TemporaryDirectory() as folder, browser(program) as chrome:
+            file = Path(folder) / "report.html"
+            file.write_text(text, encoding="utf-8")
+            found = [opened(chrome, file.as_uri()) for _ in range(words.rounds)]
+            charts = chrome.evaluate("document.querySelectorAll('.run:last-of-type svg').length")
+            errors = chrome.errors
+        page_ms, run_ms = (statistics.median(each) for each in zip(*found, strict=True))
+        worst = max(first for first, _ in found)
+        print(
+            f"{Path(program).name}: opened in {page_ms:.0f} ms (worst {worst:.0f}), an old run in "
+            f"{run_ms:.0f} ms ({charts} pictures), {len(errors)} errors; bar {BAR_MS} ms"
+        )
+        missed = missed or page_ms > BAR_MS or bool(errors)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""One run in the report: its figures, why it ended, charts, where its time went, attempts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+
+from ...module_utils.worker.report_metrics import thinned
+from ...module_utils.worker.run_state import RunState
+from .report_html import duration, escaped, number
+from .report_runs import RunView
+from .report_timeline import event_table, time_spent, timeline
+
+#: The charts of a run in their order, with the style of their line (report_page.css).
+_CHARTS = {"loss": "s0", "rate": "s2", "mfu": "s3", "memory": "s4"}
+_NAMES = {"loss": "Loss", "rate": "Tokens per second", "mfu": "MFU", "memory": "Device memory"}
+
+
+#: Curves with all their points; the small charts of the others need no more than _MOST_POINTS.
+_FINE = ("loss", "heldout")
+_MOST_POINTS = 250
+
+
+class Tone(StrEnum):
+    """How a state looks: its CSS class."""
+
+    ACTIVE = "active"
+    WAITING = "waiting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    DONE = "done"
+
+
+_TONES = {
+    **dict.fromkeys(
+        (RunState.STARTING, RunState.RUNNING, RunState.TRAINING, RunState.STOPPING), Tone.ACTIVE
+    ),
+    **dict.fromkeys(
+        (RunState.FAILED, RunState.GIVEN_UP, RunState.HUNG, RunState.PARTLY_ENDED), Tone.FAILED
+    ),
+    **dict.fromkeys((RunState.STOPPED, RunState.NOT_WATCHED, RunState.UNKNOWN), Tone.STOPPED),
+    RunState.DONE: Tone.DONE,
+}
+
+
+def tone_of(view: RunView) -> Tone:
+    """Return how the state of a run looks."""
+    return _TONES.get(view.state_code, Tone.WAITING)
+
+
+def state_of(view: RunView) -> str:
+    """Return the state of a run as HTML: a coloured dot and its text."""
+    return f'<span class="state {tone_of(view)}">{escaped(view.state)}</span>'
+
+
+def steps_of(view: RunView) -> str:
+    """Format the last step, and of how many: ``1,000 of 2,000``."""
+    step = number(view.last.get("step"), "{:,.0f}")
+    return f"{step} of {view.steps:,}" if step and view.steps else step
+
+
+def card(view: RunView, place: int, *, is_open: bool) -> str:
+    """Return a run as a ``<details>`` element, number ``place`` on the page."""
+    brief = {"step": steps_of(view), "loss": number(view.last.get("loss"), "{:.4f}")}
+    text = " · ".join(f"{name} {value}" for name, value in brief.items() if value)
+    curves = "".join(
+        f'<figure class="chart" data-metric="{name}" data-style="{style}">'
+        f"<figcaption><b>{_NAMES[name]}</b></figcaption></figure>"
+        for name, style in _CHARTS.items()
+        if view.curves.get(name)
+    )
+    charts = f'<div class="charts">{curves}</div>' if curves else _NO_CHARTS
+    spent = time_spent(view.goodput_by_cause or {})
+    parts = [
+        f'<details class="run" id="run-{place}" data-run="{place}"{" open" if is_open else ""}>',
+        f"<summary><h3>{escaped(view.name)}</h3>{state_of(view)}"
+        f'<span class="brief">{escaped(text)}</span></summary><div class="body">',
+        _alarm(view),
+        _figures(view),
+        charts,
+        f"<h4>Where the time went</h4>{spent}" if spent else "",
+        f"<h4>Attempts</h4>{timeline(view)}",
+        _folded(f"Events ({len(view.events)})", event_table(view.events) if view.events else ""),
+        _folded(f"Workers ({len(view.workers)})", _workers(view)),
+        "" if view.reason else _folded(_log_title(view), _log(view.log)),
+        "</div>",
+        chart_data(view, place),
+        "</details>",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+_NO_CHARTS = '<p class="none">No metrics yet.</p>'
+
+
+def chart_data(view: RunView, place: int) -> str:
+    """Return the element with the curves as JSON: ``{"curves": {name: [steps, values]}, "gaps"}``.
+
+    Its text has no ``<``, ``>`` and ``&``, so it can't end the element. ``times`` are seconds since
+    the first one.
+    """
+    curves = {}
+    for name, points in view.curves.items():
+        shown = points if name in _FINE else thinned(points, _MOST_POINTS)
+        began, digits = (shown[0][1], 9) if name == "times" and shown else (0.0, 5)
+        if shown:
+            steps, values = zip(*shown, strict=True)
+            curves[name] = [
+                [_short(step, 9) for step in steps],
+                [_short(value - began, digits) for value in values],
+            ]
+    data = {"curves": curves, "gaps": [_short(step, 9) for step in view.gaps]}
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return f'<script type="application/json" id="data-{place}">{text}</script>'
+
+
+def _short(value: float, digits: int) -> float:
+    """Round to significant digits; whole numbers become integers, which are shorter in JSON."""
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _alarm(view: RunView) -> str:
+    if not view.reason:
+        return ""
+    title = f'<p class="dim">{escaped(_log_title(view))}</p>' if view.log else ""
+    return (
+        f'<div class="alarm"><p><b>{escaped(view.state)}</b> {escaped(view.reason)}</p>'
+        f"{title}{_log(view.log)}</div>"
+    )
+
+
+def _log_title(view: RunView) -> str:
+    return f"Last lines of the log of {view.log_from}" if view.log_from else "Last lines of the log"
+
+
+def _log(lines: Sequence[str]) -> str:
+    # A log that overflows needs the focus to be scrolled by keyboard.
+    text = escaped("\n".join(lines))
+    return f'<pre tabindex="0">{text}</pre>' if lines else ""
+
+
+def _folded(title: str, content: str) -> str:
+    if not content:
+        return ""
+    return (
+        f'<details class="more"><summary>{escaped(title)}</summary>'
+        f'<div class="scroll">{content}</div></details>'
+    )
+
+
+def _figures(view: RunView) -> str:
+    last = view.last
+    limit = number(last.get("device_limit_gib"), " of {:.1f}")
+    figures = {
+        "step": steps_of(view),
+        "loss": number(last.get("loss"), "{:.4f}"),
+        "held-out loss": number(last.get("heldout_loss"), "{:.4f}"),
+        "tokens per second": number(last.get("tokens_per_second"), "{:,.0f}"),
+        "MFU": number(last.get("mfu"), "{:.1%}"),
+        "device memory": number(last.get("device_memory_gib"), f"{{:.1f}}{limit} GiB"),
+        "goodput": number(view.goodput, "{:.0%}"),
+        "attempts": str(view.attempts[-1].number) if view.attempts else "",
+        "TPU": view.tpu,
+        "release": view.release,
+        "config": view.config,
+    }
+    cells = [
+        f"<div><dt>{escaped(name)}</dt><dd>{escaped(text)}</dd></div>"
+        for name, text in figures.items()
+        if text
+    ]
+    return f"<dl>{''.join(cells)}</dl>"
+
+
+def _workers(view: RunView) -> str:
+    rows = []
+    for each in view.workers:
+        of = f" of {each.steps:,}" if each.steps is not None else ""
+        cells = [
+            each.name,
+            each.state,
+            "" if each.attempt is None else str(each.attempt),
+            "" if each.step is None else f"{each.step:,}{of}",
+            "" if each.beat_age is None else f"{duration(each.beat_age)} ago",
+        ]
+        rows.append(f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>")
+    if not rows:
+        return ""
+    names = ("worker", "state", "attempt", "step", "heartbeat")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

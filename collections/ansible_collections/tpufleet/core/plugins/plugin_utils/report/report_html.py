@@ -1,0 +1,42 @@
+"""Text of the report: escaping, and the formats of times, durations and numbers."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import UTC, datetime
+
+#: Control characters, those that change the direction of text, and unpaired surrogates.
+_UNSHOWABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def escaped(text: str) -> str:
+    """Return text for HTML, also within an attribute; characters that can't be shown become �."""
+    return html.escape(_UNSHOWABLE.sub("�", text))
+
+
+def moment(when: float) -> str:
+    """Format a time in unix seconds as UTC, to the second."""
+    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def duration(seconds: float) -> str:
+    """Format a duration in seconds: ``42 s``, ``7 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
+    whole = int(max(seconds, 0) + 0.5)
+    for size, name, below, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {name}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def number(value: object, form: str) -> str:
+    """Format a number with a format such as ``{:.4f}``; empty if it is not a number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return form.format(value) if is_number else ""

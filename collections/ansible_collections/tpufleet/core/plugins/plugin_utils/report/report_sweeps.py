@@ -1,0 +1,49 @@
+"""Sweeps in the report: runs of one config and release that were given different values."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .report_runs import RunView
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Runs with different values. ``keys`` are the settings in which they differ."""
+
+    name: str
+    keys: tuple[str, ...]
+    views: tuple[RunView, ...]
+
+
+def sweeps(views: Sequence[RunView]) -> list[Sweep]:
+    """Group runs of the same config and release whose overrides differ; the newest group is first.
+
+    Runs without any of the settings that differ belong to no sweep.
+    """
+    groups: dict[tuple[str, str], list[RunView]] = defaultdict(list)
+    for view in views:
+        if view.overrides:
+            groups[view.config, view.release].append(view)
+    found = []
+    for (config, _), members in groups.items():
+        settings = {key: None for view in members for key in view.overrides}
+        keys = tuple(
+            key for key in settings if len({view.overrides.get(key) for view in members}) > 1
+        )
+        differing = tuple(view for view in members if view.overrides.keys() & set(keys))
+        if len(differing) > 1:
+            found.append(Sweep(_common_name(differing) or config, keys, differing))
+    return found
+
+
+def _common_name(views: Sequence[RunView]) -> str:
+    """Return what all names begin with, up to a separator: ``lr`` for lr-10 and lr-11."""
+    first, last = min(view.name for view in views), max(view.name for view in views)
+    pairs = zip(first, last, strict=False)
+    same = next((place for place, (one, two) in enumerate(pairs) if one != two), len(first))
+    found = re.match(r"(.*)[-_.]", first[:same])
+    return found[1] if found else ""

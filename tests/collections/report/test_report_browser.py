@@ -1,0 +1,217 @@
+"""The report in real browsers: what its script draws, compares, filters and sorts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page import page
+from PIL import Image
+
+from harness.browser import Browser, browser, installed
+from harness.reported_runs import NOW, every_kind, old_runs, run
+from tests.collections.report.test_report_page import EVIL, SHOWN_EVIL, evil_run
+
+NO_BROWSER = pytest.mark.skip("no Chromium is on the PATH: make browser")
+DRAWN = "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))"
+
+
+@pytest.fixture(
+    scope="module",
+    params=installed() or [pytest.param("", marks=NO_BROWSER)],
+    ids=lambda found: Path(found).name or "none",
+)
+def chrome(request):
+    with browser(request.param) as running:
+        yield running
+
+
+@pytest.fixture
+def opened(chrome: Browser, tmp_path: Path):
+    """Open a page with some runs; every test ends without an error of the page."""
+
+    def opened(views, **more) -> Browser:
+        (tmp_path / "report.html").write_text(page(views, "my-project", NOW), encoding="utf-8")
+        chrome.open((tmp_path / "report.html").as_uri(), **more)
+        chrome.evaluate(DRAWN)
+        return chrome
+
+    chrome.errors.clear()
+    yield opened
+    assert chrome.errors == []
+
+
+def count(chrome: Browser, selector: str) -> int:
+    return chrome.evaluate(f"document.querySelectorAll({selector!r}).length")
+
+
+def texts(chrome: Browser, selector: str) -> list[str]:
+    """Give the texts of all elements that are shown."""
+    return chrome.evaluate(
+        f"[...document.querySelectorAll({selector!r})].filter((each) => each.checkVisibility())"
+        ".map((each) => each.textContent.trim())"
+    )
+
+
+def click(chrome: Browser, selector: str) -> None:
+    chrome.evaluate(f"document.querySelector({selector!r}).click()")
+    chrome.evaluate(DRAWN)
+
+
+ROWS = "#overview tbody td:nth-child(2)"
+
+
+def test_open_runs_have_charts_and_folded_ones_get_them_when_opened(opened):
+    chrome = opened(every_kind())
+    assert count(chrome, ".run[open] .chart > svg") == 3 * 4
+    assert count(chrome, ".run:not([open]) .chart > svg") == 0
+    click(chrome, ".run:not([open]) summary")
+    assert count(chrome, ".run[open] .chart > svg") == 4 * 4
+
+
+def test_a_curve_has_all_points_within_the_picture(opened):
+    chrome = opened([run("mine", RunState.TRAINING)])
+    path = "document.querySelector('.chart > svg path.curve')"
+    assert chrome.evaluate(f"{path}.getAttribute('d').match(/[ML]/g).length") == 1000
+    box = chrome.evaluate(
+        f"(() => {{ const box = {path}.getBBox(), all = {path}.ownerSVGElement.viewBox.baseVal; "
+        "return [box.x, box.y, all.width - box.x - box.width, all.height - box.y - box.height]; "
+        "})()"
+    )
+    assert min(box) >= 0
+
+
+def test_a_loss_that_is_not_a_number_breaks_the_curve(opened):
+    view = run("mine", RunState.TRAINING)
+    chrome = opened([replace(view, gaps=[20_000.0, 60_000.0])])
+    path = "document.querySelector('.chart > svg path.curve').getAttribute('d')"
+    assert chrome.evaluate(f"{path}.match(/M/g).length") == 3
+
+
+def test_ticked_runs_are_compared_by_step_and_by_time(opened):
+    chrome = opened([run("slow", RunState.DONE, hours=20), run("fast", RunState.DONE, hours=5)])
+    assert texts(chrome, "#compare") == []
+    for box in range(2):
+        click(chrome, f"#overview [data-pick='{box}']")
+    assert count(chrome, "#together path.curve") == 2
+    assert texts(chrome, "#chosen a") == ["slow", "fast"]
+    ends = (
+        "[...document.querySelectorAll('#together path.curve')].map((each) => each.getBBox().width)"
+    )
+    slow, fast = chrome.evaluate(ends)
+    assert slow == pytest.approx(fast, rel=0.01)
+    click(chrome, "#by-time")
+    slow, fast = chrome.evaluate(ends)
+    assert slow == pytest.approx(4 * fast, rel=0.02)
+    click(chrome, "#clear")
+    assert texts(chrome, "#compare") == []
+
+
+def test_a_sweep_is_compared_by_one_button(opened):
+    chrome = opened(every_kind())
+    click(chrome, "button[data-runs]")
+    assert count(chrome, "#together path.curve") == 20
+    styles = "new Set([...document.querySelectorAll('#together path.curve')].map(String)).size"
+    styles = styles.replace("map(String)", "map((each) => each.getAttribute('class'))")
+    assert chrome.evaluate(styles) == 20
+
+
+def test_logarithmic_losses_are_another_curve(opened):
+    chrome = opened([run("mine", RunState.TRAINING)])
+    path = "document.querySelector('.chart > svg path.curve').getAttribute('d')"
+    before = chrome.evaluate(path)
+    click(chrome, "#log-losses")
+    assert chrome.evaluate(path) != before
+
+
+def test_the_overview_shows_the_first_runs_and_all_on_request(opened):
+    chrome = opened(every_kind())
+    assert len(texts(chrome, ROWS)) == 15
+    click(chrome, "#everything")
+    assert len(texts(chrome, ROWS)) == len(every_kind())
+
+
+def test_the_filter_finds_runs_by_name_state_and_tpu(opened):
+    chrome = opened([*every_kind(), *old_runs(20, 10)])
+    search = "(words) => { const box = document.getElementById('filter'); box.value = words; "
+    search += "box.dispatchEvent(new Event('input')); }"
+    for words, found in (
+        ("CRASHED", ["wide-heads"]),
+        ("done ablation-013", ["ablation-013"]),
+        ("sweep-19", ["lr-width-19"]),
+        ("nothing like this", []),
+    ):
+        chrome.evaluate(f"({search})({words!r})")
+        assert texts(chrome, ROWS) == found
+    assert texts(chrome, "#no-match") == ["No run matches."]
+
+
+def test_a_click_on_a_header_sorts_and_values_that_are_missing_come_last(opened):
+    views = [run(name, RunState.DONE, seed=seed) for seed, name in enumerate(("b10", "b9", "a"))]
+    views.append(replace(views[0], name="new", last={}, curves={}))
+    chrome = opened(views)
+    click(chrome, "#overview th:nth-child(2) button")
+    assert texts(chrome, ROWS) == ["a", "b9", "b10", "new"]
+    by_loss = [view.name for view in sorted(views[:3], key=lambda view: view.last["loss"])]
+    click(chrome, "#overview th:nth-child(6) button")
+    assert texts(chrome, ROWS) == [*by_loss, "new"]
+    click(chrome, "#overview th:nth-child(6) button")
+    assert texts(chrome, ROWS) == [*reversed(by_loss), "new"]
+    assert count(chrome, "#overview th[aria-sort]") == 1
+
+
+def test_the_row_of_a_folded_run_leads_to_it(opened):
+    chrome = opened(every_kind())
+    click(chrome, "#overview tbody tr:nth-child(9) a")
+    assert count(chrome, ".run:target[open]") == 1
+
+
+def test_hostile_texts_do_nothing_and_are_shown(opened):
+    chrome = opened([evil_run(), replace(evil_run(), name=f"{EVIL}2")])
+    assert texts(chrome, ROWS) == [SHOWN_EVIL, f"{SHOWN_EVIL}2"]
+    click(chrome, "#overview [data-pick='0']")
+    assert texts(chrome, "#chosen a") == [SHOWN_EVIL]
+    assert count(chrome, "img, script:not([type]) ~ script") == 0
+
+
+def test_an_empty_page_has_no_errors(opened):
+    assert "No run has a record." in texts(opened([]), "p")
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_no_width_scrolls_sideways(opened, width):
+    chrome = opened(every_kind(), width=width)
+    click(chrome, "button[data-runs]")
+    assert chrome.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_everything_that_can_be_used_has_a_name(opened):
+    chrome = opened(every_kind())
+    click(chrome, "#overview [data-pick='0']")
+    nodes = chrome.ask("Accessibility.getFullAXTree")["nodes"]
+    used = {"checkbox", "radio", "button", "link", "combobox", "searchbox", "image", "img"}
+    found = [each for each in nodes if each.get("role", {}).get("value") in used]
+    assert len(found) > 50
+    assert [each for each in found if not each.get("name", {}).get("value")] == []
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_curves_have_their_colours(opened, tmp_path, is_dark):
+    chrome = opened([run("mine", RunState.TRAINING)], is_dark=is_dark)
+    chrome.picture(tmp_path / "page.png", is_whole=True)
+    with Image.open(tmp_path / "page.png") as image:
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
+    loss, rate = (
+        ((0x7D, 0xB0, 0xFF), (0x5F, 0xD4, 0x88))
+        if is_dark
+        else ((0x1F, 0x5F, 0xD0), (0x1C, 0x7C, 0x3A))
+    )
+    assert {loss, rate} <= colours
+
+
+def test_200_runs_of_100_000_steps_open_without_errors(opened):
+    chrome = opened([*every_kind(), *old_runs(200)])
+    assert count(chrome, "details.run") == 225
+    chrome.evaluate("document.querySelector('.run:last-of-type').open = true")
+    chrome.evaluate(DRAWN)
+    assert count(chrome, ".run:last-of-type .chart > svg path.curve") == 5
