@@ -68,8 +68,9 @@ def ours(name: str, tiny: bool) -> dict[str, Any]:
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     import jax
 
-    from train.bench import flops_per_token, measure
+    from train.bench import measure
     from train.config import load
+    from train.mfu import flops_per_token
 
     case = next(case for case in CASES if case.name == name)
     overrides = [*case.overrides, *SHARED, *(TINY if tiny else ())]

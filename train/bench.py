@@ -8,24 +8,10 @@ import jax
 import numpy as np
 
 from train import mesh
-from train.config import Config, ModelConfig
+from train.config import Config
 from train.metrics import memory
-from train.model import init_params
+from train.mfu import flops_per_token, mfu
 from train.step import BATCH_SPEC, fresh_state, update
-
-PEAK_FLOPS = {
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
-    "NVIDIA A100": 312e12,
-    "TPU v2": 22.5e12,
-    "TPU v3": 61.5e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-}
-"""Published peak bfloat16 FLOP/s per JAX device, by prefix of its ``device_kind``. Sources:
-NVIDIA's data sheets (SXM, dense) and Google Cloud's TPU pages (a v2 or v3 chip has two devices)."""
 
 
 @dataclass(frozen=True)
@@ -73,32 +59,16 @@ def measure(cfg: Config, steps: int) -> BenchResult:
     jax.block_until_ready((state, values))
     seconds = (time.perf_counter() - begun) / (calls * cfg.compute.steps_per_call)
     rate = cfg.tokens_per_step / seconds
-    flops = rate * flops_per_token(cfg.model)
-    kind = jax.devices()[0].device_kind
-    peak = next((p for name, p in PEAK_FLOPS.items() if kind.startswith(name)), None)
     return BenchResult(
-        f"{jax.device_count()} x {kind}",
+        f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         calls * cfg.compute.steps_per_call,
         seconds,
         rate,
-        flops,
-        None if peak is None else flops / (peak * jax.device_count()),
+        rate * flops_per_token(cfg.model),
+        mfu(rate, cfg.model),
         memory().get("device_peak_bytes"),
         float(np.asarray(values["loss"])[-1]),
     )
-
-
-def flops_per_token(cfg: ModelConfig) -> float:
-    """Return the FLOPs to train on one token, as the PaLM paper defines them for MFU.
-
-    These are 6 per parameter of each matrix, including the output layer, plus 12 · layers · heads ·
-    head width · context for attention (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
-    Padding of the vocabulary and rematerialization do not count.
-    """
-    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
-    matrices = sum(a.size for name, a in shapes.items() if name.startswith("l_") and a.ndim == 3)
-    matrices += cfg.vocabulary * cfg.width
-    return 6 * matrices + 12 * cfg.layers * cfg.heads * cfg.head_width * cfg.context
 
 
 def _random_batches(cfg: Config, sharding: jax.sharding.Sharding) -> jax.Array:

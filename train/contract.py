@@ -15,7 +15,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,8 @@ class Heartbeat:
     """``heartbeat.json``: progress of this process, replaced at most once a second in training.
 
     ``state`` is one of starting, running, done, interrupted, nan, hung, failed. ``time`` is the
-    Unix time in seconds at which the file was written.
+    Unix time in seconds at which the file was written. The keys of ``memory`` (metrics.memory) are
+    measured during training only, because devices that hang may not answer.
     """
 
     def __init__(self, run_dir: Path, steps: int) -> None:
@@ -168,16 +169,23 @@ class Heartbeat:
         self.step = 0
         self.loss: float | None = None
         self.tokens_per_second: float | None = None
+        self.mfu: float | None = None
+        self.memory: dict[str, int] = {}
         self._written = -HEARTBEAT_SECONDS
 
-    def progress(self, step: int, loss: float, tokens_per_second: float | None) -> None:
+    def progress(
+        self,
+        step: int,
+        loss: float,
+        tokens_per_second: float | None,
+        mfu: float | None = None,
+        memory: Callable[[], dict[str, int]] = dict,
+    ) -> None:
         """Record a finished step; write the file if it is at least a second old."""
-        self.step, self.loss, self.tokens_per_second = (
-            step,
-            finite_or_none(loss),
-            tokens_per_second,
-        )
+        self.step, self.loss = step, finite_or_none(loss)
+        self.tokens_per_second, self.mfu = tokens_per_second, mfu
         if time.monotonic() - self._written >= HEARTBEAT_SECONDS:
+            self.memory = memory()
             self.write("running")
 
     def write(self, state: str) -> None:
@@ -188,6 +196,8 @@ class Heartbeat:
             "time": time.time(),
             "loss": self.loss,
             "tokens_per_second": self.tokens_per_second,
+            "mfu": self.mfu,
+            **self.memory,
             "state": state,
         }
         write_atomically(self.path, json.dumps(beat) + "\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from train import mesh, model, weights
+from train import STARTED, mesh, model, weights
 from train.checkpoint import Checkpoints, identity
 from train.config import Config, ConfigError, DataConfig
 from train.contract import (
@@ -21,7 +21,8 @@ from train.contract import (
     write_atomically,
 )
 from train.data import Corpus
-from train.metrics import InFlight, Metrics
+from train.metrics import InFlight, Metrics, memory
+from train.mfu import mfu
 from train.report import Report
 from train.sample import generate
 from train.step import (
@@ -90,7 +91,8 @@ class Run:
         self.saved_at = time.monotonic()
         self.watchdog = Watchdog(cfg.hang_after, heartbeat)
         heartbeat.step = self.step
-        self.in_flight = InFlight(cfg.tokens_per_step)
+        self.save_seconds = 0.0
+        self.in_flight = InFlight(cfg.tokens_per_step, lambda rate: mfu(rate, cfg.model))
         self.metrics = Report(cfg, contract, self.step) if self.is_first else None
         self.tracer = Tracer(contract.run_dir, cfg.profile, self.step)
 
@@ -150,8 +152,10 @@ class Run:
 
     def save(self, wait: bool = False) -> None:
         """Save the state. Call this only after ``report(wait=True)`` has returned True."""
+        begun = time.monotonic()
         self.checkpoints.save(self.step, self.state, wait or self.cfg.checkpoint.wait)
         self.saved_at = time.monotonic()
+        self.save_seconds += self.saved_at - begun
 
     def due(self, every: int) -> bool:
         """Return whether an action with this interval in steps is due now; 0 means never."""
@@ -164,10 +168,11 @@ class Run:
         agree on whether the run has diverged.
         """
         for metrics in self.in_flight.finished(wait):
-            self.heartbeat.progress(metrics.step, metrics.loss, metrics.tokens_per_second)
+            rates = metrics.tokens_per_second, metrics.mfu
+            self.heartbeat.progress(metrics.step, metrics.loss, *rates, memory)
             self.watchdog.step_finished()
             if self.metrics:
-                self.metrics.write(metrics)
+                self.metrics.write(self.with_waits(metrics))
                 self.log_step(metrics)
             if not metrics.finite:
                 log.error(
@@ -175,6 +180,18 @@ class Run:
                 )
                 return False
         return True
+
+    def with_waits(self, metrics: Metrics) -> Metrics:
+        """Return a step's metrics with how long its process took to start, or it waited for saves.
+
+        Call this once for each step, in order.
+        """
+        if metrics.step == self.started + 1:
+            metrics = replace(metrics, start_seconds=round(metrics.time - STARTED, 3))
+        if self.save_seconds:
+            metrics = replace(metrics, save_seconds=round(self.save_seconds, 3))
+            self.save_seconds = 0.0
+        return metrics
 
     def end_interrupted(self) -> int:
         """Save at the step that all processes agreed on, and return the exit code."""

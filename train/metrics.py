@@ -6,6 +6,7 @@ import resource
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from train.contract import finite_or_none, write_atomically
 MAX_IN_FLIGHT = 8
 """Dispatched calls that may be unfinished before the process waits for the oldest."""
 
+OPTIONAL = ("heldout_loss", "mfu", "start_seconds", "save_seconds")
+"""Metrics that most steps do not have; their lines leave them out."""
+
 RATE_CALLS = 20
 """Number of calls over which ``tokens_per_second`` is averaged."""
 
@@ -26,8 +30,10 @@ class Metrics:
     """Metrics of a finished step: losses in nats per token, ``time`` in Unix seconds.
 
     ``loss`` and ``grad_norm`` are computed before the step's update, ``param_norm`` and
-    ``heldout_loss`` (if evaluated) after it. ``tokens_per_second`` is over all processes, and
-    None for the steps of an attempt's first call.
+    ``heldout_loss`` (if evaluated) after it. ``tokens_per_second`` and ``mfu`` are over all
+    processes, and None for the steps of an attempt's first call. ``mfu`` is also None for a device
+    without a published peak. Only the first step of an attempt has ``start_seconds``, since the
+    process started; only the first step after a save has ``save_seconds``, for which it waited.
     """
 
     step: int
@@ -38,6 +44,9 @@ class Metrics:
     grad_norm: float
     param_norm: float
     heldout_loss: float | None = None
+    mfu: float | None = None
+    start_seconds: float | None = None
+    save_seconds: float | None = None
 
     @property
     def finite(self) -> bool:
@@ -48,8 +57,11 @@ class Metrics:
 class InFlight:
     """Queue of dispatched steps; it returns their metrics when the device has finished them."""
 
-    def __init__(self, tokens_per_step: int) -> None:
-        self._tokens_per_step = tokens_per_step
+    def __init__(
+        self, tokens_per_step: int, mfu: Callable[[float], float | None] = lambda _rate: None
+    ) -> None:
+        """Create an empty queue; ``mfu`` returns the MFU for a number of tokens per second."""
+        self._tokens_per_step, self._mfu = tokens_per_step, mfu
         self._pending: deque[tuple[int, dict[str, jax.Array], jax.Array | None]] = deque()
         self._finished: deque[tuple[float, int]] = deque(maxlen=RATE_CALLS + 1)
 
@@ -84,9 +96,10 @@ class InFlight:
         seconds = self._finished[-1][0] - self._finished[0][0]
         steps = sum(n for _, n in self._finished) - self._finished[0][1]
         rate = steps * self._tokens_per_step / seconds if seconds > 0 else None
+        mfu = self._mfu(rate) if rate else None
         first = last - len(rows) + 1
         return [
-            Metrics(step=step, time=time.time(), tokens_per_second=rate, **row)
+            Metrics(step=step, time=time.time(), tokens_per_second=rate, mfu=mfu, **row)
             for step, row in enumerate(rows, start=first)
         ]
 
@@ -129,9 +142,11 @@ class MetricsLog:
 
     def write(self, metrics: Metrics) -> None:
         """Append a step as one line. Numbers keep all their bits; NaN and infinity become null."""
-        record = {name: finite_or_none(value) for name, value in asdict(metrics).items()}
-        if metrics.heldout_loss is None:
-            del record["heldout_loss"]
+        record = {
+            name: finite_or_none(value)
+            for name, value in asdict(metrics).items()
+            if value is not None or name not in OPTIONAL
+        }
         if self._memory_every and metrics.step % self._memory_every == 0:
             record |= memory()
         self._file.write(json.dumps(record) + "\n")

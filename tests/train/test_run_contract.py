@@ -85,8 +85,17 @@ def test_a_heartbeat_contains_the_process_s_progress(tmp_path: Path):
         "steps": 9,
         "loss": 2.5,
         "tokens_per_second": 100.0,
+        "mfu": None,
         "state": "running",
     }
+
+
+def test_a_heartbeat_contains_mfu_and_memory_until_the_end(tmp_path: Path):
+    heartbeat = Heartbeat(tmp_path, steps=9)
+    heartbeat.progress(4, 2.5, 100.0, 0.4, lambda: {"device_bytes": 7})
+    heartbeat.write("done")
+    beat = json.loads((tmp_path / "heartbeat.json").read_text())
+    assert (beat["mfu"], beat["device_bytes"], beat["state"]) == (0.4, 7, "done")
 
 
 def test_heartbeats_are_written_at_most_once_a_second(
@@ -158,6 +167,17 @@ def test_finished_steps_are_returned_in_order_and_all_with_wait():
     assert [m.step for m in seen] == [m.loss for m in seen] == list(range(1, 3 * MAX_IN_FLIGHT))
     assert seen[0].tokens_per_second is None
     assert all(m.tokens_per_second > 0 for m in seen[1:])
+
+
+def test_the_mfu_belongs_to_the_rate():
+    in_flight = InFlight(tokens_per_step=7, mfu=lambda rate: rate / 1000)
+    for step in (1, 2):
+        in_flight.add(
+            step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), jnp.full(1, step, "f"))
+        )
+    first, second = in_flight.finished(wait=True)
+    assert first.mfu is None
+    assert second.mfu == second.tokens_per_second / 1000
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

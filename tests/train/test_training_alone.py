@@ -38,6 +38,14 @@ def test_every_step_is_logged_once_with_all_metrics(finished: Path):
     )
 
 
+def test_the_first_step_has_the_start_and_the_steps_after_saves_the_waits(finished: Path):
+    lines = (finished / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [each["step"] for each in records if "start_seconds" in each] == [1]
+    assert [each["step"] for each in records if "save_seconds" in each] == [11, 21, 31]
+    assert all(each.get("save_seconds", 1) > 0 for each in records)
+
+
 def test_the_final_heartbeat_is_done(finished: Path):
     beat = json.loads((finished / "heartbeat.json").read_text())
     assert (beat["step"], beat["steps"], beat["state"]) == (40, 40, "done")

@@ -12,7 +12,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from harness.trainer_processes import loss_log, train_here
-from train import bench, contract
+from train import bench, contract, mfu
 from train.__main__ import main
 from train.config import Config, ModelConfig, build
 from train.corpus import prepare, read_meta
@@ -155,7 +155,25 @@ def test_a_bench_trains_as_a_run_does():
 def test_flops_are_counted_as_in_the_palm_paper():
     cfg = ModelConfig(layers=12, heads=12, width=768, context=1024, vocabulary=50257, tied=True)
     matrices = 12 * 12 * 768**2 + 50257 * 768
-    assert bench.flops_per_token(cfg) == 6 * matrices + 12 * 12 * 768 * 1024
+    assert mfu.flops_per_token(cfg) == 6 * matrices + 12 * 12 * 768 * 1024
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "teraflops"),
+    [
+        ("TPU v4", 275),
+        ("TPU v5 lite", 197),
+        ("TPU v5", 459),
+        ("TPU v6 lite", 918),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("TPU v4 lite", None),
+        ("cpu", None),
+    ],
+)
+def test_the_peak_of_a_device_is_that_of_its_kind(device_kind: str, teraflops: int | None):
+    peak = mfu.peak_flops(device_kind)
+    assert (peak and peak / 1e12) == teraflops
 
 
 @pytest.mark.parametrize("verb", ["run", "eval", "sample", "bench", "prepare", "plot", "export"])

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import read_heartbeat
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.judge import (
     finished_runs,
     run_statuses,
@@ -52,6 +53,30 @@ def test_a_run_on_many_workers_is_one_line_with_step_loss_and_speed():
 
     assert head.split()[:3] == ["RUN", "ATTEMPT", "STATE"]
     assert " ".join(line.split()) == "mine 1 training 5/10 2.346 12,346 - 1 s ago w[0-2]"
+
+
+def test_mfu_and_the_fullest_device_are_shown_where_a_trainer_reports_them():
+    beat = {"step": 5, "mfu": 0.412, "device_bytes": 3 << 30, "device_limit_bytes": 16 << 30}
+    fuller = beat | {"device_bytes": 12 << 30}
+    answers = on(w0=report(heartbeat=beat), w1=report(heartbeat=fuller), w2=report(run="other"))
+
+    head, mine, other = screen(answers)
+
+    assert head.split()[6:9] == ["MFU", "MEMORY", "GOODPUT"]
+    assert " ".join(mine.split()) == "mine 1 training 5 - - 41% 12.0/16.0 GiB - - w[0-1]"
+    assert " ".join(other.split()) == "other 1 training - - - - - - - w2"
+    assert [figures(answers, "mine")[name] for name in ("mfu", "device_bytes")] == [0.412, 12 << 30]
+
+
+def figures(answers, run):
+    return next(each for each in map(run_fields, judged(answers)[1]) if each["run"] == run)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [(0.4, 0.4), (1, 1), (40, None), (-0.1, None), ("0.4", None), (True, None)]
+)
+def test_an_mfu_that_is_no_share_counts_as_missing(written, read):
+    assert read_heartbeat({"mfu": written}).mfu == read
 
 
 def test_only_workers_that_differ_have_a_line_of_their_own():

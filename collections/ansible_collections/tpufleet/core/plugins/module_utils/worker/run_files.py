@@ -18,7 +18,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Heartbeat(NamedTuple):
-    """The trainer's reported progress. ``time`` is in unix seconds; None means unknown."""
+    """The trainer's reported progress. ``time`` is in unix seconds; None means unknown.
+
+    ``mfu`` is between 0 and 1. ``device_bytes`` of ``device_limit_bytes`` of the fullest device's
+    memory are in use.
+    """
 
     step: int | None
     steps: int | None
@@ -26,6 +30,9 @@ class Heartbeat(NamedTuple):
     loss: float | None
     tokens_per_second: float | None
     state: str | None
+    mfu: float | None
+    device_bytes: int | None
+    device_limit_bytes: int | None
 
 
 class Exit(NamedTuple):
@@ -64,6 +71,9 @@ def read_heartbeat(found: Mapping | None) -> Heartbeat | None:
         loss=_number(found.get("loss")),
         tokens_per_second=_number(found.get("tokens_per_second")),
         state=_word(found.get("state")) or None,
+        mfu=_share(found.get("mfu")),
+        device_bytes=_count(found.get("device_bytes")),
+        device_limit_bytes=_count(found.get("device_limit_bytes")),
     )
 
 
@@ -112,6 +122,11 @@ def _number(value: object) -> float | None:
         return value if math.isfinite(value) else None
     except OverflowError:
         return None
+
+
+def _share(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number <= 1 else None
 
 
 def _word(value: object) -> str:

@@ -64,6 +64,9 @@ class RunStatus:
         tpu_state: the state of that TPU if it is not READY.
         processes: the run's processes on all workers.
         step: the last finished step. This and each figure below is None if unknown.
+        mfu: model FLOPs utilization, between 0 and 1.
+        device_bytes: memory in use on the fullest device of all workers, which has
+            ``device_limit_bytes``.
         goodput: between 0 and 1.
         heartbeat_age: the largest age of an active process's last heartbeat, in seconds.
         output_age: the smallest age of a process's last output, in seconds, if none of the active
@@ -82,6 +85,9 @@ class RunStatus:
     steps: int | None = None
     loss: float | None = None
     tokens_per_second: float | None = None
+    mfu: float | None = None
+    device_bytes: int | None = None
+    device_limit_bytes: int | None = None
     goodput: float | None = None
     heartbeat_age: float | None = None
     output_age: float | None = None
@@ -187,6 +193,7 @@ def judge_run(
     outputs = [each.output_age for each in processes if not each.has_heartbeat]
     ends = [each.ended_at for each in processes if each.ended_at]
     until = max(ends) if state is RunState.DONE and ends else now
+    fullest = max(processes, key=lambda each: each.device_bytes or 0)
     progress = next((each.progress for each in workers if each.progress), None)
     return RunStatus(
         run,
@@ -200,6 +207,9 @@ def judge_run(
         steps=lead.steps,
         loss=lead.loss,
         tokens_per_second=lead.tokens_per_second,
+        mfu=lead.mfu,
+        device_bytes=fullest.device_bytes,
+        device_limit_bytes=fullest.device_limit_bytes,
         goodput=goodput(progress, record, until),
         heartbeat_age=max(ages, default=None),
         output_age=None if ages else min((age for age in outputs if age is not None), default=None),

@@ -94,6 +94,8 @@ class ProcessStatus:
         steps: the number of steps after which the run is done.
         loss: the loss at ``step``.
         tokens_per_second: the speed at ``step``.
+        mfu: model FLOPs utilization, between 0 and 1.
+        device_bytes: memory in use on the fullest of its devices, which has ``device_limit_bytes``.
         has_heartbeat: whether the trainer writes a heartbeat.
         heartbeat_age: seconds since the last heartbeat.
         output_age: seconds since the last output.
@@ -119,6 +121,9 @@ class ProcessStatus:
     steps: int | None = None
     loss: float | None = None
     tokens_per_second: float | None = None
+    mfu: float | None = None
+    device_bytes: int | None = None
+    device_limit_bytes: int | None = None
     has_heartbeat: bool = False
     heartbeat_age: float | None = None
     output_age: float | None = None
@@ -185,6 +190,9 @@ def parse_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
         steps=_whole(heartbeat.get("steps")),
         loss=_number(heartbeat.get("loss")),
         tokens_per_second=_number(heartbeat.get("tokens_per_second")),
+        mfu=_number(heartbeat.get("mfu")),
+        device_bytes=_whole(heartbeat.get("device_bytes")),
+        device_limit_bytes=_whole(heartbeat.get("device_limit_bytes")),
         has_heartbeat=bool(heartbeat),
         heartbeat_age=_number(answer.get("heartbeat_age")),
         output_age=_number(answer.get("output_age")),

@@ -30,11 +30,18 @@ HEAD = (
     "STEP",
     "LOSS",
     "TOKENS/S",
+    "MFU",
+    "MEMORY",
     "GOODPUT",
     "HEARTBEAT",
     "WORKERS",
 )
-FIGURES = ("step", "steps", "loss", "tokens_per_second")
+IF_REPORTED = ("MFU", "MEMORY")
+"""Columns that are left out if no run reports them."""
+FIGURES = (
+    *("step", "steps", "loss", "tokens_per_second"),
+    *("mfu", "device_bytes", "device_limit_bytes"),
+)
 
 
 def run_status(
@@ -113,10 +120,15 @@ def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> 
         cells.append(["-", "-", text, *["-"] * (len(HEAD) - 4), folded(names)])
         if error:
             below.append(f"{folded(names)}: {error}")
-    widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
+    columns = [
+        column
+        for column in zip(*cells, strict=True)
+        if column[0] not in IF_REPORTED or any(cell != "-" for cell in column[1:])
+    ]
+    widths = [max(map(len, column)) for column in columns]
     table = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
+        for line in zip(*columns, strict=True)
     ]
     return table + below
 
@@ -131,10 +143,21 @@ def run_cells(run: RunStatus) -> list[str]:
         f"{run.step}{of}" if run.step is not None else "-",
         _number(run.loss, "{:.3f}"),
         _number(run.tokens_per_second, "{:,.0f}"),
+        _number(run.mfu, "{:.0%}"),
+        memory_cell(run),
         _number(run.goodput, "{:.0%}"),
         last_sign_text(run),
         folded(run.workers) or run.tpu or "-",
     ]
+
+
+def memory_cell(run: RunStatus) -> str:
+    """Format the memory in use on the fullest device, and its limit if known."""
+    if run.device_bytes is None:
+        return "-"
+    used = f"{run.device_bytes / 2**30:.1f}"
+    limit = f"/{run.device_limit_bytes / 2**30:.1f}" if run.device_limit_bytes else ""
+    return f"{used}{limit} GiB"
 
 
 def differing(run: RunStatus) -> list[str]:
