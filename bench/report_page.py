@@ -25,6 +25,7 @@ from harness.browser import Browser, browser, installed
 from harness.reported_runs import NOW, every_kind, old_runs
 
 BAR_MS = 2000
+LAST_RUN = "section:last-of-type .run:last-child"
 FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 
 
@@ -33,8 +34,7 @@ def opened(chrome: Browser, url: str) -> tuple[float, float]:
     chrome.open(url)
     drawn = chrome.evaluate(f"{FRAME}.then(() => performance.now())")
     click = (
-        "const begin = performance.now(), run = [...document.querySelectorAll('.run')].at(-1); "
-        "run.querySelector('summary').click(); "
+        f"const begin = performance.now(); document.querySelector('{LAST_RUN} > summary').click(); "
     )
     after = f"{FRAME}.then(() => {FRAME}).then(() => performance.now() - begin)"
     return drawn, chrome.evaluate(f"(() => {{ {click} return {after}; }})()")
@@ -58,7 +58,7 @@ def main() -> int:
             file = Path(folder) / "report.html"
             file.write_text(text, encoding="utf-8")
             found = [opened(chrome, file.as_uri()) for _ in range(words.rounds)]
-            charts = chrome.evaluate("document.querySelectorAll('.run:last-of-type svg').length")
+            charts = chrome.evaluate(f"document.querySelectorAll('{LAST_RUN} svg').length")
             errors = chrome.errors
         page_ms, run_ms = (statistics.median(each) for each in zip(*found, strict=True))
         worst = max(first for first, _ in found)

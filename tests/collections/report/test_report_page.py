@@ -156,18 +156,19 @@ def test_the_overview_has_a_row_for_each_run_that_leads_to_it():
 def test_runs_that_differ_in_their_values_are_a_sweep_with_the_best_first():
     views = swept_runs("lr", 20)
     words = said(*views)
-    assert "Sweep lr 20 runs" in words
-    assert "optimizer.learning_rate model.width" in words
     best = min(views, key=lambda view: view.last["heldout_loss"])
+    loss = best.last["heldout_loss"]
+    assert f"Sweeps lr 20 runs · lowest held-out loss {loss:.4f}: {best.name}" in words
+    assert "run learning_rate width held-out loss loss step state" in words
     order = [each for each in shown(*views).words if re.fullmatch(r"lr-\d+", each)]
     assert order[20] == best.name  # after the 20 rows of the overview
 
 
 def test_runs_of_other_code_or_with_the_same_values_are_no_sweep():
     one, two = swept_runs("lr", 2)
-    assert "Sweep" not in said(one, replace(two, release="0123456789abcdef"))
-    assert "Sweep" not in said(one, replace(two, overrides=one.overrides))
-    assert "Sweep" in said(one, two)
+    assert "Sweeps" not in said(one, replace(two, release="0123456789abcdef"))
+    assert "Sweeps" not in said(one, replace(two, overrides=one.overrides))
+    assert "Sweeps" in said(one, two)
 
 
 def test_nothing_in_it_leads_out_of_it():

@@ -114,7 +114,8 @@ def test_a_scheduled_report_is_published_to_the_bucket(local_api, tmp_path, word
     script(tmp_path / "crontab", CRONTAB, table=tmp_path / "table")
     environment = environment_of(local_api)
     environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
-    done = play(environment, "playbooks/schedule.yml", "-e", "report=5m", *words)
+    words = ["-e", "report=5m", "-e", "bucket=gs://local-fleet", *words]
+    done = play(environment, "playbooks/schedule.yml", *words)
     assert done.returncode == 0, flat(done)
     assert "*/5 * * * * tpufleet-do-report" in flat(done)
     assert f"playbooks/report.yml -e {expected} " in (tmp_path / "table").read_text()

@@ -73,7 +73,8 @@ def card(view: RunView, place: int, *, is_open: bool) -> str:
     charts = f'<div class="charts">{curves}</div>' if curves else _NO_CHARTS
     spent = time_spent(view.goodput_by_cause or {})
     parts = [
-        f'<details class="run" id="run-{place}" data-run="{place}"{" open" if is_open else ""}>',
+        f'<details class="fold run" id="run-{place}" data-run="{place}"'
+        f"{' open' if is_open else ''}>"
         f"<summary><h3>{escaped(view.name)}</h3>{state_of(view)}"
         f'<span class="brief">{escaped(text)}</span></summary><div class="body">',
         _alarm(view),

@@ -48,6 +48,12 @@
       ticks.push(+(n * step).toPrecision(12));
     return ticks;
   }
+  /** Return about ``most`` ticks, and never just one or two. */
+  function fewTicks(low, high, most) {
+    let ticks = [];
+    for (let count = most; ticks.length < 3 && count < most + 4; count++) ticks = roundTicks(low, high, count);
+    return ticks;
+  }
   function logTicks(low, high, most) {
     const from = Math.floor(Math.log10(low)), to = Math.ceil(Math.log10(high));
     let ticks = [];
@@ -145,18 +151,18 @@
       role: "img", viewBox: `0 0 ${width} ${height}`, width, height,
       "aria-label": `${title} by ${unit}: ${said.slice(0, 4).join("; ")}`,
     });
-    for (const tick of log ? logTicks(low, high, 7) : roundTicks(low, high, 6)) {
+    for (const tick of log ? logTicks(low, high, 7) : fewTicks(low, high, 6)) {
       const at = y(tick).toFixed(1);
       picture.append(svg("path", { class: "grid", d: `M${LEFT} ${at}H${right}` }));
       picture.append(svg("text", { class: "end", x: LEFT - 7, y: at, dy: 4 }, text === percent ? percent(tick) : si(tick)));
     }
-    for (const tick of roundTicks(left, last, Math.max(4, Math.min(9, Math.floor(width / 90)))))
+    for (const tick of fewTicks(left, last, Math.max(3, Math.min(9, Math.floor(width / 90)))))
       picture.append(svg("text", { class: "middle", x: Math.min(x(tick), right - 8).toFixed(1), y: bottom + 15 }, si(tick)));
     picture.append(svg("text", { class: "middle", x: (LEFT + right) / 2, y: height - 5 }, unit));
     if (label) picture.append(svg("text", { class: "middle", transform: `translate(11 ${(TOP + bottom) / 2}) rotate(-90)` }, label));
     for (const each of shown) {
       picture.append(svg("path", { class: `curve ${each.style}`, d: pathOf(each, x, y, log) }));
-      if (each.dots && each.x.length <= 60)
+      if (each.dots && each.x.length <= width / 14)
         each.x.forEach((step, place) => picture.append(svg("circle", { class: each.style, cx: x(step), cy: y(each.y[place]), r: 2.5 })));
     }
     const cursor = svg("path", { class: "cursor" });

@@ -22,6 +22,7 @@ _MOST_OPEN = 8
 #: More curves than this could not be told apart.
 _MOST_COMPARED = 24
 _CURRENT = (Tone.ACTIVE, Tone.WAITING)
+_LOSSES = {"loss": "loss", "heldout_loss": "held-out loss"}
 _METRICS = {
     "loss": "loss",
     "heldout": "held-out loss",
@@ -116,12 +117,19 @@ def _runs(views: Sequence[RunView]) -> list[str]:
     # Without a current run, the last one is what the reader wants to see.
     opened = {view.name for view in (current or list(views)[:1])[:_MOST_OPEN]}
     parts = [_TOOLS, _overview(views, places), _PANEL]
-    parts += [_sweep(each, places) for each in sweeps(views)]
+    swept = [
+        _sweep(each, places, is_open=any(tone_of(view) in _CURRENT for view in each.views))
+        for each in sweeps(views)
+    ]
+    parts.append(_section("Sweeps", swept))
     for title, group in (("Current runs", current), ("Earlier runs", earlier)):
-        if group:
-            parts.append(f"<h2>{title}</h2>")
-        parts += [card(view, places[view.name], is_open=view.name in opened) for view in group]
+        cards = [card(view, places[view.name], is_open=view.name in opened) for view in group]
+        parts.append(_section(title, cards))
     return parts
+
+
+def _section(title: str, parts: Sequence[str]) -> str:
+    return "\n".join([f"<section><h2>{title}</h2>", *parts, "</section>"]) if parts else ""
 
 
 def _overview(views: Sequence[RunView], places: Mapping[str, int]) -> str:
@@ -164,46 +172,57 @@ def _cell(value: object, text: str, css: str = "num") -> str:
     return f'<td class="{css}"{sortable}>{text}</td>'
 
 
-def _sweep(sweep: Sweep, places: Mapping[str, int]) -> str:
+def _sweep(sweep: Sweep, places: Mapping[str, int], *, is_open: bool) -> str:
     """Return the table of a sweep's values and last losses, the lowest loss first."""
     column = "heldout_loss" if any("heldout_loss" in each.last for each in sweep.views) else "loss"
 
     def loss(view: RunView) -> float:
         value = view.last.get(column)
-        return value if isinstance(value, int | float) else float("inf")
+        return value if isinstance(value, int | float) else math.inf
 
+    losses = [column, *(key for key in _LOSSES if key != column)]
     ordered = sorted(sweep.views, key=loss)
+    best, lowest = ordered[0], number(ordered[0].last.get(column), "{:.4f}")
+    brief = f"{len(ordered)} runs" + (
+        f" · lowest {_LOSSES[column]} {lowest}: {best.name}" if lowest else ""
+    )
     chosen = " ".join(str(places[view.name]) for view in ordered[:_MOST_COMPARED])
     which = "all" if len(ordered) <= _MOST_COMPARED else f"the best {_MOST_COMPARED}"
-    losses = {"loss": "loss", "heldout_loss": "held-out loss"}
-    heads = ["run", *sweep.keys, "state", "step", *losses.values()]
-    sorted_by = losses[column]
-    cells = "".join(
-        f"<th{' class="num"' if text in ('step', *losses.values()) else ''}"
-        f"{' aria-sort="ascending"' if text == sorted_by else ''}>"
-        f'<button type="button">{escaped(text)}</button></th>'
-        for text in heads
-    )
-    rows = "\n".join(_sweep_row(view, sweep.keys, places[view.name]) for view in ordered)
+    rows = "\n".join(_sweep_row(view, sweep.keys, losses, places[view.name]) for view in ordered)
     return (
-        f'<section><h2>Sweep {escaped(sweep.name)}</h2><div class="tools needs-script" hidden>'
-        f'<span class="dim">{len(ordered)} runs</span><button type="button" class="plain" '
+        f'<details class="fold"{" open" if is_open else ""}><summary><h3>{escaped(sweep.name)}</h3>'
+        f'<span class="brief">{escaped(brief)}</span></summary><div class="body">'
+        '<div class="tools needs-script" hidden><button type="button" class="plain" '
         f'data-runs="{chosen}">Compare {which}</button></div><div class="scroll">'
-        f'<table class="sortable"><thead><tr><th class="tick"></th>{cells}</tr></thead>'
-        f"<tbody>\n{rows}\n</tbody></table></div></section>"
+        f'<table class="sortable">{_sweep_head(sweep, losses)}'
+        f"<tbody>\n{rows}\n</tbody></table></div></div></details>"
     )
 
 
-def _sweep_row(view: RunView, keys: Sequence[str], place: int) -> str:
+def _sweep_head(sweep: Sweep, losses: Sequence[str]) -> str:
+    # learning_rate instead of optimizer.learning_rate, if no other setting has this name.
+    short = Counter(key.rpartition(".")[2] for key in sweep.keys)
+    names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in sweep.keys}
+    heads = [("run", "", "")]
+    heads += [(name, "", f' title="{escaped(key)}"') for key, name in names.items()]
+    heads += [(_LOSSES[key], "num", "") for key in losses]
+    heads += [("step", "num wide", ""), ("state", "wide", "")]
+    cells = "".join(
+        f'<th class="{css}"{title}{" aria-sort='ascending'" if name == _LOSSES[losses[0]] else ""}>'
+        f'<button type="button">{escaped(name)}</button></th>'
+        for name, css, title in heads
+    )
+    return f'<thead><tr><th class="tick"></th>{cells}</tr></thead>'
+
+
+def _sweep_row(view: RunView, keys: Sequence[str], losses: Sequence[str], place: int) -> str:
     values = "".join(_value(view.overrides.get(key, "")) for key in keys)
-    last = view.last
+    cells = [_cell(view.last.get(key), number(view.last.get(key), "{:.4f}")) for key in losses]
+    step = view.last.get("step")
     return (
         f'<tr>{_pick(view, place)}<td><a href="#run-{place}">{escaped(view.name)}</a></td>{values}'
-        f"<td>{state_of(view)}</td>"
-        + _cell(last.get("step"), number(last.get("step"), "{:,.0f}"))
-        + _cell(last.get("loss"), number(last.get("loss"), "{:.4f}"))
-        + _cell(last.get("heldout_loss"), number(last.get("heldout_loss"), "{:.4f}"))
-        + "</tr>"
+        f"{''.join(cells)}{_cell(step, number(step, '{:,.0f}'), 'num wide')}"
+        f'<td class="wide">{state_of(view)}</td></tr>'
     )
 
 
