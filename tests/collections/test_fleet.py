@@ -1,5 +1,7 @@
 """The fleet file: its validation, and the TPUs that it creates."""
 
+import threading
+
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import (
     Different,
@@ -22,8 +24,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
     select,
 )
 
-from harness.scripted_api import Say, error, node
+from harness.scripted_api import PROJECT, ZONE, Say, error, node
+from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi, wait_for
+from tests.localcloud.api.machines_in_memory import MachinesInMemory
+
+QUEUE = f"projects/{PROJECT}/locations/{ZONE}/queuedResources"
 
 DEMO = {
     "name": "demo",
@@ -212,16 +218,21 @@ def cloud_of(local_api: LocalApi) -> TpuApi:
     return TpuApi(ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file)))
 
 
-def made(api: TpuApi, **options):
-    fleet = parse_fleet([SPOT])
-    options = ChangeOptions(timeout=20, replace_dead=True, **options)
+def asked(api: TpuApi, entry=SPOT, report=quiet, **options):
+    fleet = parse_fleet([entry])
+    options = ChangeOptions(timeout=20, **{"replace_dead": True} | options)
     (done,) = create(
         CloudTpus(api),
         fleet,
         match(fleet, list_nodes(CloudTpus(api), ["-"]), ["-"]).present,
         options,
-        quiet,
+        report,
     )
+    return done
+
+
+def made(api: TpuApi, *arguments, **options):
+    done = asked(api, *arguments, **options)
     assert not done.failed, done.msg
     return done
 
@@ -256,6 +267,125 @@ def test_a_queued_tpu_that_was_preempted_is_requested_again(local_api: LocalApi)
     second = made(api)
     assert second.node["state"] == "READY"
     assert second.node["id"] != first.node["id"]
+
+
+class SlowMachines(MachinesInMemory):
+    """Machines whose deletion waits until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def delete(self, name: str) -> None:
+        self.released.wait(20)
+        super().delete(name)
+
+
+def test_a_tpu_is_requested_again_though_its_request_has_not_noticed_the_preemption(tmp_path):
+    machines, seen = SlowMachines(), []
+    local_api = LocalApi(tmp_path / "cloud", machines)
+    api = cloud_of(local_api)
+    first = made(api)
+    preemption = "/_localcloud/nodes/demo:preempt"
+    thread = threading.Thread(
+        target=local_api.new_session().post, args=(local_api.endpoint + preemption,)
+    )
+    thread.start()
+    local_api.state_is("demo", "PREEMPTED")
+    assert api.get_queued_resource("us-central2-b", "demo")["state"]["state"] == "ACTIVE"
+
+    def report(_name: str, state: str) -> None:
+        seen.append(state)
+        machines.released.set()
+
+    second = made(api, report=report)
+
+    thread.join()
+    local_api.halt()
+    assert (seen[0], seen[-1]) == ("PREEMPTED", "READY")
+    assert second.node["id"] != first.node["id"]
+
+
+def test_the_wait_for_a_request_to_notice_a_preemption_ends_at_the_timeout(client, scripted):
+    lost = node(state="PREEMPTED", acceleratorType="v4-8", queuedResource=f"{QUEUE}/demo")
+    active = request()
+    scripted.answerer = lambda it: Say(active if "/queuedResources/" in it.path else lost)
+    options = ChangeOptions(timeout=60, replace_dead=True)
+
+    (done,) = create(
+        CloudTpus(client), parse_fleet([SPOT]), {"demo": parse_node(lost)}, options, quiet
+    )
+
+    assert (done.reason, set(scripted.methods())) == ("deadline", {"GET"})
+    assert "queued resource demo (us-central2-b) is still ACTIVE" in done.msg
+
+
+def test_a_preempted_queued_tpu_stays_if_it_is_not_to_be_replaced(local_api: LocalApi):
+    api = cloud_of(local_api)
+    made(api)
+    preempt(local_api, api)
+
+    done = asked(api, replace_dead=False)
+
+    assert done.reason == "different"
+    assert len(api.list_queued_resources()) == 1
+
+
+BIGGER = SPOT | {"accelerator_type": "v4-16"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "requests"), [(BIGGER, 1), ({**BIGGER, "queued": None}, 0)], ids=["queued", "direct"]
+)
+def test_a_recreated_tpu_leaves_no_request_of_the_old_one(local_api: LocalApi, entry, requests):
+    api = cloud_of(local_api)
+    first = made(api)
+    (before,) = api.list_queued_resources()
+
+    second = made(api, entry, recreate=True, agreed=frozenset({first.node["id"]}))
+
+    assert second.node["accelerator_type"] == "v4-16"
+    assert second.replaced.id == first.node["id"]
+    after = api.list_queued_resources()
+    assert len(after) == requests
+    assert before["createTime"] not in [each["createTime"] for each in after]
+
+
+@pytest.mark.parametrize(
+    "options", [{"recreate": False}, {"recreate": True, "agreed": frozenset()}]
+)
+def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(local_api, options):
+    api = cloud_of(local_api)
+    first = made(api)
+
+    done = asked(api, BIGGER, **options)
+
+    assert done.reason == "different"
+    assert local_api.node("demo")["id"] == first.node["id"]
+    assert len(api.list_queued_resources()) == 1
+
+
+def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(local_api):
+    api = cloud_of(local_api)
+    first = made(api)
+
+    done = made(api, BIGGER, recreate=True, check=True)
+
+    assert (done.changed, done.after["accelerator_type"]) == (True, "v4-16")
+    assert local_api.node("demo")["id"] == first.node["id"]
+
+
+def test_one_slice_of_a_multislice_is_not_recreated_alone(client, scripted):
+    there = node(queuedResource=f"{QUEUE}/several", multisliceNode=True)
+    scripted.answerer = lambda _: Say(there)
+    present = {"demo": parse_node(there)}
+
+    (done,) = create(
+        CloudTpus(client), parse_fleet([SPOT]), present, ChangeOptions(recreate=True), quiet
+    )
+
+    assert "is one slice of queued resource several" in done.msg
+    assert set(scripted.methods()) <= {"GET"}
 
 
 def test_a_queued_tpu_that_was_deleted_is_requested_again(local_api: LocalApi):

@@ -122,6 +122,14 @@ def test_a_rule_that_we_did_not_make_is_never_touched(client, scripted, state):
     assert scripted.methods() == ["GET"]
 
 
+def test_a_rule_that_was_recreated_after_it_was_listed_is_not_deleted(client, scripted):
+    ours = rules(OFFICE)[0].body("p")
+    listed = Say({"items": [ours | {"id": "1"}]})
+    scripted.script = [listed, Say(ours | {"id": "2"})]
+    ensure_rules(client.compute, "tpufleet", (), timeout=20)
+    assert scripted.methods() == ["GET", "GET"]
+
+
 def test_a_rule_in_another_network_fails_unless_recreated(compute, local_api):
     body = {"name": "second", "autoCreateSubnetworks": True}
     path = "/compute/v1/projects/local-fleet/global/networks"

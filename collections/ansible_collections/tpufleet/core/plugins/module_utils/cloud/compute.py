@@ -57,8 +57,15 @@ class ComputeApi:
             "PATCH", self._firewall_path(name), f"change the firewall rule {name}", body
         )
 
+    def get_firewall(self, name: str) -> Mapping[str, Any] | None:
+        """Return a firewall rule as JSON, None if it does not exist."""
+        return self._get(self._firewall_path(name), f"read the firewall rule {name}")
+
     def delete_firewall(self, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a firewall rule; return the operation, None if no rule exists."""
+        """Request the deletion of a firewall rule; return the operation, None if no rule exists.
+
+        Never retried: the caller checks the id before every try (deletion.py).
+        """
         return self._delete(self._firewall_path(name), f"delete the firewall rule {name}")
 
     # --- disks -----------------------------------------------------------------------------------
@@ -78,7 +85,7 @@ class ComputeApi:
         Never retried: the caller checks the id before every try (deletion.py).
         """
         what = f"delete the disk {name} ({zone})"
-        return self._delete(self._disk_path(zone, name), what, once=True)
+        return self._delete(self._disk_path(zone, name), what)
 
     # --- operations ------------------------------------------------------------------------------
 
@@ -117,10 +124,10 @@ class ComputeApi:
         params = {"requestId": str(uuid.uuid4())}
         return self._http.ask(method, path, what, params=params, body=body)
 
-    def _delete(self, path: str, what: str, *, once: bool = False) -> Mapping[str, Any] | None:
+    def _delete(self, path: str, what: str) -> Mapping[str, Any] | None:
         params = {"requestId": str(uuid.uuid4())}
         try:
-            return self._http.ask("DELETE", path, what, params=params, once=once)
+            return self._http.ask("DELETE", path, what, params=params, once=True)
         except errors.NotFound:
             return None
 

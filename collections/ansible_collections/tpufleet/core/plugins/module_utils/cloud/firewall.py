@@ -15,7 +15,9 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
 from .compute import ComputeApi
+from .deletion import Found, delete_exactly
 from .errors import BadAnswer, Different, NotConfigured
+from .fields import Fields
 from .names import last_part
 from .outcome import Outcome
 
@@ -29,7 +31,10 @@ _IMMUTABLE = ("name", "network", "direction")
 
 @dataclass(frozen=True)
 class Rule:
-    """One firewall rule for inbound access. An empty tuple means that the field is not set."""
+    """One firewall rule for inbound access. An empty tuple means that the field is not set.
+
+    ``id`` is empty for a desired rule; no later rule of the same name has it.
+    """
 
     name: str
     network: str
@@ -42,6 +47,7 @@ class Rule:
     description: str
     direction: str = "INGRESS"
     disabled: bool = False
+    id: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -184,6 +190,7 @@ def parse_rule(data: Mapping[str, Any]) -> Rule:
         str(data.get("description") or ""),
         str(data.get("direction") or "INGRESS"),
         data.get("disabled") is True,
+        Fields(data, f"firewall rule {name}").id(),
     )
 
 
@@ -222,19 +229,19 @@ def ensure_rules(
         # Create deny rules first and delete them last, so that no moment allows extra access.
         for rule in sorted(wanted.values(), key=lambda rule: not rule.denied):
             if rule.name in recreated:
-                _wait(api, api.delete_firewall(rule.name), f"delete {rule.name}", deadline)
+                _delete(api, observed[rule.name], deadline)
             if rule.name in recreated or rule.name not in observed:
                 what = f"create the firewall rule {rule.name}"
                 operation = api.insert_firewall(rule.body(api.settings.project))
-                _wait(api, operation, what, deadline)
+                api.wait(operation, what, deadline)
             elif after[rule.name] != before[rule.name]:
                 body = rule.body(api.settings.project)
                 changes = {key: value for key, value in body.items() if key not in _IMMUTABLE}
                 operation = api.patch_firewall(rule.name, changes)
-                _wait(api, operation, f"change {rule.name}", deadline)
+                api.wait(operation, f"change the firewall rule {rule.name}", deadline)
         for rule in sorted(observed.values(), key=lambda rule: bool(rule.denied)):
             if rule.name not in wanted:
-                _wait(api, api.delete_firewall(rule.name), f"delete {rule.name}", deadline)
+                _delete(api, rule, deadline)
     changed = before != after
     state = "are unchanged"
     if changed:
@@ -267,9 +274,21 @@ def _refuse_foreign(rules: Iterable[Rule]) -> None:
             )
 
 
-def _wait(api: ComputeApi, operation: Mapping[str, Any] | None, what: str, deadline: float) -> None:
-    if operation is not None:
-        api.wait(operation, what, deadline)
+def _delete(api: ComputeApi, rule: Rule, deadline: float) -> None:
+    what = f"delete the firewall rule {rule.name}"
+
+    def read() -> Found | None:
+        found = api.get_firewall(rule.name)
+        return found and Found(parse_rule(found).id)
+
+    delete_exactly(
+        what,
+        rule.id,
+        read=read,
+        delete=lambda: api.delete_firewall(rule.name),
+        wait=lambda operation: api.wait(operation, what, deadline),
+        pause=lambda tried: api.polling.pause(what, tried, deadline),
+    )
 
 
 def _warnings(everything: Iterable[Rule], desired: Sequence[Rule]) -> Iterable[str]:

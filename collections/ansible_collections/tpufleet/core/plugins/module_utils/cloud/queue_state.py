@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from . import errors
 from .deletion import Found, delete_exactly
 from .disks import ensure_disks
+from .node_state import read_node
 from .nodes import Node, parse_node
 from .outcome import Outcome
 from .queued_resource import QueuedResource, QueuedResourceSpec, parse_queued_resource
@@ -121,6 +123,27 @@ def ensure_not_requested(
     return QueuedOutcome(True, msg, request.facts(), {}, request)
 
 
+def wait_for_suspension(
+    api: TpuApi, lost: Node, *, timeout: float, progress: Progress = lambda _text: None
+) -> None:
+    """Wait until the queued resource of a preempted TPU has noticed the preemption.
+
+    Return at once if the queued resource or the TPU no longer exists, or if the TPU was recreated.
+    ``timeout`` is in seconds. Raises CloudError.
+    """
+    deadline = api.polling.deadline_in(timeout)
+    what = f"wait for queued resource {lost.queued_resource} ({lost.zone}) to be SUSPENDED"
+    for tried in itertools.count():
+        request = _read(api, lost.zone, lost.queued_resource)
+        if request is None or request.is_dead or request.is_going:
+            return
+        node = read_node(api, lost.zone, lost.name)
+        if node is None or node.key != lost.key:
+            return
+        progress(node.state)
+        _pause(api, request, what, tried, deadline)
+
+
 def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
     """Return the queued resource that created only this TPU; None if there is none."""
     if not node.queued_resource or node.multislice:
@@ -171,14 +194,18 @@ def _wait_active(
         if request.is_dead:
             raise _failure(request, what)
         progress(request.state)
-        try:
-            api.polling.pause(what, tried, deadline)
-        except errors.DeadlineExceeded as late:
-            raise errors.DeadlineExceeded(
-                f"queued resource {request.where} is still {request.state}: {late}"
-            ) from None
+        _pause(api, request, what, tried, deadline)
         tried += 1
         request = _read(api, first.zone, first.name)
+
+
+def _pause(api: TpuApi, request: QueuedResource, what: str, tried: int, deadline: float) -> None:
+    try:
+        api.polling.pause(what, tried, deadline)
+    except errors.DeadlineExceeded as late:
+        raise errors.DeadlineExceeded(
+            f"queued resource {request.where} is still {request.state}: {late}"
+        ) from None
 
 
 def _failure(request: QueuedResource, what: str) -> errors.CloudError:

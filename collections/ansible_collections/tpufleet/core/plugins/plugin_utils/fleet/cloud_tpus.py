@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ...module_utils.cloud.compute import ComputeApi
-from ...module_utils.cloud.errors import CloudError
+from ...module_utils.cloud.errors import CloudError, Different
 from ...module_utils.cloud.host_keys import KnownHost, published_keys
 from ...module_utils.cloud.http import RetryPolicy
-from ...module_utils.cloud.node_diff import NodeOutcome, outcome_of
+from ...module_utils.cloud.node_diff import NodeOutcome, compare, outcome_of
 from ...module_utils.cloud.node_spec import NodeSpec
 from ...module_utils.cloud.node_state import ensure_absent, ensure_present, read_node
 from ...module_utils.cloud.nodes import Node, parse_node
@@ -19,6 +19,7 @@ from ...module_utils.cloud.queue_state import (
     ensure_not_requested,
     ensure_requested,
     queued_resource_of,
+    wait_for_suspension,
 )
 from ...module_utils.cloud.queued_resource import (
     QueuedResource,
@@ -73,8 +74,13 @@ class CloudTpus:
         progress: Progress,
     ) -> NodeOutcome:
         """Create or change a node; create it through Google's queue if its fleet entry says so."""
-        if tpu.queued and (present is None or present.is_lost):
+        replaces_lost = present is not None and present.is_lost and options.replaces_lost
+        if tpu.queued and (present is None or replaces_lost):
             return self._create_queued(tpu, spec, present, options, progress)
+        if present and present.queued_resource:
+            recreates = options.recreate and bool(compare(spec, present).immutable)
+            if replaces_lost or recreates:
+                return self._recreate_with_request(tpu, spec, present, options, progress)
         return ensure_present(
             self._api,
             spec,
@@ -107,24 +113,21 @@ class CloudTpus:
                 request,
                 timeout=options.timeout,
                 check=True,
-                replace_dead=options.replace_dead,
+                replace_dead=options.replaces_lost,
                 check_owner=check_owner,
             )
-            return replace(outcome_of(spec, present, True, created=True), msg=planned.msg)
-        if present and not present.queued_resource:
-            ensure_absent(
-                self._api,
-                present.zone,
-                present.name,
-                timeout=options.timeout,
-                agreed={present.key},
-            )
+            outcome = outcome_of(spec, present, True, created=True)
+            return replace(outcome, msg=planned.msg) if planned.changed else outcome
+        if present and created_present:
+            wait_for_suspension(self._api, present, timeout=options.timeout, progress=progress)
+        elif present:
+            self.delete(present, replace(options, agreed={present.key}), progress)
         for _ in range(2):
             done = ensure_requested(
                 self._api,
                 request,
                 timeout=options.timeout,
-                replace_dead=options.replace_dead,
+                replace_dead=options.replaces_lost,
                 progress=progress,
                 check_owner=check_owner,
             )
@@ -147,6 +150,30 @@ class CloudTpus:
             check_owner=options.check_owner,
         )
         return replace(outcome_of(spec, present, True, outcome.node, created=True), msg=done.msg)
+
+    def _recreate_with_request(
+        self,
+        tpu: FleetEntry,
+        spec: NodeSpec,
+        present: Node,
+        options: ChangeOptions,
+        progress: Progress,
+    ) -> NodeOutcome:
+        """Delete a TPU and the queued resource that created it, and create the TPU again."""
+        options.check_owner(present)
+        if present.multislice:
+            raise Different(
+                f"TPU {present.where} is one slice of queued resource {present.queued_resource}, "
+                "and can't be recreated alone. Delete and create the queued resource with "
+                "tpufleet.core.tpu_queued_resource"
+            )
+        agreed = {present.key} if present.is_lost else options.agreed
+        self.delete(present, replace(options, agreed=agreed), progress)
+        after = None
+        if not options.check:
+            after = self.create(tpu, spec, None, options, progress).node
+        outcome = outcome_of(spec, present, True, after, created=True)
+        return replace(outcome, replaced=None if present.is_lost else present)
 
     def delete(self, node: Node, options: ChangeOptions, progress: Progress) -> NodeOutcome:
         """Delete a node, and its queued resource if that created no other node."""

@@ -53,6 +53,11 @@ class ChangeOptions:
     wait_for_capacity: float = 0.0
     known_hosts_file: str = ""
 
+    @property
+    def replaces_lost(self) -> bool:
+        """Whether a preempted TPU is deleted and recreated."""
+        return self.replace_dead or self.recreate
+
 
 class Source(Protocol):
     """The TPUs of one cloud API. Thread-safe. Methods raise only CloudError.
