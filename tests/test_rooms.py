@@ -1,11 +1,11 @@
 """Product code and benchmarks import nothing of the tests."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from harness.playbooks import ROOT
+
 FOLDERS = ("bench", "collections", "harness", "localcloud", "roles", "train")
 
 

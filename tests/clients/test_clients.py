@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from harness.playbooks import ROOT
 from tests.clients.google_front import GoogleFront
 from tests.localcloud.api.compute_caller import Compute
 from tests.localcloud.api.local_api import PROJECT, ZONE, LocalApi, wait_for
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 LOCKS = ("requirements/clients.lock", "requirements/clients-skypilot.lock")
 Client = Callable[..., dict[str, Any]]
 

@@ -8,7 +8,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Po
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
+from harness.playbooks import environment_of
 from harness.scripted_api import ScriptedApi, serving
+from tests.localcloud.api.local_api import LocalApi
 
 
 class Clock:
@@ -42,3 +44,9 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedApi]:
 def client(scripted: ScriptedApi, clock: Clock) -> TpuApi:
     """The client of that server; its waits pass in no time."""
     return TpuApi(ApiSettings.of(scripted.api), polling=Polling(clock.sleep, clock))
+
+
+@pytest.fixture
+def environment(local_api: LocalApi) -> dict[str, str]:
+    """The environment of playbooks on that local cloud."""
+    return environment_of(local_api)

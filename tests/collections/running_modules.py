@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.collections.test_inventory import ROOT
+from harness.playbooks import ROOT
 
 
 def run_module(name: str, /, *, check: bool = False, **arguments: Any) -> dict[str, Any]:

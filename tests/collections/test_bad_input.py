@@ -13,10 +13,11 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
     QueuedResourceSpec,
 )
 
+from harness.playbooks import play
 from harness.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error
 from tests.collections.running_modules import run_module
 from tests.collections.test_fleet import cloud_of
-from tests.collections.test_playbooks import environment, node_task, play, play_of  # noqa: F401
+from tests.collections.test_playbooks import node_task, play_of
 from tests.collections.test_tpu_lifecycle import DEMO
 from tests.localcloud.api.local_api import LocalApi
 
@@ -138,7 +139,7 @@ def test_missing_credentials_name_the_command_that_gets_some(scripted, tmp_path,
 
 
 def test_no_token_is_printed_at_the_highest_verbosity(
-    environment,  # noqa: F811
+    environment,
     scripted: ScriptedApi,
     tmp_path,
 ):

@@ -14,9 +14,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
     LABEL,
 )
 
-from tests.collections.test_inventory import ROOT
+from harness.playbooks import ROOT, environment_of, play
 from tests.collections.test_killed_create import KeyedMachines
-from tests.collections.test_playbooks import environment_of, play
 from tests.localcloud.api.local_api import LocalApi, wait_for
 
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"

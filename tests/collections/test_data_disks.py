@@ -13,9 +13,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
+from harness.playbooks import flat, play
 from harness.scripted_api import ZONE, Say, error
 from tests.collections.test_fleet import DEMO, cloud_of
-from tests.collections.test_playbooks import environment, flat, play  # noqa: F401  a fixture
 from tests.collections.test_shortage import make
 from tests.localcloud.api.local_api import LocalApi
 
@@ -162,7 +162,7 @@ def make_unseen(api: TpuApi, entry):
     )
 
 
-def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, api, tmp_path):  # noqa: F811
+def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, api, tmp_path):
     make(api, POD)
     gone = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
     assert gone.returncode == 0, flat(gone)
@@ -178,7 +178,7 @@ def test_disks_outlive_their_tpus_unless_they_are_named(environment, local_api, 
     assert disk(api) is None
 
 
-def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_api, api, tmp_path):  # noqa: F811
+def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_api, api, tmp_path):
     compute = api.compute
     operation = compute.insert_disk(ZONE, {"name": "corpus", "sizeGb": "50"})
     compute.wait(operation, "make a disk", api.polling.deadline_in(20))

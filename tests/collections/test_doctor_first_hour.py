@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.playbooks import environment_of, play
 from harness.scripted_api import Say, ScriptedApi, error
 from tests.collections.test_doctor import PLACES, disabled
-from tests.collections.test_playbooks import environment_of, play
 from tests.localcloud.api.local_api import LocalApi
 
 DOCTOR = "playbooks/doctor.yml"

@@ -13,7 +13,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat
     write_heartbeat,
 )
 
-from tests.collections.test_playbooks import environment_of, flat, play
+from harness.playbooks import environment_of, flat, play
 
 NOW = 1_800_000_000.0
 LOGS = "systemctl status tpufleet-do-watch.timer"

@@ -13,9 +13,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_grou
     workers_of,
 )
 
+from harness.playbooks import OURS, ROOT, environment_of, flat, play
 from tests.collections.runs.valid_record import record_fields
-from tests.collections.test_inventory import ROOT
-from tests.collections.test_playbooks import OURS, environment_of, flat, play
 
 NO_SSH = ("-e", "ansible_ssh_executable=/bin/false")
 

@@ -10,10 +10,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
     KnownHostsFile,
 )
 
+from harness.playbooks import flat, play
 from harness.scripted_api import Say, node
 from tests.collections.test_host_keys import ED25519, published
 from tests.collections.test_inventory import listed, the_inventory, the_line  # noqa: F401
-from tests.collections.test_playbooks import environment, flat, play  # noqa: F401
 
 KEY = {"ssh-ed25519": ED25519}
 
@@ -81,7 +81,7 @@ def test_os_login_without_a_user_is_reported_with_the_fix(listed, scripted):  # 
 
 
 @pytest.mark.parametrize("os_login", [False, True])
-def test_tpus_with_os_login_have_no_keys_in_their_metadata(environment, os_login):  # noqa: F811
+def test_tpus_with_os_login_have_no_keys_in_their_metadata(environment, os_login):
     environment["TPUFLEET_OS_LOGIN"] = str(os_login)
     done = play(environment, "playbooks/create.yml", "--check", "--diff")
     assert done.returncode == 0, flat(done)

@@ -15,10 +15,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inert_text imp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.playbooks import ROOT
 from harness.scripted_api import PROJECT, TOKEN, Say, ScriptedApi, error, node
 from tests.collections.test_host_keys import ED25519, published
 
-ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.playbooks import ROOT, command, environment_of
 from harness.process_tree import kill_all, tree_of
 from tests.collections.test_host_keys import ED25519
-from tests.collections.test_inventory import ROOT
-from tests.collections.test_playbooks import command, environment_of
 from tests.localcloud.api.local_api import LocalApi, wait_for
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 

@@ -6,23 +6,15 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
-    DEFAULT_FLEET_NAME,
-    LABEL,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
+from harness.playbooks import OURS, ROOT, command, flat, play
 from tests.collections.runs.valid_record import record_fields
-from tests.collections.test_inventory import ROOT
 from tests.localcloud.api.local_api import LocalApi
-
-OURS = {LABEL: DEFAULT_FLEET_NAME}
-
-EMULATOR = "STORAGE_EMULATOR_HOST"
 
 
 def node_task(state: str, kind: str = "v4-8") -> str:
@@ -39,50 +31,6 @@ def node_task(state: str, kind: str = "v4-8") -> str:
 
 def play_of(*tasks: str) -> str:
     return "- hosts: localhost\n  tasks:" + "".join(tasks)
-
-
-def environment_of(local_api: LocalApi) -> dict[str, str]:
-    """The environment in which inventory/local is this cloud."""
-    (local_api.state / "endpoint").write_text(local_api.endpoint)
-    # Another test's emulator, which has ended by now.
-    inherited = {name: value for name, value in os.environ.items() if name != EMULATOR}
-    return {
-        **inherited,
-        "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # a line for each host and task
-        "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
-        "ANSIBLE_TIMEOUT": "1",  # the workers of this cloud are addresses without a machine
-        "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
-        "TPUFLEET_LOCALCLOUD": local_api.state.name,
-    }
-
-
-@pytest.fixture
-def environment(local_api: LocalApi) -> dict[str, str]:
-    return environment_of(local_api)
-
-
-def command(playbook: str | Path, *words: str, inventory: str = "inventory/local") -> list[str]:
-    tool = str(Path(sys.executable).with_name("ansible-playbook"))
-    return [tool, "-i", inventory, str(playbook), *words]
-
-
-def play(environment, playbook, *words, **more) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(playbook, *words, **more),
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def flat(result: subprocess.CompletedProcess[str]) -> str:
-    """Give all that was said, without the line breaks that Ansible puts in."""
-    return " ".join((result.stdout + result.stderr).split())
 
 
 def typing(environment, word: str, *words: str) -> tuple[int, str]:

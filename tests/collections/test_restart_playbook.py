@@ -2,7 +2,7 @@
 
 import json
 
-from tests.collections.test_playbooks import environment_of, flat, play
+from harness.playbooks import environment_of, flat, play
 
 RECORD = {
     "run": "mine",

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.collections.test_inventory import ROOT
+from harness.playbooks import ROOT
 
 SHARED = ROOT / "playbooks/group_vars/all.yml"
 

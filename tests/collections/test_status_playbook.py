@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from harness.playbooks import environment_of, flat, play
 from tests.collections.runs.answers import report
 from tests.collections.runs.valid_record import record_fields
-from tests.collections.test_playbooks import environment_of, flat, play
 
 RECORD = record_fields(attempt=2, generation=3, watch={"best_step": 70})
 

@@ -3,7 +3,7 @@
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import typed_values
 
-from tests.collections.test_playbooks import environment_of, flat, play
+from harness.playbooks import environment_of, flat, play
 
 EXAMPLES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
 

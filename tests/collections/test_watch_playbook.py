@@ -8,8 +8,8 @@ import sys
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
+from harness.playbooks import environment_of, flat, play
 from tests.collections.runs.records import ZONE, keep_release, record_fields
-from tests.collections.test_playbooks import environment_of, flat, play
 
 OURS = {"labels": {LABEL: "default"}}
 

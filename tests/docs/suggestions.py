@@ -6,12 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from harness.playbooks import ROOT
+
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 SOURCES = (PLUGINS, ROOT / "localcloud", ROOT / "train")
 PLAYS = (ROOT / "playbooks", ROOT / "roles", ROOT / "inventory")

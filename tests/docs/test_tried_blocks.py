@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.playbooks import OURS, environment_of
 from tests.collections.runs.records import ZONE, keep_release, record_fields
-from tests.collections.test_playbooks import OURS, environment_of
 from tests.docs.tried_blocks import (
     ROOT,
     Block,

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from harness.playbooks import ROOT
+
 MARKED = re.compile(
     r"^<!-- tried: (?P<by>[^,\n]+?)(?:, exit (?P<code>\d+))? -->\n```[^\n]*\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,

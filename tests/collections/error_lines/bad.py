@@ -25,10 +25,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.view.task_tally impo
     failure_text,
 )
 
+from harness.playbooks import ROOT
 from harness.trainer_processes import clean_environment
 from tests.collections.running_modules import run_module
 from tests.collections.test_fleet import DEMO
-from tests.collections.test_inventory import ROOT
 from tests.localcloud.api.local_api import LocalApi
 
 SAYS_WHY = (

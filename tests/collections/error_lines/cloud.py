@@ -5,6 +5,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
+from harness.playbooks import environment_of, play
 from harness.scripted_api import Say, error
 from localcloud import cloud as local_cloud
 from localcloud.failure import CloudError
@@ -13,7 +14,6 @@ from tests.collections.error_lines.bad import Bad, case, failed, nowhere, refuse
 from tests.collections.running_modules import run_module
 from tests.collections.test_bad_input import refusing
 from tests.collections.test_fleet import DEMO
-from tests.collections.test_playbooks import environment_of, play
 
 
 @case("mine")

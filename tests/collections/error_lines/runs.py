@@ -45,10 +45,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep impor
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values import parse_env
 
+from harness.playbooks import ROOT
 from harness.scripted_api import error
 from tests.collections.error_lines.bad import Bad, case, refused, shown
 from tests.collections.runs.valid_record import launch_spec, process
-from tests.collections.test_inventory import ROOT
 
 
 @case("mine.yml")

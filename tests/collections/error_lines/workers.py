@@ -12,8 +12,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 )
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
 
+from harness.playbooks import ROOT
 from tests.collections.error_lines.bad import Bad, case, nowhere, refused, viewed
-from tests.collections.test_inventory import ROOT
 from tests.collections.view.conftest import Stage
 
 

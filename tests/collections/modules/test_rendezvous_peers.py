@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.playbooks import ROOT
 from tests.collections.runs.valid_record import launch_spec
-from tests.collections.test_inventory import ROOT
 
 sys.path.insert(0, str(ROOT / "roles/run/files"))
 

@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit import observe
 
-from tests.collections.test_inventory import ROOT
+from harness.playbooks import ROOT
 
 FILES = ROOT / "roles/run/files"
 PROGRAM = (FILES / "attempt_end",)

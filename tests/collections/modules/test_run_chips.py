@@ -31,9 +31,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
 
+from harness.playbooks import ROOT
 from tests.collections.runs.records import ZONE, run_record
 from tests.collections.runs.valid_record import process
-from tests.collections.test_inventory import ROOT
 
 FACTS = {
     "pod-w0": {

@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_sweep import read_sweep
 
-from tests.collections.test_inventory import ROOT
+from harness.playbooks import ROOT
 
 
 def workers(tpu: str, count: int = 2) -> list[Worker]:

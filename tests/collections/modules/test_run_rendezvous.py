@@ -20,8 +20,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
     rendezvous_port,
 )
 
+from harness.playbooks import ROOT
 from tests.collections.runs.valid_record import launch_spec
-from tests.collections.test_inventory import ROOT
 
 PYTHON = (sys.executable, "-I")
 """How the program's first line runs it."""

@@ -14,8 +14,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change i
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
+from harness.playbooks import ROOT
 from tests.collections.runs.valid_record import launch_spec, record_fields
-from tests.collections.test_inventory import ROOT
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import Ru
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.playbooks import ROOT
 from tests.collections.runs.valid_record import launch_spec, process, record_fields
-from tests.collections.test_inventory import ROOT
 from tests.train.bucket import NAME as BUCKET
 from tests.train.bucket import emulated_bucket
 

@@ -3,8 +3,8 @@
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import ABSENT, Bucket
 
+from harness.playbooks import environment_of, flat, play
 from tests.collections.runs.records import keep_release, record_fields
-from tests.collections.test_playbooks import environment_of, flat, play
 from tests.collections.test_storage import emulator as emulator
 
 

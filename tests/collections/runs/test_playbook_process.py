@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Cl
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.playbook_process import run_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log import WatchLog
 
-from tests.collections.test_inventory import ROOT
+from harness.playbooks import ROOT
 
 # Like Ansible's workers: a process in a session of its own, which ignores TERM.
 STUBBORN = """

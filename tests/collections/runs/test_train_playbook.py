@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from harness.playbooks import ROOT
 from tests.collections.runs.answers import report, report_end
-from tests.collections.test_inventory import ROOT
 
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 HOSTS = """

@@ -8,16 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import requests
 
+from harness.playbooks import ROOT
 from localcloud.api import database
 from localcloud.machines.interface import MachineSpec
 from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_nodes_operations_and_addresses_survive_a_restart(local_api):

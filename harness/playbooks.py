@@ -1,0 +1,70 @@
+"""Runs playbooks of this checkout against a local cloud's API, without machines."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
+    DEFAULT_FLEET_NAME,
+    LABEL,
+)
+
+from localcloud.place import PROJECT_ROOT as ROOT
+
+#: The labels of TPUs that belong to the inventory's fleet.
+OURS = {LABEL: DEFAULT_FLEET_NAME}
+
+
+class ServedApi(Protocol):
+    """A local cloud's API, its files in ``state``."""
+
+    state: Path
+
+    @property
+    def endpoint(self) -> str:
+        """The API's address."""
+
+
+def environment_of(local_api: ServedApi) -> dict[str, str]:
+    """Return the environment variables with which inventory/local is this cloud."""
+    (local_api.state / "endpoint").write_text(local_api.endpoint)
+    # Another test's emulator, which has ended by now.
+    inherited = {k: value for k, value in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
+    return {
+        **inherited,
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # a line for each host and task
+        "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
+        "ANSIBLE_TIMEOUT": "1",  # the workers of this cloud are addresses without a machine
+        "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
+        "TPUFLEET_LOCALCLOUD": local_api.state.name,
+    }
+
+
+def command(playbook: str | Path, *words: str, inventory: str = "inventory/local") -> list[str]:
+    """Return the command that runs a playbook."""
+    tool = str(Path(sys.executable).with_name("ansible-playbook"))
+    return [tool, "-i", inventory, str(playbook), *words]
+
+
+def play(
+    environment: dict[str, str], playbook: str | Path, *words: str, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a playbook without a terminal; ``more`` as for ``command``."""
+    return subprocess.run(
+        command(playbook, *words, **more),
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def flat(result: subprocess.CompletedProcess[str]) -> str:
+    """Return the output without the line breaks that Ansible inserts."""
+    return " ".join((result.stdout + result.stderr).split())
