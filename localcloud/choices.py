@@ -43,9 +43,8 @@ def choose(place: Place, before: Settings | None, options: Options, *, in_use: b
     possible = KINDS[kind].mnt_shared
     if options.mnt_shared and options.mnt_shared not in possible:
         raise CloudError(
-            f"--mnt-shared: machines of kind {kind} cannot have it ({options.mnt_shared}). "
-            f"Omit the option: "
-            f"{place.command('up', '--machines', kind)}"
+            f"--mnt-shared: machines of kind {kind} do not support {options.mnt_shared}. "
+            f"Omit the option: {place.command('up', '--machines', kind)}"
         )
     held = before.mnt_shared if before and before.machines == kind else possible[0]
     mnt_shared = options.mnt_shared or (held if held in possible else possible[0])

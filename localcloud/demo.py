@@ -96,7 +96,7 @@ def stream(title: str, command: Sequence[str]) -> None:
     now = Waiting("python to start")
     for line in output_lines(command, now):
         if line.startswith("exit code"):
-            raise DemoError(now.what)
+            raise DemoError(f"{title} failed ({line}): {now.what}. Fix it, then run: make demo")
         print(f"    {line}", flush=True)
         now.what = line.strip()
 
@@ -191,7 +191,9 @@ def follow(place: Place, ssh: Sequence[str]) -> None:
                 flush=True,
             )
         if line.startswith("exit code"):
-            raise DemoError(f"the leader is unreachable: {line}")
+            raise DemoError(
+                f"the connection to worker 0 failed ({line}). To try again, run: make demo"
+            )
     exited = json.loads(remote(ssh, f"sudo cat {RUN_DIRECTORY}/exit.json"))
     if (exited["code"], exited["status"]) != ("exited", "0"):
         raise DemoError(
@@ -213,7 +215,9 @@ def remote(ssh: Sequence[str], command: str) -> str:
     """Run a command on worker 0 and return its output; raise DemoError if it fails."""
     done = subprocess.run([*ssh, command], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise DemoError(f"{command} on the leader: {done.stderr.strip()}")
+        raise DemoError(
+            f"worker 0: {command} failed ({done.stderr.strip()}). To try again, run: make demo"
+        )
     return done.stdout
 
 

@@ -79,12 +79,16 @@ class Programs:
                         paths = [f"{self._root}/{name}" for name in batch]
                         for path, content in self._fs.cat(paths).items():
                             (Path(partial) / path.rpartition("/")[2]).write_bytes(content)
-                    log.info("%d compiled programs came from %s", len(missing), self._location)
+                    log.info(
+                        "downloaded %d compiled programs from %s", len(missing), self._location
+                    )
                 for path in filter(is_complete, Path(partial).iterdir()):
                     path.replace(self._cache / path.name)
         except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
             log.warning(
-                "%s: not fetched, so programs are compiled again: %s", self._location, one_line(err)
+                "%s: can't be downloaded, so programs are compiled again: %s",
+                self._location,
+                one_line(err),
             )
 
     def upload_periodically(self, stop: threading.Event) -> None:

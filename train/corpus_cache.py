@@ -75,12 +75,12 @@ class CorpusCache:
         except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
             if not (directory / META).exists():  # else another process finished first
                 log.warning(
-                    "%s: not fetched, so the corpus is prepared again: %s",
+                    "%s: can't be downloaded, so the corpus is prepared again: %s",
                     self._location,
                     one_line(err),
                 )
                 return False
-        log.info("the prepared corpus came from %s", self._location)
+        log.info("downloaded the prepared corpus from %s", self._location)
         return True
 
     def upload(self, directory: Path) -> None:
@@ -97,7 +97,7 @@ class CorpusCache:
         except Exception as err:
             if not self._exiting.is_set():
                 log.warning(
-                    "%s: not uploaded, so a new TPU prepares it again: %s",
+                    "%s: the corpus can't be uploaded, so a new TPU prepares it again: %s",
                     self._location,
                     one_line(err),
                 )

@@ -69,7 +69,9 @@ class DataDisks:
             reads = disk.get("mode") == "READ_ONLY"
             asked = disk.get("workerIds", ())
             if unknown := set(asked) - set(map(str, range(workers))):
-                message = f"the TPU has {workers} workers, none is {', '.join(sorted(unknown))}"
+                message = (
+                    f"unknown worker {', '.join(sorted(unknown))}: the TPU has {workers} workers"
+                )
                 raise invalid(f"{field}.workerIds", message)
             sharing = len(asked) or workers
             if sharing > 1 and not reads:

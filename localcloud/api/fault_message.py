@@ -152,7 +152,8 @@ def _fault(kind: str, entry: Any, zones: Collection[str], methods: Collection[st
     fields = _FIELDS[kind]
     common = ("zone", "times", "forSeconds", *(("method",) if kind in _OF_CALLS else ()))
     if not isinstance(entry, dict) or not entry.keys() <= {*fields, *common}:
-        raise invalid(kind, f"{entry!r} is not {{{', '.join([*fields, *common])}}}")
+        known = ", ".join([*fields, *common])
+        raise invalid(kind, f"{entry!r} is not an object with only these keys: {known}")
     details = {name: _read(kind, name, it, entry) for name, it in fields.items()}
     method = entry.get("method", "*") if kind in _OF_CALLS else ""
     if kind in _OF_CALLS and not any(fnmatchcase(name, str(method)) for name in methods):

@@ -169,8 +169,8 @@ class Lifecycle:
         if not self._nodes.move(node.uid, ["READY", "RESTARTING"], "PREEMPTED", wanted=GONE):
             now = self._nodes.find(node.uid)
             raise failed_precondition(
-                f"{node.node_id} is {now.state if now else 'gone'}: "
-                "only a node that is READY can be preempted"
+                f"{node.node_id} is {now.state if now else 'deleted'} and can't be preempted: "
+                "it must be READY or RESTARTING"
             )
 
     def recover(self) -> None:

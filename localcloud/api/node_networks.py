@@ -46,9 +46,7 @@ class NodeNetworks:
             )
             return {**body, "networkConfig": config}
         if "networkConfig" in body:
-            raise invalid(
-                "node.networkConfigs", "networkConfig and networkConfigs exclude each other"
-            )
+            raise invalid("node.networkConfigs", "set either networkConfig or networkConfigs")
         configs = [
             self._resolve(config, f"node.networkConfigs[{index}]", parent, zone)
             for index, config in enumerate(body["networkConfigs"])

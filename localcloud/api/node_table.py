@@ -135,7 +135,7 @@ class NodeTable:
                 raise already_exists(name) from None
             free = self._addresses.free(pool, latest_first=latest_released_first)
             if len(free) < count:
-                raise NoCapacityError(f"{count} machines are needed, {len(free)} are free")
+                raise NoCapacityError(f"the node needs {count} addresses, {len(free)} are free")
             prefix = self._machine_prefix(connection)
             rows = [(uid, i, f"{prefix}-w-{i}", str(free[i])) for i in range(count)]
             connection.executemany(

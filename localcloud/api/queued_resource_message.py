@@ -106,7 +106,7 @@ def read_request(value: Any, parent: str, zone: str, version: Version) -> dict[s
     fields = read(value, QUEUED_RESOURCES[version], "queuedResource")
     tiers = [tier for tier in TIERS if tier in fields]
     if len(tiers) > 1:
-        raise invalid(f"queuedResource.{tiers[0]}", f"{' and '.join(tiers)} exclude each other")
+        raise invalid(f"queuedResource.{tiers[0]}", f"set only one of {', '.join(tiers)}")
     if (duration := fields.get("guaranteed", {}).get("minDuration")) is not None:
         _time("queuedResource.guaranteed.minDuration", duration, seconds_of)
     _check_model(fields)
@@ -176,7 +176,7 @@ def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator
         yield checked_node_id(f"{path}.nodeId", spec.get("nodeId", ""))
         return
     if "nodeId" in spec:
-        raise invalid(f"{path}.nodeId", "nodeId and multisliceParams exclude each other")
+        raise invalid(f"{path}.nodeId", "set either nodeId or multisliceParams")
     count = slices.get("nodeCount", 0)
     if count < 2:
         field = f"{path}.multisliceParams.nodeCount"

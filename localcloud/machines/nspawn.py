@@ -163,7 +163,7 @@ class NspawnMachines:
         for pid in processes.with_argument(self._root_option(name)):
             if link := machine_faults.link_of(pid):
                 return link
-        raise MachineError(f"{name}: it has no link to the bridge")
+        raise MachineError(f"{name}: its network interface was not found, so it may be off")
 
     def delete(self, name: str) -> None:
         """Power the machine off and remove its file system."""

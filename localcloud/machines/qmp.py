@@ -23,7 +23,7 @@ def ask(directory: Path, command: str, timeout_s: float) -> dict[str, Any]:
             _send(lines, each)
             answer = {"event": ""}
             while "event" in answer:  # qemu may send events before the response
-                answer = json.loads(lines.readline() or '{"error": "it hung up"}')
+                answer = json.loads(lines.readline() or '{"error": "qemu closed the connection"}')
     if "return" not in answer:
         raise OSError(f"qemu refuses {command}: {answer.get('error')}")
     return answer["return"]

@@ -109,8 +109,8 @@ def test_writing_to_a_disk_of_several_tpus_is_refused_before_asking():
     ("change", "what"),
     [
         ({"size_gb": "50"}, "data_disks: expected"),
-        ({"size_gb": -1}, "no size_gb to create it with"),
-        ({"type": "pd-ssd"}, "no size_gb to create it with"),
+        ({"size_gb": -1}, "needs a size_gb above 0"),
+        ({"type": "pd-ssd"}, "needs a size_gb above 0"),
         ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "cannot be created"),
     ],
 )

@@ -83,9 +83,9 @@ def test_a_tpu_without_an_id_is_never_deleted(client, scripted):
     del there["id"]
     scripted.answerer = lambda _: Say(there)
 
-    with pytest.raises(errors.BadAnswer, match="gave no id"):
+    with pytest.raises(errors.BadAnswer, match="returned no id"):
         ensure_absent(client, ZONE, "demo", timeout=600)
-    with pytest.raises(errors.BadAnswer, match="gave no id"):
+    with pytest.raises(errors.BadAnswer, match="returned no id"):
         ensure_present(client, DEMO, timeout=600, replace_dead=True)
 
     assert set(scripted.methods()) == {"GET"}
@@ -96,7 +96,7 @@ def test_a_request_without_a_creation_time_is_never_deleted(client, scripted):
     del there["createTime"]
     scripted.answerer = lambda _: Say(there)
 
-    with pytest.raises(errors.BadAnswer, match="gave no id"):
+    with pytest.raises(errors.BadAnswer, match="returned no id"):
         ensure_not_requested(client, ZONE, "demo", timeout=600)
 
     assert set(scripted.methods()) == {"GET"}

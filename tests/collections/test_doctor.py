@@ -220,7 +220,7 @@ def test_quota_is_reported_by_type_and_zone_with_dead_requests(client, scripted)
         "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https" in x for x in found
     )
     [line] = [line for line in found if line.startswith("FIX ")]
-    assert "holds quota for nothing: ansible-playbook playbooks/delete.yml -e tpu=demo" in line
+    assert "still holds quota: ansible-playbook playbooks/delete.yml -e tpu=demo" in line
 
 
 def test_a_creation_that_exceeded_a_quota_is_reported(client, scripted):

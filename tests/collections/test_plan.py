@@ -77,7 +77,7 @@ def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it(
         "queued resource demo (us-central2-b) is FAILED and holds the quota of 4 chips: "
         "ansible-playbook playbooks/delete.yml -e tpu=demo -e zone=us-central2-b",
     )
-    assert "holds quota for nothing: no more capacity" in " ".join(found.lines())
+    assert "has no TPU any more but still holds quota: no more capacity" in " ".join(found.lines())
 
 
 def test_a_waiting_request_is_listed_and_a_fulfilled_one_is_not():

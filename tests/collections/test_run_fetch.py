@@ -328,7 +328,7 @@ def test_a_bucket_without_checkpoints_names_the_option_for_other_trainers(bucket
 
     told = run_fetch.fetch(bucket, tmp_path, ORBAX, newest=True, check=False)
 
-    assert "there is gpt2" in told["missing"]
+    assert "found only gpt2" in told["missing"]
     assert "-e checkpoint_pattern='*/step-*'" in told["missing"]
 
 

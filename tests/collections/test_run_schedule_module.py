@@ -96,11 +96,11 @@ def test_a_timer_runs_the_playbook_in_the_project_with_what_it_needs(controller,
     ("options", "why"),
     [
         ({"state": "absent", "name": "tpufleet-do-other"}, "there are: tpufleet-do-watch"),
-        ({**WATCH, "verb": "reboot"}, "cannot be scheduled"),
-        ({**WATCH, "at": "18:00"}, "say either"),
-        ({**WATCH, "every": ""}, "say either"),
+        ({**WATCH, "verb": "reboot"}, "can't be scheduled"),
+        ({**WATCH, "at": "18:00"}, "set either"),
+        ({**WATCH, "every": ""}, "set either"),
         ({**WATCH, "environment": {"A B": "c"}}, "environment variable"),
-        ({"state": "present", "verb": "kill", "target": "a b", "at": "18:00"}, "a valid name"),
+        ({"state": "present", "verb": "kill", "target": "a b", "at": "18:00"}, "invalid name"),
         (
             {
                 "state": "present",

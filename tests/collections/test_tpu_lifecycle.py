@@ -274,9 +274,9 @@ def test_none_of_that_can_be_changed(client, scripted, change, what):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"data_disks": (Disk("corpus", True),)}, "only for reading: set mode: read-only"),
+        ({"data_disks": (Disk("corpus", True),)}, "only for reading. Set mode: read-only"),
         ({"accelerator_type": "v4-16"}, "either accelerator_type or accelerator_config"),
-        ({"config_type": ""}, "type and topology go together"),
+        ({"config_type": ""}, "needs type and topology"),
         ({"spot": True}, "set only one of spot"),
     ],
 )

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.machines,
     pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
 ]
-CUT = "fleet_ssh : Create a key of this worker"
+CUT = "fleet_ssh : Create this worker's ssh key"
 OFF = "jax : Install the Python environment and check JAX"
 """The tasks at which the second worker loses its network or its power."""
 POINTS = (
@@ -26,12 +26,12 @@ POINTS = (
     "base : Configure limits, logs and the journal",
     "base : Map the hostname to the internal address",
     CUT,
-    "fleet_ssh : Configure the connection to the leader",
+    "fleet_ssh : Configure the ssh connection to the leader",
     "python : Install uv and Python on the leaders",
     "jax : Install the Python environment on the leaders",
     OFF,
     "firewall : Load the rules",
-    "firewall : Keep the confirmed rules",
+    "firewall : Save the confirmed rules",
 )
 """At the other tasks the controller is killed."""
 if not os.environ.get("TPUFLEET_ALL_POINTS"):

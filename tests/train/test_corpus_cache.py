@@ -73,7 +73,7 @@ def test_a_corpus_damaged_in_the_bucket_is_prepared_again_with_a_warning(
     cache.upload(directory)
     assert contents(there) == contents(tmp_path / "gone")
     assert (
-        "not fetched, so the corpus is prepared again: ValueError: its fingerprint differs"
+        "can't be downloaded, so the corpus is prepared again: ValueError: its fingerprint differs"
         in caplog.text
     )
 
@@ -117,8 +117,8 @@ def test_an_unreachable_bucket_is_one_warning(cfg, written, caplog, monkeypatch)
     cache = CorpusCache("gs://gone/corpus")
     cache.upload(prepare(cfg, cache.fetch))
     assert written == ["text"]
-    assert "not fetched, so the corpus is prepared again: ConnectionError: no route" in caplog.text
-    assert "not uploaded, so a new TPU prepares it again: ConnectionError: no route" in caplog.text
+    assert "so the corpus is prepared again: ConnectionError: no route" in caplog.text
+    assert "so a new TPU prepares it again: ConnectionError: no route" in caplog.text
 
 
 def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
@@ -141,4 +141,4 @@ def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
         directory.rename(tmp_path / "gone")
         assert contents(prepared(cfg, contracts[2])) == contents(tmp_path / "gone")
     assert written == ["text"]
-    assert f"the prepared corpus came from {place}/corpus" in caplog.text
+    assert f"downloaded the prepared corpus from {place}/corpus" in caplog.text

@@ -128,7 +128,7 @@ def test_the_kernels_recent_errors_are_reported():
     assert kernel_finding(calm).state == "ok"
     found = kernel_finding([*calm, "kernel: Out of memory: Killed process 9 (python)"])
     assert "Killed process 9 (python)" in found.message
-    assert found.fix.startswith("a smaller batch")
+    assert found.fix.startswith("reduce batch")
     assert "recreate its TPU" in kernel_finding(["blk_update_request: I/O error, dev sda"]).fix
 
 

@@ -28,7 +28,7 @@ def test_a_writable_bucket_passes_and_the_probe_is_removed(emulator):
 def test_a_bucket_that_is_not_there_is_named_with_what_it_answered(emulator):
     why = trouble("gs://nowhere/a", {"STORAGE_EMULATOR_HOST": emulator})
 
-    assert why.startswith("checkpoints can't be written to gs://nowhere/a: HTTP 404")
+    assert why.startswith("gs://nowhere/a: this worker can't write checkpoints there (HTTP 404")
 
 
 def test_a_bucket_that_does_not_answer_is_named():
@@ -44,11 +44,11 @@ def test_a_worker_without_a_service_account_is_reported():
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
 
-    assert "gs://fleet/a: Connection refused" in bucket_trouble("gs://fleet/a", {}, nobody)
+    assert "(Connection refused)" in bucket_trouble("gs://fleet/a", {}, nobody)
 
 
 def test_a_place_that_is_neither_directory_nor_bucket_is_refused():
-    assert "not to s3://fleet" in trouble("s3://fleet", {})
+    assert "s3://fleet: checkpoints need a directory or a bucket" in trouble("s3://fleet", {})
 
 
 def test_a_directory_of_the_workers_own_disk_dies_with_it(tmp_path):

@@ -74,7 +74,7 @@ def test_a_link_that_a_trainer_put_there_is_not_followed(paths):
 
 
 def test_a_run_that_was_never_there_is_named(paths):
-    with pytest.raises(RunError, match="never a run other"):
+    with pytest.raises(RunError, match="no files of run other"):
         packed(paths, run="other")
 
 

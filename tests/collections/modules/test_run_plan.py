@@ -48,12 +48,12 @@ def test_each_of_several_tpus_has_a_run_with_its_name_as_suffix():
 
 
 def test_a_slice_is_never_launched_on_a_part_of_its_workers():
-    with pytest.raises(RunError, match="TPU demo has 4 workers and a run takes all of them"):
+    with pytest.raises(RunError, match="TPU demo: a run needs all 4 workers"):
         place(workers("demo", 4)[:3], "mine")
 
 
 def test_no_worker_at_all_is_an_error():
-    with pytest.raises(RunError, match="no READY worker"):
+    with pytest.raises(RunError, match="no worker is READY"):
         place([], "mine")
 
 
@@ -89,7 +89,7 @@ def test_a_missing_config_is_named_with_where_it_was_looked_for(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a: [", "is no YAML: line 1"),
+        ("a: [", r"is not YAML \(line 1"),
         ("just words", "has no settings"),
         ("", "has no settings"),
     ],
@@ -174,7 +174,7 @@ def test_slices_that_were_made_together_are_one_run_numbered_slice_by_slice():
 def test_a_run_over_slices_is_refused_while_one_is_missing():
     one = Worker("p-0-w0", "p-0", 0, 1, "10.0.0.2", "p", 0, 2, "10.0.0.2")
 
-    with pytest.raises(RunError, match="a run over p takes all its 2 slices; missing are 1"):
+    with pytest.raises(RunError, match=r"multislice p: a run needs all 2 slices \(missing: 1\)"):
         place([one], "mine")
 
 
@@ -197,16 +197,16 @@ def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
     ("text", "said"),
     [
         ("- set: {a: 1}\n  sett: 2\n", "line 2: unknown key 'sett': one of set, name, tpu, env"),
-        ("- set: [a]\n", "line 1: set: 'a' is no key=value"),
-        ("- set: 3\n", "line 1: set is no mapping"),
+        ("- set: [a]\n", "line 1: set: 'a' is not key=value"),
+        ("- set: 3\n", "line 1: set is neither a mapping"),
         ("- just words\n", "line 1: a run is 'set: "),
-        ("- name: 'a b'\n", "line 1: 'a b' can't be the name of a run"),
+        ("- name: 'a b'\n", "line 1: invalid run name ('a b')"),
         ("- name: x\n- name: x\n", "line 2: name x is already used in line 1"),
         ("- set: {a: 1}\n  set: {b: 1}\n", "line 2: set is given twice"),
-        ("- env: [a]\n", "line 1: env is no mapping"),
-        ("set: {a: 1}\n", "is no list of runs"),
-        ("- [\n", "is no YAML: line 2"),
-        ("", "is no list of runs"),
+        ("- env: [a]\n", "line 1: env is not a mapping"),
+        ("set: {a: 1}\n", "is not a list of runs"),
+        ("- [\n", "is not YAML (line 2"),
+        ("", "is not a list of runs"),
     ],
 )
 def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, said):
@@ -231,7 +231,7 @@ def test_variables_of_the_whole_launch_must_be_equal_on_all_workers():
     facts = {"a-w0": {"checkpoints": "gs://a"}, "a-w1": {"checkpoints": "gs://a"}, "b-w0": {}}
 
     with pytest.raises(
-        RunError, match=r"checkpoints is gs://a for a-w0 and not set for b-w0.*tpu="
+        RunError, match=r"checkpoints: .*\(gs://a for a-w0, not set for b-w0\).*tpu="
     ):
         one_for_all(facts)
 

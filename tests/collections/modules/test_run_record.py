@@ -43,8 +43,8 @@ def test_stopping_an_unknown_run_warns_of_other_state_directories(tmp_path):
 
     assert not told["changed"]
     [warning] = told["warnings"]
-    assert f"{tmp_path} knows no run mine" in warning
-    assert "kill.yml -e run=mine -e fleet_state=THAT" in warning
+    assert f"{tmp_path}: no record of run mine" in warning
+    assert "kill.yml -e run=mine -e fleet_state=OTHER" in warning
 
 
 def test_stopping_a_known_run_has_no_warning(tmp_path):

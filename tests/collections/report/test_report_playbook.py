@@ -44,7 +44,7 @@ def test_the_module_gives_the_curves_of_the_runs_that_were_launched_here(tmp_pat
     assert (one["run"], one["attempt"], one["metrics"]["loss"]) == ("one", 3, [[1, 1], [2, 0.5]])
     assert two["metrics"]["rows"] == 0
     assert run_module("report_look", run="three", **places)["runs"] == []
-    assert "can't be the name of a run" in run_module("report_look", run="../x", **places)["msg"]
+    assert "invalid run name" in run_module("report_look", run="../x", **places)["msg"]
 
 
 def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):

@@ -165,8 +165,8 @@ class ActionModule(ActionBase):
             text = read_config(path, strict=not options["command"])
         elif not options["command"]:
             raise RunError(
-                "say what to run: ansible-playbook train.yml -e config=FILE (or "
-                "-e command='\"PROGRAM ARGUMENT …\"' -e run=NAME)"
+                "neither a config nor a command is set. Set one: ansible-playbook train.yml "
+                "-e config=FILE (or -e command='\"PROGRAM ARGUMENT …\"' -e run=NAME)"
             )
         name = run_name(options["run"], path, command)
         sweep = None
@@ -201,11 +201,11 @@ class ActionModule(ActionBase):
         record = self._store(options, task_vars).read(run)
         if record is None:
             raise RunError(
-                f"{options['fleet_state']} has no record of a run {run}: "
-                "ansible-playbook train.yml -e config=FILE starts one"
+                f"run {run}: no record in {options['fleet_state']}. Start the run: "
+                f"ansible-playbook train.yml -e run={run} -e config=FILE"
             )
         if record.wanted is not DesiredState.RUNNING:
-            raise RunError(f"run {run} is not wanted any more: it is {record.wanted}")
+            raise RunError(f"run {run} should not be running any more (it is {record.wanted})")
         verify_release(Path(options["code"]))
         _, release = staged(options["code"], options["code_paths"])
         if release != record.launch.release:

@@ -255,13 +255,15 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         left, taken = free_device(params["device_glob"], check=check, chip=chip)
         if left:
             raise RunError(
-                f"run {run} is not running on this worker, but {left[0]}. "
-                "End that process, then retry"
+                f"run {run} is not running here, but {left[0]}. Stop that process, then run this "
+                "again"
             )
         return {"changed": taken, "info": seen}
     left = [] if check else stop(run, params["device_glob"], chip_of(seen["launched"]))
     if left:
-        raise RunError(f"run {run} is stopped, but {left[0]}: end it, then run this again")
+        raise RunError(
+            f"run {run} is stopped, but {left[0]}. Stop that process, then run this again"
+        )
     after = seen if check else observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
         after = observe(run, paths)  # no record of the end exists, so ask systemd

@@ -117,8 +117,8 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     folder, launched = paths.run_dir(run), launched_here(run, paths)
     if not folder.is_dir() or folder.is_symlink():
         raise RunError(
-            f"there was never a run {run} here: "
-            "ansible-playbook playbooks/status.yml shows the runs"
+            f"this worker has no files of run {run}. List the runs: "
+            "ansible-playbook playbooks/status.yml"
         )
     for path in [folder / name for name in WRITTEN]:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: tpu_plan
-short_description: Show what create.yml would do, what is unwanted, and what holds quota for nothing
+short_description: Show what create.yml would do, unwanted TPUs, and requests that only hold quota
 description:
   - Lists the TPUs and queued resources of the inventory's zones (a partial list is an error),
     compares them with the fleet, counts chips by quota, and changes nothing.

@@ -52,8 +52,8 @@ def delete_exactly(
     """
     if not expected_id:
         raise errors.BadAnswer(
-            f"can't {what}: the API gave no id, so it cannot be told from another one of this "
-            "name. Delete it with gcloud"
+            f"can't {what}: the API returned no id, so a newer resource of this name could be "
+            "deleted instead. Delete it with gcloud"
         )
     refused = 0
     for reads in itertools.count():

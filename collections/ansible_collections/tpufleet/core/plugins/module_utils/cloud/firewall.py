@@ -308,9 +308,10 @@ def _warnings(everything: Iterable[Rule], desired: Sequence[Rule]) -> Iterable[s
             and rule.priority <= desired[0].priority
         ):
             yield (
-                f"firewall rule {rule.name} allows everyone to the fleet's machines "
-                f"({', '.join(rule.allowed)}) before the fleet's own rules apply, and is somebody "
-                f"else's. Delete it: gcloud compute firewall-rules delete {rule.name}"
+                f"firewall rule {rule.name} allows everyone to reach the fleet's machines "
+                f"({', '.join(rule.allowed)}), because it takes precedence over the fleet's rules. "
+                "tpufleet did not create it. If nobody needs it, delete it: "
+                f"gcloud compute firewall-rules delete {rule.name}"
             )
 
 

@@ -134,7 +134,7 @@ class NodeSpec:
         check_name(self.name)
         check_zone(self.zone)
         if bool(self.config_type) != bool(self.topology):
-            raise NotConfigured(f"TPU {self.where}: type and topology go together")
+            raise NotConfigured(f"TPU {self.where}: accelerator_config needs type and topology")
         if self.accelerator_type and self.topology:
             raise NotConfigured(
                 f"TPU {self.where}: set either accelerator_type or accelerator_config"
@@ -145,8 +145,8 @@ class NodeSpec:
             raise NotConfigured(f"TPU {self.where}: runtime_version is missing")
         if sum((self.spot, self.preemptible, self.reserved)) > 1:
             raise NotConfigured(
-                f"TPU {self.where}: set only one of spot, preemptible and reserved (spot is the "
-                "newer one of the first two)"
+                f"TPU {self.where}: set only one of spot, preemptible and reserved. For a TPU that "
+                "may be preempted, set spot, which replaces preemptible"
             )
         for disk in self.data_disks or ():
             self._check_disk(disk)
@@ -156,16 +156,16 @@ class NodeSpec:
         if disk.writable and shape and shape.workers > 1:
             raise NotConfigured(
                 f"TPU {self.where}: its {shape.workers} workers can share the disk {disk.name} "
-                "only for reading: set mode: read-only"
+                "only for reading. Set mode: read-only"
             )
         if disk.size_gb and "/" in disk.source:
             raise NotConfigured(
-                f"TPU {self.where}: the disk {disk.source} is in another project or zone, where it "
-                "cannot be created: remove size_gb, or give only its name"
+                f"TPU {self.where}: the disk {disk.source} can't be created, because it may be in "
+                "another project or zone. Remove size_gb, or set only the disk's name"
             )
         if disk.size_gb < 0 or (disk.type and not disk.size_gb):
             raise NotConfigured(
-                f"TPU {self.where}: the disk {disk.name} has no size_gb to create it with"
+                f"TPU {self.where}: the disk {disk.name} needs a size_gb above 0 to be created"
             )
 
     def body(self, project: str) -> dict[str, Any]:

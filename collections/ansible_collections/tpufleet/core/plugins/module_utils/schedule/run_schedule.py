@@ -70,7 +70,7 @@ def seconds(span: str) -> int:
     """Return a span such as 90s, 1m, 6h or 1d in seconds. Raises ScheduleError."""
     found = _SPAN.fullmatch(span.strip())
     if not found:
-        raise ScheduleError(f"every={span!r} is not a span. Say, for example: {LIKE}")
+        raise ScheduleError(f"every={span!r} is not a duration. For example: {LIKE}")
     return int(found[1]) * _SECONDS[found[2]]
 
 
@@ -80,21 +80,21 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
     Raises ScheduleError.
     """
     if verb not in VERBS:
-        raise ScheduleError(f"{verb!r} cannot be scheduled. Say one of: {', '.join(VERBS)}")
+        raise ScheduleError(f"{verb!r} can't be scheduled. Use one of: {', '.join(VERBS)}")
     if verb not in PERIODIC and not _NAME.fullmatch(target):
-        raise ScheduleError(f"{verb}: not a valid name ({target!r}). Say, for example: {LIKE}")
+        raise ScheduleError(f"{verb}: invalid name ({target!r}). For example: {LIKE}")
     if bool(at) == bool(every):
-        raise ScheduleError(f"{verb}: say either -e at=TIME or -e every=6h, for example: {LIKE}")
+        raise ScheduleError(f"{verb}: set either -e at=TIME or -e every=6h. For example: {LIKE}")
     if verb in DESTRUCTIVE and every:
         raise ScheduleError(
-            f"{verb}: needs a time, not an interval (every={every!r:.20}). Say: "
+            f"{verb}: needs a time, not an interval (every={every!r:.20}). Use: "
             f"ansible-playbook playbooks/schedule.yml -e {verb}={target} "
             "-e at='\"2026-12-31 18:00\"'"
         )
     if at and not _AT.fullmatch(at):
         raise ScheduleError(
             f"at={at!r:.120} is not a time as in systemd.time(7), such as '2026-12-31 18:00'. "
-            f"Say, for example: {LIKE}"
+            f"For example: {LIKE}"
         )
     if at and ":" not in at:
         raise ScheduleError(
@@ -197,9 +197,9 @@ def cron_line(timer: Timer) -> str:
     """
     if not timer.every:
         raise ScheduleError(
-            "a time (at=) needs systemd, which this controller does not have. Schedule it on one "
-            f"that has it (docs/controller.md), or run: ansible-playbook "
-            f"playbooks/{timer.verb}.yml"
+            f"{timer.verb}: a time (at=) needs systemd, which this controller does not have. "
+            "Schedule it on a controller with systemd (docs/controller.md), or do it now: "
+            f"ansible-playbook playbooks/{timer.verb}.yml"
         )
     times = cron_times(timer.every)
     if not times:
@@ -210,8 +210,8 @@ def cron_line(timer: Timer) -> str:
             else f"{timer.verb}={timer.target} -e every=6h"
         )
         raise ScheduleError(
-            f"cron cannot run something each {timer.every} s, only in minutes that divide an hour, "
-            "hours that divide a day, or 1d. Say: "
+            f"{timer.verb}: cron has no such interval (every={timer.every}s). Use minutes that "
+            "divide an hour (such as 5m), hours that divide a day (such as 6h), or 1d: "
             f"ansible-playbook playbooks/schedule.yml -e {what}"
         )
     settings = [f"{name}={value}" for name, value in timer.environment]

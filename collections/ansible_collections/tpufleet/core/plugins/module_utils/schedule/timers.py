@@ -163,4 +163,4 @@ def keeper() -> Systemd | Cron:
         return Systemd()
     if shutil.which("crontab"):
         return Cron()
-    raise ScheduleError("there is neither systemd nor cron on this controller: install cron")
+    raise ScheduleError("this controller has neither systemd nor cron. Install cron")

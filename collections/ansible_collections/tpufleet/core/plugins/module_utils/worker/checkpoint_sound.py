@@ -104,7 +104,7 @@ def none_finished(location: str, layout: Layout, wrong: list[str], names: Iterab
     if wrong:
         return f"{location}: no finished checkpoint ({'; '.join(wrong)})"
     there = sorted({name.partition("/")[0] for name in names})
-    seen = f"there is {', '.join(there[:5])}" if there else "there are no files"
+    seen = f"found only {', '.join(there[:5])}" if there else "found no files"
     if layout.is_own and not layout.pattern:
         return f"{location}: no finished checkpoint ({seen})"
     return (

@@ -227,7 +227,9 @@ def records_findings(
             f"this worker can write to {machine.fleet_state}, so its runs can change all records"
         )
         yield problem(
-            check, message, "give the workers a service account without it (docs/security.md)"
+            check,
+            message,
+            "give the workers a service account that can't write there (docs/security.md)",
         )
 
 
@@ -238,7 +240,7 @@ def kernel_finding(lines: Sequence[str]) -> Finding:
         return ok("kernel", f"no errors in the last {LOG_HOURS} hours")
     message = " | ".join(trouble[-ERROR_LINES:])
     if re.search(r"out of memory|oom-kill|killed process", message, re.IGNORECASE):
-        return problem("kernel", message, "a smaller batch, or fewer processes that load data")
+        return problem("kernel", message, "reduce batch, or the number of processes that load data")
     return problem(
         "kernel",
         message,

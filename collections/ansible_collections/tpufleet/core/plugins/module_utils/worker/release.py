@@ -61,7 +61,9 @@ def check_path(path: str) -> None:
     """Raise ReleaseError for a path that is not inside the tree."""
     parts = path.split("/")
     if path.startswith("/") or not all(parts) or {".", ".."} & set(parts):
-        raise ReleaseError(f"the manifest names {printable(path)!r}, which is no path in a release")
+        raise ReleaseError(
+            f"the manifest names {printable(path)!r}, which is not a valid path in a release"
+        )
 
 
 def read_entry(root: Path, path: str) -> Entry:

@@ -50,7 +50,7 @@ def check_name(run: str) -> str:
     """Return the name of a run if it is valid. Raises RunError."""
     if not RUN_NAME.fullmatch(run):
         raise RunError(
-            f"{run!r} can't be the name of a run: letters, digits, '_', '.' and '-', at most 100: "
+            f"invalid run name ({run!r}). Use letters, digits, '_', '.' and '-', at most 100: "
             "ansible-playbook train.yml -e run=NAME"
         )
     return run

@@ -21,7 +21,7 @@ SECONDS = 15
 HTTP_NOT_FOUND = 404
 HTTP_EMPTY = 416
 """Status of a range request for an empty object (RFC 9110, Range Not Satisfiable)."""
-OTHER = "-e checkpoints=PATH names another"
+OTHER = "choose another location: -e checkpoints=PATH"
 
 
 def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
@@ -29,7 +29,10 @@ def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
     if path.startswith("gs://"):
         return bucket_trouble(path, env)
     if "://" in path:
-        return f"checkpoints can go to a directory or to gs://, not to {path}: {OTHER}"
+        return (
+            f"{path}: checkpoints need a directory or a bucket (gs://BUCKET/PREFIX). "
+            f"To fix it, {OTHER}"
+        )
     return unwritable(path, user)
 
 
@@ -41,7 +44,7 @@ def unwritable(path: str, user: str = USER) -> str | None:
     try:
         account = pwd.getpwnam(user)
     except KeyError:
-        return f"there is no user {user}: ansible-playbook setup.yml makes it"
+        return f"the user {user} does not exist here. Create it: ansible-playbook setup.yml"
     script = (
         'p=$1; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
         't=$(mktemp "$p/.tpufleet-XXXXXX") && rm -f "$t"'
@@ -59,8 +62,8 @@ def unwritable(path: str, user: str = USER) -> str | None:
         return None
     why = (tried.stderr.strip().splitlines() or ["no error output"])[-1]
     return (
-        f"{user} can't write checkpoints to {path}: {why.rpartition(': ')[2]}: "
-        f"ansible-playbook setup.yml makes the place, {OTHER}"
+        f"{path}: {user} can't write checkpoints there ({why.rpartition(': ')[2]}). "
+        f"Create the directory: ansible-playbook setup.yml, or {OTHER}"
     )
 
 
@@ -77,13 +80,15 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
     except OSError as error:
         bucket = url[len("gs://") :].partition("/")[0]
         return (
-            f"checkpoints can't be written to {url}: {why(error)}: "
-            f"gcloud storage buckets add-iam-policy-binding gs://{bucket} "
-            "--member=serviceAccount:EMAIL --role=roles/storage.objectUser for this worker's; "
-            f"{OTHER}"
+            f"{url}: this worker can't write checkpoints there ({why(error)}). Allow its service "
+            f"account: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
+            f"--member=serviceAccount:EMAIL --role=roles/storage.objectUser, or {OTHER}"
         )
     except ValueError:
-        return f"checkpoints can't be written to {url}: malformed API response: {OTHER}"
+        return (
+            f"{url}: this worker can't write checkpoints there (malformed API response). "
+            f"To fix it, {OTHER}"
+        )
     return None
 
 

@@ -108,7 +108,10 @@ def blockers(
             "ansible-playbook setup.yml"
         )
     if device_glob and spec.run not in running:
-        found += [f"{held}. End it first" for held in holders(device_glob, chip=spec.chip)]
+        found += [
+            f"{held}, but belongs to no run. Stop that process, then start the run again"
+            for held in holders(device_glob, chip=spec.chip)
+        ]
     if trouble := run_checkpoints.trouble(spec.checkpoints, variables):
         found.append(trouble)
     if is_preemptible and not spec.volatile_checkpoints:

@@ -87,7 +87,7 @@ def quota_lines(found: Plan, settings: ApiSettings) -> Iterator[Finding]:
         message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
         yield ok("quota", f"{message}; the limit: {limits}")
     for entry in found.dead_requests:
-        message = f"{entry['words']} is dead and holds quota for nothing"
+        message = f"{entry['words']} has no TPU any more but still holds quota"
         yield problem("quota", message, entry["fix"])
     if not found.chips and not found.dead_requests:
         yield ok("quota", f"no quota in use; the limits: {limits}")

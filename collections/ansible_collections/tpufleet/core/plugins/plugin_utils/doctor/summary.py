@@ -33,7 +33,7 @@ def doctor_summary(
     findings = [*from_dicts(here["findings"]), *worker_findings(answers, facts or {}, foreign)]
     if tpu and not answers:
         named = "" if tpu == "all" else f" of TPU {tpu}"
-        shown = "ansible-playbook playbooks/status.yml shows what there is"
+        shown = "ansible-playbook playbooks/status.yml"
         findings.append(problem("workers", f"no worker{named} is READY", shown))
     count = sum(each.state == PROBLEM for each in findings)
     message = verdict(findings)

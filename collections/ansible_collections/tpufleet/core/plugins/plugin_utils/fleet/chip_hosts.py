@@ -41,8 +41,8 @@ def chip_hosts(
         chips, count = int(host.get("tpu_chips") or 0), int(host.get("tpu_worker_count") or 1)
         if count > 1:
             raise AnsibleFilterError(
-                f"per_chip is for TPUs of one worker, {host.get('tpu_name')} has {count}: "
-                "-e tpu=NAME names another"
+                f"TPU {host.get('tpu_name')}: per_chip needs a TPU with one worker (it has "
+                f"{count}). Choose another: -e tpu=NAME"
             )
         wanted = range(chips) if only in (None, "") else [int(only)]
         missing = [chip for chip in wanted if chip >= chips]

@@ -56,7 +56,7 @@ class Plan:
             ("would be created", self.disks),
             ("exists but differs", self.different),
             ("exists and is not in the fleet", self.unwanted),
-            ("holds quota for nothing", self.dead_requests),
+            ("has no TPU any more but still holds quota", self.dead_requests),
             ("is waiting in the queue", self.waiting_requests),
         )
         for state, entries in groups:

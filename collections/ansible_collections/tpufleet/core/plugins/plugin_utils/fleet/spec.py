@@ -160,7 +160,8 @@ def _queued(entry: Mapping[str, Any], zones: list[str], who: str) -> Queued | No
         raise NotConfigured(f"{who}: queued: expected e.g. {{valid_for: 6h}} ({given!r:.60})")
     if len(zones) > 1:
         raise NotConfigured(
-            f"{who}: queued needs one zone: several zones' queues would create one TPU each"
+            f"{who}: queued needs one zone, because each zone's queue would create a TPU. Set zone "
+            "in place of zones"
         )
     for flag in ("preemptible", "reserved"):
         if entry.get(flag):

@@ -80,7 +80,7 @@ def git_files(root: Path) -> Iterator[str]:
         asked = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise ReleaseError(
-            f"{root} is a git tree, and there is no git here: install git"
+            f"{root} is a git repository, but git is not installed here. Install git"
         ) from error
     if asked.returncode != 0:
         complaint = asked.stderr.decode(errors="replace").strip().splitlines()

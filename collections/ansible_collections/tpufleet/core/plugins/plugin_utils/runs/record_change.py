@@ -120,7 +120,7 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
         return {"changed": False, "warnings": [str(error)], "record": {}, "was_wanted": False}
     if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
         state = before.wanted if before else "unknown here"
-        raise RunError(f"run {run} is not wanted any more: it is {state}")
+        raise RunError(f"run {run} should not be running any more (it is {state})")
     if (fence := options.get("fence")) and before and before.fence > fence:
         raise RunError(f"run {run}: another controller has taken it over meanwhile")
     fields = change_of(before, wanted, options)
@@ -187,9 +187,9 @@ def is_wanted(record: RunRecord) -> bool:
 def no_record(run: str, fleet_state: str) -> str:
     """Return a warning that a run without record here may be restarted from another fleet_state."""
     return (
-        f"{fleet_state} knows no run {run}: if it was launched with another fleet_state, a watch "
-        "of that one brings it back: "
-        f"ansible-playbook playbooks/kill.yml -e run={run} -e fleet_state=THAT"
+        f"{fleet_state}: no record of run {run}. If it was launched with another fleet_state, a "
+        "watch there will restart it. To stop it there, too: "
+        f"ansible-playbook playbooks/kill.yml -e run={run} -e fleet_state=OTHER"
     )
 
 

@@ -92,8 +92,8 @@ def one_for_all(facts: Mapping[str, Mapping[str, Any]]) -> None:
         if len(first) > 1:
             (one, host), (other, elsewhere), *_ = first.items()
             raise RunError(
-                f"{name} is {one or 'not set'} for {host} and {other or 'not set'} for "
-                f"{elsewhere}, and a launch has one: launch TPU by TPU, "
+                f"{name}: workers of one launch need the same value ({one or 'not set'} for "
+                f"{host}, {other or 'not set'} for {elsewhere}). Launch a run on each TPU: "
                 "ansible-playbook train.yml -e tpu=NAME"
             )
 
@@ -109,8 +109,8 @@ def place(
     """
     if not workers:
         raise RunError(
-            "there is no READY worker to run on: ansible-playbook playbooks/create.yml makes TPUs, "
-            "ansible-playbook playbooks/status.yml shows them"
+            "no worker is READY. Create TPUs: ansible-playbook playbooks/create.yml, or see what "
+            "exists: ansible-playbook playbooks/status.yml"
         )
     together: dict[str, list[Worker]] = defaultdict(list)
     for worker in workers:
@@ -142,8 +142,8 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
     if sorted(by_slice) != list(range(count)):
         missing = ", ".join(str(index) for index in range(count) if index not in by_slice)
         raise RunError(
-            f"a run over {whole.removeprefix('multislice_')} takes all its {count} slices; "
-            f"missing are {missing}: ansible-playbook playbooks/status.yml shows them"
+            f"multislice {whole.removeprefix('multislice_')}: a run needs all {count} slices "
+            f"(missing: {missing}). See their status: ansible-playbook playbooks/status.yml"
         )
     leader = members[0].slice_leader if count > 1 else members[0].leader
     found, first = {}, 0
@@ -151,9 +151,9 @@ def _slices(run: str, whole: str, members: Sequence[Worker], trial: Trial) -> di
         wanted, there = slice_members[0].count, sorted(member.index for member in slice_members)
         if there != list(range(wanted)):
             raise RunError(
-                f"TPU {slice_members[0].tpu} has {wanted} workers and a run takes all of them; "
-                f"addressed are {', '.join(str(index) for index in there)}: "
-                "leave --limit out, or see ansible-playbook playbooks/status.yml"
+                f"TPU {slice_members[0].tpu}: a run needs all {wanted} workers (selected: "
+                f"{', '.join(str(index) for index in there)}). Omit --limit, or see their status: "
+                "ansible-playbook playbooks/status.yml"
             )
         for member in slice_members:
             found[member.host] = Placement(
@@ -182,7 +182,8 @@ def find_config(config: str, places: Sequence[Path], what: str = "config") -> Pa
             return path
     looked = " nor in ".join(dict.fromkeys(str(place) for place in places))
     raise RunError(
-        f"there is no {what} {config} in {looked}: ansible-playbook train.yml -e {what}=FILE"
+        f"there is no {what} {config} in {looked}. Choose another: "
+        f"ansible-playbook train.yml -e {what}=FILE"
     )
 
 
@@ -200,11 +201,11 @@ def read_config(path: Path, strict: bool) -> str:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise RunError(
-                f"the config {path} is no YAML: {where(error)}: {again(path)}"
+                f"the config {path} is not YAML ({where(error)}). {again(path)}"
             ) from error
         if strict and not isinstance(value, dict):
             raise RunError(
-                f"the config {path} has no settings: lines 'name: value' are wanted: {again(path)}"
+                f"the config {path} has no settings (expected lines 'name: value'). {again(path)}"
             )
     return text
 
@@ -235,10 +236,12 @@ def overrides(given: str | Sequence[Any] | None) -> tuple[str, ...]:
         try:
             words = shlex.split(words)
         except ValueError as error:
-            raise RunError(f"set={given!r} can't be split into words: {error}: {SET}") from error
+            raise RunError(
+                f"set={given!r} can't be split into words ({error}). Use: {SET}"
+            ) from error
     for word in words:
         if "=" not in str(word):
-            raise RunError(f"{word!r} in set= is no key=value: {SET}")
+            raise RunError(f"{word!r} in set= is not key=value. Use: {SET}")
     return tuple(str(word) for word in words)
 
 
@@ -268,4 +271,7 @@ def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> st
         return check_name(run)
     if config:
         return check_name(config.stem)
-    raise RunError(f"name the run of {shlex.join(command)}: ansible-playbook train.yml -e run=NAME")
+    raise RunError(
+        f"a run without a config needs a name ({shlex.join(command)}). Name it: "
+        "ansible-playbook train.yml -e run=NAME"
+    )

@@ -40,10 +40,10 @@ def read_sweep(path: Path) -> list[Trial]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         what = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise RunError(f"the sweep {path} is no YAML: {where}{what}: {again(path)}") from error
+        raise RunError(f"the sweep {path} is not YAML ({where}{what}). {again(path)}") from error
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise RunError(
-            f"the sweep {path} is no list of runs: begin each with '- set: {{key: value}}': "
+            f"the sweep {path} is not a list of runs (expected '- set: {{key: value}}' for each). "
             f"{again(path)}"
         )
     trials = [_trial(path, node) for node in root.value]
@@ -97,7 +97,7 @@ def _trial(path: Path, node: yaml.Node) -> Trial:
     words = _words(path, *found.get("set", ({}, line)))
     env, env_line = found.get("env", ({}, line))
     if not isinstance(env, dict) or any(isinstance(value, dict | list) for value in env.values()):
-        raise _mistake(path, env_line, "env is no mapping of names to values")
+        raise _mistake(path, env_line, "env is not a mapping of names to values")
     name, name_line = found.get("name", ("", line))
     if name != "":
         try:
@@ -114,9 +114,9 @@ def _words(path: Path, given: Any, line: int) -> tuple[str, ...]:
     if isinstance(given, list):
         for word in given:
             if not isinstance(word, str) or "=" not in word.strip("="):
-                raise _mistake(path, line, f"set: {word!r} is no key=value")
+                raise _mistake(path, line, f"set: {word!r} is not key=value")
         return tuple(given)
-    raise _mistake(path, line, "set is no mapping and no list of key=value")
+    raise _mistake(path, line, "set is neither a mapping nor a list of key=value")
 
 
 def _written(value: Any) -> str:
