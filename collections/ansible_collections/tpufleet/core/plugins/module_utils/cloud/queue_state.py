@@ -10,7 +10,6 @@ from typing import Any
 from . import errors
 from .deletion import Found, delete_exactly
 from .disks import ensure_disks
-from .node_state import read_node
 from .nodes import Node, parse_node
 from .outcome import Outcome
 from .queued_resource import QueuedResource, QueuedResourceSpec, parse_queued_resource
@@ -137,8 +136,8 @@ def wait_for_suspension(
         request = _read(api, lost.zone, lost.queued_resource)
         if request is None or request.is_dead or request.is_going:
             return
-        node = read_node(api, lost.zone, lost.name)
-        if node is None or node.key != lost.key:
+        found = api.get_node(lost.zone, lost.name)
+        if found is None or (node := parse_node(found)).key != lost.key:
             return
         progress(node.state)
         _pause(api, request, what, tried, deadline)
