@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import age_text
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     Heartbeat,
     HeartbeatError,
     Outcome,
-    age_text,
     controller_name,
     heartbeat_line,
     parse_heartbeat,

@@ -143,7 +143,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.cloud.errors import QuotaError
 from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
-from ..module_utils.cloud.node_spec import NODE_OPTIONS, SCHEDULING_FLAGS, NodeSpec, parse_duration
+from ..module_utils.cloud.names import SCHEDULING_FLAGS
+from ..module_utils.cloud.node_spec import NODE_OPTIONS, NodeSpec, parse_duration
 from ..module_utils.cloud.queue_state import (
     QueuedOutcome,
     ensure_not_requested,

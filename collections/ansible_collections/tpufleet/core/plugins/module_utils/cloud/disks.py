@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .compute import ComputeApi
 from .deletion import Found, delete_exactly
 from .fields import Fields
-from .names import Disk
-from .node_spec import NodeSpec
-from .nodes import Node
 from .shapes import generation_of
+
+if TYPE_CHECKING:
+    from .compute import ComputeApi
+    from .names import Disk
+    from .node_spec import NodeSpec
+    from .nodes import Node
 
 #: Prefix of the description of disks that the collection created. No other disk is ever deleted.
 MARK = "Made by tpufleet"

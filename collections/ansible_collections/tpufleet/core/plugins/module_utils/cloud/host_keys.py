@@ -17,10 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import CloudError, DeadlineExceeded, NotConfigured
-from .http import Polling
-from .nodes import Node
+
+if TYPE_CHECKING:
+    from .http import Polling
+    from .nodes import Node
 
 #: Guest attributes of Google's guest agent: path of the host keys, all paths, host name attribute.
 HOST_KEYS_PATH = "hostkeys/"

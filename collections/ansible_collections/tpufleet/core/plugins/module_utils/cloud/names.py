@@ -1,4 +1,4 @@
-"""Names and paths of Google Cloud resources."""
+"""Names and paths of Google Cloud resources, and names of fields."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from dataclasses import dataclass
 PROJECT = r"(?:[a-z0-9.\-]+:)?[a-z][a-z0-9\-]{4,28}[a-z0-9]|[0-9]{1,20}"
 #: Zone name that means all zones in list requests.
 ALL_ZONES = "-"
+#: Metadata entry with the ssh keys that have access, one ``user:public key`` per line.
+KEYS_ENTRY = "ssh-keys"
+#: Fields of a TPU's scheduling; at most one of them is true.
+SCHEDULING_FLAGS = ("spot", "preemptible", "reserved")
 
 
 def last_part(path: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .names import last_part
-from .node_spec import KEYS_ENTRY, SCHEDULING_FLAGS, NodeSpec
-from .nodes import Node
+from .names import KEYS_ENTRY, SCHEDULING_FLAGS, last_part
 from .outcome import Outcome
+
+if TYPE_CHECKING:
+    from .node_spec import NodeSpec
+    from .nodes import Node
 
 _PATHS = ("network", "subnetwork")
 _PLAIN_FACTS = (

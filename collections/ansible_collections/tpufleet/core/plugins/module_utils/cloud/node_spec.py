@@ -9,16 +9,13 @@ from typing import Any
 
 from .errors import NotConfigured
 from .fields import check_name, check_zone
-from .names import Disk
+from .names import SCHEDULING_FLAGS, Disk
 from .shapes import CONFIG_TYPES, shape_of, type_of_config
 
-#: Metadata entry with the ssh keys that have access, one ``user:public key`` per line.
-KEYS_ENTRY = "ssh-keys"
 #: Metadata entry that enables OS Login instead (https://cloud.google.com/compute/docs/oslogin).
 OS_LOGIN_ENTRY = "enable-oslogin"
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-SCHEDULING_FLAGS = ("spot", "preemptible", "reserved")
 
 #: Module options that describe a TPU, besides ``name`` and ``zone``.
 NODE_OPTIONS: dict[str, Any] = {

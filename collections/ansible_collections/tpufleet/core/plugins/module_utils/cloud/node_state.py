@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from . import errors
 from .deletion import Found, delete_exactly
 from .disks import ensure_disks
 from .node_diff import Differences, NodeOutcome, compare, facts_of, outcome_of
-from .node_spec import NodeSpec
 from .nodes import Node, parse_node
 from .refusals import explain_refusal
-from .tpu_api import TpuApi
+
+if TYPE_CHECKING:
+    from .node_spec import NodeSpec
+    from .tpu_api import TpuApi
 
 Progress = Callable[[str], None]
 #: Function that raises CloudError for a TPU that must not be changed or deleted.

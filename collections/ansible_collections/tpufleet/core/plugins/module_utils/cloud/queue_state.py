@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import errors
 from .deletion import Found, delete_exactly
@@ -14,7 +14,9 @@ from .nodes import Node, parse_node
 from .outcome import Outcome
 from .queued_resource import QueuedResource, QueuedResourceSpec, parse_queued_resource
 from .refusals import explain_refusal
-from .tpu_api import TpuApi
+
+if TYPE_CHECKING:
+    from .tpu_api import TpuApi
 
 Progress = Callable[[str], None]
 #: Function that raises CloudError for a queued resource that must not be changed or deleted.

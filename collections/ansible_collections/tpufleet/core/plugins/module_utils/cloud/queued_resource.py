@@ -8,17 +8,18 @@ preempted is dead: Google never tries it again, and it holds quota until it is d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..worker.node_identity import NODE_NAME, ZONE
 from .errors import BadAnswer, NotConfigured, one_line
 from .fields import Fields, check_name
 from .names import PROJECT
-from .node_spec import NodeSpec
-from .nodes import Node
 from .shapes import chips_of, type_of_config
+
+if TYPE_CHECKING:
+    from .node_spec import NodeSpec
 
 #: Final states of a queued resource: Google never tries it again.
 _DEAD_STATES = ("FAILED", "SUSPENDED")
@@ -234,15 +235,3 @@ def _nodes_of(spec: Fields, name: str) -> list[str]:
         if not re.fullmatch(NODE_NAME, node):
             raise BadAnswer(f"{spec.who}: invalid TPU name ({node!r:.80})")
     return nodes
-
-
-def without_nodes(
-    requests: Iterable[QueuedResource], nodes: Iterable[Node]
-) -> list[QueuedResource]:
-    """Return the requests that have none of these TPUs: they are waiting, or only hold quota."""
-    existing = {(node.zone, node.name) for node in nodes}
-    return [
-        request
-        for request in requests
-        if not any((request.zone, name) in existing for name in request.nodes)
-    ]

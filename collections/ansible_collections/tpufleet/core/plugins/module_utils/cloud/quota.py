@@ -9,12 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from . import errors
-from .node_spec import NodeSpec
-from .nodes import Node
-from .queued_resource import QueuedResource, without_nodes
 from .shapes import chips_of, generation_of
+
+if TYPE_CHECKING:
+    from .node_spec import NodeSpec
+    from .nodes import Node
+    from .queued_resource import QueuedResource
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Quota:
     @classmethod
     def of(cls, thing: NodeSpec | Node | QueuedResource) -> Quota:
         """Return the quota that a TPU or a queued resource holds or needs."""
-        kind = thing.kind if isinstance(thing, NodeSpec) else thing.accelerator_type
+        # A NodeSpec may have a topology in place of an accelerator type.
+        kind = getattr(thing, "kind", thing.accelerator_type)
         return cls(generation_of(kind), thing.is_preemptible, thing.zone)
 
     def __str__(self) -> str:
@@ -39,6 +43,18 @@ class Quota:
 def deletion_command(request: QueuedResource) -> str:
     """Return the command that deletes a queued resource."""
     return f"ansible-playbook playbooks/delete.yml -e tpu={request.name} -e zone={request.zone}"
+
+
+def without_nodes(
+    requests: Iterable[QueuedResource], nodes: Iterable[Node]
+) -> list[QueuedResource]:
+    """Return the requests that have none of these TPUs: they are waiting, or only hold quota."""
+    existing = {(node.zone, node.name) for node in nodes}
+    return [
+        request
+        for request in requests
+        if not any((request.zone, name) in existing for name in request.nodes)
+    ]
 
 
 def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResource]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from . import errors
-from .node_spec import NodeSpec
+
+if TYPE_CHECKING:
+    from .node_spec import NodeSpec
 
 #: A hint lists at most this many names, those most similar to the requested name.
 _AT_MOST = 8

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...module_utils.schedule.run_schedule import LIMIT_SECONDS
 from ...module_utils.worker.doctor_finding import Finding, ok, problem, unknown
-from ..runs.watch_heartbeat import Heartbeat, Outcome, age_text
+from ..runs.status import age_text
+
+if TYPE_CHECKING:
+    from ..runs.watch_heartbeat import Heartbeat
 
 CHECK = "watch"
 
@@ -40,7 +44,7 @@ def watch_finding(
     age_s = now - own[0].ended_at
     if age_s > LIMIT_SECONDS + interval_s:
         return problem(CHECK, f"no pass for {age_text(age_s)}", logs)
-    if own[0].outcome is Outcome.FAILED:
+    if own[0].has_failed:
         why = own[0].error or "no reason given"
         return problem(CHECK, f"the last pass failed {age_text(age_s)} ago ({why})", logs)
     return ok(CHECK, f"last pass {age_text(age_s)} ago, took {own[0].duration_s:.0f} s")

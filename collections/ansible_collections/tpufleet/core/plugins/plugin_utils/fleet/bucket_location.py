@@ -7,11 +7,13 @@ Sources: https://cloud.google.com/storage/docs/json_api/v1/buckets (``location``
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.errors import CloudError
-from ...module_utils.cloud.session import ApiSettings
 from ...module_utils.cloud.storage import Bucket, BucketUrl
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.session import ApiSettings
 
 _CONTINENTS = {"US": ("us-", "northamerica-"), "EU": ("europe-",), "ASIA": ("asia-",)}
 _DUAL_REGIONS = {

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...module_utils.cloud.compute import ComputeApi
 from ...module_utils.cloud.errors import CloudError, Different
 from ...module_utils.cloud.host_keys import KnownHost, published_keys
-from ...module_utils.cloud.http import RetryPolicy
 from ...module_utils.cloud.node_diff import NodeOutcome, compare, outcome_of
-from ...module_utils.cloud.node_spec import NodeSpec
 from ...module_utils.cloud.node_state import ensure_absent, ensure_present, read_node
 from ...module_utils.cloud.nodes import Node, parse_node
-from ...module_utils.cloud.outcome import Outcome
 from ...module_utils.cloud.queue_state import (
     ensure_not_requested,
     ensure_requested,
@@ -28,8 +24,14 @@ from ...module_utils.cloud.queued_resource import (
 )
 from ...module_utils.cloud.session import ApiSettings
 from ...module_utils.cloud.tpu_api import Listing, TpuApi
-from .source import ChangeOptions, Progress, Source
-from .spec import FleetEntry
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.compute import ComputeApi
+    from ...module_utils.cloud.http import RetryPolicy
+    from ...module_utils.cloud.node_spec import NodeSpec
+    from ...module_utils.cloud.outcome import Outcome
+    from .source import ChangeOptions, Progress, Source
+    from .spec import FleetEntry
 
 
 def open_source(api: Mapping[str, Any], *, retry: RetryPolicy | None = None) -> Source:

@@ -10,13 +10,15 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.host_keys import KnownHost, alias_of, ssh_options
-from ...module_utils.cloud.nodes import Node
 from ...module_utils.cloud.shapes import chips_of, device_glob_of, generation_of, shape_of
 from .slices import Slice, slices_of
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.nodes import Node
 
 Address = Literal["external", "internal", "iap"]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.errors import NotConfigured
-from ...module_utils.cloud.nodes import Node
-from ...module_utils.cloud.queued_resource import QueuedResource, without_nodes
-from .spec import FleetEntry
+from ...module_utils.cloud.quota import without_nodes
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.nodes import Node
+    from ...module_utils.cloud.queued_resource import QueuedResource
+    from .spec import FleetEntry
 
 #: Number of existing TPUs that an error about an unknown name lists.
 LISTED_NAMES = 8

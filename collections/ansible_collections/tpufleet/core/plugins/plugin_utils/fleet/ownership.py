@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from ...module_utils.cloud.errors import NotConfigured
-from ...module_utils.cloud.nodes import Node
-from ...module_utils.cloud.queued_resource import QueuedResource
-from ...module_utils.worker.node_identity import NodeIdentity
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.nodes import Node
+    from ...module_utils.cloud.queued_resource import QueuedResource
+    from ...module_utils.worker.node_identity import NodeIdentity
 
 LABEL = "tpufleet-fleet"
 DEFAULT_FLEET_NAME = "default"

@@ -6,17 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.errors import NotConfigured
 from ...module_utils.cloud.node_diff import compare
-from ...module_utils.cloud.node_spec import NodeSpec
-from ...module_utils.cloud.nodes import Node
-from ...module_utils.cloud.queued_resource import QueuedResource, without_nodes
-from ...module_utils.cloud.quota import Quota, deletion_command
+from ...module_utils.cloud.quota import Quota, deletion_command, without_nodes
 from ...module_utils.cloud.shapes import chips_of, shape_of
 from .observed import Observed, described, described_request
-from .spec import FleetEntry
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.node_spec import NodeSpec
+    from ...module_utils.cloud.nodes import Node
+    from ...module_utils.cloud.queued_resource import QueuedResource
+    from .spec import FleetEntry
 
 #: A plan warns if the grant ends within this many days.
 WARN_DAYS = 7

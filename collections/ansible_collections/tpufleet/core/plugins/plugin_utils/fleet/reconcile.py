@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud import errors
 from ...module_utils.cloud.disks import StoredDisk, ensure_disk_absent
 from ...module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
 from ...module_utils.cloud.node_diff import NodeOutcome, status_of
-from ...module_utils.cloud.node_spec import NodeSpec
-from ...module_utils.cloud.nodes import Node
-from ...module_utils.cloud.queued_resource import QueuedResource
 from ...module_utils.cloud.quota import QuotaExplainer
 from .source import ChangeOptions, Source, list_nodes
-from .spec import FleetEntry
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.node_spec import NodeSpec
+    from ...module_utils.cloud.nodes import Node
+    from ...module_utils.cloud.queued_resource import QueuedResource
+    from .spec import FleetEntry
 
 AT_ONCE = 16
 #: ``tried`` for Polling.pause that makes waits for capacity 10 s long, its maximum.

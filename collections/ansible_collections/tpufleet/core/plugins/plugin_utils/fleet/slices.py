@@ -9,9 +9,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...module_utils.cloud.nodes import Node
+if TYPE_CHECKING:
+    from ...module_utils.cloud.nodes import Node
 
 _NUMBERED = re.compile(r"(.*)-(0|[1-9][0-9]{0,5})")
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...module_utils.cloud.compute import ComputeApi
-from ...module_utils.cloud.errors import CloudError
-from ...module_utils.cloud.host_keys import KnownHost
-from ...module_utils.cloud.http import Polling
 from ...module_utils.cloud.names import ALL_ZONES
-from ...module_utils.cloud.node_diff import NodeOutcome
-from ...module_utils.cloud.node_spec import NodeSpec
-from ...module_utils.cloud.nodes import Node
-from ...module_utils.cloud.outcome import Outcome
-from ...module_utils.cloud.queued_resource import QueuedResource
-from ...module_utils.cloud.tpu_api import Listing
-from .spec import FleetEntry
+
+if TYPE_CHECKING:
+    from ...module_utils.cloud.compute import ComputeApi
+    from ...module_utils.cloud.errors import CloudError
+    from ...module_utils.cloud.host_keys import KnownHost
+    from ...module_utils.cloud.http import Polling
+    from ...module_utils.cloud.node_diff import NodeOutcome
+    from ...module_utils.cloud.node_spec import NodeSpec
+    from ...module_utils.cloud.nodes import Node
+    from ...module_utils.cloud.outcome import Outcome
+    from ...module_utils.cloud.queued_resource import QueuedResource
+    from ...module_utils.cloud.tpu_api import Listing
+    from .spec import FleetEntry
 
 #: Function that receives the current state of a TPU during a wait.
 Progress = Callable[[str], None]

@@ -220,6 +220,15 @@ def last_sign_text(run: RunStatus) -> str:
     return "-" if run.output_age is None else f"output {run.output_age:.0f} s ago"
 
 
+def age_text(seconds: float) -> str:
+    """Format a duration in its largest unit: ``40 s``, ``5 min``, ``2 h``, ``3 days``."""
+    seconds = max(0.0, seconds)
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def answer_error(answer: Mapping[str, Any] | None) -> str:
     """Format Ansible's message about a worker that did not answer, as one line."""
     answer = answer or {}

@@ -15,6 +15,7 @@ from typing import Any
 
 from .record_store import record_store
 from .run_record import RecordError, RecordStore
+from .status import age_text
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MOST_SECONDS = 1e10
@@ -45,6 +46,11 @@ class Heartbeat:
     duration_s: float
     outcome: Outcome
     error: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the pass failed."""
+        return self.outcome is Outcome.FAILED
 
 
 def controller_name(hostname: str) -> str:
@@ -122,18 +128,9 @@ def heartbeat_line(heartbeats: Sequence[Heartbeat], now: float) -> str:
         return ""
     last = heartbeats[0]
     line = f"watch: last pass {age_text(now - last.ended_at)} ago on {last.controller}"
-    if last.outcome is Outcome.FAILED:
+    if last.has_failed:
         line += f", failed: {last.error}" if last.error else ", failed"
     return line
-
-
-def age_text(seconds: float) -> str:
-    """Format a duration in its largest unit: ``40 s``, ``5 min``, ``2 h``, ``3 days``."""
-    seconds = max(0.0, seconds)
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _seconds(value: Mapping[str, Any], name: str) -> float:
