@@ -1,7 +1,7 @@
-"""Make the collection as it is published, and prove that it stands alone: ``make release``.
+"""Builds the collection as it is published, and tests it in an empty directory: ``make release``.
 
-In the tree, roles, playbooks, trainer and lock files stand at the root, where people look for them.
-In the artefact they stand beside the plugins, where Ansible looks for a collection's.
+In the repository, roles, playbooks, trainer and lock files are in the root directory, where users
+look for them. In the archive they are beside the plugins, where Ansible looks for them.
 """
 
 import argparse
@@ -18,23 +18,23 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 COLLECTION = ROOT / "collections/ansible_collections/tpufleet/core"
 BESIDE = ("roles", "playbooks", "train", "requirements", "CHANGELOG.md", "LICENSE")
-"""What goes from the tree's root into the collection's."""
+"""What is copied from the root directory of the repository into that of the collection."""
 
 
 class ReleaseError(Exception):
-    """The artefact cannot be made, or does not stand alone; the text says what to fix."""
+    """The archive cannot be built, or is incomplete; the message says what to fix."""
 
 
 def main() -> int:
     """Build into a directory and check what was built."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("directory", type=Path, help="where the artefact is put")
+    parser.add_argument("directory", type=Path, help="directory for the archive")
     words = parser.parse_args()
     try:
         artefact = build(words.directory)
         check_changelog()
         with tempfile.TemporaryDirectory() as scratch:
-            said = check(artefact, Path(scratch))
+            said = check(Path(scratch), installed(artefact, Path(scratch)))
     except ReleaseError as err:
         print(f"release: {err}", file=sys.stderr)
         return 1
@@ -43,12 +43,12 @@ def main() -> int:
 
 
 def version() -> str:
-    """Give the one version, galaxy.yml's."""
+    """Return the version in galaxy.yml."""
     return yaml.safe_load((COLLECTION / "galaxy.yml").read_text())["version"]
 
 
 def build(directory: Path) -> Path:
-    """Stage what git knows of, and have ansible-galaxy pack it; the artefact's absolute path."""
+    """Build the archive from the files that git tracks; return its absolute path."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         staged = Path(scratch) / "core"
@@ -61,17 +61,19 @@ def build(directory: Path) -> Path:
 
 
 def check_changelog() -> None:
-    """Have the changelog speak of this version, or of what is not released yet."""
+    """Check that the newest section of the changelog is this version, or Unreleased."""
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     if not {version(), "Unreleased"} & set(headings[:1]):
         raise ReleaseError(
-            f"CHANGELOG.md begins with {headings[:1] or 'nothing'}: write what {version()} brings"
+            f"CHANGELOG.md: no section for {version()} ({headings[:1] or 'no section'}). Add one"
         )
 
 
-def check(artefact: Path, place: Path) -> list[str]:
-    """Install into an empty place and use what is there; say what was proven."""
-    env = installed(artefact, place)
+def check(place: Path, env: dict[str, str]) -> list[str]:
+    """Check that Ansible finds every part of the installed collection; return what was checked.
+
+    ``place`` and ``env`` as for ``installed``. Raises ReleaseError.
+    """
     core = place / "ansible_collections/tpufleet/core"
     said = []
     for kind, folder in (
@@ -87,16 +89,14 @@ def check(artefact: Path, place: Path) -> list[str]:
     roles = [f"tpufleet.core.{role.name}" for role in sorted((core / "roles").iterdir())]
     _run("ansible-doc", "-t", "role", "-j", *roles, env=env, cwd=place)
     said.append(f"ansible-doc knows {len(roles)} roles")
-    playbooks = sorted((core / "playbooks").glob("*.yml"))
-    for playbook in playbooks:
-        name = f"tpufleet.core.{playbook.stem}"
-        _run("ansible-playbook", "--syntax-check", "-i", "localhost,", name, env=env, cwd=place)
+    playbooks = [f"tpufleet.core.{f.stem}" for f in sorted((core / "playbooks").glob("*.yml"))]
+    _run("ansible-playbook", "--syntax-check", "-i", "localhost,", *playbooks, env=env, cwd=place)
     said.append(f"ansible-playbook takes {len(playbooks)} playbooks by name")
     return said
 
 
 def installed(artefact: Path, place: Path) -> dict[str, str]:
-    """Install the artefact into a place, and give the environment in which nothing else is seen."""
+    """Install the archive into ``place``; return the environment in which Ansible finds only it."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "PYTHONPATH"))}
     env |= {"ANSIBLE_COLLECTIONS_PATH": str(place), "ANSIBLE_HOME": str(place / "home")}
     galaxy = ("ansible-galaxy", "collection", "install", "--offline", "--no-deps")
@@ -105,15 +105,15 @@ def installed(artefact: Path, place: Path) -> dict[str, str]:
 
 
 def _copy_known(source: Path, target: Path) -> None:
-    """Copy what git has of a directory or file: what is ignored or stray stays here."""
+    """Copy the files of a directory, or one file, that git tracks."""
     listed = _run("git", "ls-files", "-z", "--", str(source), cwd=ROOT)
     for name in filter(None, listed.split("\0")):
         file = ROOT / name
         if not file.is_file():
-            raise ReleaseError(f"{name} is in git but not in the tree: git status")
+            raise ReleaseError(f"{name}: tracked by git, but missing. See: git status")
         place = target / file.relative_to(source) if file != source else target
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)  # what a link leads to, with its mode
+        shutil.copy(file, place)  # a link becomes its target, with its mode
 
 
 def _run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:

@@ -15,8 +15,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 
 from harness.playbooks import play
 from harness.scripted_api import TOKEN, ZONE, Say, ScriptedApi, error
+from tests.collections.local_client import cloud_of
 from tests.collections.running_modules import run_module
-from tests.collections.test_fleet import cloud_of
 from tests.collections.test_playbooks import node_task, play_of
 from tests.collections.test_tpu_lifecycle import DEMO
 from tests.localcloud.api.local_api import LocalApi

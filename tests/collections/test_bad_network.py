@@ -1,12 +1,8 @@
 """A fleet is created completely and once, although three in ten requests fail."""
 
 import re
-import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
@@ -16,6 +12,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import 
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
+from tests.collections.local_client import cloud_of
 from tests.collections.test_fleet import DEMO, quiet
 from tests.localcloud.api.local_api import LocalApi
 
@@ -28,8 +25,7 @@ def test_eight_tpus_are_created_once_each(local_api: LocalApi, seed: int):
     mix = {"seed": seed, "share": 0.3, "codes": [429, 503], "drops": True}
     answer = local_api.call("POST", "/_localcloud/faults", {"mix": [mix]})
     assert answer.status_code == 200, answer.text
-    settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
-    api = TpuApi(settings, polling=Polling(lambda seconds: time.sleep(seconds / 50)))
+    api = cloud_of(local_api)
     fleet = parse_fleet([SWEEP])
     done = create(
         CloudTpus(api),

@@ -15,7 +15,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import pa
 
 from harness.playbooks import flat, play
 from harness.scripted_api import ZONE, Say, error
-from tests.collections.test_fleet import DEMO, cloud_of
+from tests.collections.local_client import cloud_of
+from tests.collections.test_fleet import DEMO
 from tests.collections.test_shortage import make
 from tests.localcloud.api.local_api import LocalApi
 
@@ -111,7 +112,7 @@ def test_writing_to_a_disk_of_several_tpus_is_refused_before_asking():
         ({"size_gb": "50"}, "data_disks: expected"),
         ({"size_gb": -1}, "needs a size_gb above 0"),
         ({"type": "pd-ssd"}, "needs a size_gb above 0"),
-        ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "cannot be created"),
+        ({"size_gb": 5, "name": "projects/p/zones/z/disks/d"}, "can't be created"),
     ],
 )
 def test_a_disk_that_can_t_be_is_named(change, what):

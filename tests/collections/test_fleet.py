@@ -9,7 +9,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import 
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import Disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import find, match
@@ -25,6 +24,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
 )
 
 from harness.scripted_api import PROJECT, ZONE, Say, error, node
+from tests.collections.local_client import cloud_of
 from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi, wait_for
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
@@ -179,8 +179,7 @@ def test_missing_capacity_is_waited_for_until_the_timeout(client, scripted, cloc
 
 
 def test_a_fleet_is_created_once_and_deleted(local_api: LocalApi):
-    settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
-    api = TpuApi(settings)
+    api = cloud_of(local_api)
     fleet = parse_fleet([DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}])
     made = create(
         CloudTpus(api),
@@ -204,18 +203,14 @@ def test_a_fleet_is_created_once_and_deleted(local_api: LocalApi):
 
 
 def test_one_tpu_that_fails_leaves_the_others_alone(local_api: LocalApi):
-    settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
+    api = cloud_of(local_api)
     fleet = parse_fleet([DEMO, DEMO | {"name": "odd", "accelerator_type": "v4-17"}])
-    good, bad = create(CloudTpus(TpuApi(settings)), fleet, {}, ChangeOptions(timeout=20), quiet)
+    good, bad = create(CloudTpus(api), fleet, {}, ChangeOptions(timeout=20), quiet)
     assert (good.failed, bad.failed) == (False, True)
     assert "v4-17" in bad.msg
 
 
 SPOT = DEMO | {"accelerator_type": "v4-8", "spot": True, "queued": {"valid_for": "6h"}}
-
-
-def cloud_of(local_api: LocalApi) -> TpuApi:
-    return TpuApi(ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file)))
 
 
 def asked(api: TpuApi, entry=SPOT, report=quiet, **options):

@@ -17,10 +17,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
     QueuedResourceSpec,
     parse_queued_resource,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Say, error
+from tests.collections.local_client import cloud_of
 from tests.localcloud.api.local_api import LocalApi, wait_for
 
 TPU = NodeSpec("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")
@@ -31,8 +31,7 @@ GONE = error(404, "not found")
 @pytest.fixture
 def cloud(local_api: LocalApi) -> TpuApi:
     """A client of the local cloud's own API."""
-    settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
-    return TpuApi(settings)
+    return cloud_of(local_api)
 
 
 def request(state="ACTIVE", created="2026-11-21T10:00:00Z", wanted=DEMO, **fields):

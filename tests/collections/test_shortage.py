@@ -1,10 +1,8 @@
 """Missing capacity and a used-up quota: distinguished, waited for, explained."""
 
 import re
-import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     parse_queued_resource,
@@ -21,7 +19,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import node
-from tests.collections.test_fleet import cloud_of, quiet
+from tests.collections.local_client import cloud_of
+from tests.collections.test_fleet import quiet
 from tests.collections.test_queued_resources import request
 from tests.localcloud.api.local_api import LocalApi, wait_for
 
@@ -78,9 +77,7 @@ def test_a_zone_without_capacity_is_left_for_the_next(api, local_api):
 
 
 def test_capacity_that_comes_back_is_waited_for(local_api):
-    api = TpuApi(
-        cloud_of(local_api).settings, polling=Polling(lambda seconds: time.sleep(seconds / 20))
-    )
+    api = cloud_of(local_api)
     fault(local_api, capacity=[{"acceleratorType": "v2-*", "times": 3}])
     (done,) = make(api, SWEEP, wait_for_capacity=600)
     assert not done.failed, done.msg

@@ -12,10 +12,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state imp
     ensure_power,
     ensure_present,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
 from harness.scripted_api import ZONE, Drop, Say, error, node
+from tests.collections.local_client import cloud_of
 from tests.localcloud.api.local_api import LocalApi
 
 DEMO = NodeSpec("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")
@@ -25,8 +25,7 @@ GONE = error(404, "not found")
 @pytest.fixture
 def cloud(local_api: LocalApi) -> TpuApi:
     """A client of the local cloud's own API."""
-    settings = ApiSettings("local-fleet", local_api.endpoint, str(local_api.credentials_file))
-    return TpuApi(settings)
+    return cloud_of(local_api)
 
 
 def changes(local_api: LocalApi) -> list[str]:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.scripted_api import Drop, Say, error
-from tests.collections.test_fleet import cloud_of
+from tests.collections.local_client import cloud_of
 from tests.localcloud.api.local_api import LocalApi
 
 OFFICE = "203.0.113.0/28"

@@ -12,7 +12,7 @@ from tests.localcloud.api.local_api import PROJECT
 
 @dataclass(frozen=True)
 class Installed:
-    """An empty place that has the collection, and the environment in which nothing else is seen."""
+    """A directory with only the collection, and an environment in which Ansible finds only it."""
 
     place: Path
     environment: dict[str, str]
@@ -32,12 +32,14 @@ class Installed:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Installed:
     place = tmp_path_factory.mktemp("place")
-    artefact = release.build(tmp_path_factory.mktemp("dist"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("here"))
+        artefact = release.build(Path("dist"))  # as make release does
     return Installed(place, release.installed(artefact, place))
 
 
-def test_every_playbook_and_plugin_of_the_artefact_is_known_by_its_name(tmp_path):
-    said = release.check(release.build(tmp_path / "dist"), tmp_path)
+def test_ansible_finds_every_plugin_role_and_playbook_of_the_archive(installed):
+    said = release.check(installed.place, installed.environment)
 
     assert [line.rpartition(" ")[2] for line in said] == [
         "module",
@@ -48,17 +50,7 @@ def test_every_playbook_and_plugin_of_the_artefact_is_known_by_its_name(tmp_path
     ]
 
 
-def test_an_artefact_in_a_directory_of_here_is_found_from_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # as make release says dist
-    (tmp_path / "place").mkdir()
-
-    artefact = release.build(Path("dist"))
-
-    assert artefact == tmp_path / f"dist/tpufleet-core-{release.version()}.tar.gz"
-    assert release.installed(artefact, tmp_path / "place")
-
-
-def test_the_changelog_speaks_of_this_version():
+def test_the_changelog_has_a_section_for_this_version():
     release.check_changelog()
 
 
@@ -87,7 +79,7 @@ def test_the_installed_inventory_and_plan_work_on_a_cloud(installed, local_api):
     assert "pod" in plan.stdout
 
 
-def test_the_artefact_holds_no_stray_file(installed):
+def test_the_archive_contains_no_untracked_file(installed):
     (release.ROOT / "train" / "__pycache__").mkdir(exist_ok=True)
 
     core = installed.place / "ansible_collections/tpufleet/core"
