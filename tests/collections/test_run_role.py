@@ -19,16 +19,31 @@ def test_checkpoints_go_to_the_bucket_if_there_is_one(tmp_path):
         ({"bucket": "gs://mine/", "shared_dir": "/nfs"}, "gs://mine/checkpoints"),
         ({"bucket": "gs://mine", "checkpoints": "/nfs/there"}, "/nfs/there"),
     ]
+
+    evaluated(tmp_path, "checkpoints_location", cases)
+
+
+def test_output_goes_to_the_bucket_if_there_is_one(tmp_path):
+    cases = [
+        ({"fleet_state": "/records"}, "/records/outputs"),
+        ({"fleet_state": "/records", "bucket": ""}, "/records/outputs"),
+        ({"fleet_state": "/records", "bucket": "gs://mine/"}, "gs://mine/runs"),
+        ({"bucket": "gs://mine", "outputs": "gs://other/there"}, "gs://other/there"),
+        ({"bucket": "gs://mine", "outputs": "/here"}, "/here"),
+    ]
+
+    evaluated(tmp_path, "outputs_location", cases)
+
+
+def evaluated(folder: Path, name: str, cases: list[tuple[dict[str, str], str]]) -> None:
+    """Evaluate a shared variable with other variables; compare it with the expected value."""
     tasks = [
-        {
-            "ansible.builtin.assert": {"that": f"checkpoints_location == '{location}'"},
-            "vars": variables,
-        }
-        for variables, location in cases
+        {"ansible.builtin.assert": {"that": f"{name} == '{expected}'"}, "vars": variables}
+        for variables, expected in cases
     ]
     play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(SHARED)]}
 
-    done = played(tmp_path, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
+    done = played(folder, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"ok={len(cases)} " in done.stdout

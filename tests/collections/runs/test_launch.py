@@ -36,16 +36,25 @@ NODES = {"a-w0": A, "a-w1": A, "b-w0": B, "b-w1": B}
 
 
 def launches(
-    command=COMMAND, overrides=(), placements=PLACEMENTS, **common
+    command=COMMAND, overrides=(), placements=PLACEMENTS, outputs="gs://bucket/runs/", **common
 ) -> dict[str, LaunchSpec]:
-    return new_launches(COMMON | common, command, overrides, "gs://bucket/c/", placements, NODES)
+    places = "gs://bucket/c/", outputs
+    return new_launches(COMMON | common, command, overrides, *places, placements, NODES)
 
 
 def test_only_process_0_gets_the_names_of_all_workers():
-    launch = launches()["mine-a"].to_json()
+    launch = launches()["mine-a"].to_json() | {"placement": ["a-w0", "a-w1", "a-w2"]}
 
     assert launch_for(launch, 0) == launch
-    assert launch_for(launch, 1) == {**launch, "placement": ["a-w0"]}
+    assert launch_for(launch, 1) == {**launch, "placement": ["a-w0", "a-w1"]}
+    assert launch_for(launch, 2) == {**launch, "placement": ["a-w0", "", "a-w2"]}
+
+
+def test_workers_store_the_output_of_a_run_in_a_bucket_and_no_other_place():
+    assert launches()["mine-a"].outputs == "gs://bucket/runs/mine-a"
+    assert launches(outputs="/home/me/fleet/outputs")["mine-a"].outputs == ""
+    with pytest.raises(RunError, match="outputs=s3://bucket: expected gs:// or a directory"):
+        launches(outputs="s3://bucket")
 
 
 def test_a_launch_is_what_the_play_asks_for_on_the_workers_of_the_run():
@@ -64,6 +73,7 @@ def test_a_launch_is_what_the_play_asks_for_on_the_workers_of_the_run():
             config_name="big.yml",
             env={"A": "1", "B": "2"},
             checkpoints="gs://bucket/c/mine-b",
+            outputs="gs://bucket/runs/mine-b",
             compile_cache="/cache",
             volatile_checkpoints=True,
             tpu="b",

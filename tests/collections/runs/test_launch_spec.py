@@ -20,12 +20,13 @@ def test_a_launch_is_the_same_after_it_was_written_and_read():
 
 
 def test_fields_missing_in_a_launch_of_the_previous_version_have_defaults():
-    added = ("slices", "coordinator_host", "placement", "rendezvous_seconds")
+    added = ("slices", "coordinator_host", "placement", "rendezvous_seconds", "outputs")
     older = {name: value for name, value in launch_fields().items() if name not in added}
 
     spec = LaunchSpec.from_json({"run": "mine", **older})
 
     assert (spec.slices, spec.placement, spec.rendezvous_seconds) == (1, (), 120)
+    assert spec.outputs == ""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,11 @@ def test_fields_missing_in_a_launch_of_the_previous_version_have_defaults():
         ("slices", 0),
         ("slices", 3),
         ("rendezvous_seconds", 0),
+        ("outputs", "/a/mine"),
+        ("outputs", "s3://bucket/mine"),
+        ("outputs", "gs://bucket/runs/other"),
+        ("outputs", "gs://bucket/../mine"),
+        ("outputs", "gs://bucket/{{ x }}/mine"),
         ("run", "../x"),
     ],
 )
@@ -64,18 +70,26 @@ def test_the_ports_follow_from_attempt_and_chip_and_the_host_may_be_ipv6():
 
 
 def test_a_worker_whose_name_did_not_come_along_is_called_by_its_process():
-    spec = launch_spec(placement=["pod-w0"])
+    spec = launch_spec(placement=["pod-w0", "", "", "pod-w3"])
 
-    assert (spec.worker_name(0), spec.worker_name(2)) == ("pod-w0", "process 2")
+    names = [spec.worker_name(number) for number in range(5)]
+
+    assert names == ["pod-w0", "process 1", "process 2", "pod-w3", "process 4"]
 
 
-@pytest.mark.parametrize("field", ["attempt", "compile_cache", "placement", "config_name"])
+@pytest.mark.parametrize(
+    "field", ["attempt", "compile_cache", "outputs", "placement", "config_name"]
+)
 def test_two_attempts_of_one_launch_have_the_same_definition(field):
-    other = {"attempt": 9, "compile_cache": "/x", "placement": ["q"], "config_name": "other.yml"}[
-        field
-    ]
+    other = {
+        "attempt": 9,
+        "compile_cache": "/x",
+        "outputs": "gs://other/runs/mine",
+        "placement": ["q"],
+        "config_name": "other.yml",
+    }
 
-    assert launch_spec(**{field: other}).definition() == launch_spec().definition()
+    assert launch_spec(**{field: other[field]}).definition() == launch_spec().definition()
     assert launch_spec(config="steps: 11\n").definition() != launch_spec().definition()
 
 

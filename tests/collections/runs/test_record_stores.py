@@ -89,6 +89,13 @@ def test_runs_lists_the_runs_that_have_a_record(store):
     assert sorted(store.runs()) == ["first", "first.json", "second"]
 
 
+def test_objects_below_the_records_of_a_whole_bucket_are_no_records(api):
+    put_object(api["storage_endpoint"], "runs/mine/1/0/exit.json", b"{}")
+    put_object(api["storage_endpoint"], "runs/other.json", b"{}")
+
+    assert record_store("gs://fleet", api).runs() == ["other"]
+
+
 CHANGES = 20
 
 

@@ -108,7 +108,7 @@ def test_a_relaunch_is_recorded_once_its_workers_are_known_to_be_able(launch):
 
     assert verdict["start"] == list(HOSTS)
     assert verdict["launches"]["mine"]["attempt"] == launch.record().attempt == 2
-    assert launch_for(verdict["launches"]["mine"], 1)["placement"] == ["pod-w0"]
+    assert launch_for(verdict["launches"]["mine"], 1)["placement"] == ["pod-w0", "pod-w1"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ LAUNCH: dict[str, Any] = {
     "config_name": "shakespeare.yml",
     "env": {"XLA_FLAGS": "--xla_dump_to=/tmp/x"},
     "compile_cache": "/mnt/shared/jax-cache",
+    "outputs": "",
     "volatile_checkpoints": True,
     "tpu": "pod",
     "nodes": [{"name": "pod", "zone": "us-east1-d", "id": "4711"}],

@@ -67,6 +67,7 @@ class ActionModule(ActionBase):
                 "jax_requirements": {"type": "str", "required": True},
                 "checkpoints": {"type": "str", "required": True},
                 "compile_cache": {"type": "str", "default": ""},
+                "outputs": {"type": "str", "default": ""},
                 "volatile_checkpoints": {"type": "bool", "default": False},
                 "env": {"type": "raw", "default": {}},
                 "rendezvous_seconds": {"type": "int", "default": RENDEZVOUS_SECONDS},
@@ -187,7 +188,8 @@ class ActionModule(ActionBase):
             "env": parse_env(options["env"]),
         }
         words = overrides(options["set"])
-        return found, new_launches(common, command, words, options["checkpoints"], found, nodes)
+        places = options["checkpoints"], options["outputs"]
+        return found, new_launches(common, command, words, *places, found, nodes)
 
     def _recorded(
         self,

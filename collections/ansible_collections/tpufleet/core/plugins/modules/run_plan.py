@@ -62,6 +62,11 @@ options:
     description: Where JAX keeps compiled programs; empty for a directory on each worker.
     type: str
     default: ""
+  outputs:
+    description: Where the output of runs is stored. Workers write it to a C(gs://) URL themselves,
+      below the run's name. With a directory or without a value, the controller collects it.
+    type: str
+    default: ""
   volatile_checkpoints:
     description: Whether checkpoints that are lost with the TPU are accepted.
     type: bool

@@ -201,15 +201,15 @@ class Bucket:
         params = {"ifGenerationMatch": str(generation)}
         self._http.send("DELETE", self._path(name), f"remove {self.url}/{name}", params=params)
 
-    def names(self) -> list[str]:
-        """Return the sorted names of the objects below the bucket URL, relative to it."""
-        return sorted(stored.name for stored in self.list())
+    def names(self, directly: bool = False) -> list[str]:
+        """Return the sorted names of the objects that ``list`` returns, relative to the URL."""
+        return sorted(stored.name for stored in self.list(directly))
 
-    def list(self) -> list[StoredObject]:
-        """List the objects below the bucket URL."""
+    def list(self, directly: bool = False) -> list[StoredObject]:
+        """List the objects below the bucket URL; with ``directly``, without those further down."""
         what = f"list {self.url}"
         prefix = f"{self.place.prefix}/" if self.place.prefix else ""
-        params = {"prefix": prefix}
+        params = {"prefix": prefix, **({"delimiter": "/"} if directly else {})}
         pages = self._http.pages(self._objects_path, what, size="maxResults", params=params)
         return [
             StoredObject.parse(item, prefix, what)

@@ -18,7 +18,7 @@ ETC_DIR = "/etc/tpufleet"
 """Directory of the files that a run's unit needs, in ``runs/RUN``. Only root writes there."""
 USER = "tpufleet"
 """The user that trainers run as. In roles, its uid is ``tpufleet_uid``."""
-WORKER_FORMAT = 2
+WORKER_FORMAT = 3
 """Version of the programs that setup installs for runs, and of the files that they read.
 
 Increase it when programs of one version cannot start a launch that the next version wrote. A worker
@@ -29,6 +29,8 @@ DONE_MARKER = "tpufleet-done.json"
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """Pattern of a run's name, which is also a systemd instance name and a file name."""
+OUTPUTS = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,221}(/[A-Za-z0-9._=@+:,~ -]+)+")
+"""Pattern of the URL of a run's stored output in a bucket."""
 
 # Exit codes of a trainer and of its unit (docs/own_trainer.md). Any other code is a crash.
 DONE = 0

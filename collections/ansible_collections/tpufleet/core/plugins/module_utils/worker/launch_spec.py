@@ -14,7 +14,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
-from .contract import RENDEZVOUS_SECONDS, RUN_NAME, coordinator_port, rendezvous_port
+from .contract import OUTPUTS, RENDEZVOUS_SECONDS, RUN_NAME, coordinator_port, rendezvous_port
 from .node_identity import NodeIdentity
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -74,6 +74,10 @@ def _path(value: Any) -> str:
     if ".." in PurePosixPath(_text(_PATH)(value)).parts:
         raise ValueError("contains '..'")
     return value
+
+
+def _outputs(value: Any) -> str:
+    return value if value == "" else _text(OUTPUTS)(_path(value))
 
 
 def _number(least: int, most: int) -> Check:
@@ -165,11 +169,13 @@ class LaunchSpec:
         env: the trainer's environment variables, without secrets.
         jax_requirements: the name of the lock file, such as ``worker-tpu``.
         compile_cache: where JAX stores compiled programs; empty for a directory on each worker.
+        outputs: the ``gs://`` URL of the run's own stored output; empty if the controller collects
+            it.
         volatile_checkpoints: whether checkpoints on the TPU's own disks are allowed.
         nodes: the identities of the TPUs that the attempt runs on.
         coordinator_host: the address of the worker that has process 0.
         placement: the inventory names of the processes' workers, by process id. Workers other than
-            that of process 0 may get only the first name.
+            that of process 0 get only the first name and their own; the others are empty.
         rendezvous_seconds: how many seconds the processes wait for each other.
     """
 
@@ -188,6 +194,7 @@ class LaunchSpec:
     env: Mapping[str, str] = field(default_factory=dict, metadata={"check": _env})
     jax_requirements: str = _optional(_text(_REQUIREMENTS), "")
     compile_cache: str = _optional(_path, "")
+    outputs: str = _optional(_outputs, "")
     volatile_checkpoints: bool = _optional(_flag, False)
     nodes: tuple[NodeIdentity, ...] = _optional(_nodes, ())
     coordinator_host: str = _optional(_text(_HOST), "")
@@ -216,6 +223,8 @@ class LaunchSpec:
         spec = cls(**found)
         if spec.checkpoints.rpartition("/")[2] != spec.run or spec.checkpoints.count("/") < 2:
             raise InvalidLaunchError("checkpoints", "does not end with the run's name")
+        if spec.outputs and spec.outputs.rpartition("/")[2] != spec.run:
+            raise InvalidLaunchError("outputs", "does not end with the run's name")
         if spec.workers % spec.slices:
             raise InvalidLaunchError("slices", "does not divide the number of workers")
         return spec
@@ -255,8 +264,8 @@ class LaunchSpec:
 
     def worker_name(self, process_id: int) -> str:
         """Return the name of a process's worker for messages; ``process N`` if it is unknown."""
-        known = process_id < len(self.placement)
-        return self.placement[process_id] if known else f"process {process_id}"
+        known = self.placement[process_id : process_id + 1]
+        return known[0] if known and known[0] else f"process {process_id}"
 
 
 def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
@@ -275,6 +284,6 @@ def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[s
 _OF_THE_ATTEMPT = frozenset(
     (
         *("attempt", "nodes", "coordinator_host", "placement", "rendezvous_seconds"),
-        *("slices", "chip", "compile_cache", "volatile_checkpoints", "config_name"),
+        *("slices", "chip", "compile_cache", "outputs", "volatile_checkpoints", "config_name"),
     )
 )

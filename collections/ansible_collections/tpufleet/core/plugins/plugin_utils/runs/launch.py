@@ -8,6 +8,7 @@ from typing import Any
 
 from ...module_utils.worker.launch_spec import LaunchSpec
 from ...module_utils.worker.node_identity import NodeIdentity
+from ...module_utils.worker.run import RunError
 from .run_plan import Placement, with_overrides
 
 Placements = Mapping[str, Placement]
@@ -21,6 +22,7 @@ def new_launches(
     command: Sequence[str],
     overrides: Sequence[str],
     checkpoints: str,
+    outputs: str,
     placements: Placements,
     nodes: Nodes,
 ) -> dict[str, LaunchSpec]:
@@ -28,7 +30,8 @@ def new_launches(
 
     ``common`` are the LaunchSpec fields that all runs share. The ``overrides`` (key=value) and then
     those of a sweep replace ``{set}`` in the command. Each run has its own checkpoint directory
-    below ``checkpoints``. Raises RunError.
+    below ``checkpoints``, and if ``outputs`` is in a bucket, its own stored output below that.
+    Raises RunError.
     """
     return {
         placement.run: LaunchSpec(
@@ -36,6 +39,7 @@ def new_launches(
             run=placement.run,
             command=with_overrides(command, (*overrides, *placement.overrides)),
             checkpoints=f"{checkpoints.rstrip('/')}/{placement.run}",
+            outputs=in_bucket(outputs, placement.run),
             tpu=placement.tpu,
             chip=placement.chip,
             **where(placement.run, placements, nodes),
@@ -43,6 +47,21 @@ def new_launches(
         for placement in placements.values()
         if placement.process_id == 0
     }
+
+
+def in_bucket(outputs: str, run: str) -> str:
+    """Return the URL of a run's stored output below ``outputs``; empty if that is a directory.
+
+    Raises RunError for a URL that is not ``gs://``.
+    """
+    if outputs.startswith("gs://"):
+        return f"{outputs.rstrip('/')}/{run}"
+    if "://" in outputs:
+        raise RunError(
+            f"outputs={outputs}: expected gs:// or a directory. Name one: "
+            "ansible-playbook train.yml -e outputs=gs://BUCKET/runs"
+        )
+    return ""
 
 
 def relaunched(recorded: LaunchSpec, placements: Placements, nodes: Nodes) -> LaunchSpec:
@@ -68,8 +87,9 @@ def launch_for(launch: Mapping[str, Any], process_id: int) -> dict[str, Any]:
     """Return the launch (JSON) that is sent to one process.
 
     Process 0 waits for all others and reports which are missing, so it gets the names of all hosts.
-    The others wait only for process 0 and get only its name: with all names, the data sent would
-    grow with the square of the number of workers.
+    The others wait only for process 0 and get only its name and their own: with all names, the data
+    sent would grow with the square of the number of workers.
     """
-    names = launch["placement"]
-    return {**launch, "placement": names if int(process_id) == 0 else names[:1]}
+    names, own = launch["placement"], int(process_id)
+    known = [name if number in (0, own) else "" for number, name in enumerate(names[: own + 1])]
+    return {**launch, "placement": known if own else names}

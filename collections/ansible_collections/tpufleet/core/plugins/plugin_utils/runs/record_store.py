@@ -39,7 +39,8 @@ class RecordBucket:
     def runs(self) -> list[str]:
         """Return the names of the runs that have a record. Raises RecordError."""
         try:
-            names = self._objects.names()
+            # Further down may be the stored output of runs, if fleet_state is a whole bucket.
+            names = self._objects.names(directly=True)
         except CloudError as error:
             raise RecordError(str(error)) from None
         return [name.removesuffix(".json") for name in names if name.endswith(".json")]

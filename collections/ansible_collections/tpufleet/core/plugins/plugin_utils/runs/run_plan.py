@@ -23,6 +23,7 @@ OF_A_LAUNCH = (
     "checkpoints",
     "shared_dir",
     "compile_cache",
+    "outputs",
 )
 """Variables that can differ between TPUs but need the same value within one launch."""
 
