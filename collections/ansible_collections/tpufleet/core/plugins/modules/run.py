@@ -109,6 +109,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.worker.bucket_objects import why
 from ..module_utils.worker.contract import ETC_DIR, ROOT, STATE_DIR
 from ..module_utils.worker.done_marker import read_marker
 from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
@@ -116,7 +117,6 @@ from ..module_utils.worker.locks import RUNS, one_at_a_time
 from ..module_utils.worker.process import MIN_SECRET, Process, check_secrets
 from ..module_utils.worker.python_env import EnvError, env_id, python_minor
 from ..module_utils.worker.run import RunError, WorkerPaths, check_name, chip_of
-from ..module_utils.worker.run_checkpoints import why
 from ..module_utils.worker.run_start import (
     blockers,
     free_device,

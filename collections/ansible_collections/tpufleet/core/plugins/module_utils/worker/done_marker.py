@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from .bucket_objects import bucket_content
 from .contract import DONE_MARKER
-from .run_checkpoints import bucket_content
 from .safe_files import read_json
 
 MAX_BYTES = 4096

@@ -5,22 +5,15 @@ Python 3.9 and the standard library only, because it runs on workers.
 
 from __future__ import annotations
 
-import json
 import pwd
 import subprocess
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
 
+from .bucket_objects import TOKEN, delete_object, storage_api, why, write_object
 from .contract import USER
 
-GOOGLE = "https://storage.googleapis.com"
-TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
-SECONDS = 15
-HTTP_NOT_FOUND = 404
-HTTP_EMPTY = 416
-"""Status of a range request for an empty object (RFC 9110, Range Not Satisfiable)."""
 OTHER = "choose another location: -e checkpoints=PATH"
 
 
@@ -98,76 +91,10 @@ def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> N
     ``env`` has the trainer's variables. An emulator (STORAGE_EMULATOR_HOST) gets no token. Raises
     OSError (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
     """
-    address, headers = storage_api(env, token_address)
-    bucket, _, prefix = url[len("gs://") :].partition("/")
-    name = f"{prefix.strip('/')}/.tpufleet-{uuid.uuid4().hex}".lstrip("/")
-    place = f"{address}/upload/storage/v1/b/{quote(bucket, safe='')}/o"
-    query = f"?uploadType=media&name={quote(name, safe='')}"
-    ask("POST", place + query, {**headers, "Content-Type": "text/plain"}, b"a try\n")
-    there = f"{address}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
-    ask("DELETE", there, headers)
-
-
-def bucket_content(
-    url: str, env: Mapping[str, str], limit: int, token_address: str = TOKEN
-) -> bytes | None:
-    """Read at most ``limit`` bytes of the object at a ``gs://`` URI; None if missing or empty.
-
-    ``env`` has the trainer's variables, as for ``try_write``. Raises OSError, ValueError.
-    """
-    address, headers = storage_api(env, token_address)
-    bucket, _, name = url[len("gs://") :].partition("/")
-    there = f"{address}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?alt=media"
-    try:
-        return ask("GET", there, {**headers, "Range": f"bytes=0-{limit - 1}"})[:limit]
-    except OSError as error:
-        if getattr(error, "code", None) in (HTTP_NOT_FOUND, HTTP_EMPTY):
-            return None
-        raise
-
-
-def storage_api(env: Mapping[str, str], token_address: str) -> tuple[str, dict[str, str]]:
-    """Return the URL of the storage API and the headers of a request.
-
-    Raises OSError, ValueError.
-    """
-    emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
-    if emulator:
-        return (emulator if "://" in emulator else f"http://{emulator}"), {}
-    return GOOGLE, {"Authorization": f"Bearer {own_token(token_address)}"}
-
-
-def own_token(address: str) -> str:
-    """Return an access token of this worker's service account. Raises OSError, ValueError."""
-    answer = ask("GET", address, {"Metadata-Flavor": "Google"})
-    return str(json.loads(answer)["access_token"])
-
-
-def ask(method: str, url: str, headers: Mapping[str, str], data: bytes | None = None) -> bytes:
-    """Send one HTTP request and return the content of the response. Raises OSError.
-
-    Only HTTPS requests use a proxy.
-    """
-    import urllib.request  # slow to import, and only buckets need it
-
-    request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
-    direct = not url.startswith("https")
-    handlers = [urllib.request.ProxyHandler({})] if direct else []
-    opener = urllib.request.build_opener(*handlers)
-    with opener.open(request, timeout=SECONDS) as reply:
-        return reply.read()
-
-
-def why(error: OSError) -> str:
-    """Return why a request failed, on one line."""
-    if hasattr(error, "code"):  # an urllib.error.HTTPError
-        try:
-            said = json.loads(error.read())["error"]["message"]
-        except (OSError, ValueError, KeyError, TypeError):
-            said = error.reason
-        return f"HTTP {error.code}, {' '.join(str(said).split())}"
-    reason = getattr(error, "reason", error)
-    return str(getattr(reason, "strerror", None) or reason)
+    api = storage_api(env, token_address)
+    place = f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
+    write_object(api, place, b"a try\n")
+    delete_object(api, place)
 
 
 def dies_with_tpu(path: str, leader: str, root: str = "/") -> str | None:

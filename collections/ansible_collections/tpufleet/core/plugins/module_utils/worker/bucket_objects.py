@@ -1,0 +1,121 @@
+"""Objects in a Cloud Storage bucket, written and read with this worker's service account.
+
+JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects. Python 3.9, standard library
+only, because workers import this file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote
+
+GOOGLE = "https://storage.googleapis.com"
+TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
+SECONDS = 15
+HTTP_NOT_FOUND = 404
+HTTP_EMPTY = 416
+"""Status of a range request for an empty object (RFC 9110, Range Not Satisfiable)."""
+
+
+class StorageApi(NamedTuple):
+    """Base URL and request headers of the storage API; ``seconds`` limits each request."""
+
+    address: str
+    headers: Mapping[str, str]
+    seconds: float = SECONDS
+
+
+def storage_api(
+    env: Mapping[str, str], token_address: str = TOKEN, seconds: float = SECONDS
+) -> StorageApi:
+    """Return Google's storage API with a new access token of this worker's service account.
+
+    If ``env``, the trainer's variables, names an emulator (STORAGE_EMULATOR_HOST), returns the
+    emulator, which needs no token. Raises OSError, ValueError.
+    """
+    emulator = env.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if emulator:
+        return StorageApi(emulator if "://" in emulator else f"http://{emulator}", {}, seconds)
+    answer = json.loads(ask("GET", token_address, {"Metadata-Flavor": "Google"}, seconds=seconds))
+    try:
+        return StorageApi(GOOGLE, {"Authorization": f"Bearer {answer['access_token']}"}, seconds)
+    except (KeyError, TypeError):
+        raise ValueError("the metadata server returned no access token") from None
+
+
+def write_object(api: StorageApi, url: str, content: bytes) -> None:
+    """Create or replace the object at a ``gs://`` URL. Raises OSError."""
+    bucket, name = _parts(url)
+    place = f"{api.address}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
+    headers = {**api.headers, "Content-Type": "application/octet-stream"}
+    ask("POST", place, headers, content, api.seconds)
+
+
+def delete_object(api: StorageApi, url: str) -> None:
+    """Delete the object at a ``gs://`` URL. Raises OSError."""
+    ask("DELETE", _address(api, url), api.headers, seconds=api.seconds)
+
+
+def bucket_content(url: str, env: Mapping[str, str], limit: int) -> bytes | None:
+    """Read at most ``limit`` bytes of the object at a ``gs://`` URL; None if missing or empty.
+
+    ``env`` has the trainer's variables, as for ``storage_api``. Raises OSError, ValueError.
+    """
+    api = storage_api(env)
+    headers = {**api.headers, "Range": f"bytes=0-{limit - 1}"}
+    try:
+        return ask("GET", f"{_address(api, url)}?alt=media", headers)[:limit]
+    except OSError as error:
+        if getattr(error, "code", None) in (HTTP_NOT_FOUND, HTTP_EMPTY):
+            return None
+        raise
+
+
+def ask(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    data: bytes | None = None,
+    seconds: float = SECONDS,
+) -> bytes:
+    """Send one HTTP request and return the content of the response. Raises OSError.
+
+    Only HTTPS requests use a proxy.
+    """
+    import http.client  # slow to import, and only buckets need them
+    import urllib.request
+
+    request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
+    direct = not url.startswith("https")
+    handlers = [urllib.request.ProxyHandler({})] if direct else []
+    opener = urllib.request.build_opener(*handlers)
+    try:
+        with opener.open(request, timeout=seconds) as reply:
+            return reply.read()
+    except http.client.HTTPException as error:
+        raise OSError(f"malformed response ({type(error).__name__})") from None
+
+
+def why(error: OSError) -> str:
+    """Return why a request failed, on one line."""
+    if hasattr(error, "code"):  # an urllib.error.HTTPError
+        try:
+            said = json.loads(error.read())["error"]["message"]
+        except (OSError, ValueError, KeyError, TypeError):
+            said = error.reason
+        return f"HTTP {error.code}, {' '.join(str(said).split())}"
+    reason = getattr(error, "reason", error)
+    return str(getattr(reason, "strerror", None) or reason)
+
+
+def _parts(url: str) -> tuple[str, str]:
+    """Return the bucket and the object's name of a ``gs://`` URL, quoted for a request."""
+    bucket, _, name = url[len("gs://") :].partition("/")
+    return quote(bucket, safe=""), quote(name, safe="")
+
+
+def _address(api: StorageApi, url: str) -> str:
+    bucket, name = _parts(url)
+    return f"{api.address}/storage/v1/b/{bucket}/o/{name}"

@@ -1,0 +1,404 @@
+"""What is new in the output of a run on this worker, as objects to store.
+
+The output of an attempt is what its processes append to ``log`` and ``metrics.jsonl`` in the run's
+directory, and how the attempt ended. Its stored output is, below ``RUN/ATTEMPT/PROCESS``:
+
+- ``start.json``: what began where and when; stored first;
+- ``log/SEGMENT`` and ``metrics/SEGMENT``: parts of the two files, named by 12 digits. In order of
+  their names they contain everything that was appended. Only the newest one is replaced, as it
+  grows. Each ends with a line, except within a line that is longer than a segment, at the end of
+  the attempt, and where the log was rotated within a line;
+- ``exit.json``: how the attempt ended; stored last, so that the rest is complete if it is there.
+
+In a run's directory, ``output`` has ``ATTEMPT.json`` from the start of the attempt, and its end and
+what is stored of it in ``ATTEMPT.exit.json`` and ``ATTEMPT.state.json``. The trainer's user owns
+all of them. Python 3.9, standard library only, because workers import this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from .contract import OUTPUTS, RUN_NAME
+from .run_files import read_exit
+from .safe_files import open_file, read_json, read_text, write_file
+
+OUTPUT = "output"
+START, EXIT = "start.json", "exit.json"
+FILES = {"log": "log", "metrics": "metrics.jsonl"}
+"""The files whose content is stored, by the name of the directory of their segments."""
+SEGMENT_BYTES = 1 << 17
+"""Maximum size of a segment, and the least difference between the numbers of two segments."""
+MAX_JSON_BYTES = 4096
+"""Maximum size of ``start.json`` and ``exit.json``."""
+SEGMENT_NAME = re.compile(r"[0-9]{12}")
+OBJECT_NAME = re.compile(rf"{START}|{EXIT}|(?:{'|'.join(FILES)})/{SEGMENT_NAME.pattern}")
+"""Pattern of the objects' names below ``RUN/ATTEMPT/PROCESS``."""
+
+_EMULATOR = re.compile(r"[A-Za-z0-9.:/\[\]_-]{0,300}")
+_ATTEMPT_FILE = re.compile(r"([0-9]{1,9})\.json")
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_MAX_NUMBER = 1 << 62
+_MAX_MARKS = 64
+_MAX_NAMES = 100_000
+_MARK_BYTES = 64
+_FIRST_DISTANCE = 4096
+_LINE_BYTES = 4096
+
+
+class Mark(NamedTuple):
+    """A place in a file, recognized by a digest of the bytes before it."""
+
+    position: int
+    digest: str
+
+
+class Stream(NamedTuple):
+    """How much of a file is stored.
+
+    ``position`` is the offset in the file of the first byte that is not stored. ``segment`` is the
+    number of the newest segment, which has the ``length`` bytes before that position. ``marks`` are
+    places at growing distances before it, the nearest first, the last at the file's start.
+    """
+
+    position: int
+    marks: tuple[Mark, ...]
+    segment: int = 0
+    length: int = 0
+
+
+class Start(NamedTuple):
+    """The content of ``start.json``. ``began`` is in unix seconds."""
+
+    run: str
+    attempt: int
+    process_id: int
+    worker: str
+    began: float
+
+
+class Attempt(NamedTuple):
+    """The content of ``ATTEMPT.json``.
+
+    ``location`` is the ``gs://`` URL of the run's stored output; empty if the controller collects
+    it. ``emulator`` is the address of the bucket's emulator; empty for Google's. The ``streams``
+    are at the sizes that the files had before the attempt.
+    """
+
+    start: Start
+    location: str
+    emulator: str
+    streams: Mapping[str, Stream]
+
+
+class State(NamedTuple):
+    """What is stored of an attempt that began at ``began``."""
+
+    began: float
+    streams: Mapping[str, Stream]
+    has_start: bool = False
+    has_exit: bool = False
+
+
+class Step(NamedTuple):
+    """An object to store, named below ``RUN/ATTEMPT/PROCESS``, and the state to record then.
+
+    Without ``content``, there is no object, and only the state is to be recorded.
+    """
+
+    name: str
+    content: bytes
+    state: State
+
+
+def streams_here(folder: Path) -> dict[str, Stream]:
+    """Return the streams that begin at the present ends of a run's files."""
+    return {name: _stream_at_end(folder / file) for name, file in FILES.items()}
+
+
+def write_attempt(folder: Path, attempt: Attempt) -> None:
+    """Write ``ATTEMPT.json`` in the run's directory. Raises OSError."""
+    (folder / OUTPUT).mkdir(exist_ok=True)
+    content = {
+        **attempt.start._asdict(),
+        "location": attempt.location,
+        "emulator": attempt.emulator,
+        "streams": {name: stream._asdict() for name, stream in attempt.streams.items()},
+    }
+    _write(folder, f"{attempt.start.attempt}.json", content)
+
+
+def read_attempts(folder: Path) -> list[Attempt]:
+    """Return the attempts in a run's directory whose output is not known to be stored, in order."""
+    try:
+        with os.scandir(folder / OUTPUT) as entries:
+            found = (_ATTEMPT_FILE.fullmatch(entry.name) for entry in islice(entries, _MAX_NAMES))
+            numbers = sorted(int(match[1]) for match in found if match)
+    except OSError:
+        return []
+    attempts = (_attempt(read_json(_path(folder, f"{number}.json"))) for number in numbers)
+    return [
+        each
+        for number, each in zip(numbers, attempts)  # noqa: B905 - Python 3.9
+        if each and (each.start.run, each.start.attempt) == (folder.name, number)
+    ]
+
+
+def parse_start(text: bytes) -> Start | None:
+    """Parse and validate ``start.json``; None if it is invalid or too long."""
+    try:
+        value = json.loads(text) if len(text) <= MAX_JSON_BYTES else None
+        return _start(value) if isinstance(value, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_end(folder: Path, attempt: int) -> bytes | None:
+    """Return the JSON text in which ``attempt_end`` recorded how an attempt ended; None if none.
+
+    It is in exit.json, too, until the run's next attempt.
+    """
+    for path in (_path(folder, f"{attempt}.exit.json"), folder / EXIT):
+        text = read_text(path, MAX_JSON_BYTES) or ""
+        with suppress(ValueError, RecursionError):
+            value = json.loads(text)
+            ended = read_exit(value) if isinstance(value, dict) else None
+            if ended and ended.attempt == attempt:
+                return text.encode()
+    return None
+
+
+def read_state(folder: Path, attempt: Attempt) -> State:
+    """Return what is stored of an attempt according to ``ATTEMPT.state.json``."""
+    return parse_state(read_json(_path(folder, f"{attempt.start.attempt}.state.json")), attempt)
+
+
+def write_state(folder: Path, attempt: int, state: State) -> None:
+    """Write ``ATTEMPT.state.json``. Raises OSError."""
+    _write(folder, f"{attempt}.state.json", state_to_json(state))
+
+
+def forget(folder: Path, attempt: int) -> None:
+    """Remove the files of an attempt whose output is stored completely. Raises OSError."""
+    # ATTEMPT.json first: without its state, everything would be stored again.
+    for name in (f"{attempt}.json", f"{attempt}.state.json", f"{attempt}.exit.json"):
+        _path(folder, name).unlink(missing_ok=True)
+
+
+def parse_state(value: object, attempt: Attempt) -> State:
+    """Return the state of an attempt from JSON; nothing is stored if it is not of this attempt."""
+    start = attempt.start
+    with suppress(KeyError, TypeError, ValueError):
+        if isinstance(value, Mapping) and value["began"] == start.began:
+            streams = {name: _stream(value["streams"][name]) for name in FILES}
+            done = (value[name] is True for name in ("has_start", "has_exit"))
+            return State(start.began, streams, *done)
+    return State(start.began, attempt.streams)
+
+
+def state_to_json(state: State) -> dict[str, Any]:
+    """Return a state as a dictionary of JSON types."""
+    streams = {name: stream._asdict() for name, stream in state.streams.items()}
+    return {**state._asdict(), "streams": streams}
+
+
+def steps_to_store(
+    folder: Path,
+    attempt: Attempt,
+    state: State,
+    end: bytes | None,
+    following: Attempt | None,
+) -> Iterator[Step]:
+    """Yield the objects of an attempt that are not stored yet, in the order in which to store them.
+
+    Args:
+        folder: the run's directory.
+        attempt: the attempt.
+        state: what is stored of it.
+        end: how it ended (``read_end``). It must be read before this is called: then the files
+            contain everything that the attempt wrote.
+        following: the next attempt in the directory, if it has begun.
+    """
+    if not state.has_start:
+        state = state._replace(has_start=True)
+        yield Step(START, (json.dumps(attempt.start._asdict()) + "\n").encode(), state)
+    is_final = end is not None or following is not None
+    names = list(FILES)
+    while names:
+        for name in tuple(names):
+            until = following.streams[name].position if following else None
+            grown = next_segment(folder / FILES[name], state.streams[name], until, is_final)
+            if grown is None:
+                names.remove(name)
+                continue
+            stream, content = grown
+            state = state._replace(streams={**state.streams, name: stream})
+            yield Step(f"{name}/{stream.segment:012d}", content, state)
+    if end is not None and not state.has_exit:
+        yield Step(EXIT, end, state._replace(has_exit=True))
+
+
+def next_segment(
+    path: Path, stream: Stream, until: int | None = None, is_final: bool = False
+) -> tuple[Stream, bytes] | None:
+    """Return the stream after its newest segment has grown, with the content of that segment.
+
+    Returns None if nothing is new, and no content if a new segment has to begin. This must be
+    recorded before that segment is stored: then a segment never changes once there is a newer one,
+    even if a crash loses the state of what is stored.
+
+    A file that was truncated or rewritten is read again from the nearest mark that is unchanged,
+    after the rest of the file that logrotate copied it to.
+
+    Args:
+        path: the file.
+        stream: what is stored of it.
+        until: where in the file the next attempt began; None for the end of the file.
+        is_final: whether the attempt has ended, so that its last line may have no newline.
+    """
+    try:
+        with open_file(path) as opened:
+            place = _unchanged(opened, stream)
+            if place == stream.position:
+                return _grown(opened, stream, until, is_final)
+            return _rest_of_rotated(path, stream) or _new_segment(opened, stream, place)
+    except OSError:
+        return None
+
+
+def _rest_of_rotated(path: Path, stream: Stream) -> tuple[Stream, bytes] | None:
+    with suppress(OSError), open_file(path.with_name(f"{path.name}.1")) as opened:
+        if _unchanged(opened, stream) == stream.position:
+            return _grown(opened, stream, None, is_final=True)
+    return None
+
+
+def _new_segment(opened: IO[bytes], stream: Stream, position: int) -> tuple[Stream, bytes]:
+    return Stream(position, _marks(opened, position), stream.segment + SEGMENT_BYTES), b""
+
+
+def _grown(
+    opened: IO[bytes], stream: Stream, until: int | None, is_final: bool
+) -> tuple[Stream, bytes] | None:
+    """Return ``next_segment`` of a file in which everything that is stored is unchanged."""
+    begin = stream.position - stream.length
+    most = SEGMENT_BYTES if until is None else min(SEGMENT_BYTES, max(0, until - begin))
+    opened.seek(begin)
+    content = opened.read(most)
+    is_full = len(content) == SEGMENT_BYTES
+    if is_full or not is_final:
+        cut = content.rfind(b"\n", stream.length) + 1
+        if cut:
+            content = content[:cut]
+        elif not is_full:  # within a line
+            return None
+        elif stream.length:  # the next line does not fit
+            return _new_segment(opened, stream, stream.position)
+    if len(content) <= stream.length:
+        return None
+    position = begin + len(content)
+    return Stream(position, _marks(opened, position), stream.segment, len(content)), content
+
+
+def _unchanged(opened: IO[bytes], stream: Stream) -> int:
+    """Return the position of the nearest mark before which no mark shows a change of the file."""
+    place = 0
+    for mark in reversed(stream.marks):
+        if _mark(opened, mark.position) != mark:
+            break
+        place = mark.position
+    return place
+
+
+def _marks(opened: IO[bytes], position: int) -> tuple[Mark, ...]:
+    """Return marks at a position, and at line starts at doubling distances before it."""
+    places, distance = [position], _FIRST_DISTANCE
+    while distance < position:
+        places.append(_line_start(opened, position - distance))
+        distance *= 2
+    return tuple(_mark(opened, place) for place in (*places, 0))
+
+
+def _line_start(opened: IO[bytes], position: int) -> int:
+    """Return the last start of a line before a position; the position if its line is very long."""
+    begin = max(0, position - _LINE_BYTES)
+    opened.seek(begin)
+    newline = opened.read(position - begin).rfind(b"\n")
+    return position if newline < 0 else begin + newline + 1
+
+
+def _mark(opened: IO[bytes], position: int) -> Mark:
+    begin = max(0, position - _MARK_BYTES)
+    opened.seek(begin)
+    return Mark(position, blake2b(opened.read(position - begin), digest_size=8).hexdigest())
+
+
+def _stream_at_end(path: Path) -> Stream:
+    with suppress(OSError), open_file(path) as opened:
+        position = opened.seek(0, os.SEEK_END)
+        return Stream(position, _marks(opened, position))
+    return Stream(0, ())
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / OUTPUT / name
+
+
+def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+    # durable=False: after a power cut, output that was stored already may be stored once more.
+    write_file(_path(folder, name), json.dumps(content) + "\n", 0o644, durable=False)
+
+
+def _attempt(value: Mapping | None) -> Attempt | None:
+    """Validate the content of ``ATTEMPT.json``; None if it is invalid."""
+    try:
+        location, emulator = value["location"], value["emulator"]
+        if (location and not OUTPUTS.fullmatch(location)) or not _EMULATOR.fullmatch(emulator):
+            return None
+        streams = {name: _stream(value["streams"][name]) for name in FILES}
+        return Attempt(_start(value), location, emulator, streams)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _start(value: Mapping) -> Start | None:
+    """Validate the fields of ``start.json``. Raises ValueError."""
+    found = Start(*(value.get(name) for name in Start._fields))
+    texts = isinstance(found.run, str) and isinstance(found.worker, str)
+    if not texts or not RUN_NAME.fullmatch(found.run):
+        raise ValueError("run or worker")
+    if len(found.worker) > 253 or _CONTROL.search(found.worker):
+        raise ValueError("worker")
+    if isinstance(found.began, bool) or not isinstance(found.began, (int, float)):
+        raise ValueError("began")
+    if not 0 <= found.began < _MAX_NUMBER:
+        raise ValueError("began")
+    return found._replace(
+        attempt=_number(found.attempt), process_id=_number(found.process_id), began=found.began
+    )
+
+
+def _stream(value: Mapping) -> Stream:
+    """Validate a stream. Raises KeyError, TypeError, ValueError."""
+    marks = tuple(Mark(_number(place), str(digest)) for place, digest in value["marks"])
+    if len(marks) > _MAX_MARKS or not all(_DIGEST.fullmatch(mark.digest) for mark in marks):
+        raise ValueError("marks")
+    position, segment, length = (_number(value[name]) for name in ("position", "segment", "length"))
+    if length > min(position, SEGMENT_BYTES) or segment > 10**12 - SEGMENT_BYTES:
+        raise ValueError("length")
+    return Stream(position, marks, segment, length)
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MAX_NUMBER:
+        raise ValueError("number")
+    return value

@@ -1,0 +1,153 @@
+#!/usr/bin/python
+"""The module tpufleet.core.run_output: returns the output of a worker's runs that is new."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: run_output
+short_description: Return the output of a worker's runs that the controller has not stored yet
+description:
+  - Returns the log, the metrics and the end of each attempt as files to store, for a controller
+    that collects the output of runs. Output that the workers store in a bucket themselves is left
+    out.
+  - Changes nothing on the worker. The controller keeps C(state) from one call to the next.
+options:
+  state:
+    description: What the last call on this worker returned as C(state). Everything is returned that
+      is not stored according to it.
+    type: dict
+    default: {}
+  runs:
+    description: The names of the runs whose output to return. By default all runs that the worker
+      knows.
+    type: list
+    elements: str
+    default: []
+  max_bytes:
+    description: How much content to return before the call ends with C(more). One file is returned
+      in any case.
+    type: int
+    default: 2097152
+  state_dir:
+    description: The directory of what runs write.
+    type: path
+    default: /var/lib/tpufleet
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Collect the output of all runs
+  tpufleet.core.run_output:
+    state: "{{ collected_before | default({}) }}"
+  become: true
+  register: collected
+"""
+
+RETURN = r"""
+files:
+  description:
+    - The files to write, in this order, each a dictionary with C(name), a path such as
+      C(RUN/ATTEMPT/PROCESS/log/000000000000), and C(content), encoded in base64. A file that
+      exists is replaced.
+  returned: success
+  type: list
+  elements: dict
+state:
+  description: The O(state) for the next call, to keep once the files are written.
+  returned: success
+  type: dict
+more:
+  description: Whether there was more than O(max_bytes), so that another call returns more.
+  returned: success
+  type: bool
+"""
+
+from base64 import b64encode
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.worker.contract import RUN_NAME, STATE_DIR
+from ..module_utils.worker.output_stream import (
+    parse_state,
+    read_attempts,
+    read_end,
+    state_to_json,
+    steps_to_store,
+)
+from ..module_utils.worker.run import RunError, check_name
+
+
+class Collection:
+    """The files to return, at most ``max_bytes`` of content, and the state after them."""
+
+    def __init__(self, state: dict, max_bytes: int) -> None:
+        self.before, self.left = state, max_bytes
+        self.files: list[dict[str, str]] = []
+        self.more = False
+
+    def add_run(self, folder: Path) -> dict[str, dict]:
+        """Add what is new of a run; return the states of its attempts."""
+        states, attempts = {}, read_attempts(folder)
+        known = self.before.get(folder.name)
+        for attempt, following in zip(attempts, [*attempts[1:], None]):  # noqa: B905 - Python 3.9
+            start, number = attempt.start, str(attempt.start.attempt)
+            value = known.get(number) if isinstance(known, dict) else None
+            is_stored = value == {"began": start.began, "is_complete": True}
+            if attempt.location or is_stored:
+                states.update({number: value} if is_stored else {})
+                continue
+            end, state = read_end(folder, start.attempt), parse_state(value, attempt)
+            for step in steps_to_store(folder, attempt, state, end, following):
+                if self.left <= 0:
+                    self.more = True
+                    break
+                if step.content:
+                    name = f"{start.run}/{number}/{start.process_id}/{step.name}"
+                    self.files.append({"name": name, "content": b64encode(step.content).decode()})
+                    self.left -= len(step.content)
+                state = step.state
+            is_complete = not self.more and (end is not None or following is not None)
+            states[number] = (
+                {"began": start.began, "is_complete": True} if is_complete else state_to_json(state)
+            )
+        return states
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "dict", "default": {}},
+            "runs": {"type": "list", "elements": "str", "default": []},
+            "max_bytes": {"type": "int", "default": 1 << 21},
+            "state_dir": {"type": "path", "default": STATE_DIR},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    folder = Path(params["state_dir"]) / "runs"
+    found = Collection(params["state"], params["max_bytes"])
+    try:
+        wanted = [check_name(run) for run in params["runs"]]
+        here = [path.name for path in folder.iterdir() if RUN_NAME.fullmatch(path.name)]
+    except RunError as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+    state = {}
+    for run in sorted(here):
+        if wanted and run not in wanted:
+            state.update({run: params["state"][run]} if run in params["state"] else {})
+        elif states := found.add_run(folder / run):
+            state[run] = states
+    module.exit_json(changed=False, files=found.files, state=state, more=found.more)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,343 @@
+"""The segments of an attempt contain every line that was appended, whatever happens to the file."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import output_stream
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
+    OBJECT_NAME,
+    Attempt,
+    Start,
+    parse_start,
+    parse_state,
+    read_attempts,
+    read_end,
+    read_state,
+    state_to_json,
+    steps_to_store,
+    streams_here,
+    write_attempt,
+    write_state,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.collections.runs.valid_record import launch_spec
+
+SMALL = {"SEGMENT_BYTES": 64, "_FIRST_DISTANCE": 32, "_LINE_BYTES": 32}
+"""Sizes with which a few lines fill a segment."""
+
+
+class Disk:
+    """A run's directory whose file ``log`` a trainer writes, and what is stored of attempt 1."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder / "mine", folder / "mine/log"
+        self.folder.mkdir()
+        self.written: list[bytes] = []
+        self.not_stored: list[bytes] = []  # whole lines since the last look
+        self.lost: set[bytes] = set()
+        self.partial = b""
+        self.is_rotated = False
+        self.objects: dict[str, bytes] = {}
+        self.path.write_bytes(b"before\n" * 9)
+
+    def begin(self) -> None:
+        start = Start("mine", 1, 0, "pod-w0", 1.5)
+        write_attempt(self.folder, Attempt(start, "", "", streams_here(self.folder)))
+
+    def append(self, lines: list[int], part: int) -> None:
+        """Append lines of some lengths, the last one without its end if ``part``."""
+        for length in lines:
+            rest = (b"%d." % len(self.written) * length)[:length] + b"\n"
+            line = self.partial + rest if self.partial else b"%d:" % len(self.written) + rest
+            self._write(line.removeprefix(self.partial))
+            self.partial = b""
+            self.written.append(line)
+            self.not_stored.append(line)
+        if part and not self.partial:
+            self.partial = b"%d:" % len(self.written) + (b"%d," % len(self.written) * part)[:part]
+            self._write(self.partial)
+
+    def rotate(self) -> None:
+        """Copy the file and truncate it, as logrotate does with copytruncate.
+
+        It keeps one older file, so lines would be lost if none of a file were stored before the
+        next rotation.
+        """
+        if self.is_rotated:
+            return
+        self.is_rotated = True
+        self.path.with_name("log.1").write_bytes(self.path.read_bytes())
+        os.truncate(self.path, 0)
+
+    def drop(self, count: int) -> None:
+        """Replace the file without its last lines, as a trainer does that repeats these steps."""
+        *lines, partial = self.path.read_bytes().split(b"\n")
+        kept = lines[: max(9, len(lines) - count)]
+        dropped = {line + b"\n" for line in lines[len(kept) :]}
+        self.lost |= dropped & set(self.not_stored)
+        if partial:
+            self.partial = b""
+        new = self.path.with_name("new")
+        new.write_bytes(b"".join(line + b"\n" for line in kept))
+        new.replace(self.path)
+
+    def look(self, crash_after: int | None = None, is_final: bool = False) -> None:
+        """Store what is new; with ``crash_after``, lose the state of that object."""
+        (attempt,) = read_attempts(self.folder)
+        state = read_state(self.folder, attempt)
+        end = b"{}" if is_final else None
+        for number, step in enumerate(steps_to_store(self.folder, attempt, state, end, None)):
+            if step.content:
+                self._store(step.name, step.content)
+            if number == crash_after:
+                return
+            write_state(self.folder, 1, step.state)
+        self.not_stored = []
+        self.is_rotated &= b"\n" not in self.path.read_bytes()
+
+    def stored(self) -> bytes:
+        """Return the content of all segments, in order of their names."""
+        names = sorted(name for name in self.objects if name.startswith("log/"))
+        return b"".join(self.objects[name] for name in names)
+
+    def _store(self, name: str, content: bytes) -> None:
+        assert OBJECT_NAME.fullmatch(name)
+        if name.startswith("log/"):
+            assert 0 < len(content) <= SMALL["SEGMENT_BYTES"]
+            assert name >= max(each for each in [*self.objects, ""] if each < "start.json")
+        self.objects[name] = content
+
+    def _write(self, text: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(text)
+
+
+@contextmanager
+def disk() -> Iterator[Disk]:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(output_stream, **SMALL):
+        yield Disk(Path(folder))
+
+
+def appends(longest: int) -> st.SearchStrategy[tuple]:
+    lengths = st.lists(st.integers(0, 20) | st.integers(0, longest), max_size=6)
+    return st.tuples(st.just("append"), lengths, st.just(0) | st.integers(1, longest))
+
+
+APPENDS = appends(200)
+SHORT = appends(SMALL["SEGMENT_BYTES"] - 10)
+"""Lines that no segment has a part of; a part would be joined with what replaces the rest."""
+LOOKS = st.tuples(st.just("look")) | st.tuples(st.just("look"), st.integers(0, 4))
+ROTATED = st.lists(APPENDS | APPENDS | LOOKS | st.tuples(st.just("rotate")), max_size=25)
+DROPPED = st.lists(
+    SHORT | SHORT | LOOKS | st.tuples(st.just("drop"), st.integers(1, 9)), max_size=25
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(ROTATED | DROPPED)
+def test_every_line_is_stored_in_order_whatever_happens_between_two_looks(steps):
+    with disk() as found:
+        found.begin()
+        for name, *arguments in steps:
+            getattr(found, name)(*arguments)
+        found.look(is_final=True)
+        stored = found.stored()
+
+    lines = list(dict.fromkeys(stored.splitlines(keepends=True)))
+    own = [line for line in lines if line in set(found.written)]
+    assert [line for line in found.written if line not in found.lost] == [
+        line for line in own if line not in found.lost
+    ]
+    assert stored.endswith(found.partial)
+    assert found.objects["exit.json"] == b"{}"
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(APPENDS | LOOKS, max_size=25))
+def test_a_file_that_only_grows_is_stored_once_and_without_what_was_before(steps):
+    with disk() as found:
+        found.begin()
+        for name, *arguments in steps:
+            getattr(found, name)(*arguments)
+        found.look(is_final=True)
+
+        assert found.stored() == b"".join(found.written) + found.partial
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(APPENDS | LOOKS, max_size=15))
+def test_each_segment_ends_with_a_line_unless_a_line_is_longer_than_a_segment(steps):
+    with disk() as found:
+        found.begin()
+        for name, *arguments in steps:
+            getattr(found, name)(*arguments)
+        found.look()
+        found.look()
+
+        segments = [content for name, content in found.objects.items() if name.startswith("log/")]
+        ends = [content.endswith(b"\n") or b"\n" not in content for content in segments]
+        assert all(ends)
+
+
+def test_a_trainer_that_drops_its_last_steps_repeats_little_of_a_long_file(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    lines = [json.dumps({"step": step}) + "\n" for step in range(100_000)]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    streams = streams_here(folder)
+    attempt = Attempt(Start("mine", 2, 0, "pod-w0", 1.5), "", "", streams)
+    (folder / "metrics.jsonl").write_text("".join(lines[:-500]) + '{"step": "new"}\n')
+
+    objects = list(steps_to_store(folder, attempt, parse_state(None, attempt), None, None))
+
+    stored = b"".join(new.content for new in objects if new.name.startswith("metrics/"))
+    assert stored.endswith(lines[-501].encode() + b'{"step": "new"}\n')
+    assert len(stored) < 50_000
+
+
+def test_the_output_of_an_attempt_ends_where_the_next_one_begins(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    attempts = []
+    for number, text in ((1, "one\nwithout end"), (2, "two\n")):
+        start = Start("mine", number, 0, "pod-w0", float(number))
+        attempts.append(Attempt(start, "", "", streams_here(folder)))
+        with (folder / "log").open("a") as log:
+            log.write(text)
+
+    found = [
+        list(steps_to_store(folder, attempt, parse_state(None, attempt), None, following))
+        for attempt, following in zip(attempts, [attempts[1], None], strict=True)
+    ]
+
+    assert [new.content for new in found[0]][1:] == [b"one\nwithout end"]
+    assert [new.content for new in found[1]][1:] == [b"two\n"]
+
+
+def test_what_is_written_of_an_attempt_is_read_again(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "log").write_text("x" * 100_000)
+    start = Start("mine", 12, 3, "pod-w3", 1.5)
+    attempt = Attempt(start, "gs://bucket/runs/mine", "http://[fd00::1]:4443", streams_here(folder))
+
+    write_attempt(folder, attempt)
+
+    assert read_attempts(folder) == [attempt]
+    (first, *_) = steps_to_store(folder, attempt, read_state(folder, attempt), None, None)
+    assert first.name == "start.json"
+    assert parse_start(first.content) == start
+    assert not read_state(folder, attempt).has_start
+    write_state(folder, 12, first.state)
+    assert read_state(folder, attempt) == first.state
+
+
+def test_the_state_of_another_attempt_of_the_same_number_counts_for_nothing(tmp_path):
+    attempt = Attempt(Start("mine", 1, 0, "w", 2.0), "", "", streams_here(tmp_path))
+    older = attempt._replace(start=attempt.start._replace(began=1.0))
+    state = parse_state(None, older)._replace(has_start=True)
+
+    assert parse_state(state_to_json(state), older).has_start
+    assert not parse_state(state_to_json(state), attempt).has_start
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("run", "attempt", "process_id", "worker", "began", "location", "emulator"),
+                    *("streams", "log", "metrics", "position", "marks", "segment", "length"),
+                ]
+            ),
+            inner,
+            max_size=9,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(JSON)
+def test_a_hostile_file_is_an_attempt_of_this_run_or_ignored(value):
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "mine"
+        (folder / "output").mkdir(parents=True)
+        (folder / "output/1.json").write_text(json.dumps(value))
+
+        found = read_attempts(folder)
+
+        assert all(each.start.run == "mine" for each in found)
+        assert parse_start(json.dumps(value).encode()) is None or isinstance(value, dict)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("location", "/etc"),
+        ("location", "gs://b"),
+        ("location", "gs://b/{{ x }}"),
+        ("emulator", "http://x y"),
+        ("emulator", 1),
+        ("run", "other"),
+        ("attempt", 2),
+        ("attempt", True),
+        ("process_id", -1),
+        ("worker", "a\nb"),
+        ("began", float("nan")),
+        ("streams", {}),
+        ("streams", {"log": {"position": 1, "marks": [[1]], "segment": 0, "length": 0}}),
+    ],
+)
+def test_an_attempt_with_an_invalid_field_is_ignored(tmp_path, field, value):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    streams = streams_here(folder)
+    write_attempt(folder, Attempt(Start("mine", 1, 0, "w", 1.0), "", "", streams))
+    file = folder / "output/1.json"
+    assert read_attempts(folder)
+
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+
+    assert read_attempts(folder) == []
+
+
+def test_a_run_s_files_are_read_through_no_link(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("hunter2\n")
+    attempt = Attempt(Start("mine", 1, 0, "w", 1.0), "", "", streams_here(folder))
+    (folder / "log").symlink_to(tmp_path / "secret")
+
+    objects = list(steps_to_store(folder, attempt, parse_state(None, attempt), None, None))
+
+    assert [new.name for new in objects] == ["start.json"]
+
+
+@pytest.mark.parametrize("name", ["exit.json", "output/3.exit.json"])
+def test_the_end_of_an_attempt_is_found_before_and_after_the_next_launch(tmp_path, name):
+    (tmp_path / "output").mkdir()
+    (tmp_path / name).write_text('{"attempt": 3, "code": "exited"}\n')
+
+    assert read_end(tmp_path, 3) == b'{"attempt": 3, "code": "exited"}\n'
+    assert read_end(tmp_path, 4) is None
+
+
+def test_the_longest_start_fits_its_limit():
+    start = Start("r" * 100, 1 << 31, 1 << 16, "w" * 253, 1.7e9)
+    name = launch_spec(placement=["é" * 253]).worker_name(0)
+
+    for worker in (start.worker, name):
+        text = json.dumps(start._replace(worker=worker)._asdict()).encode()
+        assert parse_start(text).worker == worker
