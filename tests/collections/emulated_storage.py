@@ -11,10 +11,10 @@ BUCKET = "fleet"
 
 
 @contextmanager
-def emulated_storage() -> Iterator[str]:
+def emulated_storage(port: int | None = None) -> Iterator[str]:
     """Run the emulator; yield its address, which the environment does not name."""
     before = os.environ.get("STORAGE_EMULATOR_HOST")
-    with FakeGCSServer() as server:
+    with FakeGCSServer(port=port) as server:
         address = f"http://127.0.0.1:{server.port}"
         body = {"name": BUCKET}
         requests.post(f"{address}/storage/v1/b", json=body, timeout=10).raise_for_status()

@@ -1,0 +1,133 @@
+"""A controller without a bucket gets the output of runs, each part once."""
+
+import json
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
+    SEGMENT_BYTES,
+    Attempt,
+    Start,
+    streams_here,
+    write_attempt,
+)
+
+from tests.collections.running_modules import run_module
+
+
+class Controller:
+    """What a controller has collected from the worker whose runs are in ``state_dir``."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.state: dict[str, Any] = {}
+        self.files: dict[str, bytes] = {}
+
+    def collect(self, **options: Any) -> list[str]:
+        """Call the module once; return the names of the files that it returned."""
+        found = run_module("run_output", state=self.state, state_dir=str(self.state_dir), **options)
+        assert "failed" not in found, found
+        assert not found["changed"]
+        self.state, self.more = found["state"], found["more"]
+        self.files.update({file["name"]: b64decode(file["content"]) for file in found["files"]})
+        return [file["name"] for file in found["files"]]
+
+    def log(self, attempt: str) -> bytes:
+        names = sorted(name for name in self.files if name.startswith(f"{attempt}/log/"))
+        return b"".join(self.files[name] for name in names)
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    (tmp_path / "runs").mkdir()
+    return Controller(tmp_path)
+
+
+def begin(controller: Controller, attempt: int, run: str = "mine", location: str = "") -> Path:
+    """Begin an attempt of process 3; return the run's directory."""
+    folder = controller.state_dir / "runs" / run
+    folder.mkdir(exist_ok=True)
+    start = Start(run, attempt, 3, "pod-w3", 1.5 + attempt)
+    write_attempt(folder, Attempt(start, location, "", streams_here(folder)))
+    return folder
+
+
+def test_the_controller_gets_each_part_once_until_the_attempt_is_complete(controller):
+    folder = begin(controller, 1)
+    (folder / "log").write_text("one\n")
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+
+    first = controller.collect()
+
+    assert first == ["mine/1/3/start.json", "mine/1/3/log/000000000000",
+                     "mine/1/3/metrics/000000000000"]  # fmt: skip
+    assert controller.collect() == []
+    (folder / "log").write_text("one\ntwo\nlast words")
+    assert controller.collect() == ["mine/1/3/log/000000000000"]
+    (folder / "exit.json").write_text('{"attempt": 1, "code": "exited"}\n')
+    assert controller.collect() == ["mine/1/3/log/000000000000", "mine/1/3/exit.json"]
+    assert controller.files["mine/1/3/log/000000000000"] == b"one\ntwo\nlast words"
+    assert json.loads(controller.files["mine/1/3/start.json"])["worker"] == "pod-w3"
+    assert controller.collect() == []
+    assert len(json.dumps(controller.state)) < 100
+
+
+def test_a_long_log_comes_in_several_calls(controller):
+    folder = begin(controller, 1)
+    lines = b"".join(b"line %d\n" % number for number in range(100_000))
+    (folder / "log").write_bytes(lines)
+
+    calls = []
+    while not calls or controller.more:
+        calls.append(controller.collect(max_bytes=3 * SEGMENT_BYTES))
+
+    assert controller.log("mine/1/3") == lines
+    assert len(calls) > 2
+    assert max(map(len, calls)) <= 5
+
+
+def test_the_next_attempt_completes_one_whose_end_is_unknown(controller):
+    folder = begin(controller, 1)
+    (folder / "log").write_text("one\n")
+    begin(controller, 2)
+    (folder / "log").write_text("one\ntwo\n")
+
+    controller.collect()
+
+    assert (controller.log("mine/1/3"), controller.log("mine/2/3")) == (b"one\n", b"two\n")
+    assert controller.state["mine"]["1"] == {"began": 2.5, "is_complete": True}
+
+
+def test_output_that_the_worker_stores_in_a_bucket_itself_is_left_out(controller):
+    folder = begin(controller, 1, location="gs://bucket/runs/mine")
+    (folder / "log").write_text("one\n")
+
+    assert controller.collect() == []
+    assert controller.state == {}
+
+
+def test_the_state_of_runs_that_are_not_requested_is_kept(controller):
+    for run in ("mine", "other"):
+        (begin(controller, 1, run) / "log").write_text("one\n")
+    controller.collect()
+    (controller.state_dir / "runs/mine/log").write_text("one\ntwo\n")
+
+    assert controller.collect(runs=["other"]) == []
+    assert controller.collect() == ["mine/1/3/log/000000000000"]
+
+
+def test_a_state_that_is_not_of_this_worker_counts_for_nothing(controller):
+    begin(controller, 1)
+    controller.state = {"mine": {"1": {"began": 9.5, "is_complete": True}}, "gone": {"1": {}}}
+
+    assert controller.collect() == ["mine/1/3/start.json"]
+    assert list(controller.state) == ["mine"]
+
+
+def test_the_name_of_a_run_is_checked(controller):
+    found = run_module("run_output", runs=["../x"], state_dir=str(controller.state_dir))
+
+    assert found["failed"]
+    assert "invalid run name ('../x')" in found["msg"]

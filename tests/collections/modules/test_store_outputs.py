@@ -1,0 +1,206 @@
+"""The service that stores the output of runs, as its own process, in an emulated bucket."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
+    Attempt,
+    Start,
+    streams_here,
+    write_attempt,
+)
+
+from tests.collections.emulated_storage import BUCKET, emulated_storage
+from tests.collections.runs.valid_record import launch_spec
+from tests.collections.test_inventory import ROOT
+
+FILES = ROOT / "roles/run/files"
+PYTHON = (sys.executable, "-I")
+"""How the programs' first lines run them."""
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    with emulated_storage() as address:
+        yield address
+
+
+class Worker:
+    """The directory of runs of a worker, and the service that stores their output."""
+
+    def __init__(self, state: Path, emulator: str, bucket: str) -> None:
+        self.state, self.folder, self.emulator = state, state / "runs/mine", emulator
+        self.location = f"gs://{bucket}/{state.name}/mine"
+        self.folder.mkdir(parents=True)
+        self.process: subprocess.Popen[str] | None = None
+
+    def begin(self, number: int, run: str = "mine", **fields: Any) -> None:
+        """Begin an attempt as the program ``attempt`` does."""
+        folder = self.state / "runs" / run
+        folder.mkdir(exist_ok=True)
+        start = Start(run, number, 0, "pod-w0", time.time())
+        attempt = Attempt(start, self.location, self.emulator, streams_here(folder))
+        write_attempt(folder, attempt._replace(**fields))
+
+    def write(self, text: str, name: str = "log", run: str = "mine") -> None:
+        with (self.state / "runs" / run / name).open("a") as file:
+            file.write(text)
+
+    def end(self, number: int) -> None:
+        """End an attempt as the program ``attempt_end`` does."""
+        environ = {"TPUFLEET_RUN_DIR": str(self.folder), "TPUFLEET_ATTEMPT": str(number)}
+        systemd = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "75"}
+        subprocess.run([FILES / "attempt_end", "mine"], env=environ | systemd, check=True)
+
+    def start(self) -> None:
+        environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(self.state)}
+        command = [*PYTHON, FILES / "store_outputs"]
+        self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+
+    def stop(self) -> str:
+        """End the service as systemd does; return what it reported."""
+        self.process.terminate()
+        return self.process.communicate(timeout=60)[1]
+
+    def stored(self, number: int = 1, name: str = "log") -> str:
+        """Return what is stored of a file of an attempt, or of an object."""
+        bucket = Bucket(f"{self.location}/{number}/0", address=self.emulator)
+        names = [each for each in bucket.names() if each.partition("/")[0] == name]
+        return b"".join(map(bucket.content, names)).decode()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, emulator: str) -> Iterator[Worker]:
+    found = Worker(tmp_path, emulator, BUCKET)
+    yield found
+    if found.process and found.process.poll() is None:
+        found.process.send_signal(signal.SIGKILL)
+        found.process.wait()
+
+
+def wait_for(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_an_attempt_is_stored_while_it_runs_and_when_it_has_ended(worker):
+    worker.write("of an earlier attempt\n")
+    worker.begin(1)
+    worker.start()
+    worker.write("one\n")
+    worker.write('{"step": 1}\n', "metrics.jsonl")
+    wait_for(lambda: worker.stored() == "one\n")
+
+    worker.write("two\nlast words")
+    worker.end(1)
+    wait_for(lambda: worker.stored(name="exit.json") != "")
+
+    assert worker.stored() == "one\ntwo\nlast words"
+    assert worker.stored(name="metrics") == '{"step": 1}\n'
+    start, ended = (json.loads(worker.stored(name=name)) for name in ("start.json", "exit.json"))
+    assert (start["run"], start["attempt"], start["worker"]) == ("mine", 1, "pod-w0")
+    assert (ended["attempt"], ended["status"]) == (1, "75")
+    wait_for(lambda: not list((worker.folder / "output").iterdir()))
+
+
+def test_the_output_of_a_lost_attempt_is_stored_after_a_reboot_and_after_the_next_launch(worker):
+    worker.begin(1)
+    worker.write("one\n")
+    worker.start()
+    wait_for(lambda: worker.stored() == "one\n")
+    worker.process.kill()
+    worker.process.wait()
+    worker.write("written before the power cut")
+    worker.begin(2)
+    worker.write("\nof the second\n")
+
+    worker.start()
+
+    wait_for(lambda: worker.stored(2) == "\nof the second\n")
+    assert worker.stored() == "one\nwritten before the power cut"
+
+
+def test_the_service_stores_what_is_new_before_it_ends(worker):
+    worker.begin(1)
+    worker.start()
+    wait_for(lambda: worker.stored(name="start.json") != "")
+
+    worker.write("at the shutdown\n")
+    said = worker.stop()
+
+    assert worker.stored() == "at the shutdown\n"
+    assert said == ""
+
+
+def test_a_bucket_that_is_away_is_reported_once_and_gets_everything_later(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    worker = Worker(tmp_path, f"http://127.0.0.1:{port}", BUCKET)
+    worker.begin(1)
+    lines = "".join(f"line {number} {'.' * 100}\n" for number in range(5000))
+    worker.write(lines)
+    worker.start()
+    try:
+        time.sleep(12)  # two tries at least
+        with emulated_storage(port):
+            wait_for(lambda: worker.stored() == lines)
+            said = worker.stop()
+    finally:
+        worker.process.kill()
+    assert [line.partition(" (")[0] for line in said.splitlines()] == [
+        f"gs://{BUCKET}: output cannot be stored now",
+        f"gs://{BUCKET}: output is stored again",
+    ]
+
+
+def test_a_bucket_that_fails_does_not_delay_another(worker):
+    worker.begin(1, "also", location="gs://no-such-bucket/runs/also")
+    worker.write("nowhere\n", run="also")
+    worker.begin(1)
+    worker.write("one\n")
+
+    worker.start()
+
+    wait_for(lambda: worker.stored() == "one\n")
+    assert "gs://no-such-bucket: output cannot be stored now (HTTP 404" in worker.stop()
+
+
+def test_the_program_of_the_unit_records_where_the_output_begins(tmp_path, worker):
+    worker.write("of an earlier attempt\n")
+    spec = launch_spec(outputs=worker.location, attempt=1, workers=1, placement=["pod-w0"],
+                       command=[sys.executable, "-c", "print('from the trainer')"])  # fmt: skip
+    for folder in ("etc/runs/mine", "bin", f"releases/{spec.release}"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in FILES.iterdir():
+        (tmp_path / "bin" / file.name).symlink_to(file)
+    whole = {"spec": spec.to_json(), "process_id": 0, "python_env": "e"}
+    (tmp_path / "etc/runs/mine/launch.json").write_text(json.dumps(whole))
+    environ = {
+        "PATH": os.environ["PATH"],
+        "TPUFLEET_ETC": str(tmp_path / "etc"),
+        "TPUFLEET_RUN_DIR": str(worker.folder),
+        "TPUFLEET_ATTEMPT": "1",
+        "STORAGE_EMULATOR_HOST": worker.emulator,
+    }
+
+    subprocess.run([*PYTHON, tmp_path / "bin/attempt", "begin", "mine"], env=environ, check=True)
+    worker.end(1)
+    worker.start()
+
+    wait_for(lambda: worker.stored(name="exit.json") != "")
+    header, line = worker.stored().splitlines()
+    assert header.endswith("attempt 1")
+    assert line == "from the trainer"
