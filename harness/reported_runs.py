@@ -103,10 +103,11 @@ def preempted_run(name: str) -> RunView:
     view = run(name, RunState.TRAINING, seed=5, share=0.62, hours=31)
     attempts, events, begin = [], [], NOW - 31 * HOUR
     for number, hours in enumerate((7.0, 2.5, 9.0, 0.6, 4.0, 5.4), start=1):
+        first_step = int(62_000 * (begin - NOW + 31 * HOUR) / (31 * HOUR))
         is_last = number == 6
         end = NOW if is_last else begin + hours * HOUR
         ended = "" if is_last else "preempted"
-        attempts.append(Attempt(number, begin, end, ended, ended))
+        attempts.append(Attempt(number, begin, end, ended, ended, first_step))
         events.append(Event(begin - 5, "launch", "launched with release 11fb70639a58a9c0"))
         if not is_last:
             events.append(Event(end + 20, "preempted", "preempted: its TPU is PREEMPTED: recreate"))

@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page i
 from PIL import Image
 
 from harness.browser import Browser, browser, installed
-from harness.reported_runs import NOW, every_kind, old_runs, run
+from harness.reported_runs import NOW, every_kind, old_runs, preempted_run, run
 from tests.collections.report.test_report_page import EVIL, SHOWN_EVIL, evil_run
 
 DRAWN = "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))"
@@ -60,10 +60,10 @@ ROWS = "#overview tbody td:nth-child(2)"
 
 def test_open_runs_have_charts_and_folded_ones_get_them_when_opened(opened):
     chrome = opened(every_kind())
-    assert count(chrome, ".run[open] .chart > svg") == 3 * 4
+    assert count(chrome, ".run[open] .chart > svg") == 4 * 4
     assert count(chrome, ".run:not([open]) .chart > svg") == 0
     click(chrome, ".run:not([open]) summary")
-    assert count(chrome, ".run[open] .chart > svg") == 4 * 4
+    assert count(chrome, ".run[open] .chart > svg") == 5 * 4
 
 
 def test_a_curve_has_all_points_within_the_picture(opened):
@@ -83,6 +83,13 @@ def test_a_loss_that_is_not_a_number_breaks_the_curve(opened):
     chrome = opened([replace(view, gaps=[20_000.0, 60_000.0])])
     path = "document.querySelector('.chart > svg path.curve').getAttribute('d')"
     assert chrome.evaluate(f"{path}.match(/M/g).length") == 3
+
+
+def test_the_loss_shows_where_attempts_resumed(opened):
+    chrome = opened([preempted_run("mine")])
+    marks = "document.querySelectorAll('[data-metric=loss] .start')"
+    assert chrome.evaluate(f"{marks}.length") == 5
+    assert chrome.evaluate(f"{marks}[0].textContent") == "attempt 2, from step 14,900"
 
 
 def test_ticked_runs_are_compared_by_step_and_by_time(opened):

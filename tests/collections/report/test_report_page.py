@@ -134,9 +134,16 @@ def test_a_run_that_did_not_end_badly_has_its_log_folded():
 
 
 def test_current_runs_are_open_and_the_others_are_folded():
-    views = [run("now", RunState.TRAINING), run("before", RunState.DONE), crashed_run("bad")]
+    over = replace(crashed_run("over"), wanted="stopped")
+    views = [run("now", RunState.TRAINING), crashed_run("bad"), run("old", RunState.DONE), over]
     folded = ["open" not in each for each in shown(*views).all("details", "run")]
-    assert folded == [False, True, True]
+    assert folded == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("wanted", "tone"), [("running", "waiting"), ("stopped", "stopped")])
+def test_an_interrupted_run_waits_only_if_it_is_to_go_on(wanted, tone):
+    view = replace(run("mine", RunState.INTERRUPTED), wanted=wanted)
+    assert shown(view).all("span", tone)
 
 
 def test_without_a_current_run_the_last_one_is_open():

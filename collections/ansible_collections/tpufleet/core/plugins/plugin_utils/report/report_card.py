@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from ...module_utils.worker.report_metrics import thinned
 from ...module_utils.worker.run_state import RunState
+from ..runs.record import DesiredState
 from .report_html import duration, escaped, number
 from .report_runs import RunView
 from .report_timeline import event_table, time_spent, timeline
@@ -46,7 +47,14 @@ _TONES = {
 
 def tone_of(view: RunView) -> Tone:
     """Return how the state of a run looks."""
-    return _TONES.get(view.state_code, Tone.WAITING)
+    tone = _TONES.get(view.state_code, Tone.WAITING)
+    is_over = tone is Tone.WAITING and view.wanted != DesiredState.RUNNING
+    return Tone.STOPPED if is_over else tone
+
+
+def is_current(view: RunView) -> bool:
+    """Return whether a run is to train, or is active."""
+    return view.wanted == DesiredState.RUNNING or tone_of(view) is Tone.ACTIVE
 
 
 def state_of(view: RunView) -> str:
@@ -96,10 +104,11 @@ _NO_CHARTS = '<p class="none">No metrics yet.</p>'
 
 
 def chart_data(view: RunView, place: int) -> str:
-    """Return the element with the curves as JSON: ``{"curves": {name: [steps, values]}, "gaps"}``.
+    """Return the element with the curves as JSON: ``{"curves": {name: [steps, values]}}``.
 
     Its text has no ``<``, ``>`` and ``&``, so it can't end the element. ``times`` are seconds since
-    the first one.
+    the first one, ``gaps`` the steps at which the loss becomes NaN, and ``starts`` the number and
+    the first step of each attempt but the first.
     """
     curves = {}
     for name, points in view.curves.items():
@@ -111,7 +120,15 @@ def chart_data(view: RunView, place: int) -> str:
                 [_short(step, 9) for step in steps],
                 [_short(value - began, digits) for value in values],
             ]
-    data = {"curves": curves, "gaps": [_short(step, 9) for step in view.gaps]}
+    data = {
+        "curves": curves,
+        "gaps": [_short(step, 9) for step in view.gaps],
+        "starts": [
+            [attempt.number, attempt.first_step]
+            for attempt in view.attempts[1:]
+            if attempt.first_step is not None
+        ],
+    }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

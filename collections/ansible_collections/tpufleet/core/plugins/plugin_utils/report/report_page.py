@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .report_card import Tone, card, state_of, steps_of, tone_of
+from .report_card import Tone, card, is_current, state_of, steps_of, tone_of
 from .report_html import escaped, moment, number
 from .report_runs import RunView
 from .report_sweeps import Sweep, sweeps
@@ -21,7 +21,6 @@ from .report_sweeps import Sweep, sweeps
 _MOST_OPEN = 8
 #: More curves than this could not be told apart.
 _MOST_COMPARED = 24
-_CURRENT = (Tone.ACTIVE, Tone.WAITING)
 _LOSSES = {"loss": "loss", "heldout_loss": "held-out loss"}
 _METRICS = {
     "loss": "loss",
@@ -57,7 +56,7 @@ _PANEL = f"""<section class="panel" id="compare" aria-label="Comparison of runs"
 
 def page(views: Sequence[RunView], fleet: str, now: float) -> str:
     """Return the HTML page about the runs, the most recently changed first."""
-    style, script = (_source(f"report_page.{kind}") for kind in ("css", "js"))
+    style, script = _source("report_page.css"), _source("report_chart.js", "report_page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -90,8 +89,8 @@ def page(views: Sequence[RunView], fleet: str, now: float) -> str:
     )
 
 
-def _source(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+def _source(*names: str) -> str:
+    return "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
 
 
 def _hash(text: str) -> str:
@@ -112,14 +111,13 @@ def _counts(views: Sequence[RunView]) -> str:
 
 def _runs(views: Sequence[RunView]) -> list[str]:
     places = {view.name: place for place, view in enumerate(views)}
-    current = [view for view in views if tone_of(view) in _CURRENT]
-    earlier = [view for view in views if tone_of(view) not in _CURRENT]
+    current = [view for view in views if is_current(view)]
+    earlier = [view for view in views if not is_current(view)]
     # Without a current run, the last one is what the reader wants to see.
     opened = {view.name for view in (current or list(views)[:1])[:_MOST_OPEN]}
     parts = [_TOOLS, _overview(views, places), _PANEL]
     swept = [
-        _sweep(each, places, is_open=any(tone_of(view) in _CURRENT for view in each.views))
-        for each in sweeps(views)
+        _sweep(each, places, is_open=any(map(is_current, each.views))) for each in sweeps(views)
     ]
     parts.append(_section("Sweeps", swept))
     for title, group in (("Current runs", current), ("Earlier runs", earlier)):

@@ -54,7 +54,7 @@ class Attempt:
     """One attempt, from ``start`` to ``end`` in unix seconds.
 
     ``ended`` is the kind of its end; empty if it is active or the end is unknown. ``how`` says how
-    it ended, such as ``crashed (exit 1)``.
+    it ended, such as ``crashed (exit 1)``. ``first_step`` is the first step that it has metrics of.
     """
 
     number: int
@@ -62,6 +62,7 @@ class Attempt:
     end: float
     ended: str = ""
     how: str = ""
+    first_step: int | None = None
 
 
 @dataclass(frozen=True)
