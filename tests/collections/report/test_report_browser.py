@@ -12,6 +12,7 @@ from harness.browser import Browser, browser, installed
 from harness.reported_runs import NOW, every_kind, old_runs, preempted_run, run
 from tests.collections.report.test_report_page import EVIL, SHOWN_EVIL, evil_run
 
+LOSSES = ("loss", "heldout_loss")
 DRAWN = "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))"
 
 
@@ -90,6 +91,17 @@ def test_the_loss_shows_where_attempts_resumed(opened):
     marks = "document.querySelectorAll('[data-metric=loss] .start')"
     assert chrome.evaluate(f"{marks}.length") == 5
     assert chrome.evaluate(f"{marks}[0].textContent") == "attempt 2, from step 14,900"
+
+
+def test_the_pointer_reads_the_values_of_a_step(opened):
+    chrome = opened([run("mine", RunState.TRAINING)])
+    point = (
+        "(() => { const svg = document.querySelector('.chart > svg'), box = "
+        "svg.getBoundingClientRect(); svg.dispatchEvent(new PointerEvent('pointermove', "
+        "{clientX: box.right})); return svg.parentElement.querySelector('output').textContent; })()"
+    )
+    loss, heldout = (f"{run('mine', RunState.TRAINING).last[name]:.4g}" for name in LOSSES)
+    assert chrome.evaluate(point) == f"step 99,950: {loss} · {heldout}"
 
 
 def test_ticked_runs_are_compared_by_step_and_by_time(opened):
