@@ -190,6 +190,17 @@ def test_hostile_texts_do_nothing_and_are_shown(opened):
     assert count(chrome, "img, script:not([type]) ~ script") == 0
 
 
+def test_extreme_numbers_are_drawn(opened):
+    extremes = [0.0, 1e-300, -9e99, 9e99, 1.0]
+    view = run("mine", RunState.TRAINING, points=1)
+    curves = dict.fromkeys(view.curves, tuple(enumerate(extremes)))
+    chrome = opened([replace(view, curves=curves)])
+    click(chrome, "#overview [data-pick='0']")
+    click(chrome, "#by-time")
+    click(chrome, "#log-losses")
+    assert count(chrome, "#together path.curve") == 1
+
+
 def test_an_empty_page_has_no_errors(opened):
     assert "No run has a record." in texts(opened([]), "p")
 

@@ -15,6 +15,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_html i
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page import page
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import (
+    Attempt,
     Event,
     RunView,
     Worker,
@@ -25,7 +26,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_timeli
     time_spent,
     timeline,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.reported_runs import (
@@ -231,6 +232,26 @@ def test_the_data_of_charts_is_short_and_times_are_relative():
     assert set(data["curves"]) == set(view.curves)
     assert data["curves"]["times"][1][0] == 0
     assert len(chart_data(view, 0)) < 80_000
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=600))
+def test_no_number_that_a_worker_may_report_prevents_the_page(numbers):
+    points = [(float(step), value) for step, value in enumerate(sorted(numbers))]
+    names = ("loss", "heldout", "rate", "mfu", "memory", "times")
+    largest, smallest = max(numbers), min(numbers)
+    view = replace(
+        run("mine", RunState.TRAINING, points=1),
+        curves=dict.fromkeys(names, points),
+        gaps=numbers,
+        last=dict.fromkeys(("step", "loss", "heldout_loss", "mfu", "device_memory_gib"), largest),
+        events=[Event(smallest, "launch", ""), Event(largest, "crash", "")],
+        attempts=[Attempt(1, smallest, largest)],
+        changed=largest,
+        goodput=largest,
+    )
+    text = page([view], "my-project", NOW)
+    json.loads(re.search(r'id="data-0">(.*?)</script>', text)[1])
 
 
 def test_every_attempt_has_a_bar_and_every_event_a_mark():

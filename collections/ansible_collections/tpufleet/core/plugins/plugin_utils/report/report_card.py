@@ -21,6 +21,8 @@ _NAMES = {"loss": "Loss", "rate": "Tokens per second", "mfu": "MFU", "memory": "
 #: Curves with all their points; the small charts of the others need no more than _MOST_POINTS.
 _FINE = ("loss", "heldout")
 _MOST_POINTS = 250
+#: Larger numbers are not drawn: their axes would be infinite.
+_MOST_NUMBER = 1e100
 
 
 class Tone(StrEnum):
@@ -112,17 +114,14 @@ def chart_data(view: RunView, place: int) -> str:
     """
     curves = {}
     for name, points in view.curves.items():
-        shown = points if name in _FINE else thinned(points, _MOST_POINTS)
-        began, digits = (shown[0][1], 9) if name == "times" and shown else (0.0, 5)
-        if shown:
-            steps, values = zip(*shown, strict=True)
-            curves[name] = [
-                [_short(step, 9) for step in steps],
-                [_short(value - began, digits) for value in values],
-            ]
+        few = points if name in _FINE else thinned(points, _MOST_POINTS)
+        began, digits = (few[0][1], 9) if name == "times" and few else (0.0, 5)
+        pairs = [(_short(step, 9), _short(value - began, digits)) for step, value in few]
+        if drawn := [(x, y) for x, y in pairs if max(abs(x), abs(y)) < _MOST_NUMBER]:
+            curves[name] = list(zip(*drawn, strict=True))
     data = {
         "curves": curves,
-        "gaps": [_short(step, 9) for step in view.gaps],
+        "gaps": [_short(step, 9) for step in view.gaps if abs(step) < _MOST_NUMBER],
         "starts": [
             [attempt.number, attempt.first_step]
             for attempt in view.attempts[1:]
@@ -138,7 +137,7 @@ def chart_data(view: RunView, place: int) -> str:
 def _short(value: float, digits: int) -> float:
     """Round to significant digits; whole numbers become integers, which are shorter in JSON."""
     rounded = float(f"{value:.{digits}g}")
-    return int(rounded) if rounded.is_integer() else rounded
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
 def _alarm(view: RunView) -> str:

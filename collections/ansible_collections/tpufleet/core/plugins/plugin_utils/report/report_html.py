@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 _UNSHOWABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+#: The end of the year 9999 in unix seconds. Workers may report any number as a time.
+_LAST_TIME = 253402300799.0
 
 
 def escaped(text: str) -> str:
@@ -18,13 +20,13 @@ def escaped(text: str) -> str:
 
 
 def moment(when: float) -> str:
-    """Format a time in unix seconds as UTC, to the second."""
-    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
+    """Format a time in unix seconds as UTC, to the second; a time before 1970 becomes 1970."""
+    return f"{datetime.fromtimestamp(min(max(when, 0), _LAST_TIME), UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def duration(seconds: float) -> str:
     """Format a duration in seconds: ``42 s``, ``7 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
-    whole = int(max(seconds, 0) + 0.5)
+    whole = int(min(max(seconds, 0), _LAST_TIME) + 0.5)
     for size, name, below, smaller in (
         (86400, "d", 3600, "h"),
         (3600, "h", 60, "min"),
