@@ -1,0 +1,149 @@
+"""The output of a run is in the bucket whatever becomes of its workers.
+
+Each test is the next step, in the order of this file. TPUFLEET_TEST_CLOUD names an existing cloud
+whose workers demo-w0 and demo-w1 are set up, which stays up.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from harness.fleet import Fleet
+from localcloud import bucket, client, cloud
+from localcloud.place import Place
+
+pytestmark = [
+    pytest.mark.machines,
+    pytest.mark.skipif(not os.environ.get("TPUFLEET_LONG"), reason="long: make test-long"),
+]
+CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
+RUN = f"stored-{os.getpid()}"
+NODE = "/_localcloud/nodes/demo"
+LATEST_S = 10.0
+"""Before a power cut, output that is older than this is stored."""
+TRAINER = """
+import json, os, sys, time
+with open(os.environ["TPUFLEET_RUN_DIR"] + "/metrics.jsonl", "a") as metrics:
+    for step in range(100_000):
+        line = json.dumps({"step": step, "time": time.time()})
+        print(line, file=metrics, flush=True)
+        print(line, flush=True)
+        time.sleep(0.1)
+"""
+
+
+class Output:
+    """The output of a process of the run, on its worker's disk and in the bucket."""
+
+    def __init__(self, fleet: Fleet, process_id: int, attempt: int = 1) -> None:
+        self.fleet, self.process_id = fleet, process_id
+        bucket_dir = fleet.place.bucket / bucket.NAME
+        self.folder = bucket_dir / f"runs/{RUN}/{attempt}/{process_id}"
+
+    def stored(self, name: str) -> list[dict]:
+        """Return the complete lines with a step that are in the bucket."""
+        segments = sorted((self.folder / name).glob("[0-9]*[0-9]"))
+        return steps(b"".join(each.read_bytes() for each in segments).decode())
+
+    def written(self, name: str) -> list[dict]:
+        """Return the complete lines with a step that are on the disk; none while it is off."""
+        file = {"log": "log", "metrics": "metrics.jsonl"}[name]
+        try:
+            return steps(self.fleet.read(self.process_id, f"/var/lib/tpufleet/runs/{RUN}/{file}"))
+        except FileNotFoundError:
+            return []
+
+
+def steps(text: str) -> list[dict]:
+    lines = text.splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.startswith('{"') and line.endswith("\n")]
+
+
+def wait_for(is_true: Callable[[], bool], seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    place = Place.of(CLOUD or f"test-stored-output-{os.getpid()}")
+    fleet = Fleet(place)
+    if not CLOUD:
+        cloud.up(place, port=None, subnet=None, say=print)
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml")
+    yield fleet
+    if not CLOUD:
+        cloud.down(place, say=print)
+
+
+@pytest.fixture(scope="module")
+def launch(fleet, tmp_path_factory):
+    code = tmp_path_factory.mktemp("code")
+    (code / "trainer.py").write_text(TRAINER)
+    words = ("-e", f"run={RUN}", "-e", f"code={code}", "-e", "command='python3 trainer.py'")
+    return lambda: fleet.must_play("train.yml", *words, "-e", "wait=started")
+
+
+def test_every_line_up_to_seconds_before_a_power_cut_is_stored(fleet, launch):
+    launch()
+    leader = Output(fleet, 0)
+    wait_for(lambda: len(leader.stored("metrics")) > 100)
+    names = ("metrics", "log")
+    written = {name: leader.written(name) for name in names}
+    client.ask(fleet.place, "POST", f"{NODE}:powerOff", {"workerIds": ["0"]})
+
+    for name in names:
+        stored, cut_at = leader.stored(name), written[name][-1]["time"]
+        print(f"{name}: stored up to {cut_at - stored[-1]['time']:.1f} s before")  # noqa: T201
+        assert [line["step"] for line in stored] == list(range(len(stored)))
+        assert stored[-1]["time"] > cut_at - LATEST_S
+
+
+def test_what_was_not_stored_at_a_power_cut_is_stored_after_the_boot(fleet):
+    leader = Output(fleet, 0)
+    client.ask(fleet.place, "POST", f"{NODE}:powerOn", {"workerIds": ["0"]})
+    wait_for(lambda: leader.stored("log") == leader.written("log"))
+    wait_for(lambda: leader.stored("metrics") == leader.written("metrics"))
+    other = Output(fleet, 1)
+    wait_for((other.folder / "exit.json").exists)
+    assert other.stored("log") == other.written("log")
+
+
+def test_a_bucket_that_was_away_catches_up(fleet, launch):
+    launch()
+    leader = Output(fleet, 0, attempt=2)
+    wait_for(lambda: leader.stored("log") != [])
+    bucket.stop(fleet.place)
+    try:
+        before = len(leader.stored("metrics"))
+        time.sleep(25)
+        assert len(leader.stored("metrics")) == before
+    finally:
+        bucket.start(fleet.place)
+    wait_for(lambda: len(leader.stored("metrics")) > before + 200)
+    said = fleet.on("demo-w0", "journalctl", "-u", "tpufleet-outputs", "-o", "cat")
+    assert said.count("output cannot be stored now") == 1
+    assert said.count("output is stored again") == 1
+
+
+def test_a_killed_run_is_stored_to_its_end(fleet):
+    fleet.must_play("playbooks/kill.yml", "-e", f"run={RUN}")
+    for process_id in (0, 1):
+        output = Output(fleet, process_id, attempt=2)
+        wait_for((output.folder / "exit.json").exists)
+        assert output.stored("log") == steps_of_attempt(output)
+    memory = "cat /proc/$(systemctl show -p MainPID --value tpufleet-outputs)/status"
+    status = fleet.on("demo-w0", "sh", "-c", memory).splitlines()
+    print(*(line for line in status if line.startswith(("VmRSS", "VmHWM", "Rss"))))  # noqa: T201
+
+
+def steps_of_attempt(output: Output) -> list[dict]:
+    """Return the lines of the log since the last step 0."""
+    written = output.written("log")
+    return written[max(at for at, line in enumerate(written) if line["step"] == 0) :]
