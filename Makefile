@@ -65,12 +65,13 @@ test-qemu: env-dev ## Test NFS, data disks and reboots on qemu machines (half an
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs up --machines qemu && $(AS_ROOT) molecule test --scenario-name nfs
 
 .PHONY: test-long
-test-long: env-dev ## Run the slow tests: interrupted setup, other Debians, kill, watch, timers
+test-long: env-dev ## Run the slow tests: interrupted setup, other Debians, kill, watch, timers, stored output
 	@$(AS_ROOT) env TPUFLEET_LONG=1 $(PYTHON) -m pytest -m machines \
 		tests/journey/test_setup_interrupted.py tests/journey/test_kill.py tests/journey/test_watch.py \
 		tests/journey/test_timers.py \
 		tests/journey/test_unshared_checkpoints.py tests/journey/test_foreign_trainers.py \
-		tests/journey/test_other_debians.py tests/journey/test_expired_addresses.py
+		tests/journey/test_other_debians.py tests/journey/test_expired_addresses.py \
+		tests/journey/test_stored_output.py
 
 .PHONY: chaos
 chaos: env-dev ## Inject faults into a run of 4 workers, each alone and in random order: WHAT=order SEED=2

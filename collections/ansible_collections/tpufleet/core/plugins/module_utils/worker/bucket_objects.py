@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from urllib.request import OpenerDirector
 
 GOOGLE = "https://storage.googleapis.com"
 TOKEN = "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
@@ -88,14 +92,20 @@ def ask(
     import urllib.request
 
     request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
-    direct = not url.startswith("https")
-    handlers = [urllib.request.ProxyHandler({})] if direct else []
-    opener = urllib.request.build_opener(*handlers)
     try:
-        with opener.open(request, timeout=seconds) as reply:
+        with _opener(url.startswith("https")).open(request, timeout=seconds) as reply:
             return reply.read()
     except http.client.HTTPException as error:
         raise OSError(f"malformed response ({type(error).__name__})") from None
+
+
+@lru_cache
+def _opener(is_proxied: bool) -> OpenerDirector:
+    """Return an opener of URLs; one for all requests, because each loads the CA certificates."""
+    import urllib.request
+
+    handlers = [] if is_proxied else [urllib.request.ProxyHandler({})]
+    return urllib.request.build_opener(*handlers)
 
 
 def why(error: OSError) -> str:
