@@ -20,7 +20,6 @@ import jinja2
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start, run_unit
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.locks import one_at_a_time
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.report_metrics import summary
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     TRAINER,
     RunError,
@@ -93,7 +92,6 @@ def all_that_root_reads(paths: WorkerPaths) -> str:
         log_since(folder / "log", 0),
         log_start(folder / "log", 1),
         progress(folder),
-        summary(folder),
     ]
     return json.dumps(told)
 

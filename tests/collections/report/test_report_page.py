@@ -293,7 +293,7 @@ def test_shares_sum_to_100(seconds):
 
 def test_an_empty_fleet_and_an_empty_run_have_a_page():
     assert "No run has a record" in said()
-    empty = said(*run_views({"new": {"wanted": "running"}}, {}, NOW))
+    empty = said(*run_views({"new": {"wanted": "running"}}, {}, {}, {}, NOW))
     assert "No metrics yet" in empty
     assert "No attempts yet" in empty
 
@@ -307,6 +307,8 @@ def test_many_attempts_make_no_huge_page():
                 "history": [{"time": NOW - 60 * n, "kind": "launched"} for n in range(50)],
             }
         },
+        {},
+        {},
         {},
         NOW,
     )

@@ -1,6 +1,5 @@
-"""playbooks/report.yml and its worker's module, as they are called."""
+"""playbooks/report.yml, as it is called."""
 
-import json
 import os
 from pathlib import Path
 
@@ -12,39 +11,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record impo
 from harness.playbooks import environment_of, flat, play
 from tests.collections.emulated_storage import emulated_storage
 from tests.collections.report.test_report_page import Reader
-from tests.collections.running_modules import run_module
 from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_run_schedule_cron import CRONTAB, script
 
 REPORT = "playbooks/report.yml"
-
-
-@pytest.fixture
-def idle_units(tmp_path, monkeypatch):
-    """A systemd of which no unit is active, since this computer may have none."""
-    program = tmp_path / "bin/systemctl"
-    program.parent.mkdir()
-    program.write_text(
-        '#!/bin/sh\nfor unit; do :; done\necho "Id=$unit"\necho ActiveState=inactive\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-
-
-@pytest.mark.usefixtures("idle_units")
-def test_the_module_gives_the_curves_of_the_runs_that_were_launched_here(tmp_path):
-    for run in ("one", "two"):
-        (tmp_path / "etc/runs" / run).mkdir(parents=True)
-        (tmp_path / "etc/runs" / run / "launch.json").write_text('{"attempt": 3}')
-    (tmp_path / "state/runs/one").mkdir(parents=True)
-    lines = [json.dumps({"step": step, "loss": 1 / step, "time": step}) for step in (1, 2)]
-    (tmp_path / "state/runs/one/metrics.jsonl").write_text("\n".join([*lines, '{"step": 3']))
-    places = {"state_dir": str(tmp_path / "state"), "etc": str(tmp_path / "etc")}
-    one, two = run_module("report_look", **places)["runs"]
-    assert (one["run"], one["attempt"], one["metrics"]["loss"]) == ("one", 3, [[1, 1], [2, 0.5]])
-    assert two["metrics"]["rows"] == 0
-    assert run_module("report_look", run="three", **places)["runs"] == []
-    assert "invalid run name" in run_module("report_look", run="../x", **places)["msg"]
 
 
 def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):

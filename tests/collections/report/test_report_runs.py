@@ -1,18 +1,28 @@
-"""What a report shows of a run, from its record and its workers' answers."""
+"""What a report shows of a run, from its record, its stored output and its workers' answers."""
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import Exit
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import (
+    AttemptOutput,
+    ProcessOutput,
+    RunOutput,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import (
     Attempt,
     Event,
     attempts_of,
     events_of,
-    goodput_of,
+    overrides_of,
     run_views,
 )
 
-from tests.collections.runs.answers import report, report_end
+from tests.collections.runs.answers import report
 
 NOW = 10_000.0
+READY = {"pod": "READY"}
+EXITED = {code: Exit(None, "exit-code", "exited", code, None) for code in ("0", "1", "75")}
+NOTHING = RunOutput()
 
 
 def answer(**more):
@@ -20,10 +30,22 @@ def answer(**more):
         **report(run="pod-run", attempt=2),
         "heartbeat": {"step": 40, "steps": 100},
         "heartbeat_age": 1.5,
-        "launched": {"process_id": 0},
-        "metrics": {"rows": 1, "attempts": [], "loss": [[1, 2.0]], "work": [[1000.0, 1500.0]]},
         **more,
     }
+
+
+def wrote(*attempts, **more):
+    return RunOutput(attempts=attempts, **more)
+
+
+def stored(number=1, began=1000.0, end=None, ended=None, **more):
+    """An attempt of one process, which ended with an exit code, or was lost."""
+    process = ProcessOutput(0, "pod-w0", began, EXITED[end] if end else None)
+    return AttemptOutput(number, began, ended, processes=(process,), **more)
+
+
+def shown(records, answers=(), outputs=None, tpus=READY, **more):
+    return run_views(records, dict(answers), outputs or {}, tpus, NOW, **more)
 
 
 LAUNCHED = {"kind": "launched", "release": "a"}
@@ -77,52 +99,121 @@ def test_attempts_end_as_recorded():
         (2000, watch("preempted", "recreate")),
         (3000, LAUNCHED),
     )
-    found = attempts_of(told, events_of(told), answer(), NOW)
-    assert found == [Attempt(1, 1000, 2000, "preempted"), Attempt(2, 3000, NOW)]
+    found = attempts_of(told, events_of(told), NOTHING, NOW, is_active=True)
+    assert found == [
+        Attempt(1, 1000, 2000, "preempted", "preempted: recreate"),
+        Attempt(2, 3000, NOW),
+    ]
 
 
-def test_a_new_tpus_log_knows_only_its_own_attempts_and_the_record_the_others():
+def test_an_attempt_begins_when_its_worker_began_it():
     told = record((1000, LAUNCHED), (3000, LAUNCHED))
-    metrics = {"rows": 1, "attempts": [{"attempt": 2, "time": 3010.0}]}
-    found = attempts_of(told, events_of(told), answer(metrics=metrics), NOW)
+    found = attempts_of(told, events_of(told), wrote(stored(2, 3010.0)), NOW, is_active=True)
     assert [(each.number, each.start) for each in found] == [(1, 1000), (2, 3010)]
     assert found[0].ended == "other"
 
 
-def test_the_last_attempt_ends_with_its_exit_code():
+@pytest.mark.parametrize(
+    ("end", "kind", "how"),
+    [
+        ("0", "done", "done"),
+        ("1", "crash", "crashed (exit 1)"),
+        ("75", "kill", "interrupted, saved"),
+    ],
+)
+def test_an_attempt_ends_as_its_worker_told(end, kind, how):
+    told = record((1000, LAUNCHED), (1800, {"kind": "done"}), attempt=1)
+    output = wrote(stored(end=end, ended=1700.0))
+    found = attempts_of(told, events_of(told), output, NOW)
+    assert found == [Attempt(1, 1000, 1700, kind, how)]
+
+
+def test_a_preempted_attempt_is_preempted_although_its_trainer_saved():
+    told = record((1000, LAUNCHED), (1800, watch("preempted", "recreate")), attempt=1)
+    output = wrote(stored(end="75", ended=1700.0))
+    [found] = attempts_of(told, events_of(told), output, NOW)
+    assert (found.end, found.ended) == (1700, "preempted")
+
+
+def test_a_lost_attempt_ends_at_its_last_step():
     told = record((1000, LAUNCHED), attempt=1)
-    ended = answer(**report_end("1", attempt=2, ended_at=1700.0))
-    assert attempts_of(told, events_of(told), ended, NOW) == [Attempt(1, 1000, 1700, "crash")]
+    output = wrote(stored(last=1600.0))
+    assert attempts_of(told, events_of(told), output, NOW) == [Attempt(1, 1000, 1600)]
+    assert attempts_of(told, events_of(told), NOTHING, NOW) == [Attempt(1, 1000, 1000)]
 
 
-def test_a_run_that_nobody_can_be_asked_about_ends_where_it_was_last_seen():
-    told = record((1000, LAUNCHED), attempt=1)
-    assert attempts_of(told, events_of(told), {}, NOW) == [Attempt(1, 1000, 1000)]
-
-
-def test_goodput_is_the_time_of_kept_steps_per_time_since_the_launch():
-    attempts = [Attempt(1, 0, 400, "crash"), Attempt(2, 600, 1000)]
-    assert goodput_of(attempts, [[100, 300], [700, 1000]]) == pytest.approx(0.5)
-    assert goodput_of(attempts, []) is None
-    assert goodput_of([], [[1, 2]]) is None
-
-
-def test_the_metrics_are_those_of_the_worker_that_wrote_them():
+def test_a_live_run_has_its_workers_and_the_curves_that_are_stored():
     answers = {
-        "pod-w0": {"runs": [answer(metrics={"rows": 9, "loss": [[1, 2.0], [2, 1.0]]})]},
-        "pod-w1": {"runs": [answer(metrics={"rows": 0}, launched={"process_id": 1})]},
+        "pod-w0": {"runs": [answer()]},
+        "pod-w1": {"runs": [answer(heartbeat=None)]},
         "pod-w2": {"unreachable": True, "msg": "no route"},
     }
-    [view] = run_views({"pod-run": record()}, answers, NOW)
-    assert view.curves["loss"] == [(1.0, 2.0), (2.0, 1.0)]
+    output = wrote(curves={"loss": [(1.0, 2.0)]}, last={"step": 1.0})
+    [view] = shown({"pod-run": record()}, answers, {"pod-run": output})
+    assert view.curves["loss"] == [(1.0, 2.0)]
     assert [each.name for each in view.workers] == ["pod-w0", "pod-w1"]
     assert (view.workers[0].step, view.workers[0].beat_age) == (40, 1.5)
+    assert (view.state, view.state_code, view.steps) == ("training", RunState.TRAINING, 100)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "end", "state", "code"),
+    [
+        ("done", None, "done", RunState.DONE),
+        ("running", "0", "done", RunState.DONE),
+        ("running", "1", "crashed (exit 1)", RunState.FAILED),
+        ("running", "75", "preempted", RunState.PREEMPTED),
+        ("running", None, "preempted", RunState.PREEMPTED),
+    ],
+)
+def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, state, code):
+    output = wrote(stored(2, end=end), log=("bye",), log_from="pod-w0, attempt 2", error="E: x")
+    told = record(wanted=wanted, tpu="pod")
+    [view] = shown({"pod-run": told}, outputs={"pod-run": output}, tpus={})
+    assert (view.state, view.state_code) == (state, code)
+    assert view.reason == ("E: x" if end == "1" else "")
+    assert (view.log, view.log_from) == (("bye",), "pod-w0, attempt 2")
+
+
+def test_goodput_is_the_time_of_kept_steps_per_wanted_time():
+    attempts = stored(1, first_step=1, kept=30.0), stored(2, first_step=31, kept=20.0)
+    output = wrote(*attempts, last={"step": 60.0})
+    told = record(wanted="stopped", wanted_seconds=100.0, tpu="pod")
+    [view] = shown({"pod-run": told}, outputs={"pod-run": output}, tpus={})
+    assert view.goodput == 0.5
 
 
 def test_runs_of_which_only_a_worker_or_only_a_record_knows_are_shown():
-    views = run_views({"lost": record()}, {"w0": {"runs": [answer(run="stray")]}}, NOW)
+    views = shown({"lost": record()}, {"w0": {"runs": [answer(run="stray")]}})
     assert {view.name: view.wanted for view in views} == {"lost": "running", "stray": "no record"}
-    assert [view.name for view in run_views({"a": {}, "b": {}}, {}, NOW, only="b")] == ["b"]
+    assert [view.name for view in shown({"a": {}, "b": {}}, only="b")] == ["b"]
+
+
+def test_a_worker_that_never_had_the_run_does_not_hide_its_stored_output():
+    never = answer(attempt=None, state="lost", active=False, heartbeat=None)
+    output = {"pod-run": wrote(stored(2, end="1"))}
+    [view] = shown({"pod-run": record()}, {"w0": {"runs": [never]}}, output)
+    assert [(each.name, each.state) for each in view.workers] == [("pod-w0", "crashed (exit 1)")]
+
+
+def test_the_run_that_changed_last_comes_first():
+    told = {"old": record((1000, LAUNCHED)), "new": record((2000, LAUNCHED))}
+    assert [(view.name, view.changed) for view in shown(told)] == [("new", 2000), ("old", 1000)]
+
+
+def test_overrides_are_the_settings_in_the_command():
+    words = [
+        "python",
+        "-m",
+        "train",
+        "run",
+        "{config}",
+        "lr=0.1",
+        "data.path=/a=b",
+        "--x=1",
+        "A B=1",
+    ]
+    assert overrides_of(words) == {"lr": "0.1", "data.path": "/a=b"}
 
 
 def test_events_are_sorted_by_time():

@@ -7,7 +7,8 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,19 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.cloud.errors import CloudError, NotConfigured
 from ..module_utils.cloud.storage import Bucket
+from ..plugin_utils.outputs.objects import OutputError, trim
+from ..plugin_utils.outputs.run_outputs import RunOutputs
+from ..plugin_utils.outputs.summary import RunOutput
+from ..plugin_utils.outputs.summary_cache import cached_summary
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.report.report_page import page
 from ..plugin_utils.report.report_runs import run_views
+from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
 
+AT_ONCE = 16
+"""Number of runs whose output is read in parallel."""
 _SERVED_AS = {
     "contentType": "text/html; charset=utf-8",
     "contentEncoding": "gzip",
@@ -39,13 +47,16 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Read the run records and write the page atomically."""
+        """Read the run records and the stored output; write the page atomically."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, given = self.validate_argument_spec(
             argument_spec={
                 "path": {"type": "path", "required": True},
                 "fleet_state": {"type": "str", "required": True},
+                "directory": {"type": "str", "required": True},
+                "cache": {"type": "path", "required": True},
                 "answers": {"type": "dict", "required": True},
+                "tpu_states": {"type": "dict", "default": {}},
                 "run": {"type": "str", "default": ""},
                 "publish": {"type": "str", "default": ""},
             }
@@ -55,9 +66,19 @@ class ActionModule(ActionBase):
             found = RunStore.of(given["fleet_state"], api).read_all(archived=True)
         except RecordError as error:
             raise AnsibleActionFail(str(error)) from None
-        records = {run: record.fields() for run, record in found.usable.items()}
+        records = {run: record for run, record in found.usable.items() if given["run"] in ("", run)}
+        outputs, unread = read_outputs(
+            RunOutputs(given["directory"], given["cache"], api), records.values()
+        )
         now = time.time()
-        views = run_views(records, plain(given["answers"]), now, given["run"])
+        views = run_views(
+            {run: record.fields() for run, record in records.items()},
+            plain(given["answers"]),
+            outputs,
+            plain(given["tpu_states"]),
+            now,
+            given["run"],
+        )
         if given["run"] and not views:
             raise AnsibleActionFail(
                 f"there is no run {given['run']}: ansible-playbook playbooks/status.yml shows them"
@@ -79,7 +100,7 @@ class ActionModule(ActionBase):
                 raise AnsibleActionFail(str(error)) from None
         changed = _AS_OF.sub("", before) != _AS_OF.sub("", text)
         runs = [view.name for view in views]
-        warnings = [each.why for each in found.unusable]
+        warnings = [each.why for each in found.unusable] + unread
         shown = {"changed": changed, "path": str(path), "url": url, "runs": runs, "msg": str(path)}
         return result | shown | {"warnings": warnings}
 
@@ -99,6 +120,27 @@ def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) 
     if not is_dry:
         bucket.upload(name, gzip.compress(text.encode("utf-8")), _SERVED_AS)
     return bucket.browser_url(name)
+
+
+def read_outputs(
+    outputs: RunOutputs, records: Iterable[RunRecord]
+) -> tuple[dict[str, RunOutput], list[str]]:
+    """Return the stored output of runs by name, and an error for each that can't be read."""
+
+    def one(record: RunRecord) -> RunOutput | str:
+        try:
+            store = outputs.store_of(record.launch)
+            return cached_summary(store, record.run, store.list(record.run), outputs.summaries)
+        except OutputError as error:
+            return str(error)
+
+    wanted = list(records)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        read = dict(zip((each.run for each in wanted), pool.map(one, wanted), strict=True))
+    trim(outputs.segments)
+    found = {run: each for run, each in read.items() if isinstance(each, RunOutput)}
+    errors = {each for each in read.values() if isinstance(each, str)}
+    return found, sorted(errors)
 
 
 def _write(path: Path, text: str) -> None:

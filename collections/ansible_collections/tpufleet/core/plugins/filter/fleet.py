@@ -15,7 +15,7 @@ from ..plugin_utils.fleet.inventory_groups import (
     workers_pattern,
 )
 from ..plugin_utils.fleet.ssh_config import ssh_config
-from ..plugin_utils.runs.answers import active_runs, by_host, stopped_lines
+from ..plugin_utils.runs.answers import active_runs, by_host, has_run, stopped_lines
 from ..plugin_utils.runs.checkpoint_choice import checkpoint_choice
 from ..plugin_utils.runs.judge import finished_runs, tpu_states
 from ..plugin_utils.runs.launch import launch_for
@@ -36,6 +36,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     folded_logs,
     foreign_line,
     foreign_tpus,
+    has_run,
     launch_for,
     local_state_dir,
     log_lines,

@@ -8,6 +8,7 @@ short_description: Write an HTML report of the runs, and publish it
 description:
   - Shows a table of all runs, and for each run its curves, where its time went, its attempts with
     their events, and the log of a run that ended badly. Several runs can be compared in one chart.
+  - All of it comes from the run's record and its stored output, so it shows runs whose TPU is gone.
   - The page is one file that loads nothing.
 options:
   path:
@@ -18,10 +19,22 @@ options:
     description: Where the run records are, a directory of the controller or C(gs://bucket/prefix).
     type: str
     required: true
+  directory:
+    description: Where this controller stores the output of runs that do not store it in a bucket.
+    type: str
+    required: true
+  cache:
+    description: A directory for what has been read. It may be deleted at any time.
+    type: path
+    required: true
   answers:
-    description: The results of M(tpufleet.core.report_look), by host.
+    description: The results of M(tpufleet.core.run_info), by host.
     type: dict
     required: true
+  tpu_states:
+    description: The state of each TPU in the inventory, by name.
+    type: dict
+    default: {}
   run:
     description: Only this run.
     type: str
@@ -44,7 +57,9 @@ EXAMPLES = r"""
   tpufleet.core.report:
     path: report.html
     fleet_state: "{{ fleet_state }}"
-    answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'report_seen') }}"
+    directory: "{{ outputs_directory }}"
+    cache: "{{ outputs_cache }}"
+    answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_look') }}"
 """
 
 RETURN = r"""

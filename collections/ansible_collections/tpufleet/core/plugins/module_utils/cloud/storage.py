@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -52,7 +53,8 @@ class BucketUrl:
 class StoredObject:
     """Listed object. ``name`` is relative to the bucket URL, ``size`` is in bytes.
 
-    ``md5`` and ``crc32c`` are base64, empty if the API returned none.
+    ``md5`` and ``crc32c`` are base64, empty if the API returned none. ``encoding`` is its
+    Content-Encoding, such as gzip: the content of such an object may be larger than its size.
     """
 
     name: str
@@ -60,6 +62,7 @@ class StoredObject:
     generation: int
     md5: str = ""
     crc32c: str = ""
+    encoding: str = ""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any], prefix: str, what: str) -> StoredObject:
@@ -67,9 +70,9 @@ class StoredObject:
         name, size = item.get("name"), str(item.get("size", "0"))
         if not isinstance(name, str) or not name.startswith(prefix) or not size.isdecimal():
             raise errors.BadAnswer(f"can't {what}: malformed name or size in the response")
-        md5, crc32c = (str(item.get(field) or "") for field in ("md5Hash", "crc32c"))
+        texts = [str(item.get(key) or "") for key in ("md5Hash", "crc32c", "contentEncoding")]
         generation = _generation(item.get("generation"), what)
-        return cls(name[len(prefix) :], int(size), generation, md5, crc32c)
+        return cls(name[len(prefix) :], int(size), generation, *texts)
 
 
 class Bucket:
@@ -205,17 +208,23 @@ class Bucket:
         """Return the sorted names of the objects that ``list`` returns, relative to the URL."""
         return sorted(stored.name for stored in self.list(directly))
 
-    def list(self, directly: bool = False) -> list[StoredObject]:
-        """List the objects below the bucket URL; with ``directly``, without those further down."""
-        what = f"list {self.url}"
+    def list(
+        self, directly: bool = False, *, start: str = "", most: int | None = None
+    ) -> list[StoredObject]:
+        """List the objects below the bucket URL, sorted by name, at most ``most``.
+
+        Only those whose names begin with ``start``; with ``directly``, without those further down.
+        """
+        what = f"list {self.url}/{start}".rstrip("/")
         prefix = f"{self.place.prefix}/" if self.place.prefix else ""
-        params = {"prefix": prefix, **({"delimiter": "/"} if directly else {})}
+        params = {"prefix": f"{prefix}{start}", **({"delimiter": "/"} if directly else {})}
         pages = self._http.pages(self._objects_path, what, size="maxResults", params=params)
-        return [
+        found = (
             StoredObject.parse(item, prefix, what)
             for page in pages
             for item in list_of(page, "items", Mapping, what)
-        ]
+        )
+        return list(islice(found, most))
 
     def content(
         self,

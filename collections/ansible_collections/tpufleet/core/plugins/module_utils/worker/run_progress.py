@@ -6,12 +6,14 @@ Python 3.9, because workers import this file.
 
 from __future__ import annotations
 
+import calendar
 import json
 import os
+import re
+import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from .report_metrics import attempts
 from .safe_files import open_file
 
 LONGEST_LINE = 1 << 16
@@ -19,6 +21,7 @@ MOST_UNSOUND_LINES = 1000
 """A search stops after this number of consecutive lines that are not metrics."""
 MOST_LOG = 1 << 26
 """Maximum size of a log in bytes; a longer log is not searched for starts of attempts."""
+_ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt (\d{1,9})\b", re.MULTILINE)
 
 
 class Line(NamedTuple):
@@ -62,6 +65,23 @@ def progress(folder: Path) -> dict[str, float] | None:
     if last.step <= first.step:
         return None
     return {"first": first.step, "last": last.step, "counted": round(counted, 3)}
+
+
+def attempts(log: Path, most: int = 1 << 26) -> list[dict[str, float]]:
+    """Return the starts of attempts in a run's log, in order, each as ``{attempt, time}``."""
+    try:
+        with open_file(log) as stream:
+            text = stream.read(most)
+    except OSError:
+        return []
+    found = []
+    for stamp, number in _ATTEMPT.findall(text):
+        try:
+            started = float(_seconds(stamp.decode()))
+        except (ValueError, OverflowError):  # a line of the trainer, without a valid date
+            continue
+        found.append({"attempt": int(number), "time": started})
+    return found
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
@@ -117,3 +137,7 @@ def _read(text: bytes, start: int) -> Line | None:
         return Line(start, start + len(text), int(record["step"]), float(record["time"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+
+
+def _seconds(stamp: str) -> int:
+    return calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))

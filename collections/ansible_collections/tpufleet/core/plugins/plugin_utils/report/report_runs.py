@@ -1,17 +1,28 @@
-"""The contents of a report: each run, from its record and the answers of its workers."""
+"""The contents of a report: each run, from its record, its stored output and its workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils.worker.run_state import ReasonCode, RunState
+from ..outputs.stored_answers import progress_of, stored_answers
+from ..outputs.summary import AttemptOutput, Points, RunOutput
 from ..runs import history
 from ..runs.decision import Action
+from ..runs.goodput import by_cause
 from ..runs.history import EventKind
-from ..runs.observation import ProcessStatus, parse_process
-from ..runs.status import event_text, process_text, state_text
+from ..runs.judge import (
+    RunStatus,
+    WorkerStatus,
+    deciding_process,
+    judge_gone,
+    judge_process,
+    judge_run,
+)
+from ..runs.observation import GONE, ProcessStatus
+from ..runs.status import event_text, process_text, run_text
 
 LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
     *("launch", "preempted", "crash", "restart", "kill", "done"),
@@ -75,9 +86,6 @@ class Worker:
     step: int | None = None
     steps: int | None = None
     beat_age: float | None = None
-
-
-Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -144,50 +152,58 @@ def events_of(record: Mapping[str, Any]) -> list[Event]:
 def attempts_of(
     record: Mapping[str, Any],
     events: Sequence[Event],
-    leader: Mapping[str, Any],
+    output: RunOutput,
     now: float,
+    is_active: bool = False,
 ) -> list[Attempt]:
-    """Return the attempts of a run, from its record and its metrics.
+    """Return the attempts of a run, from its record and its stored output.
 
-    ``leader`` is the answer of the worker with the metrics. The record is needed, too, since the
-    metrics on a recreated TPU do not contain earlier attempts.
+    The record has the launches whose workers stored nothing. ``is_active``: the last attempt has
+    not ended.
     """
-    logged = {
-        int(each["attempt"]): float(each["time"])
-        for each in (leader.get("metrics") or {}).get("attempts", [])
-    }
+    stored = {each.number: each for each in output.attempts}
     launches = [event.time for event in events if event.kind == LAUNCH]
     # The record has the number of the last attempt, and its history the time of that launch.
-    newest = int(record.get("attempt") or (max(logged, default=0)))
+    newest = int(record.get("attempt") or (max(stored, default=0)))
     recorded = {newest - back: when for back, when in enumerate(reversed(launches))}
+    began = {number: each.began for number, each in stored.items() if each.began is not None}
     starts = sorted(
-        ({number: when for number, when in recorded.items() if number > 0} | logged).items()
+        ({number: when for number, when in recorded.items() if number > 0} | began).items()
     )
     found = []
     for place, (number, start) in enumerate(starts):
         until = starts[place + 1][1] if place + 1 < len(starts) else None
+        if until is None and is_active:
+            found.append(Attempt(number, start, now))
+            continue
+        each = stored.get(number, AttemptOutput(number))
         ends = [
             event
             for event in events
             if event.kind in ENDS and event.time > start and (until is None or event.time <= until)
         ]
-        if ends:
-            found.append(Attempt(number, start, ends[0].time, ends[0].kind))
-        elif until is not None:
-            found.append(Attempt(number, start, until, OTHER))
-        else:
-            found.append(_last_attempt(number, start, leader, now))
+        found.append(_ended(each, start, until, ends[0] if ends else None))
     return found
 
 
-def _last_attempt(number: int, start: float, leader: Mapping[str, Any], now: float) -> Attempt:
-    process = parse_process("", leader)
-    if process.is_active:
-        return Attempt(number, start, now)
-    if leader and process.state is not RunState.LOST:
-        return Attempt(number, start, max(start, process.ended_at or now), _end_kind(process))
-    last = ((leader.get("metrics") or {}).get("last") or {}).get("time")
-    return Attempt(number, start, max(start, float(last or start)))
+def _ended(
+    output: AttemptOutput, start: float, until: float | None, event: Event | None
+) -> Attempt:
+    """Return an attempt that has ended; ``event`` is the first one that can be its end."""
+    status = _decisive(output)
+    ended_at = output.ended or (event.time if event else until) or output.last or start
+    if event and event.kind == PREEMPTED:
+        kind, how = PREEMPTED, event.what
+    elif status and status.state is not RunState.LOST:
+        kind, how = _end_kind(status), process_text(status)
+    else:
+        kind, how = (event.kind, event.what) if event else (OTHER if until is not None else "", "")
+    return Attempt(output.number, start, max(start, ended_at), kind, how)
+
+
+def _decisive(output: AttemptOutput) -> ProcessStatus | None:
+    statuses = [each.status("", output.number) for each in output.processes]
+    return deciding_process(statuses) if statuses else None
 
 
 def _end_kind(process: ProcessStatus) -> str:
@@ -197,76 +213,80 @@ def _end_kind(process: ProcessStatus) -> str:
     return KILL if was_interrupted else CRASH
 
 
-def goodput_of(attempts: Sequence[Attempt], work: Iterable[Sequence[float]]) -> float | None:
-    """Return the goodput: the fraction of time since the first launch spent in useful steps.
-
-    ``work`` are the intervals of useful steps in unix seconds. Repeated steps, the time between
-    attempts, compilation and waiting are not useful.
-    """
-    stretches = [(first, last) for first, last in work]
-    if not attempts or not stretches:
-        return None
-    begin, end = attempts[0].start, max(attempt.end for attempt in attempts)
-    end = max(end, *(last for _, last in stretches))
-    begin = min(begin, *(first for first, _ in stretches))
-    return sum(last - first for first, last in stretches) / (end - begin) if end > begin else None
-
-
-def curves_of(metrics: Mapping[str, Any]) -> dict[str, Points]:
-    """Return the points of a run's curves by name: loss, heldout, rate."""
-    names = ("loss", "heldout", "rate")
-    return {name: [(float(x), float(y)) for x, y in metrics.get(name, [])] for name in names}
-
-
-def leader_of(answers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the answer of the worker with the most rows of metrics; process 0 wins a tie."""
-    if not answers:
-        return {}
-
-    def rank(answer: Mapping[str, Any]) -> tuple[int, bool]:
-        rows = int((answer.get("metrics") or {}).get("rows", 0))
-        return rows, (answer.get("launched") or {}).get("process_id") == 0
-
-    return max(answers.values(), key=rank)
+def status_of(
+    run: str,
+    record: Mapping[str, Any],
+    live: Mapping[str, Mapping[str, Any]],
+    output: RunOutput,
+    tpu_state: str,
+    now: float,
+) -> RunStatus:
+    """Return the status of a run; ``live`` are its workers' answers, empty if its TPU is gone."""
+    answers = live or {
+        host: answer["runs"][0] for host, answer in stored_answers(run, output, {}).items()
+    }
+    progress = progress_of(output)
+    workers = [
+        WorkerStatus(host, judge_process(host, answer), progress=progress)
+        for host, answer in answers.items()
+    ]
+    if live:
+        return judge_run(run, workers, record, now)
+    return judge_gone(run, workers, record, tpu_state, now)
 
 
 def run_view(
-    run: str, record: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]], now: float
+    run: str,
+    record: Mapping[str, Any],
+    live: Mapping[str, Mapping[str, Any]],
+    output: RunOutput,
+    tpu_state: str,
+    now: float,
 ) -> RunView:
-    """Return what the report shows of a run; ``answers`` has report_look's results, by worker."""
-    leader = leader_of(answers)
-    metrics = leader.get("metrics") or {}
+    """Return what the report shows of a run."""
     events = events_of(record)
-    attempts = attempts_of(record, events, leader, now)
-    beat = leader.get("heartbeat") or {}
-    wanted = str(record.get("wanted") or "no record")
-    process = parse_process("", leader)
-    known = RunState(wanted) if wanted in ("done", "stopped") else RunState.UNREACHABLE
-    state = process.state if leader else known
-    ends = [attempt.end for attempt in attempts] + [event.time for event in events]
+    status = status_of(run, record, live, output, tpu_state, now)
+    is_active = any(each.is_active for each in status.processes)
+    attempts = attempts_of(record, events, output, now, is_active)
+    signs = [each.end for each in attempts] + [event.time for event in events]
+    is_told = status.state is RunState.FAILED
+    spent = by_cause(record, output.attempts, now) if output.attempts else None
     return RunView(
         run,
-        wanted,
+        str(record.get("wanted") or "no record"),
         str(record.get("tpu") or ""),
-        str(record.get("release") or leader.get("release") or ""),
-        curves_of(metrics),
-        metrics.get("last") or {},
-        _whole(beat.get("steps")),
+        str(record.get("release") or ""),
+        output.curves,
+        output.last,
+        status.steps,
         events,
         attempts,
-        [_worker(name, answer) for name, answer in answers.items()],
-        goodput_of(attempts, metrics.get("work", [])),
-        state=process_text(process) if leader else state_text(state),
-        state_code=state,
-        gaps=[float(step) for step in metrics.get("gaps", [])],
-        changed=max(ends, default=0.0),
+        [_worker(each) for each in status.processes],
+        spent.share if spent else status.goodput,
+        run_text(status),
+        status.state,
+        str(record.get("config_name") or ""),
+        overrides_of(record.get("command") or ()),
+        output.gaps,
+        spent.seconds if spent else None,
+        reason=(status.decided_by.error if status.decided_by else "") if is_told else "",
+        log=output.log,
+        log_from=output.log_from,
+        changed=max(signs, default=0.0),
     )
 
 
-def _worker(name: str, answer: Mapping[str, Any]) -> Worker:
-    process = parse_process(name, answer)
+def overrides_of(command: Sequence[str]) -> dict[str, str]:
+    """Return the values that a command sets in its config, from its words key=value."""
+    pairs = (word.partition("=") for word in command if not word.startswith("-"))
+    return {
+        key: value for key, sign, value in pairs if sign and key.replace(".", "").isidentifier()
+    }
+
+
+def _worker(process: ProcessStatus) -> Worker:
     return Worker(
-        name,
+        process.host,
         process_text(process),
         process.attempt or None,
         process.step,
@@ -275,28 +295,39 @@ def _worker(name: str, answer: Mapping[str, Any]) -> Worker:
     )
 
 
-def _whole(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def run_views(
     records: Mapping[str, Mapping[str, Any]],
     answers: Mapping[str, Mapping[str, Any]],
+    outputs: Mapping[str, RunOutput],
+    tpu_states: Mapping[str, str],
     now: float,
     only: str = "",
 ) -> list[RunView]:
-    """Return all runs that have a record or are on a worker, most recently changed first."""
+    """Return all runs that have a record or are on a worker, most recently changed first.
+
+    Args:
+        records: the run records, by run.
+        answers: the results of run_info, by worker.
+        outputs: the stored output, by run.
+        tpu_states: the state of each TPU in the inventory, by name.
+        now: unix seconds.
+        only: if set, the only run.
+    """
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():
         for seen in answer.get("runs", []):
-            by_run.setdefault(str(seen["run"]), {})[host] = seen
+            if seen.get("attempt"):
+                by_run.setdefault(str(seen["run"]), {})[host] = seen
     views = [
-        run_view(run, records.get(run, {}), found, now)
-        for run, found in by_run.items()
+        run_view(
+            run,
+            records.get(run, {}),
+            live,
+            outputs.get(run, RunOutput()),
+            tpu_states.get(str(records.get(run, {}).get("tpu") or ""), GONE),
+            now,
+        )
+        for run, live in by_run.items()
         if only in ("", run)
     ]
-    return sorted(views, key=_changed, reverse=True)
-
-
-def _changed(view: RunView) -> tuple[float, str]:
-    return max((attempt.end for attempt in view.attempts), default=0.0), view.name
+    return sorted(views, key=lambda view: (view.changed, view.name), reverse=True)

@@ -29,6 +29,15 @@ def active_runs(answers: Mapping[str, Answer]) -> list[str]:
     )
 
 
+def has_run(answers: Mapping[str, Answer], run: str) -> bool:
+    """Return whether a run was launched on any worker that answered."""
+    return any(
+        seen["run"] == run and seen["attempt"]
+        for answer in answers.values()
+        for seen in (answer or {}).get("runs", [])
+    )
+
+
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     """Describe how each process of a run ended; workers with the same description share a line."""
     return said_once(stopped_processes(answers)) or ["no worker has this run"]

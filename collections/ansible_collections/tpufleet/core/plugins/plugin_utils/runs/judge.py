@@ -140,6 +140,7 @@ def run_statuses(
     tpu_states: Mapping[str, str],
     tpu: str = "",
     now: float | None = None,
+    stored: Sequence[WorkerStatus] = (),
 ) -> list[RunStatus]:
     """Return the status of all runs on workers, and of wanted runs whose TPU is not READY.
 
@@ -149,6 +150,7 @@ def run_statuses(
         tpu_states: the state of each TPU in the inventory, by name.
         tpu: of the wanted runs whose TPU is not READY, only those of this TPU; empty for all.
         now: unix seconds; by default the current time.
+        stored: the workers of runs according to their stored output.
     """
     by_run: dict[str, list[WorkerStatus]] = {}
     for each in workers:
@@ -160,19 +162,41 @@ def run_statuses(
         place = str(record.get("tpu") or "")
         state = tpu_states.get(place, GONE)
         is_lost = record.get("wanted") == DesiredState.RUNNING and place and state != READY
-        if is_lost and run not in by_run and tpu in ("", place):
-            found.append(
-                RunStatus(
-                    run,
-                    RunState.PREEMPTED if state in DEAD else RunState.WAITING_FOR_TPU,
-                    DesiredState.RUNNING,
-                    record.get("attempt"),
-                    tpu=place,
-                    tpu_state=state,
-                    step=(record.get("watch") or {}).get("best_step") or None,
-                )
-            )
+        written = [each for each in stored if each.process and each.process.run == run]
+        if run not in by_run and (written or (is_lost and tpu in ("", place))):
+            found.append(judge_gone(run, written, record, state, now))
     return found
+
+
+def judge_gone(
+    run: str,
+    workers: Sequence[WorkerStatus],
+    record: Mapping[str, Any],
+    tpu_state: str,
+    now: float,
+) -> RunStatus:
+    """Return the status of a run that no worker reports.
+
+    ``workers`` are those of its last attempt according to its stored output, ``tpu_state`` is the
+    state of the TPU in its record.
+    """
+    wanted, place = str(record.get("wanted") or ""), str(record.get("tpu") or "")
+    found = RunStatus(run, RunState.UNKNOWN, wanted, tpu=place)
+    if workers:
+        found = judge_run(run, workers, record, now)
+    step = (record.get("watch") or {}).get("best_step") or None
+    found = replace(
+        found,
+        attempt=record.get("attempt") or found.attempt,
+        step=step if found.step is None else found.step,
+    )
+    if wanted == DesiredState.DONE:
+        return replace(found, state=RunState.DONE, decided_by=None)
+    has_ended = found.state in (RunState.FAILED, RunState.DONE)
+    if wanted != DesiredState.RUNNING or tpu_state == READY or has_ended:
+        return found
+    state = RunState.PREEMPTED if tpu_state in DEAD else RunState.WAITING_FOR_TPU
+    return replace(found, state=state, tpu_state=tpu_state, decided_by=None, processes=())
 
 
 def judge_run(

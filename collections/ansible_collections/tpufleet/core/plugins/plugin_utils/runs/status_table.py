@@ -14,7 +14,7 @@ from .judge import (
     run_statuses,
     worker_statuses,
 )
-from .observation import ProcessStatus
+from .observation import READY, ProcessStatus
 from .status import (
     answer_error,
     last_sign_text,
@@ -51,6 +51,7 @@ def run_status(
     nodes: Mapping[str, str],
     run: str = "",
     tpu: str = "",
+    stored: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return the status of runs and workers: ``lines`` for users, the other keys for scripts.
 
@@ -61,9 +62,11 @@ def run_status(
         nodes: the state of each TPU, by name (``tpu_states``).
         run: if set, only this run is included.
         tpu: if set, only runs wanted on this TPU are included.
+        stored: answers made from the stored output of runs, by worker.
     """
     workers = worker_statuses(answers, states, run)
-    runs = run_statuses(workers, records, nodes, tpu)
+    written = worker_statuses(stored or {}, dict.fromkeys(stored or {}, READY), run)
+    runs = run_statuses(workers, records, nodes, tpu, stored=written)
     return {
         "lines": status_lines(workers, runs),
         "runs": [run_fields(each) for each in runs],

@@ -5,15 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.report_metrics import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves import (
     MOST_POINTS,
     Rows,
-    attempts,
     curve,
     gaps,
-    read,
-    stretches,
-    summary,
     thinned,
 )
 from hypothesis import given
@@ -45,12 +41,13 @@ def test_the_curve_is_the_one_that_train_plot_draws(tmp_path, steps):
         | ({"heldout_loss": 4 / step} if step % 50 == 0 else {})
         for step in range(1, steps + 1)
     ]
-    path = write(tmp_path / "metrics.jsonl", lines)
+    write(tmp_path / "metrics.jsonl", lines)
+    ours = rows_of(lines)
     theirs = plot.read(tmp_path)
     drawn = plot._thinned([(r["step"], r["loss"]) for r in theirs if r["loss"] is not None])
-    assert curve(read(path), "loss") == drawn
+    assert curve(ours, "loss") == drawn
     heldout = [(r["step"], r["heldout_loss"]) for r in theirs if r.get("heldout_loss")]
-    assert curve(read(path), "heldout_loss") == heldout
+    assert curve(ours, "heldout_loss") == heldout
     assert plot.MAX_POINTS == MOST_POINTS
 
 
@@ -76,46 +73,7 @@ def test_a_loss_that_is_not_a_number_is_a_gap():
     assert gaps(rows, "loss") == [2, 5]
 
 
-def test_lines_that_are_damaged_or_something_else_are_passed_over(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(
-        '{"step": 1, "loss": 2}\n\x00\x00\n[3]\n{"loss": 1}\n{"step": true}\n{"step": 2'
-    )
-    assert curve(read(path), "loss") == [(1, 2.0)]
-
-
 def test_a_foreign_trainers_lines_may_hold_anything():
     rows = rows_of([{"step": 1, "loss": "low", "time": [], "tokens_per_second": 10**400}])
     assert len(rows) == 1
     assert curve(rows, "loss") == []
-
-
-def test_attempts_are_found_in_the_log(tmp_path):
-    log = tmp_path / "log"
-    log.write_text(
-        "--- 2026-11-21T14:41:15Z attempt 1\nstep 1\n--- 2026-11-21T14:42:15Z attempt 3\n"
-    )
-    assert attempts(log) == [
-        {"attempt": 1, "time": 1795272075.0},
-        {"attempt": 3, "time": 1795272135.0},
-    ]
-    assert attempts(tmp_path / "none") == []
-
-
-def test_time_between_attempts_is_not_work():
-    rows = rows_of([record(1), record(2), record(600), record(601)])
-    assert stretches(rows, [1000.0, 1500.0]) == [[1001.0, 1002.0], [1600.0, 1601.0]]
-    assert stretches(rows, []) == [[1001.0, 1601.0]]
-
-
-def test_a_run_without_metrics_has_no_curves(tmp_path):
-    assert summary(tmp_path) == {"attempts": [], "rows": 0}
-
-
-def test_a_long_run_is_reduced_to_few_points(tmp_path):
-    write(tmp_path / "metrics.jsonl", [record(step) for step in range(1, 20001)])
-    told = summary(tmp_path)
-    assert told["rows"] == 20000
-    assert len(told["loss"]) == MOST_POINTS
-    assert told["last"]["step"] == 20000
-    assert len(json.dumps(told)) < 100_000

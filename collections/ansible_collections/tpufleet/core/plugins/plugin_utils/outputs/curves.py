@@ -1,0 +1,87 @@
+"""Points of a run's curves, from the lines of its metrics.
+
+The fields of a line follow the run contract (docs/own_trainer.md). Only the step is required.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+#: Maximum number of points of a curve; with more steps, each point is the mean of several.
+MOST_POINTS = 1000
+_COLUMNS = (
+    *("step", "loss", "time", "tokens_per_second", "heldout_loss", "mfu"),
+    *("device_bytes", "device_limit_bytes", "save_seconds", "start_seconds"),
+)
+
+Points = list[tuple[float, float]]
+
+
+class Rows:
+    """Columns of numbers with one row per step, in order of steps; missing numbers are NaN."""
+
+    def __init__(self) -> None:
+        self.columns = {name: array("d") for name in _COLUMNS}
+
+    def __len__(self) -> int:
+        return len(self.columns["step"])
+
+    def add(self, record: object) -> bool:
+        """Add the record of a line, replacing rows of the same and later steps.
+
+        An attempt that resumes from a checkpoint repeats the steps after the checkpoint. Returns
+        whether the line has a step.
+        """
+        step = _number(record.get("step")) if isinstance(record, dict) else math.nan
+        if math.isnan(step):
+            return False
+        steps = self.columns["step"]
+        while steps and steps[-1] >= step:
+            for column in self.columns.values():
+                column.pop()
+        for name, column in self.columns.items():
+            value = record.get(name)
+            column.append(math.nan if value is None else _number(value))
+        return True
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
+    """Return at most ``most`` points, each the mean of the same number of points."""
+    each = -(-len(points) // most)
+    if each <= 1:
+        return list(points)
+    parts = [points[start : start + each] for start in range(0, len(points), each)]
+    return [
+        (sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts
+    ]
+
+
+def curve(rows: Rows, column: str, most: int = MOST_POINTS) -> Points:
+    """Return a column's points (step, value) without NaN, at most ``most``."""
+    pairs = zip(rows.columns["step"], rows.columns[column], strict=True)
+    return thinned([(step, value) for step, value in pairs if math.isfinite(value)], most)
+
+
+def gaps(rows: Rows, column: str, most: int = MOST_POINTS) -> list[float]:
+    """Return the steps at which a column becomes NaN, one for each of the last ``most`` gaps."""
+    found: list[float] = []
+    before = math.nan
+    for step, value in zip(rows.columns["step"], rows.columns[column]):  # noqa: B905 - Python 3.9
+        if math.isfinite(before) and not math.isfinite(value):
+            found.append(step)
+        before = value
+    return found[-most:]
+
+
+def _number(value: object) -> float:
+    if type(value) is float:  # almost always, so checked first
+        return value if math.isfinite(value) else math.nan
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan

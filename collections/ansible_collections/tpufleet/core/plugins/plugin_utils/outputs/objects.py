@@ -1,0 +1,199 @@
+"""The objects of the stored output, in a directory or in a bucket, with one interface.
+
+Workers write these objects, so their names and sizes are checked: an object that is larger than a
+segment, compressed, or has another name than docs/runs.md describes is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...module_utils.cloud.errors import CloudError, NotFound
+from ...module_utils.cloud.storage import SCHEME, Bucket, StoredObject
+from ...module_utils.worker.contract import RUN_NAME
+from ...module_utils.worker.output_stream import OBJECT_NAME, SEGMENT_BYTES
+
+MOST_OBJECTS = 200_000
+"""Maximum number of objects of a run that are read."""
+CACHE_BYTES = 1 << 30
+"""Maximum size of the cache of final segments."""
+_READ_TRIES = 5
+_NUMBER = "(?:0|[1-9][0-9]{0,8})"
+_NAME = re.compile(rf"{_NUMBER}/{_NUMBER}/(?:{OBJECT_NAME.pattern})")
+
+
+class OutputError(Exception):
+    """The stored output cannot be read or written; the text is one line for the user."""
+
+
+class OutputStore(Protocol):
+    """Interface of a location of stored output. Thread-safe."""
+
+    location: str
+
+    def list(self, run: str) -> list[StoredObject]:
+        """List the objects of a run; their names begin with the run's. Raises OutputError."""
+
+    def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
+        """Return the content of a listed object, at most SEGMENT_BYTES.
+
+        Returns the newer content if the object has been replaced meanwhile, and nothing if it has
+        been removed. ``is_final``: it does not change, so it may be cached. Raises OutputError.
+        """
+
+
+def open_store(location: str, api: Mapping[str, Any], cache: Path) -> OutputStore:
+    """Open the stored output at ``location``: a directory, or ``gs://bucket/prefix``.
+
+    ``api`` is the inventory's tpu_api, ``cache`` a directory for final segments of a bucket. Raises
+    OutputError.
+    """
+    if not location.startswith(SCHEME):
+        return OutputDirectory(Path(location).expanduser())
+    try:
+        return OutputBucket(Bucket.of(location, api), cache)
+    except CloudError as error:
+        raise OutputError(str(error)) from None
+
+
+class OutputDirectory:
+    """Stored output in a directory of this controller."""
+
+    def __init__(self, folder: Path) -> None:
+        self.location, self._folder = str(folder), folder
+
+    def list(self, run: str) -> list[StoredObject]:
+        """List the objects of a run. Raises OutputError."""
+        found: list[StoredObject] = []
+        for folder, _, names in (self._folder / checked(run)).walk():
+            for path in (folder / name for name in names):
+                with suppress(FileNotFoundError):
+                    told = path.lstat()
+                    if stat.S_ISREG(told.st_mode):
+                        name = str(path.relative_to(self._folder))
+                        found.append(StoredObject(name, told.st_size, told.st_mtime_ns))
+        return readable(run, found)
+
+    def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
+        """Return the content of a listed object. Raises OutputError."""
+        del is_final  # a directory needs no cache
+        try:
+            with (self._folder / stored.name).open("rb") as stream:
+                return stream.read(SEGMENT_BYTES)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise OutputError(f"{error.filename}: {error.strerror}") from None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace an object atomically. Raises OutputError."""
+        run, _, rest = name.partition("/")
+        if not _NAME.fullmatch(rest) or len(content) > SEGMENT_BYTES:
+            raise OutputError(f"{self.location}: not the name or size of an output ({name!r:.200})")
+        with suppress(OSError):  # the next write names the error
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace(self._folder / checked(run) / rest, content)
+
+
+class OutputBucket:
+    """Stored output in a bucket. Final segments are cached in a directory of this controller."""
+
+    def __init__(self, bucket: Bucket, cache: Path) -> None:
+        self.location, self._bucket, self._cache = bucket.url, bucket, cache
+
+    def list(self, run: str) -> list[StoredObject]:
+        """List the objects of a run. Raises OutputError."""
+        try:
+            return readable(run, self._bucket.list(start=f"{checked(run)}/", most=MOST_OBJECTS))
+        except CloudError as error:
+            raise OutputError(str(error)) from None
+
+    def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
+        """Return the content of a listed object. Raises OutputError."""
+        key = f"{self._bucket.url}/{stored.name}#{stored.generation}"
+        cached = self._cache / hashlib.sha256(key.encode()).hexdigest()
+        if is_final:
+            with suppress(OSError):
+                return cached.read_bytes()
+        content = self._download(stored)
+        if is_final and len(content) == stored.size:
+            with suppress(OutputError):  # a full disk makes the next read slow, nothing else
+                replace(cached, content)
+        return content
+
+    def _download(self, stored: StoredObject) -> bytes:
+        try:
+            for _ in range(_READ_TRIES):
+                try:
+                    return self._bucket.content(stored.name, generation=stored.generation)
+                except NotFound:
+                    run = stored.name.partition("/")[0]
+                    listed = readable(run, self._bucket.list(start=stored.name, most=1))
+                    if not listed:
+                        return b""
+                    stored = listed[0]
+        except CloudError as error:
+            raise OutputError(str(error)) from None
+        raise OutputError(f"{self.location}/{stored.name}: it changes faster than it can be read")
+
+
+def readable(run: str, found: Iterable[StoredObject]) -> list[StoredObject]:
+    """Return the objects of a run that have a valid name and size, sorted by name."""
+    start = f"{run}/"
+    return sorted(
+        (
+            each
+            for each in found
+            if each.name.startswith(start)
+            and _NAME.fullmatch(each.name[len(start) :])
+            and each.size <= SEGMENT_BYTES
+            and not each.encoding
+        ),
+        key=lambda each: each.name,
+    )
+
+
+def checked(run: str) -> str:
+    """Return the name of a run if it is valid. Raises OutputError."""
+    if not RUN_NAME.fullmatch(run):
+        raise OutputError(f"{run!r:.120} can't be the name of a run")
+    return run
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace a file atomically, readable only by this user. Raises OutputError."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OutputError(f"can't write {path}: {error.strerror}") from None
+
+
+def trim(cache: Path, most: int = CACHE_BYTES) -> None:
+    """Remove the oldest files of a cache until it has at most ``most`` bytes."""
+    try:
+        files = [(each.stat(), each) for each in cache.iterdir() if each.is_file()]
+    except OSError:
+        return
+    size = sum(told.st_size for told, _ in files)
+    for told, path in sorted(files, key=lambda each: each[0].st_mtime):
+        if size <= most:
+            return
+        with suppress(OSError):
+            path.unlink()
+            size -= told.st_size

@@ -1,0 +1,185 @@
+"""Reader of a run's stored output: its attempts, their processes, logs and metrics.
+
+Workers write all of it, so every value is validated; an invalid one counts as missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import batched
+from typing import Any
+
+from ...module_utils.cloud.storage import StoredObject
+from ...module_utils.worker.output_stream import SEGMENT_BYTES, Start, parse_start
+from ...module_utils.worker.run_files import Exit, read_exit
+from .objects import OutputStore
+
+MOST_SECONDS = 2.5e11
+"""The latest time that is accepted, in unix seconds: dates have four digits for the year."""
+MOST_LINE = 1 << 16
+"""Maximum length of a line of metrics in bytes; a longer one is left out."""
+MOST_TAIL = 1 << 18
+"""Maximum number of bytes that are read for the last lines of a log."""
+STREAMS = ("log", "metrics")
+AT_ONCE = 16
+"""Number of objects that are read in parallel."""
+MOST_PROCESSES = 10_000
+"""Maximum number of processes of all attempts that are read, the newest ones."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a stream. ``is_final``: it does not change, because there is a newer one."""
+
+    number: int
+    stored: StoredObject
+    is_final: bool = False
+
+
+@dataclass(frozen=True)
+class StoredProcess:
+    """What is stored of one process of an attempt. Segments are in order of their numbers."""
+
+    attempt: int
+    process_id: int
+    start: StoredObject | None = None
+    exit: StoredObject | None = None
+    log: tuple[Segment, ...] = ()
+    metrics: tuple[Segment, ...] = ()
+
+
+def stored_processes(objects: Iterable[StoredObject]) -> list[StoredProcess]:
+    """Return the processes of a run by attempt and process id; ``objects`` are those of the run."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for each in objects:
+        _, attempt, process_id, *rest = each.name.split("/")
+        parts = found.setdefault((int(attempt), int(process_id)), {"log": [], "metrics": []})
+        if len(rest) == 1:
+            parts[rest[0].removesuffix(".json")] = each
+        elif each.size:
+            parts[rest[0]].append((int(rest[1]), each))
+    return [
+        StoredProcess(
+            *key,
+            parts.get("start"),
+            parts.get("exit"),
+            *(_segments(parts[name]) for name in STREAMS),
+        )
+        for key, parts in sorted(found.items())[-MOST_PROCESSES:]
+    ]
+
+
+def _segments(parts: list[tuple[int, StoredObject]]) -> tuple[Segment, ...]:
+    ordered = sorted(parts, key=lambda part: part[0])
+    return tuple(Segment(*part, part is not ordered[-1]) for part in ordered)
+
+
+def read_start(store: OutputStore, process: StoredProcess) -> Start | None:
+    """Read a process's start.json; None if it is missing or invalid. Raises OutputError."""
+    found = parse_start(store.read(process.start)) if process.start else None
+    is_own = found and (found.attempt, found.process_id) == (process.attempt, process.process_id)
+    return found._replace(began=time_of(found.began)) if found and is_own else None
+
+
+def read_end(store: OutputStore, process: StoredProcess) -> Exit | None:
+    """Read a process's exit.json; None if it has not ended. Raises OutputError."""
+    found = _json(store, process.exit)
+    ended = read_exit(found) if found else None
+    if ended is None or ended.attempt not in (None, process.attempt):
+        return None
+    return ended._replace(attempt=process.attempt, time=time_of(ended.time))
+
+
+def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[Segment, bytes]]:
+    """Yield segments with their content, read ahead in parallel. Raises OutputError."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for batch in batched(segments, 2 * AT_ONCE):
+            read = pool.map(lambda each: store.read(each.stored, each.is_final), batch)
+            yield from zip(batch, read, strict=True)
+
+
+def pieces(parts: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
+    """Yield the content of consecutive segments in pieces that can be joined.
+
+    A segment begins with a line, unless the one before it is full and ends within a line.
+    """
+    before: Segment | None = None
+    last = b"\n"
+    for segment, content in parts:
+        follows = before and before.number + SEGMENT_BYTES == segment.number
+        is_full = before and before.stored.size == SEGMENT_BYTES
+        if not (follows and is_full) and last != b"\n":
+            yield b"\n"
+        if content:
+            yield content
+            last = content[-1:]
+        before = segment
+
+
+def metrics_records(store: OutputStore, process: StoredProcess) -> Iterator[object]:
+    """Yield the JSON values of a process's metrics, without invalid lines. Raises OutputError."""
+    rest = b""
+    for piece in pieces(contents(store, process.metrics)):
+        lines = (rest + piece).split(b"\n")
+        rest = lines.pop()
+        yield from _parsed([line for line in lines if line and len(line) <= MOST_LINE])
+        if len(rest) > MOST_LINE:
+            rest = b"\0" * (MOST_LINE + 1)  # too long: its end is left out, too
+
+
+def _parsed(lines: list[bytes]) -> Iterator[object]:
+    with suppress(ValueError, RecursionError):
+        found = json.loads(b"[" + b",".join(lines) + b"]")  # much faster than line by line
+        if len(found) == len(lines):
+            yield from found
+            return
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            yield json.loads(line)
+
+
+def log_tail(store: OutputStore, process: StoredProcess, lines: int) -> list[str]:
+    """Return the last lines of a process's log, without control characters.
+
+    Reads only the segments at its end, at most MOST_TAIL bytes. Raises OutputError.
+    """
+    if lines <= 0:
+        return []
+    found: list[tuple[Segment, bytes]] = []
+    size = count = 0
+    for segment in reversed(process.log):
+        if count > lines or size >= MOST_TAIL:
+            break
+        content = store.read(segment.stored, segment.is_final)
+        found.insert(0, (segment, content))
+        size += len(content)
+        count += content.count(b"\n")
+    text = b"".join(pieces(found))[-MOST_TAIL:].decode(errors="replace")
+    return [clean(line) for line in text.splitlines()[-lines:]]
+
+
+def clean(line: str) -> str:
+    """Return a line without control characters, which could manipulate a terminal."""
+    return _CONTROL.sub("", line.replace("\n", " "))
+
+
+def _json(store: OutputStore, stored: StoredObject | None) -> Mapping[str, Any]:
+    if stored is None:
+        return {}
+    try:
+        found = json.loads(store.read(stored))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def time_of(value: object) -> float | None:
+    """Return a time in unix seconds; None if the value is none."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= MOST_SECONDS else None

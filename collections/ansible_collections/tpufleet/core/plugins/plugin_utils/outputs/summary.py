@@ -1,0 +1,300 @@
+"""Summary of a run's stored output: its attempts, curves over all attempts, and last log lines."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+
+from ...module_utils.worker.error_line import error_line, last_attempt
+from ...module_utils.worker.run_files import Exit
+from ...module_utils.worker.run_state import RunState
+from ...module_utils.worker.run_unit import KILLED_REASONS, ProcessState, end_state
+from ..runs.judge import deciding_process
+from ..runs.observation import ProcessStatus
+from .curves import Points, Rows, curve, gaps
+from .objects import OutputStore
+from .reader import (
+    AT_ONCE,
+    MOST_SECONDS,
+    StoredProcess,
+    log_tail,
+    metrics_records,
+    read_end,
+    read_start,
+)
+
+CURVES = {
+    "loss": "loss",
+    "heldout": "heldout_loss",
+    "rate": "tokens_per_second",
+    "mfu": "mfu",
+    "memory": "device_bytes",
+    "times": "time",
+}
+"""The column of each curve; a curve without points is left out."""
+MEMORY = {"device_memory_gib": "device_bytes", "device_limit_gib": "device_limit_bytes"}
+"""The column, in bytes, of each value in GiB."""
+GIB = 1 << 30
+LOG_LINES = 50
+ERROR_LINES = 200
+"""Number of log lines that are searched for the error message of a failed attempt."""
+MOST_ROWS = 5_000_000
+"""Maximum number of lines of metrics that are read of a run."""
+
+
+@dataclass(frozen=True)
+class ProcessOutput:
+    """One process of an attempt. ``end`` is None if it has not ended, or was lost."""
+
+    process_id: int
+    worker: str
+    began: float | None
+    end: Exit | None = None
+
+    @property
+    def state(self) -> ProcessState:
+        """How it ended; LOST if it is not known to have ended."""
+        return end_state(self.end) if self.end else ProcessState(RunState.LOST)
+
+    @property
+    def name(self) -> str:
+        """The name of its worker."""
+        return self.worker or f"process {self.process_id}"
+
+    def status(self, run: str, attempt: int) -> ProcessStatus:
+        """Return it as the process of a run."""
+        state, reason, exit_code, signal = self.state
+        ended_at = (self.end.time if self.end else None) or 0.0
+        return ProcessStatus(
+            self.name, state, reason, run, attempt, exit_code, signal, ended_at=ended_at
+        )
+
+
+@dataclass(frozen=True)
+class AttemptOutput:
+    """One attempt of a run. Times are in unix seconds, durations in seconds.
+
+    Args:
+        number: the number of the attempt.
+        began: when its first process began; None if unknown.
+        ended: when its last process ended; None if it has not, or was lost.
+        first_step: the first step that the attempt did, at the time ``first``.
+        last_step: the last one, at the time ``last``.
+        kept: the time between steps that counted.
+        redone: the time between steps that a later attempt repeated.
+        saves: how long training waited for saves of checkpoints.
+        start_seconds: the time from the start of the trainer to the end of its first step.
+        processes: its processes.
+    """
+
+    number: int
+    began: float | None = None
+    ended: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    first: float | None = None
+    last: float | None = None
+    kept: float = 0.0
+    redone: float = 0.0
+    saves: float = 0.0
+    start_seconds: float | None = None
+    processes: tuple[ProcessOutput, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunOutput:
+    """What a run wrote in all its attempts.
+
+    Args:
+        attempts: its attempts, in order.
+        curves: points (step, value) by name (CURVES), at most 1,000 each; memory in GiB.
+        gaps: the steps at which the loss becomes NaN.
+        last: the values of the last step, by column; ``device_memory_gib`` is the memory in use,
+            ``device_limit_gib`` all of it.
+        rows: the number of steps.
+        log: the last lines of the log of the process that decides how the last attempt ended.
+        log_from: the worker and the attempt of this log.
+        error: the error message in this log, if that process has failed.
+    """
+
+    attempts: tuple[AttemptOutput, ...] = ()
+    curves: Mapping[str, Points] = field(default_factory=dict)
+    gaps: Sequence[float] = ()
+    last: Mapping[str, float | None] = field(default_factory=dict)
+    rows: int = 0
+    log: tuple[str, ...] = ()
+    log_from: str = ""
+    error: str = ""
+
+    def to_json(self) -> str:
+        """Return the summary as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RunOutput:
+        """Parse a summary that ``to_json`` wrote. Raises ValueError, TypeError or KeyError."""
+        found = json.loads(text)
+        attempts = tuple(
+            AttemptOutput(**{**each, "processes": tuple(map(_process_of, each["processes"]))})
+            for each in found["attempts"]
+        )
+        return cls(**{**found, "attempts": attempts, "log": tuple(found["log"])})
+
+
+def _process_of(found: Mapping) -> ProcessOutput:
+    return ProcessOutput(**{**found, "end": Exit(*found["end"]) if found["end"] else None})
+
+
+class OwnSteps:
+    """The steps that one attempt did, with their times in unix seconds.
+
+    The metrics of an attempt may begin with steps of earlier ones, if the trainer wrote its file
+    anew; these are older than the attempt.
+    """
+
+    def __init__(self, began: float | None) -> None:
+        self._began = began or 0.0
+        self.steps, self.times = array("d"), array("d")
+        self.saves = 0.0
+        self.start_seconds: float | None = None
+
+    def add(self, step: float, time: float, save: float, start: float) -> None:
+        """Add a step; one without a valid time, or with one before the last step's, is left out."""
+        if max(self._began, self.times[-1] if self.times else 0.0) <= time <= MOST_SECONDS:
+            if not self.steps:
+                self.start_seconds = _duration(start)
+            self.steps.append(step)
+            self.times.append(time)
+            self.saves += _duration(save) or 0.0
+
+    def measured(self, attempt: AttemptOutput, resumed_at: float) -> AttemptOutput:
+        """Return the attempt with its steps; those from ``resumed_at`` on were repeated later."""
+        if not self.steps:
+            return attempt
+        place = bisect_left(self.steps, resumed_at)
+        kept = self.times[place - 1] - self.times[0] if place else 0.0
+        return replace(
+            attempt,
+            first_step=int(self.steps[0]),
+            last_step=int(self.steps[-1]),
+            first=self.times[0],
+            last=self.times[-1],
+            kept=kept,
+            redone=self.times[-1] - self.times[0] - kept,
+            saves=self.saves,
+            start_seconds=self.start_seconds,
+        )
+
+
+def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess]) -> RunOutput:
+    """Read the stored output of a run's processes. Raises OutputError."""
+    rows = Rows()
+    attempts: list[AttemptOutput] = []
+    done: list[OwnSteps] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        read = list(pool.map(lambda each: process_output(store, each), processes))
+    by_attempt = groupby(zip(processes, read, strict=True), lambda each: each[0].attempt)
+    for number, group in by_attempt:
+        mine = list(group)
+        attempt = _attempt(number, tuple(told for _, told in mine))
+        if (attempt.began or 0.0) < max((each.began or 0.0 for each in attempts), default=0.0):
+            continue  # of an older run of this name, whose record was deleted
+        attempts.append(attempt)
+        # The trainer of process 0 writes the metrics; one of another kind may leave it to another.
+        writer, told = next((each for each in mine if each[0].metrics), mine[0])
+        done.append(OwnSteps(told.began))
+        add_records(rows, done[-1], metrics_records(store, writer))
+    resumed_at = float("inf")
+    for place in reversed(range(len(attempts))):
+        attempts[place] = done[place].measured(attempts[place], resumed_at)
+        resumed_at = min(resumed_at, done[place].steps[0] if done[place].steps else resumed_at)
+    found = RunOutput(attempts=tuple(attempts), rows=len(rows))
+    found = _with_log(store, run, processes, found)
+    if not len(rows):
+        return found
+    curves = {name: curve(rows, CURVES[name]) for name in CURVES if CURVES[name] in rows.columns}
+    curves["memory"] = [(step, used / GIB) for step, used in curves.get("memory", ())]
+    last = {name: _plain(column[-1]) for name, column in rows.columns.items()}
+    for name, column in MEMORY.items():
+        size = last.get(column)
+        last[name] = None if size is None else size / GIB
+    return replace(
+        found,
+        curves={name: points for name, points in curves.items() if points},
+        gaps=gaps(rows, "loss"),
+        last=last,
+    )
+
+
+def _with_log(
+    store: OutputStore, run: str, processes: Sequence[StoredProcess], found: RunOutput
+) -> RunOutput:
+    """Add the end of the log of the process that decides how the last attempt ended."""
+    logs = {(each.attempt, each.process_id): each for each in processes if each.log}
+    written = {number for number, _ in logs}
+    attempt = next((each for each in reversed(found.attempts) if each.number in written), None)
+    if attempt is None:
+        return found
+    newest = attempt.number
+    mine = [each for each in attempt.processes if (newest, each.process_id) in logs]
+    statuses = [each.status(run, newest) for each in mine]
+    decisive = mine[statuses.index(deciding_process(statuses))]
+    lines = log_tail(store, logs[newest, decisive.process_id], ERROR_LINES)
+    state = decisive.state
+    is_told = state.state is RunState.FAILED and state.reason_code not in KILLED_REASONS
+    return replace(
+        found,
+        log=tuple(lines[-LOG_LINES:]),
+        log_from=f"{decisive.name}, attempt {newest}",
+        error=error_line(last_attempt(lines)) if is_told else "",
+    )
+
+
+def add_records(rows: Rows, own: OwnSteps, records: Iterable[object]) -> None:
+    """Add the records of lines of metrics, skipping invalid ones."""
+    nothing = array("d")
+    steps, times = rows.columns["step"], rows.columns["time"]
+    saves, starts = (rows.columns.get(f"{name}_seconds", nothing) for name in ("save", "start"))
+    for record in records:
+        if len(rows) >= MOST_ROWS:
+            return
+        if rows.add(record):
+            own.add(
+                steps[-1],
+                times[-1],
+                saves[-1] if saves else math.nan,
+                starts[-1] if starts else math.nan,
+            )
+
+
+def process_output(store: OutputStore, process: StoredProcess) -> ProcessOutput:
+    """Read how a process began and ended. Raises OutputError."""
+    start = read_start(store, process)
+    worker, began = (start.worker, start.began) if start else ("", None)
+    return ProcessOutput(process.process_id, worker, began, read_end(store, process))
+
+
+def _attempt(number: int, processes: tuple[ProcessOutput, ...]) -> AttemptOutput:
+    began = [each.began for each in processes if each.began is not None]
+    ends = [each.end.time for each in processes if each.end and each.end.time is not None]
+    is_over = all(each.end for each in processes)
+    return AttemptOutput(
+        number,
+        min(began, default=None),
+        max(ends, default=None) if is_over else None,
+        processes=processes,
+    )
+
+
+def _duration(seconds: float) -> float | None:
+    return seconds if 0 <= seconds <= MOST_SECONDS else None
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

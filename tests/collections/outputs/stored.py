@@ -1,0 +1,94 @@
+"""Stored output as workers write it, for tests."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import RetryPolicy
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
+    SEGMENT_BYTES,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
+    OutputBucket,
+    OutputDirectory,
+    OutputStore,
+)
+
+from tests.collections.emulated_storage import BUCKET, put_object
+
+BEGAN = 1795272000.0
+"""When the first attempt of a stored run began, in unix seconds."""
+QUICK = RetryPolicy(tries=2, connect_tries=1, first_wait=0.01)
+EXITS: dict[str, dict[str, Any]] = {
+    "finished": {"result": "success", "code": "exited", "status": "0"},
+    "crashed": {"result": "exit-code", "code": "exited", "status": "1"},
+    "killed": {"result": "exit-code", "code": "exited", "status": "75"},
+}
+
+
+def line(step: int, **more: Any) -> dict[str, Any]:
+    """A line of metrics: a step each second from the start of the first attempt on."""
+    loss = {"loss": 5 / step, "tokens_per_second": 1000.0}
+    return {"step": step, "time": BEGAN + 10 + step, **loss, **more}
+
+
+def jsonl(lines: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(each)}\n" for each in lines).encode()
+
+
+def segments(name: str, content: bytes, size: int = SEGMENT_BYTES) -> dict[str, bytes]:
+    """Cut a stream as workers do, at the ends of lines, into segments of at most ``size``."""
+    found: dict[str, bytes] = {}
+    while content:
+        cut = content.rfind(b"\n", 0, size) + 1
+        cut = cut if len(content) > size and cut else size
+        found[f"{name}/{len(found) * SEGMENT_BYTES:012d}"] = content[:cut]
+        content = content[cut:]
+    return found
+
+
+def attempt(
+    number: int = 1,
+    process_id: int = 0,
+    *,
+    run: str = "mine",
+    worker: str = "",
+    began: float = BEGAN,
+    log: bytes = b"",
+    metrics: bytes = b"",
+    end: Mapping[str, Any] | None = None,
+    size: int = SEGMENT_BYTES,
+) -> dict[str, bytes]:
+    """The objects of one process of an attempt; ``end`` is one of EXITS, or None if it was lost."""
+    start = {
+        "run": run,
+        "attempt": number,
+        "process_id": process_id,
+        "worker": worker or f"pod-w{process_id}",
+        "began": began,
+    }
+    objects = {"start.json": json.dumps(start).encode()}
+    objects |= segments("log", log, size) | segments("metrics", metrics, size)
+    if end is not None:
+        ended = {"attempt": number, "time": began + 1000, **end}
+        objects["exit.json"] = json.dumps(ended).encode()
+    return {f"{run}/{number}/{process_id}/{name}": each for name, each in objects.items()}
+
+
+def in_directory(folder: Path, objects: Mapping[str, bytes]) -> OutputDirectory:
+    store = OutputDirectory(folder)
+    for name, content in objects.items():
+        store.write(name, content)
+    return store
+
+
+def in_bucket(address: str, prefix: str, cache: Path, objects: Mapping[str, bytes]) -> OutputBucket:
+    for name, content in objects.items():
+        put_object(address, f"{prefix}/{name}", content)
+    return OutputBucket(Bucket(f"gs://{BUCKET}/{prefix}", address=address, retry=QUICK), cache)
+
+
+def content_of(store: OutputStore, run: str = "mine") -> dict[str, bytes]:
+    return {each.name: store.read(each) for each in store.list(run)}

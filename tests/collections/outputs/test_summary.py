@@ -1,0 +1,186 @@
+"""A run's curves over all attempts, how they ended, and the end of its log."""
+
+import json
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import summary_cache
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves import MOST_POINTS
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.stored_answers import (
+    progress_of,
+    stored_answers,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import (
+    RunOutput,
+    summary_of,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary_cache import (
+    cached_summary,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.collections.outputs.stored import BEGAN, EXITS, attempt, in_directory, jsonl, line
+
+LATER = BEGAN + 500
+
+
+def summary(folder, *attempts):
+    store = in_directory(folder, {name: each for part in attempts for name, each in part.items()})
+    return summary_of(store, "mine", stored_processes(store.list("mine")))
+
+
+def resumed(steps, shift=500):
+    """Lines of an attempt that began ``shift`` seconds after the first."""
+    return [line(step) | {"time": BEGAN + shift + step} for step in steps]
+
+
+def steps_of(found):
+    return [step for step, _ in found.curves["loss"]]
+
+
+def test_a_curve_continues_over_attempts_without_a_doubled_step(tmp_path):
+    found = summary(
+        tmp_path,
+        attempt(1, metrics=jsonl(map(line, range(1, 31)))),
+        attempt(2, began=LATER, metrics=jsonl(resumed(range(21, 41))), end=EXITS["finished"]),
+    )
+    assert steps_of(found) == list(range(1, 41))
+    assert found.rows == 40
+    assert found.last["step"] == 40
+    first, second = found.attempts
+    assert (first.first_step, first.last_step, first.kept, first.redone) == (1, 30, 19, 10)
+    assert (second.first_step, second.last_step, second.kept, second.redone) == (21, 40, 19, 0)
+    assert (first.began, first.ended, second.ended) == (BEGAN, None, LATER + 1000)
+    assert progress_of(found) == {"first": 1, "last": 40, "counted": 38}
+
+
+def test_a_file_that_the_trainer_wrote_anew_repeats_no_step(tmp_path):
+    again = [*map(line, range(1, 21)), *resumed(range(21, 41))]
+    found = summary(
+        tmp_path,
+        attempt(1, metrics=jsonl(map(line, range(1, 31)))),
+        attempt(2, began=LATER, metrics=jsonl(again)),
+    )
+    assert steps_of(found) == list(range(1, 41))
+    assert found.attempts[1].first_step == 21
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=6))
+def test_the_time_of_kept_and_repeated_steps_is_that_of_all_steps(tmp_path_factory, spans):
+    attempts = [
+        attempt(
+            number,
+            began=BEGAN + 1000 * number,
+            metrics=jsonl(resumed(range(first, first + count), 1000 * number)),
+        )
+        for number, (first, count) in enumerate(spans, 1)
+    ]
+    found = summary(tmp_path_factory.mktemp("outputs"), *attempts)
+    for each, (_, count) in zip(found.attempts, spans, strict=True):
+        assert each.kept + each.redone == pytest.approx(count - 1)
+        assert each.kept >= 0 <= each.redone
+    assert found.attempts[-1].redone == 0
+    assert steps_of(found) == sorted(set(steps_of(found)))
+
+
+def test_a_long_run_is_reduced_to_few_points(tmp_path):
+    found = summary(tmp_path, attempt(metrics=jsonl(map(line, range(1, 20_001)))))
+    assert (found.rows, len(found.curves["loss"])) == (20_000, MOST_POINTS)
+    assert len(found.to_json()) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "reason"),
+    [
+        ("finished", "done", ""),
+        ("crashed", "failed", "exit_code"),
+        ("killed", "interrupted", "saved"),
+        (None, "lost", ""),
+    ],
+)
+def test_the_last_attempt_is_told_as_its_worker_would(tmp_path, end, state, reason):
+    found = summary(
+        tmp_path,
+        attempt(
+            metrics=jsonl(map(line, (1, 2))),
+            log=b"--- 2026-11-21T14:40:00Z attempt 1\nValueError: too long\n",
+            end=EXITS.get(end or ""),
+        ),
+    )
+    [told] = stored_answers("mine", found, {0: ["bye"]})["pod-w0"]["runs"]
+    assert (told["state"], told["reason_code"], told["attempt"]) == (state, reason, 1)
+    assert (told["heartbeat"]["step"], told["heartbeat"]["loss"]) == (2, 2.5)
+    assert told["error"] == ("ValueError: too long" if end == "crashed" else "")
+    assert told["log"] == ["bye"]
+
+
+def test_the_log_is_that_of_the_worker_that_failed(tmp_path):
+    peer = {"result": "exit-code", "code": "exited", "status": "77"}
+    found = summary(
+        tmp_path,
+        attempt(process_id=0, log=b"peer ended\n", end=peer),
+        attempt(process_id=1, log=b"no memory\n", end=EXITS["crashed"]),
+        attempt(process_id=2, log=b"peer ended\n", end=peer),
+    )
+    assert (found.log, found.log_from) == (("no memory",), "pod-w1, attempt 1")
+    assert found.error == "no memory"
+
+
+def test_a_run_without_output_has_an_empty_summary(tmp_path):
+    assert summary(tmp_path) == RunOutput()
+    assert stored_answers("mine", RunOutput(), {}) == {}
+
+
+HOSTILE = [
+    b'{"step": 1e308, "loss": 1, "time": 1e308}',
+    b'{"step": -5, "time": -1}',
+    b'{"step": 10' + b"0" * 400 + b"}",
+    b"[" * 60_000,
+    b'{"step": {}}',
+    b'{"step": 1, "time": "now", "loss": [[]]}',
+    b"\xff\x00",
+    b'{"step": true, "time": null}',
+]
+
+
+@given(st.lists(st.sampled_from([*HOSTILE, *jsonl(map(line, range(1, 6))).splitlines()])))
+def test_no_line_of_metrics_makes_a_run_unreadable(tmp_path_factory, lines):
+    folder = tmp_path_factory.mktemp("outputs")
+    found = summary(folder, attempt(metrics=b"".join(each + b"\n" for each in lines)))
+    stored_answers("mine", found, {})
+    assert RunOutput.from_json(found.to_json()).to_json() == found.to_json()
+
+
+def test_a_summary_survives_the_cache_unchanged(tmp_path):
+    found = summary(
+        tmp_path,
+        attempt(1, metrics=jsonl(map(line, range(1, 31))), log=b"a\n", end=EXITS["crashed"]),
+        attempt(2, process_id=1, began=LATER, log=b"b\n"),
+    )
+    text = found.to_json()
+    again = RunOutput.from_json(text)
+    assert again.to_json() == text
+    assert again.attempts == found.attempts
+
+
+def test_only_a_run_that_has_changed_is_read_again(tmp_path, monkeypatch):
+    store = in_directory(tmp_path / "outputs", attempt(metrics=jsonl([line(1)]), log=b"a\n"))
+    cache = tmp_path / "cache"
+    first = cached_summary(store, "mine", store.list("mine"), cache)
+    with monkeypatch.context() as patched:
+        patched.setattr(summary_cache, "summary_of", None)
+        assert cached_summary(store, "mine", store.list("mine"), cache).to_json() == first.to_json()
+    store.write("mine/1/0/metrics/000000000000", jsonl([line(1), line(2)]))
+    assert cached_summary(store, "mine", store.list("mine"), cache).rows == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b"key\n{}"])
+def test_a_damaged_cache_is_ignored(tmp_path, content):
+    store = in_directory(tmp_path / "outputs", attempt(log=b"a\n"))
+    first = cached_summary(store, "mine", store.list("mine"), tmp_path)
+    path = tmp_path / "mine.json"
+    key = path.read_bytes().partition(b"\n")[0]
+    path.write_bytes(content.replace(b"key", key))
+    assert cached_summary(store, "mine", store.list("mine"), tmp_path) == first
+    assert json.loads(path.read_bytes().partition(b"\n")[2])["log"] == ["a"]
