@@ -145,5 +145,5 @@ def test_a_location_that_cannot_be_opened_is_an_error(tmp_path):
         open_store(
             "gs://b/runs", {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}, tmp_path
         )
-    with pytest.raises(OutputError, match="can't be the name of a run"):
+    with pytest.raises(OutputError, match="invalid run name"):
         OutputDirectory(tmp_path).list("../x")

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from ...module_utils.cloud.errors import CloudError, NotFound
 from ...module_utils.cloud.storage import SCHEME, Bucket, StoredObject
-from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.output_stream import OBJECT_NAME, SEGMENT_BYTES
+from ...module_utils.worker.run import RunError, check_name
 
 MOST_OBJECTS = 200_000
 """Maximum number of objects of a run that are read."""
@@ -163,9 +163,10 @@ def readable(run: str, found: Iterable[StoredObject]) -> list[StoredObject]:
 
 def checked(run: str) -> str:
     """Return the name of a run if it is valid. Raises OutputError."""
-    if not RUN_NAME.fullmatch(run):
-        raise OutputError(f"{run!r:.120} can't be the name of a run")
-    return run
+    try:
+        return check_name(run)
+    except RunError as error:
+        raise OutputError(str(error)) from None
 
 
 def replace(path: Path, content: bytes) -> None:

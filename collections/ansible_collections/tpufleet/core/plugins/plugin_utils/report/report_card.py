@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from enum import StrEnum
 
-from ...module_utils.worker.report_metrics import thinned
 from ...module_utils.worker.run_state import RunState
+from ..outputs.curves import thinned
 from ..runs.record import DesiredState
 from .report_html import duration, escaped, number
 from .report_runs import RunView

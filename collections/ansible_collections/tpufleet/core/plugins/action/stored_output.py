@@ -1,0 +1,123 @@
+"""The action plugin of tpufleet.core.stored_output: read or copy what a run has written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.worker.run import RunError, check_name
+from ..plugin_utils.outputs.objects import OutputError, OutputStore, trim
+from ..plugin_utils.outputs.reader import (
+    StoredProcess,
+    contents,
+    log_tail,
+    pieces,
+    stored_processes,
+)
+from ..plugin_utils.outputs.run_outputs import RunOutputs
+from ..plugin_utils.outputs.stored_answers import stored_answers
+from ..plugin_utils.outputs.summary_cache import cached_summary
+from ..plugin_utils.plain_values import plain
+from ..plugin_utils.runs.record import RunRecord
+from ..plugin_utils.runs.run_record import RecordError
+from ..plugin_utils.runs.store import RunStore
+
+FILES = {"log": "log", "metrics": "metrics.jsonl"}
+"""The name of the copied file of each stream."""
+
+
+class ActionModule(ActionBase):
+    """Reads the stored output of one run."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return how the last attempt ended, with log lines; copy the output if requested."""
+        super().run(tmp, task_vars)
+        _, given = self.validate_argument_spec(
+            argument_spec={
+                "run": {"type": "str", "required": True},
+                "fleet_state": {"type": "str", "required": True},
+                "directory": {"type": "str", "required": True},
+                "cache": {"type": "path", "required": True},
+                "lines": {"type": "int", "default": 0},
+                "to": {"type": "path"},
+                "bundle": {"type": "bool", "default": False},
+            }
+        )
+        api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
+        nothing = {"changed": False, "location": "", "attempt": None, "answers": {}, "files": []}
+        try:
+            record = RunStore.of(given["fleet_state"], api).read(check_name(given["run"]))
+            if record is None:
+                return nothing
+            outputs = RunOutputs(given["directory"], given["cache"], api)
+            store = outputs.store_of(record.launch)
+            objects = store.list(record.run)
+            processes = stored_processes(objects)
+            if not processes:
+                return nothing | {"location": store.location}
+            found = cached_summary(store, record.run, objects, outputs.summaries)
+            newest = found.attempts[-1].number
+            last = [each for each in processes if each.attempt == newest]
+            logs = {each.process_id: log_tail(store, each, given["lines"]) for each in last}
+            files: list[str] = []
+            if given["to"] and not self._task.check_mode:
+                files = copy(store, processes, Path(given["to"]))
+                files += write_record(record, Path(given["to"])) if given["bundle"] else []
+            trim(outputs.segments)
+        except (RecordError, RunError, OutputError) as error:
+            raise AnsibleActionFail(str(error)) from None
+        except OSError as error:
+            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+        return {
+            "changed": bool(files),
+            "location": f"{store.location}/{record.run}",
+            "attempt": newest,
+            "answers": stored_answers(record.run, found, logs),
+            "files": files,
+            "msg": f"{record.run}: attempt {newest} is read from {store.location}/{record.run}",
+        }
+
+
+def copy(store: OutputStore, processes: Sequence[StoredProcess], to: Path) -> list[str]:
+    """Copy the output of all attempts to ATTEMPT/PROCESS below ``to``; return the files' names.
+
+    Raises OutputError, OSError.
+    """
+    files = []
+    for each in processes:
+        folder = Path(str(each.attempt), str(each.process_id))
+        for name, streamed in FILES.items():
+            segments = getattr(each, name)
+            if segments:
+                files.append(write(to, folder / streamed, pieces(contents(store, segments))))
+        for stored in filter(None, (each.start, each.exit)):
+            name = stored.name.rpartition("/")[2]
+            files.append(write(to, folder / name, [store.read(stored)]))
+    return files
+
+
+def write(to: Path, name: Path, content: Iterable[bytes]) -> str:
+    """Write a file below ``to``; return its name. Raises OutputError, OSError."""
+    path = to / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    with partial.open("wb") as stream:
+        stream.writelines(content)
+    partial.replace(path)
+    return str(name)
+
+
+def write_record(record: RunRecord, to: Path) -> list[str]:
+    """Write the run's record without environment variables. Raises OSError."""
+    told = {name: value for name, value in record.fields().items() if name != "env"}
+    return [write(to, Path("record.json"), [json.dumps(told, indent=1).encode()])]

@@ -1,0 +1,74 @@
+"""Documentation of tpufleet.core.stored_output for ansible-doc; the code is in plugins/action."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: stored_output
+short_description: Read what a run has written, even if its TPU is gone
+description:
+  - Reads the stored output of a run, in the bucket or in the directory of the controller that its
+    record names. Works on the controller alone.
+options:
+  directory:
+    description: Where this controller stores the output of runs that do not store it in a bucket.
+    type: str
+    required: true
+  cache:
+    description: A directory for what has been read from a bucket. It may be deleted at any time.
+    type: path
+    required: true
+  lines:
+    description: How many of the last lines of each log of the last attempt to return.
+    type: int
+    default: 0
+  to:
+    description:
+      - A directory that gets C(log), C(metrics.jsonl), C(start.json) and C(exit.json) of each
+        process of each attempt, in C(ATTEMPT/PROCESS).
+    type: path
+  bundle:
+    description: Whether O(to) also gets C(record.json), the run's record without environment
+      variables.
+    type: bool
+    default: false
+extends_documentation_fragment:
+  - tpufleet.core.run_name
+  - tpufleet.core.fleet_state
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author: tpufleet
+"""
+
+EXAMPLES = r"""
+- name: Read the last lines of a run
+  tpufleet.core.stored_output:
+    run: shakespeare
+    fleet_state: gs://bucket/fleet
+    directory: ~/.cache/tpufleet/outputs
+    cache: ~/.cache/tpufleet/cache
+    lines: 50
+"""
+
+RETURN = r"""
+location:
+  description: Where the run's output is stored; empty if the run has no record.
+  returned: success
+  type: str
+attempt:
+  description: The last attempt that has stored output.
+  returned: success
+  type: int
+answers:
+  description: How each process of this attempt ended, by worker, in the form of
+    M(tpufleet.core.run_info). Empty if nothing is stored.
+  returned: success
+  type: dict
+files:
+  description: What was copied, relative to O(to).
+  returned: success
+  type: list
+  elements: str
+"""

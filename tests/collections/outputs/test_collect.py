@@ -1,0 +1,156 @@
+"""The controller stores what workers return, and believes nothing that they say."""
+
+import base64
+import json
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.action.collect_outputs import (
+    COLLECTED,
+    MOST_CALLS,
+    collect,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
+    SEGMENT_BYTES,
+    Attempt,
+    Start,
+    streams_here,
+    write_attempt,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
+    OutputDirectory,
+    OutputError,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
+
+from tests.collections.outputs.stored import BEGAN, EXITS, attempt, content_of, jsonl, line
+from tests.collections.running_modules import run_module
+
+OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n", end=EXITS["crashed"])
+
+
+def file(name, content):
+    return {"name": name, "content": base64.b64encode(content).decode()}
+
+
+class Worker:
+    """A worker that returns one file in each call, from the number in its state on."""
+
+    def __init__(self, objects):
+        self.files = [file(*each) for each in objects.items()]
+        self.asked = []
+
+    def __call__(self, state):
+        self.asked.append(state)
+        done = state.get("done", 0)
+        more = done + 1 < len(self.files)
+        return {
+            "files": self.files[done : done + 1],
+            "state": {"done": min(done + 1, len(self.files))},
+            "more": more,
+        }
+
+
+def test_everything_that_a_worker_has_is_stored_and_asked_for_once(tmp_path):
+    worker = Worker(OBJECTS)
+    assert collect(tmp_path, "pod-w0", worker) == {"changed": True, "files": len(OBJECTS)}
+    assert content_of(OutputDirectory(tmp_path)) == OBJECTS
+    assert collect(tmp_path, "pod-w0", worker) == {"changed": False, "files": 0}
+    assert worker.asked[-1] == {"done": len(OBJECTS)}
+
+
+def test_each_worker_has_a_state_of_its_own(tmp_path):
+    first, second = Worker(OBJECTS), Worker(attempt(process_id=1))
+    collect(tmp_path, "pod-w0", first)
+    collect(tmp_path, "../pod-w1", second)
+    assert second.asked == [{}]
+    assert len(list((tmp_path / COLLECTED).iterdir())) == 2
+
+
+def test_a_worker_that_never_ends_is_left_for_the_next_time(tmp_path):
+    asked = []
+
+    def endless(state):
+        asked.append(state)
+        return {"files": [], "state": {}, "more": True}
+
+    collect(tmp_path, "pod-w0", endless)
+    assert len(asked) == MOST_CALLS
+
+
+def test_a_worker_that_cannot_answer_changes_nothing(tmp_path):
+    failed = {"failed": True, "msg": "no such module"}
+    assert collect(tmp_path, "pod-w0", lambda state: failed) == failed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_damaged_state_everything_is_asked_for_again(tmp_path):
+    worker = Worker(OBJECTS)
+    collect(tmp_path, "pod-w0", worker)
+    [path] = (tmp_path / COLLECTED).iterdir()
+    path.write_text("[")
+    assert collect(tmp_path, "pod-w0", worker)["files"] == len(OBJECTS)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        None,
+        {},
+        ["mine/1/0/exit.json"],
+        [{"name": "mine/1/0/exit.json", "content": "%"}],
+        [{"content": ""}],
+        [file("../outside", b"x")],
+        [file("/etc/passwd", b"x")],
+        [file("mine/1/0/log/../../../../x", b"x")],
+        [file(".collected/1/0/exit.json", b"x")],
+        [file("mine/1/0/log/000000000000", b"x" * (SEGMENT_BYTES + 1))],
+    ],
+)
+def test_a_hostile_answer_is_refused(tmp_path, files):
+    with pytest.raises(OutputError):
+        collect(tmp_path / "outputs", "w0", lambda state: {"files": files, "state": {}})
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("state", [None, [], "x", {"a": "x" * (1 << 22)}])
+def test_a_hostile_state_is_refused(tmp_path, state):
+    with pytest.raises(OutputError, match="state is not valid"):
+        collect(tmp_path, "w0", lambda _: {"files": [], "state": state})
+
+
+def test_a_segment_that_grew_is_replaced_whole(tmp_path):
+    name = "mine/1/0/log/000000000000"
+    for content in (b"one\n", b"one\ntwo\n"):
+        collect(tmp_path, "w0", lambda _, text=content: {"files": [file(name, text)], "state": {}})
+    assert content_of(OutputDirectory(tmp_path)) == {name: b"one\ntwo\n"}
+    assert json.loads(next((tmp_path / COLLECTED).iterdir()).read_text()) == {}
+
+
+def test_what_a_trainer_writes_arrives_between_two_passes_and_after_its_end(tmp_path):
+    run, store = tmp_path / "state/runs/mine", OutputDirectory(tmp_path / "outputs")
+    run.mkdir(parents=True)
+    start = Start("mine", 1, 0, "pod-w0", BEGAN)
+    write_attempt(run, Attempt(start, "", "", streams_here(run)))
+
+    def ask(state):
+        return run_module("run_output", state=state, state_dir=str(tmp_path / "state"))
+
+    def found():
+        collect(tmp_path / "outputs", "pod-w0", ask)
+        return summary_of(store, "mine", stored_processes(store.list("mine")))
+
+    with (run / "metrics.jsonl").open("ab") as metrics, (run / "log").open("ab") as log:
+        metrics.write(jsonl(map(line, range(1, 2001))))
+        log.write(b"half of it\n")
+        metrics.flush(), log.flush()
+        first = found()
+        metrics.write(jsonl(map(line, range(2001, 3001))))
+        log.write(b"no memory")
+    (run / "exit.json").write_text(json.dumps({"attempt": 1, "time": BEGAN, **EXITS["crashed"]}))
+    second = found()
+
+    assert (first.rows, first.log, first.attempts[0].ended) == (2000, ("half of it",), None)
+    assert (second.rows, second.log) == (3000, ("half of it", "no memory"))
+    assert (second.error, second.attempts[0].ended) == ("no memory", BEGAN)
+    assert collect(tmp_path / "outputs", "pod-w0", ask)["files"] == 0

@@ -1,0 +1,127 @@
+"""What outlives a TPU: a finished, a crashed and a killed run after all TPUs are deleted."""
+
+import json
+
+import pytest
+
+from harness.playbooks import environment_of, flat, play
+from tests.collections.emulated_storage import BUCKET, emulated_storage, put_object
+from tests.collections.outputs.stored import BEGAN, EXITS, attempt, in_directory, jsonl, line
+from tests.collections.runs.valid_record import record_fields
+
+LATER = BEGAN + 500
+RUNS = {
+    "finished": {"wanted": "done"},
+    "crashed": {"wanted": "running"},
+    "killed": {"wanted": "stopped"},
+}
+STATES = {
+    "finished": "done",
+    "crashed": "crashed (exit 1)",
+    "killed": "stopped by you",
+}
+
+
+def objects(run):
+    """Two attempts: the first lost power at step 30, the second resumed from 20 and did 40."""
+    again = [line(step) | {"time": LATER + step} for step in range(21, 41)]
+    said = f"--- 2026-11-21T14:50:00Z attempt 2\nstep 40\nValueError: the end of {run}\n".encode()
+    return attempt(1, run=run, log=b"step 30\n", metrics=jsonl(map(line, range(1, 31)))) | attempt(
+        2, run=run, began=LATER, log=said, metrics=jsonl(again), end=EXITS[run]
+    )
+
+
+def record(run, outputs):
+    ends = {"killed": [{"time": LATER + 999, "kind": "stopped"}]}
+    launches = [{"time": BEGAN - 5, "kind": "launched"}, {"time": LATER - 5, "kind": "launched"}]
+    spent = {"wanted_seconds": 76.0, "wanted_since": BEGAN, "wanted_until": LATER + 1000}
+    if RUNS[run]["wanted"] == "running":
+        spent |= {"wanted_seconds": 0.0}
+    return record_fields(
+        run, attempt=2, outputs=outputs, history=launches + ends.get(run, []), **RUNS[run], **spent
+    )
+
+
+@pytest.fixture(scope="module")
+def emulator():
+    with emulated_storage() as address:
+        for run in RUNS:
+            for name, content in objects(run).items():
+                put_object(address, f"runs/{name}", content)
+        yield address
+
+
+@pytest.fixture
+def environment(local_api, request):
+    """A fleet without TPUs, whose runs are recorded and stored in the location of the test."""
+    folder = local_api.state / "fleet"
+    (folder / "runs").mkdir(parents=True)
+    environment = environment_of(local_api)
+    in_bucket = request.param == "bucket"
+    if in_bucket:
+        environment["STORAGE_EMULATOR_HOST"] = request.getfixturevalue("emulator")
+    for run in RUNS:
+        outputs = f"gs://{BUCKET}/runs/{run}" if in_bucket else ""
+        (folder / f"runs/{run}.json").write_text(json.dumps(record(run, outputs)))
+        if not in_bucket:
+            in_directory(folder / "outputs", objects(run))
+    return environment
+
+
+in_bucket = pytest.mark.parametrize("environment", ["bucket"], indirect=True)
+anywhere = pytest.mark.parametrize("environment", ["bucket", "directory"], indirect=True)
+PLACES = [("bucket", run) for run in RUNS] + [("directory", "crashed")]
+each_run = pytest.mark.parametrize(("environment", "run"), PLACES, indirect=["environment"])
+
+
+def shown(environment, verb, *words):
+    done = play(environment, f"playbooks/{verb}.yml", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return flat(done)
+
+
+@each_run
+def test_logs_shows_the_last_lines_and_where_they_are_from(environment, run):
+    text = shown(environment, "logs", "-e", f"run={run}")
+    assert f"no worker has run {run}. Its attempt 2, from " in text
+    assert f"pod-w0: ValueError: the end of {run}" in text
+
+
+@each_run
+def test_status_shows_the_last_step_the_reason_and_the_goodput(environment, run, tmp_path):
+    text = shown(environment, "status", "-e", f"run={run}")
+    assert f"{run} 2 {STATES[run]} 40 0.125 1,000" in text
+    assert (f"{run}, pod-w0: ValueError: the end of crashed" in text) == (run == "crashed")
+    if run == "finished":
+        assert "50% - pod-w0" in text  # 38 s of 76
+
+
+@each_run
+def test_fetch_copies_every_attempt(environment, run, tmp_path):
+    shown(environment, "fetch", "-e", f"run={run}", "-e", f"to={tmp_path}", "-e", "bundle=true")
+    metrics = (tmp_path / "2/0/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(each)["step"] for each in metrics] == list(range(21, 41))
+    assert (tmp_path / "1/0/log").read_text() == "step 30\n"
+    assert json.loads((tmp_path / "2/0/exit.json").read_text())["attempt"] == 2
+    assert not (tmp_path / "1/0/exit.json").exists()
+    kept = json.loads((tmp_path / "record.json").read_text())
+    assert kept["run"] == run
+    assert "env" not in kept
+
+
+@anywhere
+def test_report_shows_all_of_them(environment, tmp_path):
+    page = tmp_path / "report.html"
+    shown(environment, "report", "-e", f"report={page}")
+    text = page.read_text()
+    for run in RUNS:
+        assert STATES[run] in text
+        assert f"ValueError: the end of {run}" in text
+
+
+@in_bucket
+def test_a_run_that_nobody_knows_is_named(environment):
+    done = play(environment, "playbooks/logs.yml", "-e", "run=unknown")
+    assert done.returncode != 0
+    assert "run unknown: no worker has it, and none of its output is stored" in flat(done)
+    assert "playbooks/status.yml shows the runs" in flat(done)
