@@ -31,11 +31,15 @@ def test_a_run_on_a_preempted_tpu_is_preempted_in_text_and_json(environment, tmp
     assert (run["run"], run["state"], run["step"]) == ("mine", "preempted", 70)
 
 
-def test_a_run_whose_tpu_is_gone_is_shown_without_any_tpu(environment):
-    result = play(environment, "playbooks/status.yml")
+def test_a_run_whose_tpu_is_gone_is_shown_without_any_tpu_in_text_and_json(environment, tmp_path):
+    told = tmp_path / "status.json"
+    result = play(environment, "playbooks/status.yml", "-e", f"status_json={told}")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine 2 preempted 70" in flat(result)
+    status = json.loads(told.read_text())
+    assert [(run["run"], run["state"]) for run in status["runs"]] == [("mine", "preempted")]
+    assert status["lines"][1].split()[:4] == ["mine", "2", "preempted", "70"]
 
 
 @pytest.mark.parametrize(

@@ -368,12 +368,15 @@ class CallbackModule(Default):
     def _take_progress(self, text: str) -> bool:
         """Store a progress message for the live lines; it replaces the last one of the same name.
 
-        The name is the text before the colon. Return False if no task is running.
+        The name is the text before the colon. A message of several lines may fill the terminal.
+        Return False if no task is running.
         """
         if not self._tally:
             return False
         self._write(f"progress: {text.strip()}")
         self._tally.progress[text.strip().partition(":")[0]] = text.strip()
+        if self._screen:
+            self._screen.fill = "\n" in text.strip()
         return True
 
 

@@ -22,10 +22,10 @@ class LiveBlock:
         self._stream = stream
         self._drawn = 0
 
-    def show(self, lines: Sequence[str]) -> None:
-        """Replace the drawn lines."""
+    def show(self, lines: Sequence[str], fill: bool = False) -> None:
+        """Replace the drawn lines; ``fill`` allows them to fill the terminal."""
         columns, rows = shutil.get_terminal_size()
-        fitting = fit(lines, columns, rows)
+        fitting = fit(lines, columns, rows, fill)
         self._stream.write(self._cleared() + "\n".join(fitting))
         self._stream.flush()
         self._drawn = len(fitting)
@@ -43,9 +43,12 @@ class LiveBlock:
         return (_UP.format(self._drawn - 1) if self._drawn > 1 else "") + _CLEAR_BELOW
 
 
-def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """Cut lines to a terminal's size; one column and at least half of the rows stay free."""
-    room = max(1, min(rows // 2, rows - 2))
+def fit(lines: Sequence[str], columns: int, rows: int, fill: bool = False) -> list[str]:
+    """Cut lines to a terminal's size; one column and, without ``fill``, half of the rows stay free.
+
+    At least two rows always stay free.
+    """
+    room = max(1, rows - 2 if fill else min(rows // 2, rows - 2))
     shown = list(lines) if len(lines) <= room else [*lines[: room - 1], f"… {len(lines)} in total"]
     return [_cut(line, max(1, columns - 1)) for line in shown]
 

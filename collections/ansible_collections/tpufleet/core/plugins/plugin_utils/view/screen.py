@@ -53,6 +53,8 @@ class Screen:
         self._last = time.monotonic()
         self._asking = False
         self.take_progress: Callable[[str], bool] = lambda _text: False
+        self.fill = False
+        """Whether the live block may fill the terminal, because nothing else is printed."""
         display.display, display.prompt_until = self.display, self.prompt_until
         self._restore = (display, self._print, self._prompt)
         self._ticker = threading.Thread(target=self._tick, name="live view", daemon=True)
@@ -130,7 +132,7 @@ class Screen:
     def _draw(self) -> None:
         lines = self._live(time.monotonic())
         if self._block and lines:
-            self._block.show(lines)
+            self._block.show(lines, self.fill)
         elif self._block:
             self._block.hide()
 

@@ -84,7 +84,8 @@ class TaskTally:
             for stem, (done, all_) in waiting.items()
             if done < all_
         ]
-        return (lines or [f"  {self.name}  {spent}"]) + [f"    {t}" for t in self.progress.values()]
+        told = [line for text in self.progress.values() for line in text.splitlines()]
+        return (lines or [f"  {self.name}  {spent}"]) + [f"    {line}" for line in told]
 
     def brief(self, now: float) -> tuple[str, str] | None:
         """Return the task with its TPUs, and their progress; None if it has progress messages."""

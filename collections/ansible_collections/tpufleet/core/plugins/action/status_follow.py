@@ -1,0 +1,127 @@
+"""The action plugin of tpufleet.core.status_follow: repeat status.yml and show its lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ..module_utils.worker.run_state import ACTIVE_STATES, RunState
+from ..plugin_utils.runs.actor import child_environment, play_error
+from ..plugin_utils.runs.playbook_process import run_process
+from ..plugin_utils.runs.record import DesiredState
+
+EVERY_S = 5.0
+LONGEST_S = 300.0
+"""Time limit of one status, in seconds."""
+
+
+class ActionModule(ActionBase):
+    """Shows the status until all runs have ended."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Repeat the status until all runs have ended; return its last lines."""
+        result = super().run(tmp, task_vars)
+        _, given = self.validate_argument_spec(argument_spec={"status_json": {"type": "path"}})
+        with tempfile.TemporaryDirectory(prefix="tpufleet-") as folder:
+            command = StatusCommand(Path(folder), given["status_json"] or f"{folder}/status.json")
+            try:
+                lines = follow(command.read, show)
+            except StatusError as error:
+                raise AnsibleActionFail(str(error)) from None
+        return result | {"changed": False, "lines": lines}
+
+
+class StatusError(Exception):
+    """The status cannot be read; the text is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """One status: its lines for people, and whether all its runs have ended."""
+
+    lines: tuple[str, ...]
+    is_over: bool
+
+
+@dataclass(frozen=True)
+class StatusCommand:
+    """The command of the current process, as a child that shows the status once.
+
+    Args:
+        folder: a temporary directory for its output and its log.
+        file: where it writes the status.
+    """
+
+    folder: Path
+    file: str
+
+    def read(self) -> Status:
+        """Run the command and return the status. Raises StatusError."""
+        result, output = self.folder / "result.json", self.folder / "output"
+        more = json.dumps({"follow": False, "status_json": self.file})
+        ends_at = time.monotonic() + LONGEST_S
+
+        def why_stop() -> str:
+            return f"no end within {LONGEST_S:.0f} s" if time.monotonic() > ends_at else ""
+
+        result.unlink(missing_ok=True)
+        env = child_environment(result) | {"TPUFLEET_LOG_DIR": str(self.folder / "logs")}
+        with output.open("w", encoding="utf-8") as stream:
+            command = [sys.executable, *sys.argv, "-e", more]
+            code, ended = run_process(command, Path.cwd(), env, stream, why_stop)
+        if error := ended or play_error(code, result, output):
+            raise StatusError(error)
+        try:
+            told = json.loads(Path(self.file).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise StatusError(f"{self.file}: cannot be read ({error})") from None
+        return Status(tuple(told["lines"]), all(map(has_ended, told["runs"])))
+
+
+def has_ended(run: Mapping[str, Any]) -> bool:
+    """Return whether a run in ``status_json`` has ended and is not wanted any more."""
+    return RunState(run["state"]) not in ACTIVE_STATES and run["wanted"] != DesiredState.RUNNING
+
+
+def follow(
+    read: Callable[[], Status],
+    show: Callable[[Sequence[str]], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[str]:
+    """Read and show the status every EVERY_S seconds until all runs have ended; return its lines.
+
+    If it cannot be read, the last one stays with the error. Raises StatusError if the first one
+    cannot be read.
+    """
+    status: Status | None = None
+    while status is None or not status.is_over:
+        began = time.monotonic()
+        try:
+            status = read()
+            show(status.lines)
+        except StatusError as error:
+            if status is None:
+                raise
+            show([*status.lines, f"No newer status: {error}"])
+        if not status.is_over:
+            sleep(max(1.0, began + EVERY_S - time.monotonic()))
+    return list(status.lines)
+
+
+def show(lines: Sequence[str]) -> None:
+    """Show a status as one progress message, which a terminal shows in place of the last one."""
+    head = f"status: {time.strftime('%H:%M:%S')}, again every {EVERY_S:.0f} s, CTRL+C ends"
+    Display().display("\n".join([head, *lines]), screen_only=True)

@@ -1,0 +1,204 @@
+"""status.yml -e follow=true: the status in place on a terminal, as plain lines otherwise."""
+
+import json
+import os
+import pty
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.action.status_follow import (
+    Status,
+    StatusError,
+    follow,
+    has_ended,
+)
+
+from harness.playbooks import command
+from harness.process_tree import kill_tree, tree_of
+from localcloud.place import PROJECT_ROOT
+from tests.collections.runs.valid_record import record_fields
+from tests.collections.view.terminal import screen_of
+
+FOLLOW = command("playbooks/status.yml", "-e", "follow=true")
+SECONDS = 90
+ROWS = 30
+
+
+@dataclass
+class Terminal:
+    """A playbook on a terminal of the test's own, and what it has written there so far."""
+
+    process: subprocess.Popen[bytes]
+    keyboard: int
+    written: bytes = field(default=b"")
+
+    def read_until(self, is_there: Callable[[list[str]], bool]) -> list[str]:
+        """Read until the screen is as wanted, or the playbook has ended; return the screen."""
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            try:
+                chunk = os.read(self.keyboard, 65536)
+            except OSError:  # the other end is closed: the playbook is over
+                break
+            self.written += chunk
+            if not chunk or is_there(self.screen):
+                break
+        return self.screen
+
+    @property
+    def screen(self) -> list[str]:
+        return screen_of(self.written.decode(errors="replace"))
+
+
+@contextmanager
+def on_terminal(environment: dict[str, str]) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        FOLLOW,
+        cwd=PROJECT_ROOT,
+        env=environment,
+        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - so that CTRL+C is a signal
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        kill_tree(process.pid)
+        process.wait()
+        os.close(ours)
+
+
+@pytest.fixture
+def record(local_api) -> Path:
+    """The record of a wanted run whose TPU is gone."""
+    folder = local_api.state / "fleet/runs"
+    folder.mkdir(parents=True)
+    file = folder / "mine.json"
+    write(file, wanted="running")
+    return file
+
+
+def write(file: Path, **fields: Any) -> None:
+    """Replace a record at once, since the playbook may be reading it."""
+    told = record_fields(file.stem, attempt=2, generation=3, **fields)
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(told))
+    new.replace(file)
+
+
+def live(environment: dict[str, str]) -> dict[str, str]:
+    shown = {
+        "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view",
+        "TERM": "xterm",
+        "COLUMNS": "120",
+        "LINES": str(ROWS),
+    }
+    return {name: value for name, value in environment.items() if name != "CI"} | shown
+
+
+def rows(screen: list[str], run: str = "mine") -> list[str]:
+    return [line for line in screen if line.split()[:1] == [run]]
+
+
+def test_a_terminal_shows_the_status_in_place_until_all_runs_have_ended(record, environment):
+    with on_terminal(live(environment)) as terminal:
+        terminal.read_until(rows)
+        write(record, watch={"best_step": 70})
+        screen = terminal.read_until(lambda screen: "70" in "".join(rows(screen)))
+        assert len(rows(screen)) == 1
+
+        write(record, wanted="stopped")
+        screen = terminal.read_until(lambda _: False)
+
+        assert terminal.process.wait(SECONDS) == 0
+    assert rows(screen) == []
+
+
+def test_ctrl_c_ends_it_with_everything_that_it_started(record, environment):
+    with on_terminal(live(environment)) as terminal:
+        terminal.read_until(rows)
+        started = tree_of(terminal.process.pid)
+        os.write(terminal.keyboard, b"\x03")
+        terminal.read_until(lambda _: False)
+        terminal.process.wait(SECONDS)
+        for _ in range(SECONDS):
+            if not any(Path(f"/proc/{pid}").exists() for pid in started[1:]):
+                break
+            time.sleep(1)
+        assert [pid for pid in started[1:] if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_many_runs_may_fill_the_terminal(record, environment):
+    names = [f"run-{number}" for number in range(ROWS - 6)]
+    for name in names:
+        write(record.with_name(f"{name}.json"), wanted="running")
+    with on_terminal(live(environment)) as terminal:
+        screen = terminal.read_until(lambda screen: rows(screen, names[-1]))
+
+    assert [name for name in names if not rows(screen, name)] == []
+
+
+def test_without_a_terminal_each_status_is_printed_below_the_last_one(record, environment):
+    plain = environment | {"ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
+    with subprocess.Popen(
+        FOLLOW, cwd=PROJECT_ROOT, env=plain, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
+        found = []
+        for line in process.stdout:
+            found += rows([line.decode()])
+            if len(found) == 2:
+                write(record, wanted="stopped")
+
+    assert process.returncode == 0
+    assert len(found) >= 2
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "ended"),
+    [
+        ("training", "running", False),
+        ("failed", "running", False),  # the watch may launch it again
+        ("stopping", "stopped", False),
+        ("stopped", "stopped", True),
+        ("done", "done", True),
+        ("failed", "stopped", True),
+        ("training", None, False),  # a run without a record
+        ("done", None, True),
+    ],
+)
+def test_a_run_has_ended_when_it_is_not_active_and_not_wanted(state, wanted, ended):
+    assert has_ended({"state": state, "wanted": wanted}) is ended
+
+
+def followed(*answers: Status | StatusError) -> tuple[list[str], list[list[str]]]:
+    """Follow until the last answer; return the result and what was shown."""
+    shown: list[list[str]] = []
+    told = iter(answers)
+
+    def read() -> Status:
+        answer = next(told)
+        if isinstance(answer, StatusError):
+            raise answer
+        return answer
+
+    return follow(read, lambda lines: shown.append(list(lines)), lambda seconds: None), shown
+
+
+def test_a_status_that_cannot_be_read_leaves_the_last_one_with_the_reason():
+    training, done = Status(("training",), is_over=False), Status(("done",), is_over=True)
+
+    result, shown = followed(training, StatusError("no network"), done)
+
+    assert shown == [["training"], ["training", "No newer status: no network"], ["done"]]
+    assert result == ["done"]
+
+
+def test_a_first_status_that_cannot_be_read_is_an_error():
+    with pytest.raises(StatusError, match="no network"):
+        followed(StatusError("no network"))
