@@ -84,6 +84,17 @@ def test_a_run_uses_every_worker_as_one_mesh_and_its_loss_falls(fleet, config):
         assert f"process {worker} of 2, 2 cpu device(s)" in log
 
 
+def test_the_output_of_a_done_run_is_stored_in_the_bucket(fleet):
+    stored = fleet.place.bucket / "local-fleet/runs/whole/1/0"
+    deadline = time.monotonic() + 60
+    while not (stored / "exit.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    segments = sorted((stored / "metrics").glob("[0-9]*[0-9]"))
+    lines = b"".join(segment.read_bytes() for segment in segments).splitlines()
+    assert [json.loads(line) for line in lines] == fleet.metrics("whole")
+
+
 def test_a_done_run_is_not_started_again(fleet, config):
     again = fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=whole")
     assert again.changed() == 0

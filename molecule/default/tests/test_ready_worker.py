@@ -54,6 +54,15 @@ def test_the_unit_is_one_that_systemd_accepts(host):
     assert "tpufleet-run" not in checked.stderr, checked.stderr
 
 
+def test_the_service_that_stores_output_runs_as_the_trainers_user(host):
+    service = host.service("tpufleet-outputs")
+    assert service.is_running
+    assert service.is_enabled
+    assert host.process.get(comm="store_outputs").user == "tpufleet"
+    checked = host.run("systemd-analyze verify /etc/systemd/system/tpufleet-outputs.service")
+    assert "tpufleet-outputs" not in checked.stderr, checked.stderr
+
+
 def test_the_trainer_can_write_checkpoints_and_nothing_of_the_system(host):
     with host.sudo("tpufleet"):
         assert host.run("touch /mnt/shared/checkpoints/.probe").rc == 0

