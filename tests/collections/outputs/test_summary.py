@@ -55,6 +55,20 @@ def test_a_curve_continues_over_attempts_without_a_doubled_step(tmp_path):
     assert progress_of(found) == {"first": 1, "last": 40, "counted": 38}
 
 
+def test_values_that_are_reported_now_and_then_are_the_last_known_ones(tmp_path):
+    known = {
+        "mfu": 0.4,
+        "heldout_loss": 2.0,
+        "device_bytes": 1 << 30,
+        "device_limit_bytes": 3 << 30,
+    }
+    lines = [line(1, mfu=0.1), line(2, **known), line(3), line(4, loss=None)]
+    last = summary(tmp_path, attempt(metrics=jsonl(lines))).last
+    assert (last["step"], last["loss"]) == (4, None)
+    assert (last["mfu"], last["heldout_loss"]) == (0.4, 2.0)
+    assert (last["device_memory_gib"], last["device_limit_gib"]) == (1.0, 3.0)
+
+
 def test_a_file_that_the_trainer_wrote_anew_repeats_no_step(tmp_path):
     again = [*map(line, range(1, 21)), *resumed(range(21, 41))]
     found = summary(

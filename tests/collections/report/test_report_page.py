@@ -127,6 +127,12 @@ def test_a_crashed_run_has_its_reason_and_the_last_lines_of_its_log():
     assert "There are 1.87G free." in words
 
 
+def test_a_failed_run_without_an_error_message_has_its_log_in_sight():
+    reader = shown(replace(crashed_run("mine"), reason=""))
+    assert reader.all("div", "alarm")
+    assert "Last lines of the log of pod-w2, attempt 1" in reader.words
+
+
 def test_a_run_that_did_not_end_badly_has_its_log_folded():
     view = replace(run("mine", RunState.DONE), log=["saved"], log_from="pod-w0, attempt 1")
     reader = shown(view)

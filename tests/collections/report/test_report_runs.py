@@ -135,6 +135,14 @@ def test_a_preempted_attempt_is_preempted_although_its_trainer_saved():
     assert (found.end, found.ended) == (1700, "preempted")
 
 
+def test_an_attempt_has_the_step_from_which_it_resumed():
+    told = record((1000, LAUNCHED), (3000, LAUNCHED))
+    output = wrote(stored(1, end="1", first_step=1), stored(2, 3010.0, first_step=31))
+    for is_active in (False, True):
+        found = attempts_of(told, events_of(told), output, NOW, is_active)
+        assert [each.first_step for each in found] == [1, 31]
+
+
 def test_a_lost_attempt_ends_at_its_last_step():
     told = record((1000, LAUNCHED), attempt=1)
     output = wrote(stored(last=1600.0))
@@ -213,7 +221,7 @@ def test_overrides_are_the_settings_in_the_command():
         "--x=1",
         "A B=1",
     ]
-    assert overrides_of(words) == {"lr": "0.1", "data.path": "/a=b"}
+    assert overrides_of(words) == {"lr": "0.1", "data.path": "/a=b", "x": "1"}
 
 
 def test_events_are_sorted_by_time():

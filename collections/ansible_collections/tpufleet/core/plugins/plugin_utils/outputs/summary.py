@@ -40,6 +40,8 @@ CURVES = {
 """The column of each curve; a curve without points is left out."""
 MEMORY = {"device_memory_gib": "device_bytes", "device_limit_gib": "device_limit_bytes"}
 """The column, in bytes, of each value in GiB."""
+NOW_AND_THEN = ("heldout_loss", "mfu")
+"""Columns that trainers report only at some steps."""
 GIB = 1 << 30
 LOG_LINES = 50
 ERROR_LINES = 200
@@ -115,8 +117,9 @@ class RunOutput:
         attempts: its attempts, in order.
         curves: points (step, value) by name (CURVES), at most 1,000 each; memory in GiB.
         gaps: the steps at which the loss becomes NaN.
-        last: the values of the last step, by column; ``device_memory_gib`` is the memory in use,
-            ``device_limit_gib`` all of it.
+        last: the values of the last step, by column. Of values that trainers report only at some
+            steps, the last known one: held-out loss, mfu, ``device_memory_gib`` (the memory in
+            use) and ``device_limit_gib`` (all of it).
         rows: the number of steps.
         log: the last lines of the log of the process that decides how the last attempt ended.
         log_from: the worker and the attempt of this log.
@@ -221,8 +224,9 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     curves = {name: curve(rows, CURVES[name]) for name in CURVES if CURVES[name] in rows.columns}
     curves["memory"] = [(step, used / GIB) for step, used in curves.get("memory", ())]
     last = {name: _plain(column[-1]) for name, column in rows.columns.items()}
+    last |= {name: _latest(rows.columns[name]) for name in NOW_AND_THEN}
     for name, column in MEMORY.items():
-        size = last.get(column)
+        size = _latest(rows.columns[column])
         last[name] = None if size is None else size / GIB
     return replace(
         found,
@@ -294,6 +298,11 @@ def _attempt(number: int, processes: tuple[ProcessOutput, ...]) -> AttemptOutput
 
 def _duration(seconds: float) -> float | None:
     return seconds if 0 <= seconds <= MOST_SECONDS else None
+
+
+def _latest(column: Sequence[float]) -> float | None:
+    """Return the last value of a column that is not NaN."""
+    return next((value for value in reversed(column) if math.isfinite(value)), None)
 
 
 def _plain(value: float) -> float | None:

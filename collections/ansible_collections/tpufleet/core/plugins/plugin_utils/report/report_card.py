@@ -94,7 +94,7 @@ def card(view: RunView, place: int, *, is_open: bool) -> str:
         f"<h4>Attempts</h4>{timeline(view)}",
         _folded(f"Events ({len(view.events)})", event_table(view.events) if view.events else ""),
         _folded(f"Workers ({len(view.workers)})", _workers(view)),
-        "" if view.reason else _folded(_log_title(view), _log(view.log)),
+        "" if tone_of(view) is Tone.FAILED else _folded(_log_title(view), _log(view.log)),
         "</div>",
         chart_data(view, place),
         "</details>",
@@ -141,7 +141,7 @@ def _short(value: float, digits: int) -> float:
 
 
 def _alarm(view: RunView) -> str:
-    if not view.reason:
+    if tone_of(view) is not Tone.FAILED:
         return ""
     title = f'<p class="dim">{escaped(_log_title(view))}</p>' if view.log else ""
     return (

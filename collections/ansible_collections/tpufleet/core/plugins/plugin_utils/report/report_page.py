@@ -172,7 +172,11 @@ def _cell(value: object, text: str, css: str = "num") -> str:
 
 def _sweep(sweep: Sweep, places: Mapping[str, int], *, is_open: bool) -> str:
     """Return the table of a sweep's values and last losses, the lowest loss first."""
-    column = "heldout_loss" if any("heldout_loss" in each.last for each in sweep.views) else "loss"
+    column = (
+        "heldout_loss"
+        if any(each.last.get("heldout_loss") is not None for each in sweep.views)
+        else "loss"
+    )
 
     def loss(view: RunView) -> float:
         value = view.last.get(column)

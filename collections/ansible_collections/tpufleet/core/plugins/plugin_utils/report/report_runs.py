@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,7 @@ _WATCH_STATES = {
     RunState.LOST: RESTART,
     RunState.MAINTENANCE: RESTART,
 }
+_SETTING = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -173,10 +175,10 @@ def attempts_of(
     found = []
     for place, (number, start) in enumerate(starts):
         until = starts[place + 1][1] if place + 1 < len(starts) else None
-        if until is None and is_active:
-            found.append(Attempt(number, start, now))
-            continue
         each = stored.get(number, AttemptOutput(number))
+        if until is None and is_active:
+            found.append(Attempt(number, start, now, first_step=each.first_step))
+            continue
         ends = [
             event
             for event in events
@@ -198,7 +200,7 @@ def _ended(
         kind, how = _end_kind(status), process_text(status)
     else:
         kind, how = (event.kind, event.what) if event else (OTHER if until is not None else "", "")
-    return Attempt(output.number, start, max(start, ended_at), kind, how)
+    return Attempt(output.number, start, max(start, ended_at), kind, how, output.first_step)
 
 
 def _decisive(output: AttemptOutput) -> ProcessStatus | None:
@@ -277,11 +279,9 @@ def run_view(
 
 
 def overrides_of(command: Sequence[str]) -> dict[str, str]:
-    """Return the values that a command sets in its config, from its words key=value."""
-    pairs = (word.partition("=") for word in command if not word.startswith("-"))
-    return {
-        key: value for key, sign, value in pairs if sign and key.replace(".", "").isidentifier()
-    }
+    """Return the values that a command sets, from its words key=value and --key=value."""
+    pairs = (word.lstrip("-").partition("=") for word in command)
+    return {key: value for key, sign, value in pairs if sign and _SETTING.fullmatch(key)}
 
 
 def _worker(process: ProcessStatus) -> Worker:
