@@ -280,6 +280,13 @@ def test_a_launch_is_marked_in_the_row_of_the_attempt_that_it_began():
     assert [row.count("m-preempted") for row in rows] == [1] * 5 + [0]
 
 
+def test_an_end_that_is_no_event_is_marked_once():
+    view = run("mine", RunState.DONE)
+    done = Event(NOW + 5, "done", "done")
+    for events in (view.events, [*view.events, done]):
+        assert timeline(replace(view, events=events)).count("m-done") == 1
+
+
 def test_the_time_is_one_bar_whose_shares_sum_to_100():
     drawn = Reader(time_spent(preempted_run("mine").goodput_by_cause))
     widths = [float(each["width"].rstrip("%")) for each in drawn.all("rect") if "x" in each]

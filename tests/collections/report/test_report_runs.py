@@ -101,7 +101,7 @@ def test_attempts_end_as_recorded():
     )
     found = attempts_of(told, events_of(told), NOTHING, NOW, is_active=True)
     assert found == [
-        Attempt(1, 1000, 2000, "preempted", "preempted: recreate"),
+        Attempt(1, 1000, 2000, "preempted", "preempted"),
         Attempt(2, 3000, NOW),
     ]
 

@@ -30,7 +30,8 @@ AT_ONCE = 16
 """Number of objects that are read in parallel."""
 MOST_PROCESSES = 10_000
 """Maximum number of processes of all attempts that are read, the newest ones."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
+#: Control sequences of terminals, such as colours (ECMA-48, 5.4), and control characters.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def log_tail(store: OutputStore, process: StoredProcess, lines: int) -> list[str
 
 
 def clean(line: str) -> str:
-    """Return a line without control characters, which could manipulate a terminal."""
+    """Return a line without colours and control characters, which could manipulate a terminal."""
     return _CONTROL.sub("", line.replace("\n", " "))
 
 

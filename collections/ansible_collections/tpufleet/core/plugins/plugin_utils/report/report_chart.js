@@ -89,8 +89,11 @@ const charts = (() => {
   // --- Parts of a chart ---
   const canShow = (value, log) => !log || value > 0;
 
-  /** Return the range of all points: of the values with a margin above and below. */
-  function rangeOf(series, log) {
+  /**
+   * Return the range of all points, with a margin above and below the values. That of a steady
+   * quantity is at least a fifth of its value, so that its noise does not fill the chart.
+   */
+  function rangeOf(series, log, isSteady) {
     let [left, last, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
     for (const { x, y } of series)
       x.forEach((step, place) => {
@@ -99,6 +102,7 @@ const charts = (() => {
         [low, high] = [Math.min(low, y[place]), Math.max(high, y[place])];
       });
     if (log) return { left, last, low: low / 1.05, high: high * 1.05 };
+    if (isSteady) low = Math.min(low, high * 0.8);
     const margin = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
     const bottom = low >= 0 ? Math.max(0, low - margin) : low - margin;
     return { left, last, low: bottom, high: high + margin };
@@ -136,14 +140,15 @@ const charts = (() => {
    * dots. ``text`` formats a value, ``starts`` are attempts with their first steps. ``tell`` gets
    * the values below the pointer, null when it leaves; without it the caption shows them.
    */
-  function draw(figure, { title, unit, text, label, series, starts = [], log, height, tell }) {
+  function draw(figure, options) {
+    const { title, unit, text, label, series, starts = [], log, isSteady, height, tell } = options;
     const shown = series.filter((each) => each.y.some((value) => canShow(value, log)));
     figure.replaceChildren();
     if (!shown.length) return false;
     const width = Math.max(figure.clientWidth, 240);
     const right = width - RIGHT;
     const bottom = height - BOTTOM;
-    const { left, last, low, high } = rangeOf(shown, log);
+    const { left, last, low, high } = rangeOf(shown, log, isSteady);
     const x = scale(left, last, LEFT, right);
     const y = scale(low, high, bottom, TOP, log);
     const ends = shown.map(

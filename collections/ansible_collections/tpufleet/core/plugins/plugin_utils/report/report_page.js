@@ -13,9 +13,9 @@
   const METRICS = {
     loss: { title: "Loss", ...nats },
     heldout: { title: "Held-out loss", ...nats },
-    rate: { title: "Tokens per second", text: si },
-    mfu: { title: "MFU", text: percent },
-    memory: { title: "Device memory", label: "GiB", text: gib },
+    rate: { title: "Tokens per second", text: si, isSteady: true },
+    mfu: { title: "MFU", text: percent, isSteady: true },
+    memory: { title: "Device memory", label: "GiB", text: gib, isSteady: true },
   };
 
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];

@@ -23,7 +23,7 @@ from ..runs.judge import (
     judge_run,
 )
 from ..runs.observation import GONE, ProcessStatus
-from ..runs.status import event_text, process_text, run_text
+from ..runs.status import event_text, process_text, run_text, state_text
 
 LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
     *("launch", "preempted", "crash", "restart", "kill", "done"),
@@ -195,7 +195,7 @@ def _ended(
     status = _decisive(output)
     ended_at = output.ended or (event.time if event else until) or output.last or start
     if event and event.kind == PREEMPTED:
-        kind, how = PREEMPTED, event.what
+        kind, how = PREEMPTED, state_text(RunState.PREEMPTED)
     elif status and status.state is not RunState.LOST:
         kind, how = _end_kind(status), process_text(status)
     else:

@@ -35,8 +35,10 @@ def timeline(view: RunView) -> str:
 
     lines = ['<ol class="attempts">']
     for row, attempt in enumerate(attempts):
-        marks = [_mark(event, at) for event, place in events if place == row]
-        lines.append(_bar(attempt, marks, at))
+        mine = [event for event, place in events if place == row]
+        if attempt.ended and not any(event.kind == attempt.ended for event in mine):
+            mine.append(Event(attempt.end, attempt.ended, _how(attempt)))
+        lines.append(_bar(attempt, [_mark(event, at) for event in mine], at))
     scale = f"<span><span>{moment(begin)}</span><span>{moment(end)}</span></span>"
     lines.append(f'<li class="scale"><span></span>{scale}<span></span></li></ol>')
     return "\n".join(lines)
@@ -54,8 +56,8 @@ def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
 
 def _bar(attempt: Attempt, marks: Sequence[str], at: Callable[[float], float]) -> str:
     start, end = at(attempt.start), at(attempt.end)
-    how = attempt.how or _NAMES.get(attempt.ended, attempt.ended)
-    text = ", ".join(filter(None, (duration(attempt.end - attempt.start), escaped(how))))
+    lasted = duration(attempt.end - attempt.start)
+    text = ", ".join(filter(None, (lasted, escaped(_how(attempt)))))
     return (
         f"<li><span>{attempt.number}</span>"
         f'<svg role="img" aria-label="attempt {attempt.number}: {text}">'
@@ -63,6 +65,10 @@ def _bar(attempt: Attempt, marks: Sequence[str], at: Callable[[float], float]) -
         f'<rect class="bar" x="{start:.2f}%" y="3" width="{max(end - start, 0.3):.2f}%" '
         f'height="14" rx="2"/>{"".join(marks)}</svg><span>{text}</span></li>'
     )
+
+
+def _how(attempt: Attempt) -> str:
+    return attempt.how or _NAMES.get(attempt.ended, attempt.ended)
 
 
 def _mark(event: Event, at: Callable[[float], float]) -> str:
