@@ -20,7 +20,9 @@ from ..plugin_utils.runs.actor import child_environment, play_error
 from ..plugin_utils.runs.playbook_process import run_process
 from ..plugin_utils.runs.record import DesiredState
 
-EVERY_S = 5.0
+PAUSE_S = 5.0
+"""Seconds from the end of one status to the start of the next: a status of many workers needs much
+of a small controller."""
 LONGEST_S = 300.0
 """Time limit of one status, in seconds."""
 
@@ -101,14 +103,13 @@ def follow(
     show: Callable[[Sequence[str]], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Read and show the status every EVERY_S seconds until all runs have ended; return its lines.
+    """Read and show the status until all runs have ended; return its lines.
 
     If it cannot be read, the last one stays with the error. Raises StatusError if the first one
     cannot be read.
     """
     status: Status | None = None
     while status is None or not status.is_over:
-        began = time.monotonic()
         try:
             status = read()
             show(status.lines)
@@ -117,11 +118,11 @@ def follow(
                 raise
             show([*status.lines, f"No newer status: {error}"])
         if not status.is_over:
-            sleep(max(1.0, began + EVERY_S - time.monotonic()))
+            sleep(PAUSE_S)
     return list(status.lines)
 
 
 def show(lines: Sequence[str]) -> None:
     """Show a status as one progress message, which a terminal shows in place of the last one."""
-    head = f"status: {time.strftime('%H:%M:%S')}, again every {EVERY_S:.0f} s, CTRL+C ends"
+    head = f"status: {time.strftime('%H:%M:%S')}, again in {PAUSE_S:.0f} s, CTRL+C ends"
     Display().display("\n".join([head, *lines]), screen_only=True)

@@ -6,8 +6,8 @@ DOCUMENTATION = r"""
 module: status_follow
 short_description: Show the status again and again until all runs have ended
 description:
-  - Repeats the command that runs this task, without C(follow), every five seconds, and shows the
-    C(lines) that it writes to its O(status_json). Connections to workers stay open.
+  - Repeats the command that runs this task, without C(follow), with pauses of five seconds, and
+    shows the C(lines) that it writes to its O(status_json). Connections to workers stay open.
   - A terminal shows them in place. Without a terminal, each status is printed below the last one.
   - It only reads, so ending it (CTRL+C) does not affect a run.
 options:
