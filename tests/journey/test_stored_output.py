@@ -1,4 +1,4 @@
-"""The output of a run is in the bucket whatever becomes of its workers.
+"""The output of a run is stored, and can be read, whatever becomes of its workers.
 
 Each test is the next step, in the order of this file. TPUFLEET_TEST_CLOUD names an existing cloud
 whose workers demo-w0 and demo-w1 are set up, which stays up.
@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ pytestmark = [
 ]
 CLOUD = os.environ.get("TPUFLEET_TEST_CLOUD", "")
 RUN = f"stored-{os.getpid()}"
+COLLECTED = f"collected-{os.getpid()}"
 NODE = "/_localcloud/nodes/demo"
 LATEST_S = 10.0
 """Before a power cut, output that is older than this is stored."""
@@ -86,8 +88,18 @@ def fleet():
 def launch(fleet, tmp_path_factory):
     code = tmp_path_factory.mktemp("code")
     (code / "trainer.py").write_text(TRAINER)
-    words = ("-e", f"run={RUN}", "-e", f"code={code}", "-e", "command='python3 trainer.py'")
-    return lambda: fleet.must_play("train.yml", *words, "-e", "wait=started")
+    words = ("-e", f"code={code}", "-e", "command='python3 trainer.py'", "-e", "wait=started")
+
+    def play(run=RUN, *more):
+        fleet.must_play("train.yml", "-e", f"run={run}", *words, *more)
+
+    return play
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    """The words that store the output of runs in a directory of the controller."""
+    return ("-e", f"outputs={tmp_path_factory.mktemp('outputs')}")
 
 
 def test_every_line_up_to_seconds_before_a_power_cut_is_stored(fleet, launch):
@@ -141,6 +153,35 @@ def test_a_killed_run_is_stored_to_its_end(fleet):
     memory = "cat /proc/$(systemctl show -p MainPID --value tpufleet-outputs)/status"
     status = fleet.on("demo-w0", "sh", "-c", memory).splitlines()
     print(*(line for line in status if line.startswith(("VmRSS", "VmHWM", "Rss"))))  # noqa: T201
+
+
+def test_a_run_whose_output_is_in_no_bucket_is_collected_by_the_watch(fleet, launch, outputs):
+    launch(COLLECTED, *outputs)
+    for _ in range(2):
+        fleet.must_play("playbooks/watch.yml", *outputs)
+    folder = Path(outputs[1].partition("=")[2]) / COLLECTED / "1"
+    for process_id in (0, 1):
+        segments = sorted((folder / f"{process_id}/log").glob("[0-9]*"))
+        stored = steps(b"".join(each.read_bytes() for each in segments).decode())
+        assert [line["step"] for line in stored] == list(range(len(stored)))
+        assert len(stored) > 10
+
+
+def test_runs_are_read_after_all_tpus_are_deleted(fleet, outputs, tmp_path):
+    if CLOUD:
+        pytest.skip("the cloud of TPUFLEET_TEST_CLOUD stays as it is")
+    fleet.must_play("playbooks/delete.yml", "-e", "yes=true")
+    page = tmp_path / "report.html"
+    fleet.must_play("playbooks/report.yml", "-e", f"report={page}", *outputs)
+    for run, attempt, state in ((RUN, 2, "stopped by you"), (COLLECTED, 1, "preempted")):
+        words = ("-e", f"run={run}", *outputs)
+        assert state in fleet.must_play("playbooks/status.yml", *words).output
+        assert '{"step": ' in fleet.must_play("playbooks/logs.yml", *words).output
+        fleet.must_play("playbooks/fetch.yml", *words, "-e", f"to={tmp_path / run}")
+        fetched = steps((tmp_path / run / f"{attempt}/0/metrics.jsonl").read_text())
+        assert [line["step"] for line in fetched] == list(range(len(fetched)))
+        assert len(fetched) > 10
+        assert run in page.read_text()
 
 
 def steps_of_attempt(output: Output) -> list[dict]:

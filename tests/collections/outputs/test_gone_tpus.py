@@ -125,3 +125,12 @@ def test_a_run_that_nobody_knows_is_named(environment):
     assert done.returncode != 0
     assert "run unknown: no worker has it, and none of its output is stored" in flat(done)
     assert "playbooks/status.yml shows the runs" in flat(done)
+
+
+@in_bucket
+def test_a_bucket_that_cannot_be_read_is_named(environment, tmp_path):
+    environment["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
+    done = play(environment, "playbooks/fetch.yml", "-e", "run=killed", "-e", f"to={tmp_path}/to")
+    assert done.returncode != 0
+    assert "no answer from http://127.0.0.1:1" in flat(done)
+    assert not (tmp_path / "to").exists()

@@ -5,11 +5,15 @@ import os
 
 import pytest
 import requests
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import StoredObject
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
+    Bucket,
+    StoredObject,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
     SEGMENT_BYTES,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
+    OutputBucket,
     OutputDirectory,
     OutputError,
     open_store,
@@ -17,8 +21,15 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
     trim,
 )
 
+from harness.scripted_api import error
 from tests.collections.emulated_storage import BUCKET, emulated_storage, put_object
-from tests.collections.outputs.stored import attempt, content_of, in_bucket, in_directory
+from tests.collections.outputs.stored import (
+    QUICK,
+    attempt,
+    content_of,
+    in_bucket,
+    in_directory,
+)
 
 OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n")
 
@@ -138,6 +149,16 @@ def test_the_cache_keeps_its_newest_files(tmp_path):
     trim(tmp_path, most=25)
     assert {each.name for each in tmp_path.iterdir()} == {"new", "older"}
     trim(tmp_path / "missing")
+
+
+def test_a_bucket_that_refuses_is_asked_once(scripted, tmp_path):
+    scripted.answerer = lambda asked: error(403, "denied")
+    bucket = Bucket("gs://fleet/x", address=scripted.endpoint, retry=QUICK)
+    store = OutputBucket(bucket, tmp_path)
+    for run in ("one", "two"):
+        with pytest.raises(OutputError, match="denied"):
+            store.list(run)
+    assert len(scripted.asked) == 1
 
 
 def test_a_location_that_cannot_be_opened_is_an_error(tmp_path):

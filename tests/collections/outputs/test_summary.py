@@ -98,6 +98,40 @@ def test_the_time_of_kept_and_repeated_steps_is_that_of_all_steps(tmp_path_facto
     assert steps_of(found) == sorted(set(steps_of(found)))
 
 
+def test_attempts_of_an_older_run_of_this_name_are_left_out(tmp_path):
+    found = summary(
+        tmp_path,
+        attempt(1, began=LATER, metrics=jsonl(resumed(range(1, 4)))),
+        attempt(2, began=BEGAN, metrics=jsonl(map(line, range(4, 90))), log=b"old\n"),
+    )
+    assert [each.number for each in found.attempts] == [1]
+    assert (steps_of(found), found.log) == ([1, 2, 3], ())
+
+
+def test_an_attempt_whose_start_is_lost_counts(tmp_path):
+    second = attempt(2, began=LATER, metrics=jsonl(resumed(range(2, 4))))
+    del second["mine/2/0/start.json"]
+    found = summary(tmp_path, attempt(1, metrics=jsonl([line(1)])), second)
+    assert [(each.number, each.began) for each in found.attempts] == [(1, BEGAN), (2, None)]
+    assert found.attempts[1].processes[0].name == "process 0"
+    assert steps_of(found) == [1, 2, 3]
+
+
+def test_memory_is_in_gib(tmp_path):
+    found = summary(
+        tmp_path,
+        attempt(metrics=jsonl([line(1, device_bytes=1 << 31, device_limit_bytes=1 << 33)])),
+    )
+    assert found.curves["memory"] == [(1, 2.0)]
+    assert (found.last["device_memory_gib"], found.last["device_limit_gib"]) == (2.0, 8.0)
+
+
+def test_the_first_step_and_the_saves_of_an_attempt_are_told(tmp_path):
+    lines = [line(1, start_seconds=9.5), line(2, save_seconds=2.0), line(3, save_seconds=1.5)]
+    [told] = summary(tmp_path, attempt(metrics=jsonl(lines))).attempts
+    assert (told.start_seconds, told.saves) == (9.5, 3.5)
+
+
 def test_a_long_run_is_reduced_to_few_points(tmp_path):
     found = summary(tmp_path, attempt(metrics=jsonl(map(line, range(1, 20_001)))))
     assert (found.rows, len(found.curves["loss"])) == (20_000, MOST_POINTS)

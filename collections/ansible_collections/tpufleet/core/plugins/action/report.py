@@ -28,7 +28,7 @@ from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
 
-AT_ONCE = 16
+AT_ONCE = 8
 """Number of runs whose output is read in parallel."""
 _SERVED_AS = {
     "contentType": "text/html; charset=utf-8",

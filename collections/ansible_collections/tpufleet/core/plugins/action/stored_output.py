@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.outputs.objects import OutputError, OutputStore, trim
 from ..plugin_utils.outputs.reader import (
+    AT_ONCE,
     StoredProcess,
     contents,
     log_tail,
@@ -68,7 +70,9 @@ class ActionModule(ActionBase):
             found = cached_summary(store, record.run, objects, outputs.summaries)
             newest = found.attempts[-1].number
             last = [each for each in processes if each.attempt == newest]
-            logs = {each.process_id: log_tail(store, each, given["lines"]) for each in last}
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                tails = pool.map(lambda each: log_tail(store, each, given["lines"]), last)
+                logs = {each.process_id: tail for each, tail in zip(last, tails, strict=True)}
             files: list[str] = []
             if given["to"] and not self._task.check_mode:
                 files = copy(store, processes, Path(given["to"]))

@@ -1,7 +1,8 @@
 """The objects of the stored output, in a directory or in a bucket, with one interface.
 
 Workers write these objects, so their names and sizes are checked: an object that is larger than a
-segment, compressed, or has another name than docs/runs.md describes is left out.
+segment, compressed, or has another name than module_utils/worker/output_stream.py describes is left
+out.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...module_utils.cloud.errors import CloudError, NotFound
+from ...module_utils.cloud.errors import CloudError, Forbidden, NoAnswer, NotFound, Unauthorized
 from ...module_utils.cloud.storage import SCHEME, Bucket, StoredObject
 from ...module_utils.worker.output_stream import OBJECT_NAME, SEGMENT_BYTES
 from ...module_utils.worker.run import RunError, check_name
@@ -108,13 +109,13 @@ class OutputBucket:
 
     def __init__(self, bucket: Bucket, cache: Path) -> None:
         self.location, self._bucket, self._cache = bucket.url, bucket, cache
+        self._error = ""
+        """Why the bucket can't be read; after that, nothing is asked of it any more."""
 
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
-        try:
+        with self._errors():
             return readable(run, self._bucket.list(start=f"{checked(run)}/", most=MOST_OBJECTS))
-        except CloudError as error:
-            raise OutputError(str(error)) from None
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
@@ -130,7 +131,7 @@ class OutputBucket:
         return content
 
     def _download(self, stored: StoredObject) -> bytes:
-        try:
+        with self._errors():
             for _ in range(_READ_TRIES):
                 try:
                     return self._bucket.content(stored.name, generation=stored.generation)
@@ -140,9 +141,18 @@ class OutputBucket:
                     if not listed:
                         return b""
                     stored = listed[0]
-        except CloudError as error:
-            raise OutputError(str(error)) from None
         raise OutputError(f"{self.location}/{stored.name}: it changes faster than it can be read")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        if self._error:
+            raise OutputError(self._error)
+        try:
+            yield
+        except CloudError as error:
+            if isinstance(error, NoAnswer | Unauthorized | Forbidden):
+                self._error = str(error)
+            raise OutputError(str(error)) from None
 
 
 def readable(run: str, found: Iterable[StoredObject]) -> list[StoredObject]:

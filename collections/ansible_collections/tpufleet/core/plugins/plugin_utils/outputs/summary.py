@@ -206,7 +206,8 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     for number, group in by_attempt:
         mine = list(group)
         attempt = _attempt(number, tuple(told for _, told in mine))
-        if (attempt.began or 0.0) < max((each.began or 0.0 for each in attempts), default=0.0):
+        earlier = max((each.began or 0.0 for each in attempts), default=0.0)
+        if attempt.began is not None and attempt.began < earlier:
             continue  # of an older run of this name, whose record was deleted
         attempts.append(attempt)
         # The trainer of process 0 writes the metrics; one of another kind may leave it to another.
@@ -221,8 +222,8 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     found = _with_log(store, run, processes, found)
     if not len(rows):
         return found
-    curves = {name: curve(rows, CURVES[name]) for name in CURVES if CURVES[name] in rows.columns}
-    curves["memory"] = [(step, used / GIB) for step, used in curves.get("memory", ())]
+    curves = {name: curve(rows, column) for name, column in CURVES.items()}
+    curves["memory"] = [(step, used / GIB) for step, used in curves["memory"]]
     last = {name: _plain(column[-1]) for name, column in rows.columns.items()}
     last |= {name: _latest(rows.columns[name]) for name in NOW_AND_THEN}
     for name, column in MEMORY.items():
@@ -262,19 +263,13 @@ def _with_log(
 
 def add_records(rows: Rows, own: OwnSteps, records: Iterable[object]) -> None:
     """Add the records of lines of metrics, skipping invalid ones."""
-    nothing = array("d")
-    steps, times = rows.columns["step"], rows.columns["time"]
-    saves, starts = (rows.columns.get(f"{name}_seconds", nothing) for name in ("save", "start"))
+    names = ("step", "time", "save_seconds", "start_seconds")
+    columns = [rows.columns[name] for name in names]
     for record in records:
         if len(rows) >= MOST_ROWS:
             return
         if rows.add(record):
-            own.add(
-                steps[-1],
-                times[-1],
-                saves[-1] if saves else math.nan,
-                starts[-1] if starts else math.nan,
-            )
+            own.add(*(column[-1] for column in columns))
 
 
 def process_output(store: OutputStore, process: StoredProcess) -> ProcessOutput:
