@@ -1,13 +1,19 @@
 """Goodput by cause: what the wanted time of a run was spent on."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import by_cause
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import (
+    AttemptTimes,
+    by_cause,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     MOST_HISTORY,
@@ -18,6 +24,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time imp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.collections.outputs.stored import BEGAN, attempt, in_directory, jsonl, line
 from tests.collections.runs.valid_record import record_fields
 
 LAUNCHED = Event(EventKind.LAUNCHED)
@@ -62,7 +69,7 @@ def story(monkeypatch):
     return tell
 
 
-def spent(record: dict[str, Any], attempts: list[Attempt], now: float) -> dict[str, float]:
+def spent(record: dict[str, Any], attempts: Sequence[AttemptTimes], now: float) -> dict[str, float]:
     """Return what the time was spent on, without zeros."""
     found = by_cause(record, attempts, now)
     assert found
@@ -71,11 +78,11 @@ def spent(record: dict[str, Any], attempts: list[Attempt], now: float) -> dict[s
 
 def test_an_attempt_divides_into_launch_compile_training_saves_and_redone_steps(story):
     record = story((100, LAUNCHED, {}))
-    attempt = Attempt(
+    known = Attempt(
         1, began=102, first=140, last=240, kept=90, redone=10, saves=5, start_seconds=30
     )
 
-    assert spent(record, [attempt], 250) == {
+    assert spent(record, [known], 250) == {
         "launch": 10,
         "compile": 30,
         "training": 85,
@@ -106,6 +113,36 @@ def test_a_preemption_divides_into_capacity_boot_setup_and_launch(story):
         "setup": 50,
         "launch": 5 + 5,
         "other": 10,
+    }
+
+
+def test_what_a_run_has_stored_and_its_record_complete_each_other(story, tmp_path):
+    record = story(
+        (BEGAN - 1, LAUNCHED, {}),
+        (BEGAN + 60, RECREATE, {}),
+        (BEGAN + 100, setup_started(created=BEGAN + 90), {}),
+        (BEGAN + 130, SETUP_DONE, {}),
+        (BEGAN + 140, LAUNCHED, {"attempt": 2}),
+    )
+    lines = [line(step) for step in range(1, 31)]
+    lines[0] |= {"start_seconds": 8}
+    lines[10] |= {"save_seconds": 0.5}
+    again = [line(step, time=BEGAN + 140 + step) for step in range(21, 41)]
+    again[0] |= {"start_seconds": 10}
+    objects = attempt(1, metrics=jsonl(lines)) | attempt(2, began=BEGAN + 142, metrics=jsonl(again))
+    store = in_directory(tmp_path, objects)
+    output = summary_of(store, "mine", stored_processes(store.list("mine")))
+
+    assert spent(record, output.attempts, BEGAN + 185) == {
+        "training": 19 - 0.5 + 19,
+        "saves": 0.5,
+        "redone": 10,
+        "compile": 8 + 10,
+        "launch": 4 + 10 + 11,
+        "setup": 30,
+        "boot": 10,
+        "capacity": 30,
+        "other": 20 + 5,
     }
 
 
@@ -172,21 +209,21 @@ def test_an_attempt_that_was_lost_before_its_first_step_is_unknown(story):
 
 def test_a_trainer_that_reports_nothing_counts_the_rendezvous_as_its_start(story):
     record = story((100, LAUNCHED, {}))
-    attempt = Attempt(1, began=105, first=140, last=150, kept=10)
+    known = Attempt(1, began=105, first=140, last=150, kept=10)
 
-    assert spent(record, [attempt], 150) == {"launch": 5, "compile": 35, "training": 10}
+    assert spent(record, [known], 150) == {"launch": 5, "compile": 35, "training": 10}
 
 
 def test_a_run_that_is_done_was_wanted_until_its_last_attempt_ended(story):
     record = story((100, LAUNCHED, {}), (900, Event(EventKind.DONE), {"wanted": "done"}))
-    attempt = Attempt(1, began=100, ended=210, first=110, last=200, kept=90)
+    known = Attempt(1, began=100, ended=210, first=110, last=200, kept=90)
 
-    assert spent(record, [attempt], 5000) == {"compile": 10, "training": 90, "other": 10}
+    assert spent(record, [known], 5000) == {"compile": 10, "training": 90, "other": 10}
 
 
 def test_the_goodput_is_the_share_of_training(story):
-    attempt = Attempt(1, began=100, first=110, last=190, kept=80, saves=20)
-    found = by_cause(story((100, LAUNCHED, {})), [attempt], 200)
+    known = Attempt(1, began=100, first=110, last=190, kept=80, saves=20)
+    found = by_cause(story((100, LAUNCHED, {})), [known], 200)
 
     assert found
     assert found.share == pytest.approx(0.6)
