@@ -132,6 +132,15 @@ def test_a_sweep_is_compared_by_one_button(opened):
     assert chrome.evaluate(styles) == 20
 
 
+def test_a_sweep_is_sorted_by_the_size_of_its_values(opened):
+    chrome = opened(every_kind())
+    click(chrome, ".fold:not(.run) summary")
+    click(chrome, ".fold:not(.run) th:nth-child(3) button")
+    rates = [float(text) for text in texts(chrome, ".fold:not(.run) td:nth-child(3)")]
+    assert rates == sorted(rates)
+    assert len(set(rates)) == 5
+
+
 def test_logarithmic_losses_are_another_curve(opened):
     chrome = opened([run("mine", RunState.TRAINING)])
     path = "document.querySelector('.chart > svg path.curve').getAttribute('d')"
