@@ -46,7 +46,7 @@ browser: ## Install a headless browser if there is none; tests render the report
 
 .PHONY: test-unit
 test-unit: env-dev ## Run the tests that need no machines
-	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 2 --dist loadfile tests
+	@$(PYTHON) -m pytest -m 'not machines and not qemu' --numprocesses 3 --dist loadfile tests
 
 .PHONY: test-molecule
 test-molecule: env-dev ## Test the roles on machines: check, converge, idempotence, verify

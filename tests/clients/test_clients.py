@@ -85,7 +85,7 @@ def held_until_asked(api: LocalApi) -> threading.Thread:
     def release() -> None:
         assert api.machines.hold is not None
         try:
-            wait_for(lambda: True if "200 operations.get" in api.log() else None, patience=120)
+            wait_for(lambda: True if "200 operations.get" in api.log() else None, timeout_s=120)
         finally:
             api.machines.hold.set()
 
