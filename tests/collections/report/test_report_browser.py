@@ -119,6 +119,11 @@ def test_ticked_runs_are_compared_by_step_and_by_time(opened):
     click(chrome, "#by-time")
     slow, fast = chrome.evaluate(ends)
     assert slow == pytest.approx(4 * fast, rel=0.02)
+    for metric, title in (("memory", "Device memory"), ("heldout", "Held-out loss")):
+        chrome.evaluate(f"document.getElementById('metric').value = {metric!r}")
+        chrome.evaluate("document.getElementById('by-step').click()")
+        assert texts(chrome, "#together figcaption b") == [title]
+        chrome.evaluate("document.getElementById('by-time').click()")
     click(chrome, "#clear")
     assert texts(chrome, "#compare") == []
 

@@ -15,7 +15,6 @@ from .report_timeline import event_table, time_spent, timeline
 
 #: The charts of a run in their order, with the style of their line (report_page.css).
 _CHARTS = {"loss": "s0", "rate": "s2", "mfu": "s3", "memory": "s4"}
-_NAMES = {"loss": "Loss", "rate": "Tokens per second", "mfu": "MFU", "memory": "Device memory"}
 
 
 #: Curves with all their points; the small charts of the others need no more than _MOST_POINTS.
@@ -75,12 +74,11 @@ def card(view: RunView, place: int, *, is_open: bool) -> str:
     brief = {"step": steps_of(view), "loss": number(view.last.get("loss"), "{:.4f}")}
     text = " · ".join(f"{name} {value}" for name, value in brief.items() if value)
     curves = "".join(
-        f'<figure class="chart" data-metric="{name}" data-style="{style}">'
-        f"<figcaption><b>{_NAMES[name]}</b></figcaption></figure>"
+        f'<figure class="chart" data-metric="{name}" data-style="{style}"></figure>'
         for name, style in _CHARTS.items()
         if view.curves.get(name)
     )
-    charts = f'<div class="charts">{curves}</div>' if curves else _NO_CHARTS
+    none = '<p class="none">No metrics yet.</p>'
     spent = time_spent(view.goodput_by_cause or {})
     parts = [
         f'<details class="fold run" id="run-{place}" data-run="{place}"'
@@ -89,7 +87,7 @@ def card(view: RunView, place: int, *, is_open: bool) -> str:
         f'<span class="brief">{escaped(text)}</span></summary><div class="body">',
         _alarm(view),
         _figures(view),
-        charts,
+        f'<div class="charts">{curves}</div>' if curves else none,
         f"<h4>Where the time went</h4>{spent}" if spent else "",
         f"<h4>Attempts</h4>{timeline(view)}",
         _folded(f"Events ({len(view.events)})", event_table(view.events) if view.events else ""),
@@ -100,9 +98,6 @@ def card(view: RunView, place: int, *, is_open: bool) -> str:
         "</details>",
     ]
     return "\n".join(part for part in parts if part)
-
-
-_NO_CHARTS = '<p class="none">No metrics yet.</p>'
 
 
 def chart_data(view: RunView, place: int) -> str:

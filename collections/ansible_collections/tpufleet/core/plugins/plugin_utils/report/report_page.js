@@ -234,6 +234,8 @@
       panel.scrollIntoView({ block: "nearest" });
     });
   if (panel) {
+    for (const [value, { title }] of Object.entries(METRICS))
+      byId("metric").append(html("option", { value }, title));
     byId("clear").addEventListener("click", () => chooseOnly([]));
     let width = 0;
     new ResizeObserver(() => {

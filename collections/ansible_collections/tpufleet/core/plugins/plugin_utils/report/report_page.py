@@ -22,13 +22,6 @@ _MOST_OPEN = 8
 #: More curves than this could not be told apart.
 _MOST_COMPARED = 24
 _LOSSES = {"loss": "loss", "heldout_loss": "held-out loss"}
-_METRICS = {
-    "loss": "loss",
-    "heldout": "held-out loss",
-    "rate": "tokens per second",
-    "mfu": "MFU",
-    "memory": "device memory",
-}
 _OVERVIEW_HEAD = """<thead><tr><th class="tick"></th>
 <th><button type="button">run</button></th><th><button type="button">state</button></th>
 <th class="wide"><button type="button">TPU</button></th>
@@ -43,11 +36,9 @@ _TOOLS = """<div class="tools needs-script" hidden>
 placeholder="Filter by name, state or TPU">
 <span class="grow"></span>
 <label><input type="checkbox" id="log-losses"> logarithmic losses</label></div>"""
-_PANEL = f"""<section class="panel" id="compare" aria-label="Comparison of runs" hidden>
+_PANEL = """<section class="panel" id="compare" aria-label="Comparison of runs" hidden>
 <h2>Comparison</h2><div class="tools">
-<label>show <select id="metric">
-{"".join(f'<option value="{name}">{text}</option>' for name, text in _METRICS.items())}
-</select></label>
+<label>show <select id="metric"></select></label>
 <label><input type="radio" name="axis" id="by-step" checked> by step</label>
 <label><input type="radio" name="axis" id="by-time"> by time</label>
 <span class="grow"></span><button type="button" class="plain" id="clear">Clear</button></div>
