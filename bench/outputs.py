@@ -1,6 +1,6 @@
 """Measure what storing a run's output costs: steps per second, memory, delay, catching up.
 
-    python bench/outputs.py [--rounds 10] [--seconds 10]
+    python bench/outputs.py [--rounds 10]
 
 The service's program runs at its unit's priority beside a trainer on every core, whose steps take
 20 ms each. It is stopped (SIGSTOP) in every second window, then while the output of an hour is
@@ -28,9 +28,7 @@ sys.path.insert(0, str(PROJECT / "roles/run/files"))
 
 from worker.output_stream import Attempt, Start, streams_here, write_attempt  # noqa: E402
 
-LOST_BAR, MEMORY_BAR_MB = 0.01, 30
-NICE = 10
-HOUR_LINES = 180_000
+LOST_BAR, MEMORY_BAR_MB, NICE, WINDOW_S, HOUR_LINES = 0.01, 30, 10, 8, 180_000
 PYTHON = "/usr/bin/python3"
 TRAINER = """
 import json, sys, time
@@ -42,10 +40,8 @@ while True:
         sum(range(2000))
     step += 1
     record = {"step": step, "loss": 1 / step, "time": time.time(), "tokens_per_second": 1e5 / 3}
-    metrics.write(json.dumps(record) + "\\n")
-    metrics.flush()
-    log.write(f"step {step} at {record['time']}: loss {record['loss']}\\n")
-    log.flush()
+    print(json.dumps(record), file=metrics, flush=True)
+    print(f"step {step} at {record['time']}: loss {record['loss']}", file=log, flush=True)
 """
 
 
@@ -79,7 +75,7 @@ def step_of(folder: Path) -> int:
         return json.loads(file.read().splitlines()[-2])["step"]
 
 
-def windows(service: int, folder: Path, rounds: int, seconds: float) -> list[float]:
+def windows(service: int, folder: Path, rounds: int) -> list[float]:
     """Return the share of steps that each round lost to the service."""
     lost = []
     for number in range(rounds):
@@ -88,16 +84,16 @@ def windows(service: int, folder: Path, rounds: int, seconds: float) -> list[flo
         for state in states if number % 2 else reversed(states):
             os.kill(service, state)
             before, began = step_of(folder), time.monotonic()
-            time.sleep(seconds)
+            time.sleep(WINDOW_S)
             rate[state] = (step_of(folder) - before) / (time.monotonic() - began)
         lost.append(1 - rate[signal.SIGCONT] / rate[signal.SIGSTOP])
     os.kill(service, signal.SIGCONT)
     return lost
 
 
-def delays(emulator: str, folder: Path, seconds: float) -> list[float]:
+def delays(emulator: str, folder: Path) -> list[float]:
     """Return how old the newest stored line of metrics was, asked twice a second."""
-    found, until, last = [], time.monotonic() + seconds, (0, time.time())
+    found, until, last = [], time.monotonic() + 60, (0, time.time())
     while time.monotonic() < until:
         size, now = stored_bytes(emulator, f"{folder.name}/1/0/metrics"), time.time()
         if size != last[0]:
@@ -112,15 +108,12 @@ def main() -> int:
     """Measure and print everything."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=10)
-    words = parser.parse_args()
+    rounds = parser.parse_args().rounds
     processes: list[subprocess.Popen[bytes]] = []
-    server = FakeGCSServer()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, FakeGCSServer() as server:
         state = Path(scratch)
         try:
-            server.start()
-            # The server logs every request; a full pipe would block it.
+            # A full pipe would block the server.
             Thread(target=server._process.stderr.read, daemon=True).start()
             requests.post(f"{server.url}/storage/v1/b", json={"name": "bench"}, timeout=10)
             folders = [begin(state, f"run-{n}", server.url) for n in range(os.cpu_count() or 1)]
@@ -130,14 +123,11 @@ def main() -> int:
             processes.append(service)
             time.sleep(10)
             cpu, began = used(service.pid)[0], time.monotonic()
-            old = delays(server.url, folders[0], 60)
+            old = delays(server.url, folders[0])
             share = (used(service.pid)[0] - cpu) / (time.monotonic() - began)
-            lost = windows(service.pid, folders[0], words.rounds, words.seconds)
-            for trainer in processes[:-1]:
-                trainer.kill()
+            lost = windows(service.pid, folders[0], rounds)
             print(f"CPU of the service       {share:7.2%} of a core, {len(folders)} runs")
             print(f"steps lost, median       {statistics.median(lost):7.2%}  (bar {LOST_BAR:.0%})")
-            print(f"  each round             {' '.join(map('{:.1%}'.format, lost))}")
             print(f"delay, mean and longest  {statistics.mean(old):.1f} s, {max(old):.1f} s")
             os.kill(service.pid, signal.SIGSTOP)
             hour = begin(state, "hour", server.url)
@@ -153,7 +143,6 @@ def main() -> int:
             for process in processes:
                 process.kill()
                 process.wait()
-            server.stop()
     return 0 if memory <= MEMORY_BAR_MB and statistics.median(lost) <= LOST_BAR else 1
 
 

@@ -179,6 +179,20 @@ def test_a_bucket_that_is_away_is_reported_once_and_gets_everything_later(tmp_pa
     ]
 
 
+def test_a_run_whose_state_cannot_be_written_does_not_delay_another(worker):
+    worker.begin(1, "also", location=worker.location.replace("mine", "also"))
+    (worker.state / "runs/also/output/1.state.json").mkdir()
+    worker.begin(1)
+    worker.write("one\n")
+
+    worker.start()
+
+    wait_for(lambda: worker.stored() == "one\n")
+    assert (
+        worker.stop() == "also: output cannot be stored now (Is a directory). It is stored later.\n"
+    )
+
+
 def test_a_bucket_that_fails_does_not_delay_another(worker):
     worker.begin(1, "also", location="gs://no-such-bucket/runs/also")
     worker.write("nowhere\n", run="also")

@@ -44,7 +44,7 @@ OBJECT_NAME = re.compile(rf"{START}|{EXIT}|(?:{'|'.join(FILES)})/{SEGMENT_NAME.p
 """Pattern of the objects' names below ``RUN/ATTEMPT/PROCESS``."""
 
 _EMULATOR = re.compile(r"[A-Za-z0-9.:/\[\]_-]{0,300}")
-_ATTEMPT_FILE = re.compile(r"([0-9]{1,9})\.json")
+_ATTEMPT_FILE = re.compile(r"([1-9][0-9]{0,9})\.json")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_NUMBER = 1 << 62
