@@ -5,13 +5,19 @@ bucket, as with several controllers. TPUFLEET_TEST_CLOUD names an existing cloud
 up.
 """
 
+import json
 import os
 import time
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import OutputDirectory
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import by_cause
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import Spent
 
 from harness.fleet import Fleet, beside
-from localcloud import client, cloud
+from localcloud import bucket, client, cloud
 from localcloud.place import Place
 
 pytestmark = [
@@ -97,6 +103,20 @@ def test_a_preempted_tpu_is_recreated_and_the_run_resumes_with_the_same_losses(
     assert {**before, **after} == whole
 
 
+def test_the_wanted_time_of_the_recreated_run_is_known_by_cause(fleet):
+    objects = fleet.place.bucket / bucket.NAME
+    record = json.loads((objects / "fleet/runs/cut.json").read_text())
+    store = OutputDirectory(objects / "runs")
+    output = summary_of(store, "cut", stored_processes(store.list("cut")))
+
+    found = by_cause(record, output.attempts, time.time())
+
+    print(f"wanted {found.wanted:.1f} s: {found.seconds}")  # noqa: T201
+    assert sum(found.seconds.values()) == pytest.approx(found.wanted, rel=0.01)
+    may_be_zero = (Spent.REDONE, Spent.OTHER)
+    assert [each for each in Spent if each not in may_be_zero and found.seconds[each] <= 0] == []
+
+
 def test_a_killed_run_stays_stopped(fleet, config):
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=killed", "-e", "set=steps=100000")
     fleet.must_play(*launch)
@@ -123,9 +143,8 @@ def test_a_done_run_stays_done_when_its_tpu_is_lost(fleet, config):
     """No pass has observed its end; only its marker in the bucket is left."""
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=finished", "-e", "wait=started")
     fleet.must_play(*launch, "-e", "set=steps=5")
-    bucket = fleet.place.directory / "bucket"
     deadline = time.monotonic() + 180
-    while not list(bucket.rglob("checkpoints/finished/tpufleet-done.json")):
+    while not list(fleet.place.bucket.rglob("checkpoints/finished/tpufleet-done.json")):
         assert time.monotonic() < deadline
         time.sleep(0.3)
     client.ask(fleet.place, "POST", "/_localcloud/nodes/demo:preempt")
