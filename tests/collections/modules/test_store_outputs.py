@@ -20,9 +20,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     write_attempt,
 )
 
+from harness.playbooks import ROOT
 from tests.collections.emulated_storage import BUCKET, emulated_storage
 from tests.collections.runs.valid_record import launch_spec
-from tests.collections.test_inventory import ROOT
 
 FILES = ROOT / "roles/run/files"
 PYTHON = (sys.executable, "-I")

@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run_state import RunState
-from .causes import Cause
-from .observation import Observation, ProcessStatus
-from .watch_memory import Limits, Memory
 
 if TYPE_CHECKING:
+    from .causes import Cause
+    from .observation import Observation, ProcessStatus
     from .record import RunRecord
+    from .watch_memory import Limits, Memory
 
 
 class Action(StrEnum):

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...module_utils.worker.launch_spec import LaunchSpec
 from ...module_utils.worker.run import RunError, check_name
 from .history import Event, EventKind
 from .record import DesiredState, InvalidRecordError, RunRecord
 from .run_record import RecordConflictError, RecordError
 
 if TYPE_CHECKING:
+    from ...module_utils.worker.launch_spec import LaunchSpec
     from .store import RunStore
 
 TRIES = 8

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.contract import RUN_NAME
-from .history import Event
 from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
 from .record_store import record_store
 from .run_record import (
@@ -21,6 +20,9 @@ from .run_record import (
     RecordStore,
     after_change,
 )
+
+if TYPE_CHECKING:
+    from .history import Event
 
 READ_AT_ONCE = 32
 ARCHIVE_AFTER_S = 7 * 86400.0

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...module_utils.worker.run_state import RunState
+if TYPE_CHECKING:
+    from ...module_utils.worker.run_state import RunState
 
 
 @dataclass(frozen=True)
