@@ -27,8 +27,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.run_outputs import RunOutputs  # noqa: E402
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record  # noqa: E402
 
-from tests.collections.outputs.stored import BEGAN, EXITS, attempt  # noqa: E402
-from tests.collections.runs.valid_record import record_fields  # noqa: E402
+from harness.stored_output import BEGAN, EXITS, attempt  # noqa: E402
+from harness.valid_record import record_fields  # noqa: E402
 
 AT_MOST_S = 10.0
 

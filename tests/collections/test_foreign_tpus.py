@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_grou
 )
 
 from harness.playbooks import OURS, ROOT, environment_of, flat, play
-from tests.collections.runs.valid_record import record_fields
+from harness.valid_record import record_fields
 
 NO_SSH = ("-e", "ansible_ssh_executable=/bin/false")
 

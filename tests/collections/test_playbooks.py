@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
 from harness.playbooks import OURS, ROOT, command, flat, play
-from tests.collections.runs.valid_record import record_fields
+from harness.valid_record import record_fields
 from tests.localcloud.api.local_api import LocalApi
 
 

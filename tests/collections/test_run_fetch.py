@@ -26,9 +26,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.checkpoint_choi
     checkpoint_choice,
 )
 
+from harness.emulated_storage import emulated_storage, put_object
 from harness.playbooks import environment_of, play
-from tests.collections.emulated_storage import emulated_storage, put_object
-from tests.collections.runs.valid_record import record_fields
+from harness.valid_record import record_fields
 
 QUICK = RetryPolicy(tries=2, connect_tries=1, first_wait=0.01)
 

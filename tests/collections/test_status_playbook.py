@@ -5,8 +5,8 @@ import json
 import pytest
 
 from harness.playbooks import environment_of, flat, play
+from harness.valid_record import record_fields
 from tests.collections.runs.answers import report
-from tests.collections.runs.valid_record import record_fields
 
 RECORD = record_fields(attempt=2, generation=3, watch={"best_step": 70})
 

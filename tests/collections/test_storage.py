@@ -16,8 +16,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import record_store
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 
+from harness.emulated_storage import emulated_storage
 from harness.scripted_api import Say, error
-from tests.collections.emulated_storage import emulated_storage
 
 QUICK = RetryPolicy(tries=3, connect_tries=1, first_wait=0.01)
 API = {"project": "local-fleet"}

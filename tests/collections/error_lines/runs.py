@@ -47,8 +47,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values im
 
 from harness.playbooks import ROOT
 from harness.scripted_api import error
+from harness.valid_record import launch_spec, process
 from tests.collections.error_lines.bad import Bad, case, refused, shown
-from tests.collections.runs.valid_record import launch_spec, process
 
 
 @case("mine.yml")

@@ -33,7 +33,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress 
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 
 from harness.playbooks import ROOT
-from tests.collections.runs.valid_record import process
+from harness.valid_record import process
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it needs root and a second user")
 needs_tmpfiles = pytest.mark.skipif(

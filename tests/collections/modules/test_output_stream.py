@@ -28,7 +28,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.collections.runs.valid_record import launch_spec
+from harness.valid_record import launch_spec
 
 SMALL = {"SEGMENT_BYTES": 64, "_FIRST_DISTANCE": 32, "_LINE_BYTES": 32}
 """Sizes with which a few lines fill a segment."""

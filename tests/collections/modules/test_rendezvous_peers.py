@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.playbooks import ROOT
-from tests.collections.runs.valid_record import launch_spec
+from harness.valid_record import launch_spec
 
 sys.path.insert(0, str(ROOT / "roles/run/files"))
 

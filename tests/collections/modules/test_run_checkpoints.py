@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoin
     trouble,
 )
 
-from tests.collections.emulated_storage import emulated_storage
+from harness.emulated_storage import emulated_storage
 
 
 @pytest.fixture(scope="module")

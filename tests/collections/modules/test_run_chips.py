@@ -32,8 +32,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
 
 from harness.playbooks import ROOT
+from harness.valid_record import process
 from tests.collections.runs.records import ZONE, run_record
-from tests.collections.runs.valid_record import process
 
 FACTS = {
     "pod-w0": {

@@ -32,7 +32,7 @@ from ansible_collections.tpufleet.core.plugins.modules.run import process_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.collections.runs.valid_record import process
+from harness.valid_record import process
 
 PATHS = WorkerPaths(Path("/opt/tpufleet"), Path("/var/lib/tpufleet"), Path("/etc/tpufleet"))
 LAUNCH = process(

@@ -6,7 +6,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change i
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
-from tests.collections.runs.valid_record import launch_fields, record_fields
+from harness.valid_record import launch_fields, record_fields
 
 
 def answer(folder, wanted=None, **more):

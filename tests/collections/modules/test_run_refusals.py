@@ -24,8 +24,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
     launch_verdict,
 )
 
+from harness.valid_record import process
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
-from tests.collections.runs.valid_record import process
 
 LAUNCH = process()
 PARTS = {f"pod-w{n}": {"run": "mine", "process_id": n} for n in (0, 1)}

@@ -21,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
 )
 
 from harness.playbooks import ROOT
-from tests.collections.runs.valid_record import launch_spec
+from harness.valid_record import launch_spec
 
 PYTHON = (sys.executable, "-I")
 """How the program's first line runs it."""

@@ -15,7 +15,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from harness.playbooks import ROOT
-from tests.collections.runs.valid_record import launch_spec, record_fields
+from harness.valid_record import launch_spec, record_fields
 
 
 @pytest.fixture

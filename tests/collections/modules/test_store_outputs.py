@@ -20,9 +20,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     write_attempt,
 )
 
+from harness.emulated_storage import BUCKET, emulated_storage
 from harness.playbooks import ROOT
-from tests.collections.emulated_storage import BUCKET, emulated_storage
-from tests.collections.runs.valid_record import launch_spec
+from harness.valid_record import launch_spec
 
 FILES = ROOT / "roles/run/files"
 PYTHON = (sys.executable, "-I")

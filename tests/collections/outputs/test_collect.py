@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
 
-from tests.collections.outputs.stored import BEGAN, EXITS, attempt, content_of, jsonl, line
+from harness.stored_output import BEGAN, EXITS, attempt, content_of, jsonl, line
 from tests.collections.running_modules import run_module
 
 OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n", end=EXITS["crashed"])

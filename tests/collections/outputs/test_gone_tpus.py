@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from harness.emulated_storage import BUCKET, emulated_storage, put_object
 from harness.playbooks import environment_of, flat, play
-from tests.collections.emulated_storage import BUCKET, emulated_storage, put_object
-from tests.collections.outputs.stored import BEGAN, EXITS, attempt, in_directory, jsonl, line
-from tests.collections.runs.valid_record import record_fields
+from harness.stored_output import BEGAN, EXITS, attempt, in_directory, jsonl, line
+from harness.valid_record import record_fields
 
 LATER = BEGAN + 500
 RUNS = {

@@ -21,9 +21,9 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
     trim,
 )
 
+from harness.emulated_storage import BUCKET, emulated_storage, put_object
 from harness.scripted_api import error
-from tests.collections.emulated_storage import BUCKET, emulated_storage, put_object
-from tests.collections.outputs.stored import (
+from harness.stored_output import (
     QUICK,
     attempt,
     content_of,

@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import reade
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collections.outputs.stored import BEGAN, EXITS, attempt, in_directory
+from harness.stored_output import BEGAN, EXITS, attempt, in_directory
 
 
 def one_process(folder, objects):

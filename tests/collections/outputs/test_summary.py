@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary_cach
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collections.outputs.stored import BEGAN, EXITS, attempt, in_directory, jsonl, line
+from harness.stored_output import BEGAN, EXITS, attempt, in_directory, jsonl, line
 
 LATER = BEGAN + 500
 

@@ -8,10 +8,10 @@ import requests
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 
+from harness.emulated_storage import emulated_storage
 from harness.playbooks import environment_of, flat, play
-from tests.collections.emulated_storage import emulated_storage
+from harness.valid_record import record_fields
 from tests.collections.report.test_report_page import Reader
-from tests.collections.runs.valid_record import record_fields
 from tests.collections.test_run_schedule_cron import CRONTAB, script
 
 REPORT = "playbooks/report.yml"

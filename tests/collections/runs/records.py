@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
     kept_release,
 )
 
-from tests.collections.runs import valid_record
+from harness import valid_record
 
 ZONE = "us-central2-b"
 LOCK_TEXT = b"jax==0.7.0"

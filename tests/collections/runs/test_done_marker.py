@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.playbooks import ROOT
-from tests.collections.runs.valid_record import launch_spec, process, record_fields
+from harness.valid_record import launch_spec, process, record_fields
 from tests.train.bucket import NAME as BUCKET
 from tests.train.bucket import emulated_bucket
 

@@ -24,8 +24,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time imp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collections.outputs.stored import BEGAN, attempt, in_directory, jsonl, line
-from tests.collections.runs.valid_record import record_fields
+from harness.stored_output import BEGAN, attempt, in_directory, jsonl, line
+from harness.valid_record import record_fields
 
 LAUNCHED = Event(EventKind.LAUNCHED)
 RECREATE = Event(EventKind.WATCH, state=RunState.PREEMPTED, action=Action.RECREATE)

@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import (
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Placement
 
-from tests.collections.runs.valid_record import launch_spec
+from harness.valid_record import launch_spec
 
 COMMON = {
     "release": "0123456789abcdef",

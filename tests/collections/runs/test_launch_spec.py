@@ -10,7 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec i
     fill_command,
 )
 
-from tests.collections.runs.valid_record import launch_fields, launch_spec
+from harness.valid_record import launch_fields, launch_spec
 
 
 def test_a_launch_is_the_same_after_it_was_written_and_read():

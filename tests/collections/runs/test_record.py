@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import Ru
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collections.runs.valid_record import record_fields
+from harness.valid_record import record_fields
 
 RUN = "shakespeare"
 VALID = record_fields(

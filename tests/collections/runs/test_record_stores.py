@@ -22,8 +22,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
-from tests.collections.emulated_storage import emulated_storage, put_object
-from tests.collections.runs.valid_record import record_fields
+from harness.emulated_storage import emulated_storage, put_object
+from harness.valid_record import record_fields
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     parse_record,
 )
 
-from tests.collections.runs.valid_record import record_fields
+from harness.valid_record import record_fields
 
 
 def read(**fields: Any) -> RunRecord:
@@ -136,6 +136,7 @@ def test_a_minimal_record_gets_defaults() -> None:
         "env": {},
         "jax_requirements": "",
         "compile_cache": "",
+        "outputs": "",
         "volatile_checkpoints": False,
         "nodes": [],
         "slices": 1,

@@ -33,8 +33,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
     missing_here,
 )
 
+from harness.valid_record import record_fields
 from tests.collections.runs.answers import report
-from tests.collections.runs.valid_record import record_fields
 
 LOCK = b"jax==0.1 --hash=sha256:00"
 DIGEST = hashlib.sha256(LOCK).hexdigest()

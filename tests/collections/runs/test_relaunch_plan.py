@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
     kept_release,
 )
 
-from tests.collections.runs.valid_record import record_fields
+from harness.valid_record import record_fields
 from tests.collections.test_run_role import played
 
 LOCK = b"jax==0.1 --hash=sha256:00"

@@ -13,8 +13,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
+from harness.valid_record import launch_spec, record_fields
 from tests.collections.runs.answers import report, report_end
-from tests.collections.runs.valid_record import launch_spec, record_fields
 
 HOSTS = ("pod-w0", "pod-w1")
 DOWN = {"unreachable": True, "msg": "ssh: no route"}

@@ -139,7 +139,7 @@ def test_a_launch_starts_each_worker_once_and_records_the_run(fleet):
     assert done.returncode == 0, done.stdout
     assert fleet.calls == [
         ["run", "launched", "0", 1, ["pod-w0", "pod-w1"]],
-        ["run", "launched", "1", 1, ["pod-w0"]],
+        ["run", "launched", "1", 1, ["pod-w0", "pod-w1"]],
     ]
     assert (fleet.record["wanted"], fleet.record["attempt"]) == ("running", 1)
     assert fleet.record["checkpoints"] == "gs://bucket-of-ours/checkpoints/mine"

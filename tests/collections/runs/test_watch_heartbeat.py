@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collections.emulated_storage import emulated_storage, put_object
+from harness.emulated_storage import emulated_storage, put_object
 
 NOW = 1_800_000_000.0
 LAPTOP = Heartbeat("laptop", NOW - 7200, 3.0, Outcome.FAILED, "fleet_state cannot be read")

@@ -21,8 +21,8 @@ from ansible_collections.tpufleet.core.plugins.action.status_follow import (
 
 from harness.playbooks import command
 from harness.process_tree import kill_tree, tree_of
+from harness.valid_record import record_fields
 from localcloud.place import PROJECT_ROOT
-from tests.collections.runs.valid_record import record_fields
 from tests.collections.view.terminal import screen_of
 
 FOLLOW = command("playbooks/status.yml", "-e", "follow=true")

@@ -16,7 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
     OutputStore,
 )
 
-from tests.collections.emulated_storage import BUCKET, put_object
+from harness.emulated_storage import BUCKET, put_object
 
 BEGAN = 1795272000.0
 """When the first attempt of a stored run began, in unix seconds."""
