@@ -138,7 +138,8 @@ class Screen:
 
     def _break_silence(self) -> None:
         now = time.monotonic()
-        if now - self._last < QUIET_S or not (lines := self._live(now)):
+        # A message that may fill the terminal has been printed already, as a whole.
+        if self.fill or now - self._last < QUIET_S or not (lines := self._live(now)):
             return
         self._last = now
         if self._held:
