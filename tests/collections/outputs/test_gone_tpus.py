@@ -128,6 +128,13 @@ def test_a_run_that_nobody_knows_is_named(environment):
 
 
 @in_bucket
+def test_logs_without_a_run_say_that_no_worker_is_there(environment):
+    done = play(environment, "playbooks/logs.yml")
+    assert done.returncode != 0
+    assert "no worker is READY" in flat(done)
+
+
+@in_bucket
 def test_a_bucket_that_cannot_be_read_is_named(environment, tmp_path):
     environment["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
     done = play(environment, "playbooks/fetch.yml", "-e", "run=killed", "-e", f"to={tmp_path}/to")

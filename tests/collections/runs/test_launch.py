@@ -121,13 +121,21 @@ def test_a_launch_knows_the_tpus_that_it_is_on():
 def test_a_relaunch_is_the_recorded_launch_on_the_tpu_that_the_run_has_now():
     recorded = launch_spec("mine-a")
 
-    again = relaunched(recorded, PLACEMENTS, NODES)
+    again = relaunched(recorded, "", PLACEMENTS, NODES)
 
     assert (again.nodes, again.workers) == ((A,), 2)
     assert (again.placement, again.coordinator_host) == (("a-w0", "a-w1"), "10.0.0.2")
     moved = {"nodes", "workers", "placement", "coordinator_host"}
     before, after = recorded.to_json(), again.to_json()
     assert {name for name in after if before[name] != after[name]} <= moved
+
+
+def test_a_relaunch_keeps_where_output_is_stored_and_else_uses_the_bucket_of_now():
+    before = launch_spec("mine-a")
+    stored = replace(before, outputs="gs://old/runs/mine-a")
+
+    assert relaunched(stored, "gs://new/runs", PLACEMENTS, NODES).outputs == stored.outputs
+    assert relaunched(before, "gs://new/runs", PLACEMENTS, NODES).outputs == "gs://new/runs/mine-a"
 
 
 def test_a_sweep_s_overrides_reach_a_foreign_command_or_the_launch_is_refused():

@@ -223,7 +223,7 @@ class ActionModule(ActionBase):
                 f"expected only run {run} in a relaunch (also: {', '.join(others)}). Relaunch it: "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
-        return found, {run: relaunched(record.launch, found, nodes)}
+        return found, {run: relaunched(record.launch, options["outputs"], found, nodes)}
 
     def _release(self, options: Mapping[str, Any], lock: bytes) -> str:
         """Stage the code and return its release's name; cache the release and the lock file."""

@@ -64,9 +64,15 @@ def in_bucket(outputs: str, run: str) -> str:
     return ""
 
 
-def relaunched(recorded: LaunchSpec, placements: Placements, nodes: Nodes) -> LaunchSpec:
-    """Return a recorded launch, placed on the run's current TPU and otherwise unchanged."""
-    return replace(recorded, **where(recorded.run, placements, nodes))
+def relaunched(
+    recorded: LaunchSpec, outputs: str, placements: Placements, nodes: Nodes
+) -> LaunchSpec:
+    """Return a recorded launch, placed on the run's current TPU and otherwise unchanged.
+
+    If its output is not stored in a bucket yet, and ``outputs`` is, it is stored there from now on.
+    """
+    place = recorded.outputs or in_bucket(outputs, recorded.run)
+    return replace(recorded, outputs=place, **where(recorded.run, placements, nodes))
 
 
 def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
