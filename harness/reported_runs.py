@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
-from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_view import (
     Attempt,
     Event,
     RunView,

@@ -14,17 +14,17 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_html i
     escaped,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_page import page
-from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import (
-    Attempt,
-    Event,
-    RunView,
-    Worker,
-    run_views,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import run_views
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_timeline import (
     shares,
     time_spent,
     timeline,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_view import (
+    Attempt,
+    Event,
+    RunView,
+    Worker,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st

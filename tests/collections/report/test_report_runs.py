@@ -9,13 +9,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary impo
     RunOutput,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_runs import (
-    Attempt,
-    Event,
     attempts_of,
     events_of,
     overrides_of,
     run_views,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.report.report_view import Attempt, Event
 
 from tests.collections.runs.answers import report
 

@@ -20,7 +20,8 @@ from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import (
     read_done_marker,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from hypothesis import given

@@ -9,18 +9,19 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import (
     AttemptTimes,
     by_cause,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     MOST_HISTORY,
     parse_record,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import after_change
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import PHASES, Spent
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import ABSENT, Bucket
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import record_store
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import (
     RecordConflictError,
     RecordError,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import record_store
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
     RecordFolder,
     RecordStore,
     after_change,

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action.run_judge import Judge
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import launch_for
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_change import want
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import (
     RecordConflictError,
     RecordError,
 )

@@ -6,7 +6,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     RunState,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event, EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     ProcessStatus,
     cause_of,

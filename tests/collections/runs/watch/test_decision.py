@@ -7,7 +7,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     ReasonCode,
     RunState,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     DEAD,
     FOREIGN,
@@ -19,6 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import (
     RunRecord,
     parse_record,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -6,13 +6,13 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NoAnswer
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import lease_name
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import (
     RecordConflictError,
     RecordError,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
     Outcome,

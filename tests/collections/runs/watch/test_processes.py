@@ -7,7 +7,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     ReasonCode,
     RunState,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 
 from tests.collections.runs.observations import (
     AWAY,

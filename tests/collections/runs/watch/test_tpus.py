@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.decision import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     FOREIGN,
     GONE,
     Observation,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_action import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
 
 from tests.collections.runs.observations import (

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import (
-    RecordError,
-    RecordFolder,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_errors import RecordError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_record import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     Records,
     UnusableRecord,

@@ -25,7 +25,7 @@ from ..plugin_utils.plain_values import plain
 from ..plugin_utils.report.report_page import page
 from ..plugin_utils.report.report_runs import run_views
 from ..plugin_utils.runs.record import RunRecord
-from ..plugin_utils.runs.run_record import RecordError
+from ..plugin_utils.runs.record_errors import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 AT_ONCE = 8

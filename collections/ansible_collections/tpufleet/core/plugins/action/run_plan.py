@@ -22,6 +22,7 @@ from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.launch import new_launches, relaunched
 from ..plugin_utils.runs.record import DesiredState, LaunchSpec
 from ..plugin_utils.runs.record_change import Want, want
+from ..plugin_utils.runs.record_errors import RecordError
 from ..plugin_utils.runs.release_cache import cache_release, keep_lock, kept_release, verify_release
 from ..plugin_utils.runs.run_plan import (
     Placement,
@@ -34,7 +35,6 @@ from ..plugin_utils.runs.run_plan import (
     read_config,
     run_name,
 )
-from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.run_sweep import read_sweep
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.typed_values import cut_short, parse_env

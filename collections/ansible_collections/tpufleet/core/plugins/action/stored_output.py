@@ -26,7 +26,7 @@ from ..plugin_utils.outputs.stored_answers import stored_answers
 from ..plugin_utils.outputs.summary_cache import cached_summary
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.record import RunRecord
-from ..plugin_utils.runs.run_record import RecordError
+from ..plugin_utils.runs.record_errors import RecordError
 from ..plugin_utils.runs.store import RunStore
 
 FILES = {"log": "log", "metrics": "metrics.jsonl"}

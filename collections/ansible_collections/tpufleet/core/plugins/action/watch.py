@@ -19,7 +19,6 @@ from ..plugin_utils.fleet.source import list_nodes, zones_of
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs import watch_heartbeat
 from ..plugin_utils.runs.actor import Actor
-from ..plugin_utils.runs.decision import Action
 from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.lease import Leases
 from ..plugin_utils.runs.observation import ObservedTpu
@@ -30,10 +29,11 @@ from ..plugin_utils.runs.observe import (
     tpus_of_inventory,
     tpus_of_nodes,
 )
+from ..plugin_utils.runs.record_errors import RecordError
 from ..plugin_utils.runs.record_store import record_store
-from ..plugin_utils.runs.run_record import RecordError
 from ..plugin_utils.runs.store import RunStore
 from ..plugin_utils.runs.upkeep import Upkeep, UpkeepOutcome
+from ..plugin_utils.runs.watch_action import Action
 from ..plugin_utils.runs.watch_log import WatchLog
 from ..plugin_utils.runs.watch_memory import Limits
 from ..plugin_utils.runs.watch_pass import Outcome, WatchPass, unusable_outcomes

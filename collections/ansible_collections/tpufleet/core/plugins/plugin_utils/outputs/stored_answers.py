@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run_files import read_heartbeat
-from .summary import ProcessOutput, RunOutput
+
+if TYPE_CHECKING:
+    from .summary import ProcessOutput, RunOutput
 
 Answer = dict[str, Any]
 

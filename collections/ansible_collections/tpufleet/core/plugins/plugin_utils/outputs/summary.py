@@ -15,8 +15,7 @@ from ...module_utils.worker.error_line import error_line, last_attempt
 from ...module_utils.worker.run_files import Exit
 from ...module_utils.worker.run_state import RunState
 from ...module_utils.worker.run_unit import KILLED_REASONS, ProcessState, end_state
-from ..runs.judge import deciding_process
-from ..runs.observation import ProcessStatus
+from ..runs.observation import ProcessStatus, deciding_process
 from .curves import Points, Rows, curve, gaps
 from .objects import OutputStore
 from .reader import (

@@ -10,8 +10,8 @@ from ...module_utils.worker.run_state import RunState
 from ..outputs.curves import thinned
 from ..runs.record import DesiredState
 from .report_html import duration, escaped, number
-from .report_runs import RunView
 from .report_timeline import event_table, time_spent, timeline
+from .report_view import RunView
 
 #: The charts of a run in their order, with the style of their line (report_page.css).
 _CHARTS = {"loss": "s0", "rate": "s2", "mfu": "s3", "memory": "s4"}

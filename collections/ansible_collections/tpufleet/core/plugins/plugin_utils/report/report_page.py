@@ -15,8 +15,8 @@ from pathlib import Path
 
 from .report_card import Tone, card, is_current, state_of, steps_of, tone_of
 from .report_html import escaped, moment, number
-from .report_runs import RunView
 from .report_sweeps import Sweep, sweeps
+from .report_view import RunView
 
 _MOST_OPEN = 8
 #: More curves than this could not be told apart.

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .report_runs import RunView
+from .report_view import RunView
 
 
 @dataclass(frozen=True)

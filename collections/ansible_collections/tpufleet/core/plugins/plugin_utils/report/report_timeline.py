@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ..runs.status import spent_text
 from ..runs.wanted_time import Spent
 from .report_html import duration, escaped, moment
-from .report_runs import LAUNCH, OTHER, Attempt, Event, RunView
+from .report_view import LAUNCH, OTHER, Attempt, Event, RunView
 
 _MOST_BARS = 60
 #: The longest time from a launch to the start of its attempt; the release is copied meanwhile.

@@ -16,12 +16,12 @@ from ansible import context
 
 from ...module_utils.worker.node_identity import NodeIdentity
 from ..view import play_result
-from .decision import Action
-from .history import EventKind
+from .event_kind import EventKind
 from .lease import Claim
 from .observation import Observation
 from .playbook_process import run_process
 from .release_cache import kept_lock, kept_release
+from .watch_action import Action
 from .watch_log import WatchLog
 
 if TYPE_CHECKING:

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run_state import RunState
+from .watch_action import Action
 
 if TYPE_CHECKING:
     from .causes import Cause
     from .observation import Observation, ProcessStatus
     from .record import RunRecord
     from .watch_memory import Limits, Memory
-
-
-class Action(StrEnum):
-    """An action of a pass of the watch on one run."""
-
-    NOTHING = "nothing"
-    RECREATE = "recreate"
-    REPLACE = "replace"
-    """Delete a TPU that the API reports as READY, and recreate it."""
-    LAUNCH = "launch"
-    RESTART = "restart"
-    STOP = "stop"
-    RECORD_DONE = "record done"
-    GIVE_UP = "give up"
 
 
 DESTRUCTIVE = (Action.REPLACE, Action.RESTART, Action.STOP)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .history import EventKind
+from .event_kind import EventKind
 from .wanted_time import Spent, phase_seconds, wanted_seconds
 
 

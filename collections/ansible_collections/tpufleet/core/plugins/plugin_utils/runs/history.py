@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.run_state import RunState
 from .causes import Cause, one_line, parse_cause
+from .event_kind import EventKind
 
 MOST_CAUSES = 10
 MOST_TIME = 1e12
-
-
-class EventKind(StrEnum):
-    """Kind of an event in a run's history."""
-
-    LAUNCHED = "launched"
-    LAUNCH_FAILED = "launch_failed"
-    FOUND_RUNNING = "found_running"
-    STOPPED = "stopped"
-    RESTARTED = "restarted"
-    SETUP_STARTED = "setup_started"
-    SETUP_DONE = "setup_done"
-    DONE = "done"
-    WATCH = "watch"
-    """A pass of the watch observed something new, or acted."""
-    NOTE = "note"
-    """A text without a kind, as older versions wrote, or an event of an unknown kind."""
 
 
 @dataclass(frozen=True)

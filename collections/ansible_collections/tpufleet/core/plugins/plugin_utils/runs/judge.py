@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...module_utils.worker.run import latest
-from ...module_utils.worker.run_state import ReasonCode, RunState
+from ...module_utils.worker.run_state import RunState
 from ..fleet.slices import run_places
 from ..view.folded_names import natural_order
+from .event_kind import EventKind
 from .goodput import goodput
-from .history import EventKind
-from .observation import DEAD, GONE, READY, ProcessStatus, parse_process
+from .observation import (
+    DEAD,
+    GONE,
+    READY,
+    ProcessStatus,
+    deciding_process,
+    parse_process,
+)
 from .record import DesiredState
 
 HUNG_AFTER_S = 600.0
 """Age in seconds from which a heartbeat means HUNG: the watch's default. It does not apply before
 the first step, because compilation may take longer."""
-GOOD_STATES = frozenset(
-    {
-        RunState.STARTING,
-        RunState.RUNNING,
-        RunState.TRAINING,
-        RunState.STOPPING,
-        RunState.DONE,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -237,30 +234,6 @@ def judge_run(
         goodput=goodput(progress, record, until),
         heartbeat_age=max(ages, default=None),
         output_age=None if ages else min((age for age in outputs if age is not None), default=None),
-    )
-
-
-def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
-    """Return the process that decides the state of a run.
-
-    This is the first failed process, else the first waiting one, else the first in the most common
-    state. A process that ended because another one ended does not count.
-    """
-    own = [each for each in processes if each.reason_code is not ReasonCode.PEER_ENDED]
-    failed = [each for each in own if not is_fine(each)]
-    waiting = [each for each in own if each.state is RunState.WAITING]
-    if failed or waiting:
-        return (failed or waiting)[0]
-    ((state, _),) = Counter(each.state for each in own or processes).most_common(1)
-    return next(each for each in own or processes if each.state is state)
-
-
-def is_fine(process: ProcessStatus) -> bool:
-    """Return whether this process has not failed by itself."""
-    return (
-        process.state in GOOD_STATES
-        or process.state is RunState.WAITING
-        or process.reason_code in (ReasonCode.SAVED, ReasonCode.PEER_ENDED)
     )
 
 

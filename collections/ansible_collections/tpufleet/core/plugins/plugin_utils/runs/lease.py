@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .run_record import RecordConflictError, RecordError, RecordStore
+from .record_errors import RecordConflictError, RecordError
+from .run_record import RecordStore
 
 if TYPE_CHECKING:
     from .record import RunRecord

@@ -8,8 +8,7 @@ from typing import Any
 
 from ...module_utils.worker.run import latest
 from ..view.folded_names import folded, natural_order
-from .judge import is_fine
-from .observation import parse_process
+from .observation import is_fine, parse_process
 from .status import answer_error
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -18,6 +19,15 @@ FOREIGN = "foreign"
 """The state of a TPU whose name now belongs to a TPU that this fleet did not create."""
 CHANGING = "changing"
 """The state of a TPU whose workers have different states in the inventory."""
+GOOD_STATES = frozenset(
+    {
+        RunState.STARTING,
+        RunState.RUNNING,
+        RunState.TRAINING,
+        RunState.STOPPING,
+        RunState.DONE,
+    }
+)
 DEAD = frozenset({"PREEMPTED", "TERMINATED", GONE})
 
 
@@ -223,3 +233,27 @@ def _number(value: Any) -> float | None:
 
 def _text(value: Any) -> str:
     return str(value)[:MOST_TEXT] if isinstance(value, str) else ""
+
+
+def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
+    """Return the process that decides the state of a run.
+
+    This is the first failed process, else the first waiting one, else the first in the most common
+    state. A process that ended because another one ended does not count.
+    """
+    own = [each for each in processes if each.reason_code is not ReasonCode.PEER_ENDED]
+    failed = [each for each in own if not is_fine(each)]
+    waiting = [each for each in own if each.state is RunState.WAITING]
+    if failed or waiting:
+        return (failed or waiting)[0]
+    ((state, _),) = Counter(each.state for each in own or processes).most_common(1)
+    return next(each for each in own or processes if each.state is state)
+
+
+def is_fine(process: ProcessStatus) -> bool:
+    """Return whether this process has not failed by itself."""
+    return (
+        process.state in GOOD_STATES
+        or process.state is RunState.WAITING
+        or process.reason_code in (ReasonCode.SAVED, ReasonCode.PEER_ENDED)
+    )

@@ -15,7 +15,7 @@ from typing import Any
 from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.launch_spec import CONTROL, VARIABLE, InvalidLaunchError, LaunchSpec
 from .history import MOST_TIME, Event, parse_event
-from .run_record import RecordError
+from .record_errors import RecordError
 from .wanted_time import PHASES, Spent
 
 MOST_HISTORY = 50

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run import RunError, check_name
-from .history import Event, EventKind
+from .event_kind import EventKind
+from .history import Event
 from .record import DesiredState, InvalidRecordError, RunRecord
-from .run_record import RecordConflictError, RecordError
+from .record_errors import RecordConflictError, RecordError
 
 if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec

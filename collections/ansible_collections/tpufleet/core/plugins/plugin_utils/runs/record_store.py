@@ -8,14 +8,8 @@ from typing import Any
 
 from ...module_utils.cloud.errors import CloudError, Conflict
 from ...module_utils.cloud.storage import Bucket
-from .run_record import (
-    RecordConflictError,
-    RecordError,
-    RecordFolder,
-    RecordStore,
-    after_change,
-    check_generation,
-)
+from .record_errors import RecordConflictError, RecordError
+from .run_record import RecordFolder, RecordStore, after_change, check_generation
 
 
 class RecordBucket:

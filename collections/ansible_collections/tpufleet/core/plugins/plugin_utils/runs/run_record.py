@@ -17,17 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from .record_errors import RecordConflictError, RecordError
 from .wanted_time import wanted_time
 
 HISTORY = 50
-
-
-class RecordError(Exception):
-    """A record cannot be read or written; the text is one line for the user."""
-
-
-class RecordConflictError(RecordError):
-    """The record has been changed by another process since it was read."""
 
 
 class RecordStore(Protocol):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
-from .history import Event, EventKind
+from .event_kind import EventKind
+from .history import Event
 from .observation import ProcessStatus, process_of
 from .wanted_time import Spent
 

@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.worker.contract import RUN_NAME
 from .record import DesiredState, InvalidRecordError, RunRecord, parse_record
+from .record_errors import RecordConflictError, RecordError
 from .record_store import record_store
-from .run_record import (
-    RecordConflictError,
-    RecordError,
-    RecordStore,
-    after_change,
-)
+from .run_record import RecordStore, after_change
 
 if TYPE_CHECKING:
     from .history import Event

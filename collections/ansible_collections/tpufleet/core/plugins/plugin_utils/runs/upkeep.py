@@ -15,8 +15,9 @@ from ..fleet.spec import FleetEntry, parse_fleet
 from .lease import Claim, LeaseHeldError, lease_of_tpu
 from .observation import READY, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
+from .record_errors import RecordConflictError, RecordError
 from .release_cache import RELEASES
-from .run_record import RecordConflictError, RecordError, RecordStore
+from .run_record import RecordStore
 
 if TYPE_CHECKING:
     from .record import RunRecord

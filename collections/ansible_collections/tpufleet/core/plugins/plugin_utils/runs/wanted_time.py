@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from ...module_utils.worker.run_state import RunState
-from .decision import Action
-from .history import EventKind
+from .event_kind import EventKind
+from .watch_action import Action
 
 
 class Spent(StrEnum):

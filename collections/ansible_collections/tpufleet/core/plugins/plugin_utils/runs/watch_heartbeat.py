@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from .record_errors import RecordError
 from .record_store import record_store
-from .run_record import RecordError, RecordStore
+from .run_record import RecordStore
 from .status import age_text
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

@@ -15,17 +15,19 @@ from ...module_utils.worker.run import overlap
 from ...module_utils.worker.run_state import RunState
 from .actor import Actor
 from .causes import Cause, CauseCode
-from .decision import DESTRUCTIVE, LAUNCHES, Action, Decision
+from .decision import DESTRUCTIVE, LAUNCHES, Decision
 from .done_marker import DoneMarker
-from .history import Event, EventKind
+from .event_kind import EventKind
+from .history import Event
 from .lease import Claim, Lease, LeaseHeldError, Leases, lease_name
 from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
 from .record import DesiredState, RunRecord
+from .record_errors import RecordConflictError, RecordError
 from .release_cache import missing_here
-from .run_record import RecordConflictError, RecordError
 from .status import pass_text
 from .wanted_time import Spent
+from .watch_action import Action
 from .watch_decision import decide, is_unreachable
 from .watch_log import WatchLog
 from .watch_memory import Limits

@@ -1,0 +1,98 @@
+"""What the report shows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...module_utils.worker.run_state import RunState
+
+if TYPE_CHECKING:
+    from ..outputs.curves import Points
+
+LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
+    *("launch", "preempted", "crash", "restart", "kill", "done"),
+)
+OTHER = "other"
+"""Kinds of events, and of ends of attempts."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a run at ``time`` in unix seconds; ``kind`` is LAUNCH, DONE, CRASH or similar."""
+
+    time: float
+    kind: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt, from ``start`` to ``end`` in unix seconds.
+
+    ``ended`` is the kind of its end; empty if it is active or the end is unknown. ``how`` says how
+    it ended, such as ``crashed (exit 1)``. ``first_step`` is the first step that it has metrics of.
+    """
+
+    number: int
+    start: float
+    end: float
+    ended: str = ""
+    how: str = ""
+    first_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The status of a run on a worker."""
+
+    name: str
+    state: str
+    attempt: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    beat_age: float | None = None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run in the report; texts may have any characters, numbers are finite.
+
+    Args:
+        state: the text for ``state_code``, such as ``crashed (exit 1)``.
+        curves: points (step, value) sorted by step, by the names loss, heldout, rate (tokens per
+            second), mfu (0 to 1), memory (GiB of the fullest device) and times (unix seconds).
+        gaps: the steps at which the loss becomes NaN.
+        last: the values of the last step: step, loss, heldout_loss, tokens_per_second, mfu,
+            device_memory_gib.
+        steps: the number of steps after which the run is done.
+        goodput: between 0 and 1, None if unknown.
+        goodput_by_cause: the wanted seconds by Spent (runs/wanted_time.py).
+        overrides: the settings key=value of the run's command.
+        reason: why the run ended badly, empty if it did not.
+        log: the last lines of the log that ``log_from`` wrote, such as ``pod-w0, attempt 2``.
+        changed: when the run last gave a sign, in unix seconds; 0 if unknown.
+    """
+
+    name: str
+    wanted: str
+    tpu: str = ""
+    release: str = ""
+    curves: Mapping[str, Points] = field(default_factory=dict)
+    last: Mapping[str, Any] = field(default_factory=dict)
+    steps: int | None = None
+    events: Sequence[Event] = ()
+    attempts: Sequence[Attempt] = ()
+    workers: Sequence[Worker] = ()
+    goodput: float | None = None
+    state: str = ""
+    state_code: RunState = RunState.UNKNOWN
+    config: str = ""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    gaps: Sequence[float] = ()
+    goodput_by_cause: Mapping[str, float] | None = None
+    reason: str = ""
+    log: Sequence[str] = ()
+    log_from: str = ""
+    changed: float = 0.0
