@@ -76,7 +76,7 @@ def test_the_proposed_rule_replaces_only_an_older_one_for_the_output(rules, kept
 @pytest.mark.parametrize("days", ["ninety", -1, "1.5", 10**9, None, True])
 def test_a_number_of_days_that_is_none_is_shown(days):
     finding = retention_finding(PLACE, {}, days)
-    assert finding.line.startswith("FIX  stored output: outputs_days is not a number of days")
+    assert finding.line.startswith("FIX  stored output: outputs_days: expected whole days")
 
 
 @pytest.mark.parametrize("lifecycle", [None, [], {"rule": {}}, {"rule": [1, {}, {"action": []}]}])

@@ -296,7 +296,7 @@ def test_a_verb_other_than_delete_names_the_run(words, expected):
     ["report.html", "gs://fleet", "gs://fleet/report", "gs://fleet/a b.html", "gs:///a.html"],
 )
 def test_a_report_is_published_only_to_an_html_file_in_a_bucket(publish):
-    with pytest.raises(ScheduleError, match="not an HTML file in a bucket"):
+    with pytest.raises(ScheduleError, match=r"expected gs://BUCKET/NAME\.html"):
         playbook_words("report", "", [], publish=publish)
 
 

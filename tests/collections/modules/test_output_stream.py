@@ -20,8 +20,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     read_end,
     read_state,
     state_to_json,
-    steps_to_store,
     streams_here,
+    uploads_of,
     write_attempt,
     write_state,
 )
@@ -94,12 +94,12 @@ class Disk:
         (attempt,) = read_attempts(self.folder)
         state = read_state(self.folder, attempt)
         end = b"{}" if is_final else None
-        for number, step in enumerate(steps_to_store(self.folder, attempt, state, end, None)):
-            if step.content:
-                self._store(step.name, step.content)
+        for number, upload in enumerate(uploads_of(self.folder, attempt, state, end, None)):
+            if upload.content:
+                self._store(upload.name, upload.content)
             if number == crash_after:
                 return
-            write_state(self.folder, 1, step.state)
+            write_state(self.folder, 1, upload.state)
         self.not_stored = []
         self.is_rotated &= b"\n" not in self.path.read_bytes()
 
@@ -196,7 +196,7 @@ def test_a_trainer_that_drops_its_last_steps_repeats_little_of_a_long_file(tmp_p
     attempt = Attempt(Start("mine", 2, 0, "pod-w0", 1.5), "", "", streams)
     (folder / "metrics.jsonl").write_text("".join(lines[:-500]) + '{"step": "new"}\n')
 
-    objects = list(steps_to_store(folder, attempt, parse_state(None, attempt), None, None))
+    objects = list(uploads_of(folder, attempt, parse_state(None, attempt), None, None))
 
     stored = b"".join(new.content for new in objects if new.name.startswith("metrics/"))
     assert stored.endswith(lines[-501].encode() + b'{"step": "new"}\n')
@@ -214,7 +214,7 @@ def test_the_output_of_an_attempt_ends_where_the_next_one_begins(tmp_path):
             log.write(text)
 
     found = [
-        list(steps_to_store(folder, attempt, parse_state(None, attempt), None, following))
+        list(uploads_of(folder, attempt, parse_state(None, attempt), None, following))
         for attempt, following in zip(attempts, [attempts[1], None], strict=True)
     ]
 
@@ -232,7 +232,7 @@ def test_what_is_written_of_an_attempt_is_read_again(tmp_path):
     write_attempt(folder, attempt)
 
     assert read_attempts(folder) == [attempt]
-    (first, *_) = steps_to_store(folder, attempt, read_state(folder, attempt), None, None)
+    (first, *_) = uploads_of(folder, attempt, read_state(folder, attempt), None, None)
     assert first.name == "start.json"
     assert parse_start(first.content) == start
     assert not read_state(folder, attempt).has_start
@@ -320,7 +320,7 @@ def test_a_run_s_files_are_read_through_no_link(tmp_path):
     attempt = Attempt(Start("mine", 1, 0, "w", 1.0), "", "", streams_here(folder))
     (folder / "log").symlink_to(tmp_path / "secret")
 
-    objects = list(steps_to_store(folder, attempt, parse_state(None, attempt), None, None))
+    objects = list(uploads_of(folder, attempt, parse_state(None, attempt), None, None))
 
     assert [new.name for new in objects] == ["start.json"]
 

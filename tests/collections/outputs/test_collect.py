@@ -115,7 +115,7 @@ def test_a_hostile_answer_is_refused(tmp_path, files):
 
 @pytest.mark.parametrize("state", [None, [], "x", {"a": "x" * (1 << 22)}])
 def test_a_hostile_state_is_refused(tmp_path, state):
-    with pytest.raises(OutputError, match="state is not valid"):
+    with pytest.raises(OutputError, match="invalid state"):
         collect(tmp_path, "w0", lambda _: {"files": [], "state": state})
 
 

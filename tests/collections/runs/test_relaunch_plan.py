@@ -156,7 +156,7 @@ def test_a_run_that_was_stopped_is_not_relaunched(controller):
     code, output, _ = controller.play(variables)
 
     assert code != 0
-    assert "run mine should not be running any more (it is stopped)" in output
+    assert "run mine: not launched, because its desired state is stopped" in output
 
 
 def test_a_short_secret_is_refused_before_anything_is_launched(controller):

@@ -114,7 +114,7 @@ def test_a_relaunch_is_recorded_once_its_workers_are_known_to_be_able(launch):
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [({"wanted": "stopped"}, "should not be running any more"), ({"fence": 9}, "taken it over")],
+    [({"wanted": "stopped"}, "its desired state is stopped"), ({"fence": 9}, "taken it over")],
 )
 def test_a_relaunch_that_somebody_overtook_starts_nothing(launch, change, why):
     launch.plan(look_first=True)

@@ -20,6 +20,8 @@ MOST_STATE = 1 << 22
 """Maximum size of a worker's state in bytes."""
 COLLECTED = ".collected"
 """Directory below the output directory with the state of each worker."""
+MALFORMED = "malformed answer of run_output"
+SETUP = "Update the worker: ansible-playbook setup.yml"
 
 
 class ActionModule(ActionBase):
@@ -58,7 +60,9 @@ class ActionModule(ActionBase):
 def collect(
     directory: Path, host: str, ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Write what is new on a worker, and then how much that is, so that no file can be missed.
+    """Copy new output of a worker to ``directory``.
+
+    The worker's state is written after the files, so an interruption repeats files but misses none.
 
     ``ask`` calls run_output on the worker. Returns the result of the task. Raises OutputError.
     """
@@ -78,15 +82,15 @@ def collect(
 def write(store: OutputDirectory, files: object) -> int:
     """Write the files of an answer of run_output; return how many. Raises OutputError."""
     if not isinstance(files, list):
-        raise OutputError("the worker's answer has no files")
+        raise OutputError(f"{MALFORMED}: no list of files. {SETUP}")
     for each in files:
         if not isinstance(each, Mapping):
-            raise OutputError("the worker's answer has a file that is none")
+            raise OutputError(f"{MALFORMED}: a file is not a dictionary. {SETUP}")
         name, content = (str(each.get(key)) for key in ("name", "content"))
         try:
             store.write(name, base64.b64decode(content, validate=True))
         except ValueError:
-            raise OutputError(f"the worker's {name!r:.200} is not base64") from None
+            raise OutputError(f"{MALFORMED}: {name!r:.200} is not base64. {SETUP}") from None
     return len(files)
 
 
@@ -106,6 +110,6 @@ def write_state(path: Path, state: object) -> dict[str, Any]:
     """
     text = json.dumps(state).encode()
     if not isinstance(state, dict) or len(text) > MOST_STATE:
-        raise OutputError(f"the worker's state is not valid ({len(text)} bytes)")
+        raise OutputError(f"{MALFORMED}: invalid state ({len(text)} bytes). {SETUP}")
     replace(path, text)
     return state

@@ -113,7 +113,7 @@ def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) 
     folder, _, name = location.rpartition("/")
     if not location.startswith("gs://") or not name.endswith(".html"):
         raise NotConfigured(
-            f"publish: not an HTML file in a bucket ({location!r:.200}). Write: "
+            f"publish={location!r:.200}: expected gs://BUCKET/NAME.html. Use: "
             "ansible-playbook playbooks/report.yml -e publish=gs://BUCKET/report.html"
         )
     bucket = Bucket.of(folder, api)

@@ -207,7 +207,7 @@ class ActionModule(ActionBase):
                 f"ansible-playbook train.yml -e run={run} -e config=FILE"
             )
         if record.wanted is not DesiredState.RUNNING:
-            raise RunError(f"run {run} should not be running any more (it is {record.wanted})")
+            raise RunError(f"run {run}: not launched, because its desired state is {record.wanted}")
         verify_release(Path(options["code"]))
         _, release = staged(options["code"], options["code_paths"])
         if release != record.launch.release:

@@ -21,8 +21,8 @@ from ..plugin_utils.runs.playbook_process import run_process
 from ..plugin_utils.runs.record import DesiredState
 
 PAUSE_S = 5.0
-"""Seconds from the end of one status to the start of the next: a status of many workers needs much
-of a small controller."""
+"""Seconds from the end of one status to the start of the next, because reading many workers loads a
+small controller."""
 LONGEST_S = 300.0
 """Time limit of one status, in seconds."""
 

@@ -78,7 +78,7 @@ from ..module_utils.worker.output_stream import (
     read_attempts,
     read_end,
     state_to_json,
-    steps_to_store,
+    uploads_of,
 )
 from ..module_utils.worker.run import RunError, check_name
 
@@ -103,15 +103,15 @@ class Collection:
                 states.update({number: value} if is_stored else {})
                 continue
             end, state = read_end(folder, start.attempt), parse_state(value, attempt)
-            for step in steps_to_store(folder, attempt, state, end, following):
+            for upload in uploads_of(folder, attempt, state, end, following):
                 if self.left <= 0:
                     self.more = True
                     break
-                if step.content:
-                    name = f"{start.run}/{number}/{start.process_id}/{step.name}"
-                    self.files.append({"name": name, "content": b64encode(step.content).decode()})
-                    self.left -= len(step.content)
-                state = step.state
+                if upload.content:
+                    name = f"{start.run}/{number}/{start.process_id}/{upload.name}"
+                    self.files.append({"name": name, "content": b64encode(upload.content).decode()})
+                    self.left -= len(upload.content)
+                state = upload.state
             is_complete = not self.more and (end is not None or following is not None)
             states[number] = (
                 {"began": start.began, "is_complete": True} if is_complete else state_to_json(state)

@@ -131,7 +131,7 @@ def playbook_words(
     if publish:
         if not _OBJECT.fullmatch(publish):
             raise ScheduleError(
-                f"publish={publish!r:.120} is not an HTML file in a bucket. Say: ansible-playbook "
+                f"publish={publish!r:.120}: expected gs://BUCKET/NAME.html. Use: ansible-playbook "
                 "playbooks/schedule.yml -e report=5m -e publish=gs://BUCKET/report.html"
             )
         variables.append(f"publish={publish}")

@@ -10,9 +10,10 @@ directory, and how the attempt ended. Its stored output is, below ``RUN/ATTEMPT/
   the attempt, and where the log was rotated within a line;
 - ``exit.json``: how the attempt ended; stored last, so that the rest is complete if it is there.
 
-In a run's directory, ``output`` has ``ATTEMPT.json`` from the start of the attempt, and its end and
-what is stored of it in ``ATTEMPT.exit.json`` and ``ATTEMPT.state.json``. The trainer's user owns
-all of them. Python 3.9, standard library only, because workers import this file.
+The directory ``output`` in a run's directory has three files for each attempt: ``ATTEMPT.json``
+(written at its start), ``ATTEMPT.exit.json`` (how it ended) and ``ATTEMPT.state.json`` (how much of
+it is stored). The trainer's user owns all of them. Python 3.9, standard library only, because
+workers import this file.
 """
 
 from __future__ import annotations
@@ -109,10 +110,10 @@ class State(NamedTuple):
     has_exit: bool = False
 
 
-class Step(NamedTuple):
-    """An object to store, named below ``RUN/ATTEMPT/PROCESS``, and the state to record then.
+class Upload(NamedTuple):
+    """An object to store below ``RUN/ATTEMPT/PROCESS``, and the state to write after it is stored.
 
-    Without ``content``, there is no object, and only the state is to be recorded.
+    If ``content`` is empty, only the state is written.
     """
 
     name: str
@@ -211,13 +212,13 @@ def state_to_json(state: State) -> dict[str, Any]:
     return {**state._asdict(), "streams": streams}
 
 
-def steps_to_store(
+def uploads_of(
     folder: Path,
     attempt: Attempt,
     state: State,
     end: bytes | None,
     following: Attempt | None,
-) -> Iterator[Step]:
+) -> Iterator[Upload]:
     """Yield the objects of an attempt that are not stored yet, in the order in which to store them.
 
     Args:
@@ -230,7 +231,7 @@ def steps_to_store(
     """
     if not state.has_start:
         state = state._replace(has_start=True)
-        yield Step(START, (json.dumps(attempt.start._asdict()) + "\n").encode(), state)
+        yield Upload(START, (json.dumps(attempt.start._asdict()) + "\n").encode(), state)
     is_final = end is not None or following is not None
     names = list(FILES)
     while names:
@@ -242,9 +243,9 @@ def steps_to_store(
                 continue
             stream, content = grown
             state = state._replace(streams={**state.streams, name: stream})
-            yield Step(f"{name}/{stream.segment:012d}", content, state)
+            yield Upload(f"{name}/{stream.segment:012d}", content, state)
     if end is not None and not state.has_exit:
-        yield Step(EXIT, end, state._replace(has_exit=True))
+        yield Upload(EXIT, end, state._replace(has_exit=True))
 
 
 def next_segment(
@@ -252,12 +253,13 @@ def next_segment(
 ) -> tuple[Stream, bytes] | None:
     """Return the stream after its newest segment has grown, with the content of that segment.
 
-    Returns None if nothing is new, and no content if a new segment has to begin. This must be
-    recorded before that segment is stored: then a segment never changes once there is a newer one,
-    even if a crash loses the state of what is stored.
+    Returns None if there is nothing new. If the newest segment is full, returns the stream with the
+    number of the next segment and empty content. The caller must write this state before it stores
+    the next segment. Otherwise, after a crash, the old segment could grow although a newer one
+    exists.
 
-    A file that was truncated or rewritten is read again from the nearest mark that is unchanged,
-    after the rest of the file that logrotate copied it to.
+    If the file was truncated or rewritten, the rest of the rotated copy (``FILE.1``) is read first,
+    then the file from the nearest unchanged mark.
 
     Args:
         path: the file.

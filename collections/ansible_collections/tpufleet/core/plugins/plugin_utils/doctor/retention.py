@@ -1,6 +1,7 @@
 """Check of how long a bucket keeps the stored output of runs.
 
-Source: https://cloud.google.com/storage/docs/lifecycle. Only a person changes a bucket's lifecycle.
+Source: https://cloud.google.com/storage/docs/lifecycle. The check never
+changes the bucket's lifecycle.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def retention_finding(place: BucketUrl, bucket: Mapping[str, Any], days: object)
     """Compare ``days``, 0 for no limit, with the lifecycle rules of a bucket."""
     text = str(days)
     if not text.isdecimal() or int(text) > MOST_DAYS:
-        message = f"outputs_days is not a number of days, or 0 for no limit ({text!r:.40})"
+        message = (
+            f"outputs_days: expected whole days from 0 (no limit) to {MOST_DAYS} ({text!r:.40})"
+        )
         return problem(CHECK, message, "$EDITOR inventory/*/group_vars/all/bucket.yml")
     if not place.prefix:
         return ok(CHECK, f"gs://{place.bucket} is a whole bucket, so no lifecycle rule is proposed")

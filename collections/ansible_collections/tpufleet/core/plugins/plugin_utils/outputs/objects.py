@@ -98,7 +98,9 @@ class OutputDirectory:
         """Replace an object atomically. Raises OutputError."""
         run, _, rest = name.partition("/")
         if not _NAME.fullmatch(rest) or len(content) > SEGMENT_BYTES:
-            raise OutputError(f"{self.location}: not the name or size of an output ({name!r:.200})")
+            raise OutputError(
+                f"{self.location}: refused an object whose name or size is invalid ({name!r:.200})"
+            )
         with suppress(OSError):  # the next write names the error
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace(self._folder / checked(run) / rest, content)
@@ -141,7 +143,9 @@ class OutputBucket:
                     if not listed:
                         return b""
                     stored = listed[0]
-        raise OutputError(f"{self.location}/{stored.name}: it changes faster than it can be read")
+        raise OutputError(
+            f"{self.location}/{stored.name}: replaced during each of {_READ_TRIES} reads. Try again"
+        )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

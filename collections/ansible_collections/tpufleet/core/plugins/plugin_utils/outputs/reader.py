@@ -181,6 +181,6 @@ def _json(store: OutputStore, stored: StoredObject | None) -> Mapping[str, Any]:
 
 
 def time_of(value: object) -> float | None:
-    """Return a time in unix seconds; None if the value is none."""
+    """Return a time in unix seconds; None if the value is not a valid time."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= MOST_SECONDS else None

@@ -1,4 +1,4 @@
-"""Access to the stored output of runs: each run's location is in its record."""
+"""Access to the stored output of runs, in the bucket of a run's record or in a directory."""
 
 from __future__ import annotations
 

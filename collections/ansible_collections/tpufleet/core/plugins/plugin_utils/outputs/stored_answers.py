@@ -1,4 +1,4 @@
-"""What the stored output tells of a run's last attempt, in the form in which workers report it."""
+"""The last attempt of a run from its stored output, in the format of run_info."""
 
 from __future__ import annotations
 

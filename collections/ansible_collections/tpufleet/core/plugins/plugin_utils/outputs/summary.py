@@ -156,8 +156,8 @@ def _process_of(found: Mapping) -> ProcessOutput:
 class OwnSteps:
     """The steps that one attempt did, with their times in unix seconds.
 
-    The metrics of an attempt may begin with steps of earlier ones, if the trainer wrote its file
-    anew; these are older than the attempt.
+    A trainer may rewrite metrics.jsonl, so an attempt's metrics can begin with lines of earlier
+    attempts. Lines with a time before the attempt's start are left out.
     """
 
     def __init__(self, began: float | None) -> None:
@@ -209,7 +209,7 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
         if attempt.began is not None and attempt.began < earlier:
             continue  # of an older run of this name, whose record was deleted
         attempts.append(attempt)
-        # The trainer of process 0 writes the metrics; one of another kind may leave it to another.
+        # In this project's trainer process 0 writes metrics, in others it may be another one.
         writer, told = next((each for each in mine if each[0].metrics), mine[0])
         done.append(OwnSteps(told.began))
         add_records(rows, done[-1], metrics_records(store, writer))

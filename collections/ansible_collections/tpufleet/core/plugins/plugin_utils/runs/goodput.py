@@ -73,7 +73,8 @@ def by_cause(
 
     ``attempts`` are in order of their numbers. ``now`` is in unix seconds. A run that is done was
     wanted until its last attempt ended. The clocks of cloud, controllers and workers may differ: if
-    the parts exceed the wanted time, they are reduced in proportion, the attempts' parts first.
+    the causes exceed the wanted time, those of the attempts are scaled down to the time that the
+    record's phases leave.
     """
     is_wanted = record.get("wanted") == "running"
     if record.get("wanted") == "done" and attempts:

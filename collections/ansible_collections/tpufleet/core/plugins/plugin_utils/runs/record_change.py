@@ -121,7 +121,7 @@ def _changed_once(store: RunStore, options: dict[str, Any], check: bool) -> dict
         return {"changed": False, "warnings": [str(error)], "record": {}, "was_wanted": False}
     if options.get("only_if_wanted") and (before is None or not is_wanted(before)):
         state = before.wanted if before else "unknown here"
-        raise RunError(f"run {run} should not be running any more (it is {state})")
+        raise RunError(f"run {run}: not launched, because its desired state is {state}")
     if (fence := options.get("fence")) and before and before.fence > fence:
         raise RunError(f"run {run}: another controller has taken it over meanwhile")
     fields = change_of(before, wanted, options)

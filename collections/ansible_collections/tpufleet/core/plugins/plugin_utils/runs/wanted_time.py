@@ -118,7 +118,7 @@ def _following(phase: str, event: Mapping[str, Any]) -> str:
         event.get("state") == RunState.PREEMPTED or action in _RECREATIONS
     ):
         return Spent.CAPACITY
-    # The decision to launch on a recreated TPU does not yet end the wait for it: setup does.
+    # Deciding to launch does not end CAPACITY: SETUP_STARTED does, once the TPU is READY.
     if action in (Action.LAUNCH, Action.RESTART) and phase != Spent.CAPACITY:
         return Spent.LAUNCH
     return phase
