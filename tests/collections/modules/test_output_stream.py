@@ -240,6 +240,25 @@ def test_what_is_written_of_an_attempt_is_read_again(tmp_path):
     assert read_state(folder, attempt) == first.state
 
 
+def test_an_attempt_whose_number_was_used_before_has_no_end_state_or_later_attempt(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for number in (1, 2, 3):
+        start = Start("mine", number, 0, "w", float(number))
+        write_attempt(folder, Attempt(start, "", "", streams_here(folder)))
+        (folder / f"output/{number}.exit.json").write_text(f'{{"attempt": {number}}}\n')
+        (folder / f"output/{number}.state.json").write_text("{}\n")
+    again = Attempt(Start("mine", 2, 0, "w", 9.0), "", "", streams_here(folder))
+
+    write_attempt(folder, again)
+
+    assert [each.start.began for each in read_attempts(folder)] == [1.0, 9.0]
+    assert read_end(folder, 1) is not None
+    assert read_end(folder, 2) is None
+    files = sorted(path.name for path in (folder / "output").iterdir())
+    assert files == ["1.exit.json", "1.json", "1.state.json", "2.json"]
+
+
 def test_the_state_of_another_attempt_of_the_same_number_counts_for_nothing(tmp_path):
     attempt = Attempt(Start("mine", 1, 0, "w", 2.0), "", "", streams_here(tmp_path))
     older = attempt._replace(start=attempt.start._replace(began=1.0))

@@ -46,6 +46,7 @@ OBJECT_NAME = re.compile(rf"{START}|{EXIT}|(?:{'|'.join(FILES)})/{SEGMENT_NAME.p
 
 _EMULATOR = re.compile(r"[A-Za-z0-9.:/\[\]_-]{0,300}")
 _ATTEMPT_FILE = re.compile(r"([1-9][0-9]{0,9})\.json")
+_FILE_OF_ATTEMPT = re.compile(r"([1-9][0-9]*)\.(?:(?:state|exit)\.)?json")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_NUMBER = 1 << 62
@@ -127,8 +128,16 @@ def streams_here(folder: Path) -> dict[str, Stream]:
 
 
 def write_attempt(folder: Path, attempt: Attempt) -> None:
-    """Write ``ATTEMPT.json`` in the run's directory. Raises OSError."""
+    """Write ``ATTEMPT.json`` in the run's directory. Raises OSError.
+
+    Removes the files of attempts of this number or a higher one: they are of another run of this
+    name, whose record was deleted or is another controller's.
+    """
     (folder / OUTPUT).mkdir(exist_ok=True)
+    for path in list((folder / OUTPUT).iterdir()):
+        found = _FILE_OF_ATTEMPT.fullmatch(path.name)
+        if found and int(found[1]) >= attempt.start.attempt:
+            path.unlink()
     content = {
         **attempt.start._asdict(),
         "location": attempt.location,
