@@ -365,7 +365,7 @@ def test_a_trainer_that_saves_when_a_peer_ends_keeps_its_exit_code(workers):
 
 
 def test_stopped_workers_report_their_own_trainer_s_exit(workers):
-    """A kill reaches them at different moments, so some hear of another's end before their own."""
+    """Their trainers end at different moments, so some hear of another's end before their own."""
     late = (
         "import pathlib, signal, time\n"
         "def end(*_):\n"
@@ -380,9 +380,12 @@ def test_stopped_workers_report_their_own_trainer_s_exit(workers):
         workers.start(number, late if number == 0 else STAY)
     workers.all_began()
 
+    trainers = []
     for process in workers.started.values():
-        [trainer] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        trainers += Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for process in workers.started.values():
         process.terminate()
+    for trainer in trainers:
         os.kill(int(trainer), signal.SIGTERM)
 
     assert [workers.code(number) for number in range(3)] == [-signal.SIGTERM] * 3
