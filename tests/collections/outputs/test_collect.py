@@ -2,6 +2,7 @@
 
 import base64
 import json
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action.collect_outputs import (
@@ -16,6 +17,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
     streams_here,
     write_attempt,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import objects
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
     OutputDirectory,
     OutputError,
@@ -31,6 +33,10 @@ OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n", end=EXITS["crashed"])
 
 def file(name, content):
     return {"name": name, "content": base64.b64encode(content).decode()}
+
+
+def states(directory):
+    return list((directory / COLLECTED).glob("*.json"))
 
 
 class Worker:
@@ -53,9 +59,10 @@ class Worker:
 
 def test_everything_that_a_worker_has_is_stored_and_asked_for_once(tmp_path):
     worker = Worker(OBJECTS)
-    assert collect(tmp_path, "pod-w0", worker) == {"changed": True, "files": len(OBJECTS)}
+    done = collect(tmp_path, "pod-w0", worker)
+    assert done == {"changed": True, "files": len(OBJECTS), "more": False}
     assert content_of(OutputDirectory(tmp_path)) == OBJECTS
-    assert collect(tmp_path, "pod-w0", worker) == {"changed": False, "files": 0}
+    assert collect(tmp_path, "pod-w0", worker) == {"changed": False, "files": 0, "more": False}
     assert worker.asked[-1] == {"done": len(OBJECTS)}
 
 
@@ -64,7 +71,7 @@ def test_each_worker_has_a_state_of_its_own(tmp_path):
     collect(tmp_path, "pod-w0", first)
     collect(tmp_path, "../pod-w1", second)
     assert second.asked == [{}]
-    assert len(list((tmp_path / COLLECTED).iterdir())) == 2
+    assert len(states(tmp_path)) == 2
 
 
 def test_a_worker_that_never_ends_is_left_for_the_next_time(tmp_path):
@@ -74,20 +81,41 @@ def test_a_worker_that_never_ends_is_left_for_the_next_time(tmp_path):
         asked.append(state)
         return {"files": [], "state": {}, "more": True}
 
-    collect(tmp_path, "pod-w0", endless)
+    assert collect(tmp_path, "pod-w0", endless)["more"]
     assert len(asked) == MOST_CALLS
+
+
+def test_a_worker_whose_output_is_being_copied_is_not_asked_again(tmp_path):
+    worker, during = Worker(OBJECTS), Worker(OBJECTS)
+
+    def ask(state):
+        assert not collect(tmp_path, "pod-w0", during)["changed"]
+        assert collect(tmp_path, "pod-w1", Worker(OBJECTS))["changed"] == (not state)
+        return worker(state)
+
+    assert collect(tmp_path, "pod-w0", ask)["changed"]
+    assert during.asked == []
+    assert not collect(tmp_path, "pod-w0", worker)["changed"]
+
+
+def test_a_dry_run_asks_once_and_writes_nothing(tmp_path):
+    worker = Worker(OBJECTS)
+    assert collect(tmp_path, "pod-w0", worker, is_dry=True)["changed"]
+    assert (len(worker.asked), list(tmp_path.iterdir())) == (1, [])
+    collect(tmp_path, "pod-w0", worker)
+    assert not collect(tmp_path, "pod-w0", worker, is_dry=True)["changed"]
 
 
 def test_a_worker_that_cannot_answer_changes_nothing(tmp_path):
     failed = {"failed": True, "msg": "no such module"}
     assert collect(tmp_path, "pod-w0", lambda state: failed) == failed
-    assert list(tmp_path.iterdir()) == []
+    assert (states(tmp_path), content_of(OutputDirectory(tmp_path))) == ([], {})
 
 
 def test_after_a_damaged_state_everything_is_asked_for_again(tmp_path):
     worker = Worker(OBJECTS)
     collect(tmp_path, "pod-w0", worker)
-    [path] = (tmp_path / COLLECTED).iterdir()
+    [path] = states(tmp_path)
     path.write_text("[")
     assert collect(tmp_path, "pod-w0", worker)["files"] == len(OBJECTS)
 
@@ -99,18 +127,41 @@ def test_after_a_damaged_state_everything_is_asked_for_again(tmp_path):
         {},
         ["mine/1/0/exit.json"],
         [{"name": "mine/1/0/exit.json", "content": "%"}],
-        [{"content": ""}],
-        [file("../outside", b"x")],
-        [file("/etc/passwd", b"x")],
-        [file("mine/1/0/log/../../../../x", b"x")],
-        [file(".collected/1/0/exit.json", b"x")],
-        [file("mine/1/0/log/000000000000", b"x" * (SEGMENT_BYTES + 1))],
     ],
 )
-def test_a_hostile_answer_is_refused(tmp_path, files):
+def test_a_malformed_answer_is_refused(tmp_path, files):
     with pytest.raises(OutputError):
         collect(tmp_path / "outputs", "w0", lambda state: {"files": files, "state": {}})
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == []
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"content": ""},
+        file("../outside", b"x"),
+        file("/etc/passwd", b"x"),
+        file("mine/1/0/log/../../../../x", b"x"),
+        file(".collected/1/0/exit.json", b"x"),
+        file("mine/1/0/log/000000000000", b"x" * (SEGMENT_BYTES + 1)),
+    ],
+)
+def test_a_hostile_file_is_skipped_with_a_warning(tmp_path, hostile):
+    answer = {"files": [hostile, *Worker(OBJECTS).files], "state": {"done": 1}}
+    done = collect(tmp_path / "outputs", "w0", lambda state: answer)
+    assert done["files"] == len(OBJECTS)
+    assert "w0: skipped 1 files" in done["warnings"][0]
+    assert content_of(OutputDirectory(tmp_path / "outputs")) == OBJECTS
+    kept = {path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size}
+    assert len(kept) == len(OBJECTS) + 1
+    assert json.loads(states(tmp_path / "outputs")[0].read_text()) == {"done": 1}
+
+
+def test_nothing_is_stored_on_a_disk_that_is_nearly_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(objects.shutil, "disk_usage", lambda path: SimpleNamespace(free=9 << 20))
+    with pytest.raises(OutputError, match=r"less than 1 GiB is free on its disk \(9 MiB\)"):
+        collect(tmp_path, "pod-w0", Worker(OBJECTS))
+    assert (states(tmp_path), content_of(OutputDirectory(tmp_path))) == ([], {})
 
 
 @pytest.mark.parametrize("state", [None, [], "x", {"a": "x" * (1 << 22)}])
@@ -124,7 +175,7 @@ def test_a_segment_that_grew_is_replaced_whole(tmp_path):
     for content in (b"one\n", b"one\ntwo\n"):
         collect(tmp_path, "w0", lambda _, text=content: {"files": [file(name, text)], "state": {}})
     assert content_of(OutputDirectory(tmp_path)) == {name: b"one\ntwo\n"}
-    assert json.loads(next((tmp_path / COLLECTED).iterdir()).read_text()) == {}
+    assert json.loads(states(tmp_path)[0].read_text()) == {}
 
 
 def test_what_a_trainer_writes_arrives_between_two_passes_and_after_its_end(tmp_path):

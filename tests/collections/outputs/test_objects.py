@@ -1,5 +1,6 @@
 """The stored output in a directory and in a bucket (a real GCS emulator), with one interface."""
 
+import errno
 import gzip
 import os
 
@@ -12,6 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream import (
     SEGMENT_BYTES,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import objects
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects import (
     OutputBucket,
     OutputDirectory,
@@ -77,7 +79,7 @@ def test_objects_of_a_run_whose_name_begins_like_anothers_are_not_mixed(emulator
 def test_an_object_with_another_name_is_neither_listed_nor_written(tmp_path, name):
     assert readable("mine", [StoredObject(name, 1, 1)]) == []
     if not name.startswith("other"):
-        with pytest.raises(OutputError, match="not the name"):
+        with pytest.raises(OutputError, match="name or size is invalid"):
             OutputDirectory(tmp_path).write(name, b"x")
     assert list(tmp_path.iterdir()) == []
 
@@ -111,6 +113,32 @@ def test_a_directory_is_readable_only_by_its_user(tmp_path):
     in_directory(tmp_path / "outputs", OBJECTS)
     assert (tmp_path / "outputs").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "outputs/mine/1/0/start.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_directory_that_cannot_be_read_is_an_error(tmp_path):
+    (tmp_path / "mine").write_text("not a directory")
+    with pytest.raises(OutputError, match="Not a directory"):
+        OutputDirectory(tmp_path).list("mine")
+
+
+def test_a_disk_that_fails_is_an_error(tmp_path, monkeypatch):
+    def broken(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    store = in_directory(tmp_path, OBJECTS)
+    monkeypatch.setattr(objects.Path, "lstat", broken)
+    with pytest.raises(OutputError, match="Input/output error"):
+        store.list("mine")
+
+
+def test_more_objects_than_can_be_read_are_an_error(emulator, tmp_path, monkeypatch):
+    monkeypatch.setattr(objects, "MOST_OBJECTS", len(OBJECTS) - 1)
+    for store in (
+        in_directory(tmp_path / "outputs", OBJECTS),
+        in_bucket(emulator, "many", tmp_path / "cache", OBJECTS),
+    ):
+        with pytest.raises(OutputError, match="/mine: more than 2 objects"):
+            store.list("mine")
 
 
 def test_a_segment_that_is_replaced_after_the_listing_is_read_as_it_is_now(emulator, tmp_path):

@@ -26,6 +26,8 @@ def test_a_fleet_without_workers_gets_its_page_from_the_records(local_api):
     done = play(environment, REPORT, "-e", f"report={where}", "--check")
     assert done.returncode == 0, flat(done)
     assert not where.exists()
+    where.parent.mkdir()
+    where.write_bytes(b"a damaged page \xff")
     done = play(environment, REPORT, "-e", f"report={where}")
     assert done.returncode == 0, flat(done)
     assert f"{where} shows 1 run" in flat(done)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils.outputs.objects import OutputDirectory, OutputError, replace
+from ..plugin_utils.outputs.objects import InvalidObjectError, OutputDirectory, OutputError, replace
 
 MOST_CALLS = 16
 """Maximum number of calls of run_output in one task; the next task continues."""
@@ -40,8 +42,6 @@ class ActionModule(ActionBase):
                 "run": {"type": "str", "default": ""},
             }
         )
-        if self._task.check_mode:
-            return {"changed": False, "files": 0}
         host = str((task_vars or {})["inventory_hostname"])
 
         def ask(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -52,46 +52,104 @@ class ActionModule(ActionBase):
             )
 
         try:
-            return collect(Path(given["directory"]), host, ask)
+            return collect(Path(given["directory"]), host, ask, is_dry=self._task.check_mode)
         except OutputError as error:
             raise AnsibleActionFail(str(error)) from None
 
 
 def collect(
-    directory: Path, host: str, ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    directory: Path,
+    host: str,
+    ask: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    *,
+    is_dry: bool = False,
 ) -> dict[str, Any]:
-    """Copy new output of a worker to ``directory``.
+    """Copy new output of a worker to ``directory``; if ``is_dry``, only ask for it.
 
     The worker's state is written after the files, so an interruption repeats files but misses none.
+    Does nothing while another process copies output of this worker.
 
     ``ask`` calls run_output on the worker. Returns the result of the task. Raises OutputError.
     """
     path = directory / COLLECTED / f"{hashlib.sha256(host.encode()).hexdigest()}.json"
-    store, state, files = OutputDirectory(directory), read_state(path), 0
+    if is_dry:
+        answer = ask(read_state(path))
+        if answer.get("failed") or answer.get("unreachable"):
+            return dict(answer)
+        files = len(listed(answer))
+        return {"changed": bool(files), "files": files, "more": answer.get("more") is True}
+    with locked(path.with_suffix(".lock")) as is_ours:
+        if is_ours:
+            return _collect(OutputDirectory(directory), path, host, ask)
+    return {"changed": False, "files": 0, "more": False}
+
+
+def _collect(
+    store: OutputDirectory,
+    path: Path,
+    host: str,
+    ask: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> dict[str, Any]:
+    state, files, more = read_state(path), 0, True
+    refused: list[str] = []
     for _ in range(MOST_CALLS):
         answer = ask(state)
         if answer.get("failed") or answer.get("unreachable"):
             return dict(answer)
-        files += write(store, answer.get("files"))
+        invalid = write(store, listed(answer))
+        files += len(listed(answer)) - len(invalid)
+        refused += invalid
         state = write_state(path, answer.get("state"))
-        if answer.get("more") is not True:
+        more = answer.get("more") is True
+        if not more:
             break
-    return {"changed": bool(files), "files": files}
+    result = {"changed": bool(files), "files": files, "more": more}
+    if refused:
+        result["warnings"] = [f"{host}: skipped {len(refused)} files, such as: {refused[0]}"]
+    return result
 
 
-def write(store: OutputDirectory, files: object) -> int:
-    """Write the files of an answer of run_output; return how many. Raises OutputError."""
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold a lock of this user; yield whether no other process holds it. Raises OutputError."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stream = path.open("a")
+    except OSError as error:
+        raise OutputError(f"can't write {path}: {error.strerror}") from None
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError as error:
+            raise OutputError(f"can't lock {path}: {error.strerror}") from None
+        yield True
+
+
+def listed(answer: Mapping[str, Any]) -> list[object]:
+    """Return the files of an answer of run_output. Raises OutputError."""
+    files = answer.get("files")
     if not isinstance(files, list):
         raise OutputError(f"{MALFORMED}: no list of files. {SETUP}")
+    return files
+
+
+def write(store: OutputDirectory, files: list[object]) -> list[str]:
+    """Write files; return an error for each whose name or size is invalid. Raises OutputError."""
+    refused = []
     for each in files:
         if not isinstance(each, Mapping):
             raise OutputError(f"{MALFORMED}: a file is not a dictionary. {SETUP}")
         name, content = (str(each.get(key)) for key in ("name", "content"))
         try:
             store.write(name, base64.b64decode(content, validate=True))
+        except InvalidObjectError as error:
+            refused.append(str(error))
         except ValueError:
             raise OutputError(f"{MALFORMED}: {name!r:.200} is not base64. {SETUP}") from None
-    return len(files)
+    return refused
 
 
 def read_state(path: Path) -> dict[str, Any]:

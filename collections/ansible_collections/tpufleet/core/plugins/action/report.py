@@ -28,8 +28,8 @@ from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_errors import RecordError
 from ..plugin_utils.runs.store import RunStore
 
-AT_ONCE = 8
-"""Number of runs whose output is read in parallel."""
+AT_ONCE = 2
+"""Number of runs whose output is read in parallel; each needs memory for all of its steps."""
 _SERVED_AS = {
     "contentType": "text/html; charset=utf-8",
     "contentEncoding": "gzip",
@@ -87,7 +87,7 @@ class ActionModule(ActionBase):
         text = page(views, fleet, now)
         path = Path(given["path"])
         try:
-            before = path.read_text(encoding="utf-8") if path.is_file() else ""
+            before = path.read_text("utf-8", errors="replace") if path.is_file() else ""
             if not self._task.check_mode:
                 _write(path, text)
         except OSError as error:

@@ -8,6 +8,7 @@ short_description: Store the output of a worker's runs on the controller
 description:
   - Copies what is new in the logs and metrics of runs that store their output in no bucket, and how
     they ended. What it has copied is kept when the worker is gone.
+  - Does nothing while another process copies the output of the same worker.
 options:
   directory:
     description: The directory on the controller.
@@ -37,4 +38,8 @@ files:
   description: How many segments of logs and metrics, starts and ends of attempts were written.
   returned: success
   type: int
+more:
+  description: Whether there was more than one task copies, so that another task copies more.
+  returned: success
+  type: bool
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,11 +20,14 @@ from typing import Any, Protocol
 
 from ...module_utils.cloud.errors import CloudError, Forbidden, NoAnswer, NotFound, Unauthorized
 from ...module_utils.cloud.storage import SCHEME, Bucket, StoredObject
+from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.output_stream import OBJECT_NAME, SEGMENT_BYTES
 from ...module_utils.worker.run import RunError, check_name
 
 MOST_OBJECTS = 200_000
 """Maximum number of objects of a run that are read."""
+LEAST_FREE = 1 << 30
+"""Free bytes on the controller's disk below which nothing is stored there: run records need it."""
 CACHE_BYTES = 1 << 30
 """Maximum size of the cache of final segments."""
 _READ_TRIES = 5
@@ -33,6 +37,10 @@ _NAME = re.compile(rf"{_NUMBER}/{_NUMBER}/(?:{OBJECT_NAME.pattern})")
 
 class OutputError(Exception):
     """The stored output cannot be read or written; the text is one line for the user."""
+
+
+class InvalidObjectError(OutputError):
+    """The name or the size of an object is not one that workers store."""
 
 
 class OutputStore(Protocol):
@@ -74,14 +82,17 @@ class OutputDirectory:
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
         found: list[StoredObject] = []
-        for folder, _, names in (self._folder / checked(run)).walk():
-            for path in (folder / name for name in names):
-                with suppress(FileNotFoundError):
-                    told = path.lstat()
-                    if stat.S_ISREG(told.st_mode):
-                        name = str(path.relative_to(self._folder))
-                        found.append(StoredObject(name, told.st_size, told.st_mtime_ns))
-        return readable(run, found)
+        try:
+            for folder, _, names in (self._folder / checked(run)).walk(on_error=_unless_missing):
+                for path in (folder / name for name in names):
+                    with suppress(FileNotFoundError):
+                        told = path.lstat()
+                        if stat.S_ISREG(told.st_mode):
+                            name = str(path.relative_to(self._folder))
+                            found.append(StoredObject(name, told.st_size, told.st_mtime_ns))
+        except OSError as error:
+            raise OutputError(f"{error.filename}: {error.strerror}") from None
+        return readable(run, complete(f"{self.location}/{run}", found))
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
@@ -97,13 +108,20 @@ class OutputDirectory:
     def write(self, name: str, content: bytes) -> None:
         """Replace an object atomically. Raises OutputError."""
         run, _, rest = name.partition("/")
-        if not _NAME.fullmatch(rest) or len(content) > SEGMENT_BYTES:
-            raise OutputError(
+        is_valid = RUN_NAME.fullmatch(run) and _NAME.fullmatch(rest)
+        if not is_valid or len(content) > SEGMENT_BYTES:
+            raise InvalidObjectError(
                 f"{self.location}: refused an object whose name or size is invalid ({name!r:.200})"
             )
         with suppress(OSError):  # the next write names the error
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace(self._folder / checked(run) / rest, content)
+            free = shutil.disk_usage(self._folder).free
+            if free < LEAST_FREE:
+                raise OutputError(
+                    f"{self.location}: not stored, because less than 1 GiB is free on its disk "
+                    f"({free >> 20} MiB). Delete the directories of runs that you no longer need"
+                )
+        replace(self._folder / run / rest, content)
 
 
 class OutputBucket:
@@ -117,7 +135,8 @@ class OutputBucket:
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
         with self._errors():
-            return readable(run, self._bucket.list(start=f"{checked(run)}/", most=MOST_OBJECTS))
+            found = self._bucket.list(start=f"{checked(run)}/", most=MOST_OBJECTS + 1)
+            return readable(run, complete(f"{self.location}/{run}", found))
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
@@ -157,6 +176,20 @@ class OutputBucket:
             if isinstance(error, NoAnswer | Unauthorized | Forbidden):
                 self._error = str(error)
             raise OutputError(str(error)) from None
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def complete(where: str, found: list[StoredObject]) -> list[StoredObject]:
+    """Return a list of objects. Raises OutputError if there are too many to read."""
+    if len(found) > MOST_OBJECTS:
+        raise OutputError(
+            f"{where}: more than {MOST_OBJECTS:,} objects. Delete those that you do not need"
+        )
+    return found
 
 
 def readable(run: str, found: Iterable[StoredObject]) -> list[StoredObject]:
