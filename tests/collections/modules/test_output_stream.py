@@ -360,3 +360,99 @@ def test_the_longest_start_fits_its_limit():
     for worker in (start.worker, name):
         text = json.dumps(start._replace(worker=worker)._asdict()).encode()
         assert parse_start(text).worker == worker
+
+
+class Relaunched:
+    """A run's directory with a lost attempt 1 whose output is not stored yet, and attempt 2."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "log"
+        self.attempts = [self.begin(1)]
+        self.states = {1: parse_state(None, self.attempts[0])}
+        self.stored = {1: b"", 2: b""}
+
+    def begin(self, number: int) -> Attempt:
+        start = Start("mine", number, 0, "w", float(number))
+        return Attempt(start, "", "", streams_here(self.folder))
+
+    def relaunch(self) -> None:
+        self.attempts.append(self.begin(2))
+        self.states[2] = parse_state(None, self.attempts[1])
+
+    def write(self, text: str) -> None:
+        with self.log.open("a") as log:
+            log.write(text)
+
+    def rotate(self) -> None:
+        self.log.with_name("log.1").write_bytes(self.log.read_bytes())
+        os.truncate(self.log, 0)
+
+    def look(self, end: bytes | None = None) -> None:
+        for attempt, following in zip(self.attempts, [*self.attempts[1:], None], strict=True):
+            number = attempt.start.attempt
+            objects = {}
+            how = end if number == 1 else None
+            for new in uploads_of(self.folder, attempt, self.states[number], how, following):
+                objects[new.name] = new.content
+                self.states[number] = new.state
+            self.stored[number] += b"".join(
+                objects[name] for name in objects if name.startswith("log/")
+            )
+
+
+@pytest.fixture
+def relaunched(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "log").write_text("of an earlier attempt\n")
+    return Relaunched(folder)
+
+
+def test_an_attempt_gets_no_line_of_the_next_one_after_a_rotation(relaunched):
+    relaunched.write("of the first\n")
+    relaunched.relaunch()
+    relaunched.write("of the second\n")
+    relaunched.rotate()
+    relaunched.write("of the second, too\n" * 9)
+
+    relaunched.look()
+
+    assert relaunched.stored[1] == b"of the first\n"
+    assert relaunched.stored[2] == b"of the second\n" + b"of the second, too\n" * 9
+
+
+def test_the_rest_of_an_attempt_is_found_on_both_sides_of_a_rotation(relaunched):
+    relaunched.write("of the first\n")
+    relaunched.rotate()
+    relaunched.write("of the first, too\n")
+    relaunched.relaunch()
+    relaunched.write("of the second\n")
+
+    relaunched.look()
+
+    assert relaunched.stored[1] == b"of the first\nof the first, too\n"
+    assert relaunched.stored[2] == b"of the second\n"
+
+
+def test_an_attempt_that_is_stored_to_its_end_gets_nothing_more(relaunched):
+    relaunched.write("of the first\n")
+    relaunched.look(end=b"{}")
+    relaunched.rotate()
+    relaunched.write("of a later attempt\n")
+
+    relaunched.look(end=b"{}")
+
+    assert relaunched.stored[1] == b"of the first\n"
+
+
+def test_a_next_attempt_that_drops_steps_takes_none_that_are_not_stored(relaunched):
+    lines = [b"line %d\n" % number for number in range(5000)]
+    relaunched.log.write_bytes(b"".join(lines))
+    relaunched.relaunch()
+    relaunched.log.write_bytes(b"".join(lines[:-9]) + b"of the second\n" * 99)
+
+    relaunched.look()
+
+    assert b"of the second" not in relaunched.stored[1]
+    stored = relaunched.stored[1] + relaunched.stored[2]
+    assert stored.endswith(b"".join(lines[:-9]) + b"of the second\n" * 99)

@@ -238,6 +238,8 @@ def uploads_of(
             contain everything that the attempt wrote.
         following: the next attempt in the directory, if it has begun.
     """
+    if state.has_exit:
+        return
     if not state.has_start:
         state = state._replace(has_start=True)
         yield Upload(START, (json.dumps(attempt.start._asdict()) + "\n").encode(), state)
@@ -245,7 +247,7 @@ def uploads_of(
     names = list(FILES)
     while names:
         for name in tuple(names):
-            until = following.streams[name].position if following else None
+            until = following.streams[name] if following else None
             grown = next_segment(folder / FILES[name], state.streams[name], until, is_final)
             if grown is None:
                 names.remove(name)
@@ -253,12 +255,12 @@ def uploads_of(
             stream, content = grown
             state = state._replace(streams={**state.streams, name: stream})
             yield Upload(f"{name}/{stream.segment:012d}", content, state)
-    if end is not None and not state.has_exit:
+    if end is not None:
         yield Upload(EXIT, end, state._replace(has_exit=True))
 
 
 def next_segment(
-    path: Path, stream: Stream, until: int | None = None, is_final: bool = False
+    path: Path, stream: Stream, following: Stream | None = None, is_final: bool = False
 ) -> tuple[Stream, bytes] | None:
     """Return the stream after its newest segment has grown, with the content of that segment.
 
@@ -273,23 +275,33 @@ def next_segment(
     Args:
         path: the file.
         stream: what is stored of it.
-        until: where in the file the next attempt began; None for the end of the file.
+        following: where the next attempt began; None to read to the end of the file. If the file
+            was rotated since then, this is a place in the rotated copy.
         is_final: whether the attempt has ended, so that its last line may have no newline.
     """
     try:
         with open_file(path) as opened:
+            # What follows a changed mark is of the next attempt, which stores it again.
+            until = None if following is None else _unchanged(opened, following)
             place = _unchanged(opened, stream)
             if place == stream.position:
                 return _grown(opened, stream, until, is_final)
-            return _rest_of_rotated(path, stream) or _new_segment(opened, stream, place)
+            is_rotated = following is not None and until != following.position
+            rest = _rest_of_rotated(path, stream, following if is_rotated else None)
+            if rest or (until is not None and until <= place):
+                return rest
+            return _new_segment(opened, stream, place)
     except OSError:
         return None
 
 
-def _rest_of_rotated(path: Path, stream: Stream) -> tuple[Stream, bytes] | None:
+def _rest_of_rotated(
+    path: Path, stream: Stream, following: Stream | None
+) -> tuple[Stream, bytes] | None:
     with suppress(OSError), open_file(path.with_name(f"{path.name}.1")) as opened:
         if _unchanged(opened, stream) == stream.position:
-            return _grown(opened, stream, None, is_final=True)
+            until = None if following is None else _unchanged(opened, following)
+            return _grown(opened, stream, until, is_final=True)
     return None
 
 
@@ -303,6 +315,8 @@ def _grown(
     """Return ``next_segment`` of a file in which everything that is stored is unchanged."""
     begin = stream.position - stream.length
     most = SEGMENT_BYTES if until is None else min(SEGMENT_BYTES, max(0, until - begin))
+    if most < stream.length:
+        return None
     opened.seek(begin)
     content = opened.read(most)
     is_full = len(content) == SEGMENT_BYTES
