@@ -27,8 +27,10 @@ def test_a_run_on_a_preempted_tpu_is_preempted_in_text_and_json(environment, tmp
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine 2 preempted 70" in flat(result)
-    (run,) = json.loads(told.read_text())["runs"]
+    status = json.loads(told.read_text())
+    (run,) = status["runs"]
     assert (run["run"], run["state"], run["step"]) == ("mine", "preempted", 70)
+    assert status["wanted"] == ["mine"]
 
 
 def test_a_run_whose_tpu_is_gone_is_shown_without_any_tpu_in_text_and_json(environment, tmp_path):
@@ -39,6 +41,7 @@ def test_a_run_whose_tpu_is_gone_is_shown_without_any_tpu_in_text_and_json(envir
     assert "mine 2 preempted 70" in flat(result)
     status = json.loads(told.read_text())
     assert [(run["run"], run["state"]) for run in status["runs"]] == [("mine", "preempted")]
+    assert status["wanted"] == ["mine"]
     assert status["lines"][1].split()[:4] == ["mine", "2", "preempted", "70"]
 
 

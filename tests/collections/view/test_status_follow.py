@@ -17,6 +17,7 @@ from ansible_collections.tpufleet.core.plugins.action.status_follow import (
     StatusError,
     follow,
     has_ended,
+    is_over,
 )
 
 from harness.playbooks import command
@@ -174,6 +175,25 @@ def test_without_a_terminal_each_status_is_printed_below_the_last_one(record, en
 )
 def test_a_run_has_ended_when_it_is_not_active_and_not_wanted(state, wanted, ended):
     assert has_ended({"state": state, "wanted": wanted}) is ended
+
+
+DONE = {"state": "done", "wanted": "done"}
+
+
+@pytest.mark.parametrize(
+    ("told", "over"),
+    [
+        ({"runs": [DONE]}, True),
+        ({"runs": [DONE, {"state": "training", "wanted": None}]}, False),
+        ({}, True),  # all were stopped, and their TPUs are deleted
+        ({"wanted": ["mine"]}, False),  # its new TPU is READY, and nothing is launched there yet
+        ({"wanted": None}, False),
+        ({"workers": [{"worker": "pod-w0", "error": "can't be reached"}]}, False),
+        ({"workers": [{"worker": "pod-w0", "run": "mine", "error": "ValueError"}]}, True),
+    ],
+)
+def test_it_is_over_when_no_run_is_wanted_and_every_worker_has_answered(told, over):
+    assert is_over({"runs": [], "workers": [], "wanted": [], **told}) is over
 
 
 def followed(*answers: Status | StatusError) -> tuple[list[str], list[list[str]]]:

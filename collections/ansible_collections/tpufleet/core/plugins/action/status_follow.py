@@ -90,7 +90,17 @@ class StatusCommand:
             told = json.loads(Path(self.file).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise StatusError(f"{self.file}: cannot be read ({error})") from None
-        return Status(tuple(told["lines"]), all(map(has_ended, told["runs"])))
+        return Status(tuple(told["lines"]), is_over(told))
+
+
+def is_over(told: Mapping[str, Any]) -> bool:
+    """Return whether all runs in a ``status_json`` have ended.
+
+    A wanted run is in no worker's answer while its TPU is lost or new. A worker that did not answer
+    may have an active run; ``wanted`` is None if the run records could not be read.
+    """
+    is_unknown = any("error" in each and "run" not in each for each in told["workers"])
+    return told["wanted"] == [] and not is_unknown and all(map(has_ended, told["runs"]))
 
 
 def has_ended(run: Mapping[str, Any]) -> bool:
