@@ -437,3 +437,45 @@ def test_a_worker_that_stays_away_has_just_its_own_tpu_deleted(controller):
     assert outcome.action == "replace"
     assert delete.variables == {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
     assert create.variables["node_id"] == "7"
+
+
+def recovers(controller, at):
+    """Record a restart whose playbook fails, at a time in unix seconds."""
+    controller.wants()
+    generation = controller.records.read("mine")["generation"]
+    fields = {"phase": "launch", "phase_since": at, "wanted_seconds": 0.0, "wanted_since": at}
+    controller.records.change("mine", generation, fields, {"kind": "note"})
+
+
+def test_an_attempt_that_goes_on_after_a_failed_recovery_ends_its_phase(controller):
+    recovers(controller, controller.now - 60)
+    for _ in range(3):
+        (outcome,) = controller.pass_once(answers(controller, running()))
+        assert outcome.state is RunState.RUNNING
+
+    record = controller.records.read("mine")
+    kinds = [event["kind"] for event in record["history"]]
+    assert (record["phase"], kinds.count("found_running")) == ("", 1)
+    assert record["spent"]["launch"] >= 60
+
+
+def test_answers_from_before_a_recovery_do_not_end_its_phase(controller):
+    recovers(controller, controller.now - 60)
+
+    controller.pass_once(replace(answers(controller, running()), asked_at=controller.now - 61))
+
+    assert controller.records.read("mine")["phase"] == "launch"
+
+
+def no_answer():
+    raise NoAnswer("the API does not answer")
+
+
+@pytest.mark.parametrize("list_tpus", [lambda: [LOST], no_answer], ids=["preempted", "no answer"])
+def test_a_phase_goes_on_unless_the_api_says_that_the_tpu_is_ready(controller, list_tpus):
+    recovers(controller, controller.now - 60)
+
+    (outcome,) = controller.pass_once(answers(controller, running()), list_tpus=list_tpus)
+
+    assert (outcome.state, outcome.failed) == (RunState.RUNNING, False)
+    assert controller.records.read("mine")["phase"] == "launch"

@@ -167,7 +167,8 @@ class WatchPass:
         if decision.action is Action.NOTHING:
             if decision.is_new:
                 self.log(outcome.text)
-            self._remember(record, decision, {})
+            found = self._goes_on(record, decision, snapshot)
+            self._remember(record, decision, {}, Event(EventKind.FOUND_RUNNING) if found else None)
             return outcome
         if self.check:
             self.log(outcome.text)
@@ -269,16 +270,38 @@ class WatchPass:
                 return Cause.of(CauseCode.TPU_CHANGED, tpu_state=now.tpu_state)
         return None
 
+    def _goes_on(self, record: RunRecord, decision: Decision, snapshot: Snapshot) -> bool:
+        """Return whether a run is active though its record counts a phase of a recovery.
+
+        The playbook of that recovery failed, and the old attempt goes on.
+        """
+        began = record.phase_since or 0.0
+        is_active = decision.state is RunState.RUNNING and began < snapshot.asked_at
+        if record.phase is None or not is_active:
+            return False
+        try:  # a TPU that is being preempted answers, and a cached inventory says READY
+            return self._outdated(record, snapshot.of(record), snapshot) is None
+        except CloudError:
+            return False  # the next pass finds out
+
     def _listed_again(self, snapshot: Snapshot) -> Snapshot:
         at = self.clock()
         return snapshot.with_listing(self.list_tpus(), at)
 
-    def _remember(self, record: RunRecord, decision: Decision, fields: Mapping[str, Any]) -> bool:
-        """Record the watch's memory of a run; return False if the record was changed meanwhile."""
+    def _remember(
+        self,
+        record: RunRecord,
+        decision: Decision,
+        fields: Mapping[str, Any],
+        event: Event | None = None,
+    ) -> bool:
+        """Record the watch's memory of a run; return False if the record was changed meanwhile.
+
+        A new decision is the event in the history, else ``event`` is.
+        """
         memory = decision.remembered()
-        if self.check or (record.watch == memory and not fields):
+        if self.check or (record.watch == memory and not fields and not event):
             return True
-        event = None
         if decision.is_new:
             action = "" if decision.action is Action.NOTHING else decision.action.value
             state, causes = decision.state, decision.causes
