@@ -313,6 +313,7 @@ def test_a_hostile_file_is_an_attempt_of_this_run_or_ignored(value):
         ("attempt", 2),
         ("attempt", True),
         ("process_id", -1),
+        ("process_id", 10**9),
         ("worker", "a\nb"),
         ("began", float("nan")),
         ("streams", {}),
@@ -354,7 +355,7 @@ def test_the_end_of_an_attempt_is_found_before_and_after_the_next_launch(tmp_pat
 
 
 def test_the_longest_start_fits_its_limit():
-    start = Start("r" * 100, 1 << 31, 1 << 16, "w" * 253, 1.7e9)
+    start = Start("r" * 100, 10**9 - 1, 10**9 - 1, "w" * 253, 1.7e9)
     name = launch_spec(placement=["é" * 253]).worker_name(0)
 
     for worker in (start.worker, name):
@@ -432,6 +433,29 @@ def test_the_rest_of_an_attempt_is_found_on_both_sides_of_a_rotation(relaunched)
 
     assert relaunched.stored[1] == b"of the first\nof the first, too\n"
     assert relaunched.stored[2] == b"of the second\n"
+
+
+def test_an_attempt_whose_number_the_controller_refuses_is_ignored(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for number in (10**9 - 1, 10**9):
+        start = Start("mine", number, 0, "w", 1.0)
+        write_attempt(folder, Attempt(start, "", "", streams_here(folder)))
+
+    assert [each.start.attempt for each in read_attempts(folder)] == [10**9 - 1]
+
+
+@pytest.mark.parametrize("segment", [10**12 - 1, 10**12 - 2 * output_stream.SEGMENT_BYTES, 10**12])
+def test_no_segment_has_a_name_that_the_controller_refuses(relaunched, segment):
+    stream = streams_here(relaunched.folder)["log"]
+    relaunched.log.write_bytes(b"one line\n" * 10**5)
+    (attempt,) = relaunched.attempts
+    state = state_to_json(parse_state(None, attempt))
+    state["streams"]["log"] = stream._replace(segment=segment)._asdict()
+
+    found = uploads_of(relaunched.folder, attempt, parse_state(state, attempt), None, None)
+
+    assert all(OBJECT_NAME.fullmatch(new.name) for new in found if new.content)
 
 
 def test_an_attempt_that_is_stored_to_its_end_gets_nothing_more(relaunched):

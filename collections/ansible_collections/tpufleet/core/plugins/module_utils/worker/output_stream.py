@@ -45,11 +45,14 @@ OBJECT_NAME = re.compile(rf"{START}|{EXIT}|(?:{'|'.join(FILES)})/{SEGMENT_NAME.p
 """Pattern of the objects' names below ``RUN/ATTEMPT/PROCESS``."""
 
 _EMULATOR = re.compile(r"[A-Za-z0-9.:/\[\]_-]{0,300}")
-_ATTEMPT_FILE = re.compile(r"([1-9][0-9]{0,9})\.json")
+_ATTEMPT_FILE = re.compile(r"([1-9][0-9]{0,8})\.json")
 _FILE_OF_ATTEMPT = re.compile(r"([1-9][0-9]*)\.(?:(?:state|exit)\.)?json")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_NUMBER = 1 << 62
+_MAX_NAMED = 10**9
+"""The controller refuses the name of an object with this or a higher attempt or process id."""
+_MAX_SEGMENT = 10**12
 _MAX_MARKS = 64
 _MAX_NAMES = 100_000
 _MARK_BYTES = 64
@@ -305,8 +308,11 @@ def _rest_of_rotated(
     return None
 
 
-def _new_segment(opened: IO[bytes], stream: Stream, position: int) -> tuple[Stream, bytes]:
-    return Stream(position, _marks(opened, position), stream.segment + SEGMENT_BYTES), b""
+def _new_segment(opened: IO[bytes], stream: Stream, position: int) -> tuple[Stream, bytes] | None:
+    segment = stream.segment + SEGMENT_BYTES
+    if segment >= _MAX_SEGMENT:  # its name would be too long
+        return None
+    return Stream(position, _marks(opened, position), segment), b""
 
 
 def _grown(
@@ -407,9 +413,10 @@ def _start(value: Mapping) -> Start | None:
         raise ValueError("began")
     if not 0 <= found.began < _MAX_NUMBER:
         raise ValueError("began")
-    return found._replace(
-        attempt=_number(found.attempt), process_id=_number(found.process_id), began=found.began
-    )
+    for number in (found.attempt, found.process_id):
+        if _number(number) >= _MAX_NAMED:
+            raise ValueError("attempt or process_id")
+    return found
 
 
 def _stream(value: Mapping) -> Stream:
@@ -418,7 +425,7 @@ def _stream(value: Mapping) -> Stream:
     if len(marks) > _MAX_MARKS or not all(_DIGEST.fullmatch(mark.digest) for mark in marks):
         raise ValueError("marks")
     position, segment, length = (_number(value[name]) for name in ("position", "segment", "length"))
-    if length > min(position, SEGMENT_BYTES) or segment > 10**12 - SEGMENT_BYTES:
+    if length > min(position, SEGMENT_BYTES) or segment >= _MAX_SEGMENT:
         raise ValueError("length")
     return Stream(position, marks, segment, length)
 
