@@ -73,6 +73,11 @@ def test_a_loss_that_is_not_a_number_is_a_gap():
     assert gaps(rows, "loss") == [2, 5]
 
 
+@pytest.mark.parametrize("step", [-1, 2**63, 1e300, float("inf"), "1", True])
+def test_a_line_without_a_valid_step_is_left_out(step):
+    assert len(rows_of([{"step": step}, record(2**62)])) == 1
+
+
 def test_a_foreign_trainers_lines_may_hold_anything():
     rows = rows_of([{"step": 1, "loss": "low", "time": [], "tokens_per_second": 10**400}])
     assert len(rows) == 1

@@ -120,6 +120,22 @@ def test_report_shows_all_of_them(environment, tmp_path):
 
 
 @in_bucket
+def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
+    environment, local_api, emulator, tmp_path
+):
+    objects_of_run = attempt(1, run="moved", log=b"before\n", metrics=jsonl(map(line, range(1, 4))))
+    in_directory(local_api.state / "fleet/outputs", objects_of_run | attempt(2, run="moved"))
+    later = attempt(2, run="moved", began=LATER, log=b"after\n", end=EXITS["finished"])
+    for name, content in later.items():
+        put_object(emulator, f"runs/{name}", content)
+    fields = record_fields("moved", attempt=2, outputs=f"gs://{BUCKET}/runs/moved", wanted="done")
+    (local_api.state / "fleet/runs/moved.json").write_text(json.dumps(fields))
+    shown(environment, "fetch", "-e", "run=moved", "-e", f"to={tmp_path}")
+    assert (tmp_path / "1/0/log").read_text() == "before\n"
+    assert (tmp_path / "2/0/log").read_text() == "after\n"
+
+
+@in_bucket
 def test_a_run_that_nobody_knows_is_named(environment):
     done = play(environment, "playbooks/logs.yml", "-e", "run=unknown")
     assert done.returncode != 0

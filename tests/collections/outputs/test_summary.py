@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import summary as summary_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import summary_cache
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves import MOST_POINTS
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
@@ -136,6 +137,18 @@ def test_a_long_run_is_reduced_to_few_points(tmp_path):
     found = summary(tmp_path, attempt(metrics=jsonl(map(line, range(1, 20_001)))))
     assert (found.rows, len(found.curves["loss"])) == (20_000, MOST_POINTS)
     assert len(found.to_json()) < 200_000
+
+
+@pytest.mark.parametrize(("most", "steps"), [(4, 2), (5, 3), (6, 3)])
+def test_metrics_after_the_maximum_number_of_lines_are_missing(tmp_path, monkeypatch, most, steps):
+    monkeypatch.setattr(summary_module, "MOST_LINES", most)
+    found = summary(
+        tmp_path,
+        attempt(1, metrics=jsonl(map(line, (1, 1, 1)))),
+        attempt(2, began=LATER, metrics=jsonl(resumed((2, 3)))),
+    )
+    assert (steps_of(found)[-1:], found.is_cut) == ([min(steps, 3)], most < 5)
+    assert bool(found.warnings("mine")) == found.is_cut
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) 
 def read_outputs(
     outputs: RunOutputs, records: Iterable[RunRecord]
 ) -> tuple[dict[str, RunOutput], list[str]]:
-    """Return the stored output of runs by name, and an error for each that can't be read."""
+    """Return the stored output of runs by name, and what can't be read or was cut."""
 
     def one(record: RunRecord) -> RunOutput | str:
         try:
@@ -140,7 +140,8 @@ def read_outputs(
     trim(outputs.segments)
     found = {run: each for run, each in read.items() if isinstance(each, RunOutput)}
     errors = {each for each in read.values() if isinstance(each, str)}
-    return found, sorted(errors)
+    cut = [text for run, each in found.items() for text in each.warnings(run)]
+    return found, sorted(errors) + cut
 
 
 def _write(path: Path, text: str) -> None:

@@ -88,6 +88,7 @@ class ActionModule(ActionBase):
             "attempt": newest,
             "answers": stored_answers(record.run, found, logs),
             "files": files,
+            "warnings": found.warnings(record.run),
             "msg": f"{record.run}: attempt {newest} is read from {store.location}/{record.run}",
         }
 

@@ -6,8 +6,8 @@ DOCUMENTATION = r"""
 module: stored_output
 short_description: Read what a run has written, even if its TPU is gone
 description:
-  - Reads the stored output of a run from the bucket that its record names, else from O(directory).
-    Needs no worker.
+  - Reads the stored output of a run from the bucket that its record names, if any, and from
+    O(directory). Needs no worker.
 options:
   directory:
     description: Where this controller stores the output of runs that do not store it in a bucket.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 #: Maximum number of points of a curve; with more steps, each point is the mean of several.
 MOST_POINTS = 1000
+_STEPS = 1 << 63
 _COLUMNS = (
     *("step", "loss", "time", "tokens_per_second", "heldout_loss", "mfu"),
     *("device_bytes", "device_limit_bytes", "save_seconds", "start_seconds"),
@@ -32,10 +33,10 @@ class Rows:
         """Add the record of a line, replacing rows of the same and later steps.
 
         An attempt that resumes from a checkpoint repeats the steps after the checkpoint. Returns
-        whether the line has a step.
+        whether the line has a valid step.
         """
         step = _number(record.get("step")) if isinstance(record, dict) else math.nan
-        if math.isnan(step):
+        if not 0 <= step < _STEPS:
             return False
         steps = self.columns["step"]
         while steps and steps[-1] >= step:

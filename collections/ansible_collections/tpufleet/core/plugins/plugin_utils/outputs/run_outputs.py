@@ -1,4 +1,4 @@
-"""Access to the stored output of runs, in the bucket of a run's record or in a directory."""
+"""Access to the stored output of runs, in the bucket of a run's record and in a directory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.cloud.storage import StoredObject
 from ...module_utils.worker.launch_spec import LaunchSpec
 from .objects import OutputStore, open_store
 
@@ -36,5 +37,37 @@ class RunOutputs:
         return self.cache / "summaries"
 
     def store_of(self, launch: LaunchSpec) -> OutputStore:
-        """Open the location of a run's output. Raises OutputError."""
-        return self._open(launch.outputs.rpartition("/")[0] or self._directory)
+        """Open the locations of a run's output. Raises OutputError.
+
+        If attempts before the last one were launched without a bucket, their output is in the
+        directory.
+        """
+        directory, location = self._open(self._directory), launch.outputs.rpartition("/")[0]
+        return BucketAndDirectory(self._open(location), directory) if location else directory
+
+
+class BucketAndDirectory:
+    """Stored output of one run, of which some attempts are in a bucket, others in a directory."""
+
+    def __init__(self, bucket: OutputStore, directory: OutputStore) -> None:
+        self.location = bucket.location
+        self._bucket, self._directory = bucket, directory
+        self._in_directory: frozenset[str] = frozenset()
+
+    def list(self, run: str) -> list[StoredObject]:
+        """List the objects of the run: attempts in the bucket, then others. Raises OutputError."""
+        stored = self._bucket.list(run)
+        attempts = {_attempt_of(each) for each in stored}
+        other = [each for each in self._directory.list(run) if _attempt_of(each) not in attempts]
+        self._in_directory = frozenset(each.name for each in other)
+        self.location = (self._bucket if stored or not other else self._directory).location
+        return sorted(stored + other, key=lambda each: each.name)
+
+    def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
+        """Return the content of a listed object. Raises OutputError."""
+        is_here = stored.name in self._in_directory
+        return (self._directory if is_here else self._bucket).read(stored, is_final)
+
+
+def _attempt_of(stored: StoredObject) -> str:
+    return stored.name.split("/")[1]

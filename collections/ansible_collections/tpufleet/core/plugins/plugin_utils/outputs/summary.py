@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, islice
 
 from ...module_utils.worker.error_line import error_line, last_attempt
 from ...module_utils.worker.run_files import Exit
@@ -45,7 +45,7 @@ GIB = 1 << 30
 LOG_LINES = 50
 ERROR_LINES = 200
 """Number of log lines that are searched for the error message of a failed attempt."""
-MOST_ROWS = 5_000_000
+MOST_LINES = 1_000_000
 """Maximum number of lines of metrics that are read of a run."""
 
 
@@ -120,6 +120,7 @@ class RunOutput:
             steps, the last known one: held-out loss, mfu, ``device_memory_gib`` (the memory in
             use) and ``device_limit_gib`` (all of it).
         rows: the number of steps.
+        is_cut: whether there are more than MOST_LINES lines of metrics; those after are missing.
         log: the last lines of the log of the process that decides how the last attempt ended.
         log_from: the worker and the attempt of this log.
         error: the error message in this log, if that process has failed.
@@ -130,9 +131,15 @@ class RunOutput:
     gaps: Sequence[float] = ()
     last: Mapping[str, float | None] = field(default_factory=dict)
     rows: int = 0
+    is_cut: bool = False
     log: tuple[str, ...] = ()
     log_from: str = ""
     error: str = ""
+
+    def warnings(self, run: str) -> list[str]:
+        """Return what a reader must know about this summary of a run."""
+        text = f"{run}: has over {MOST_LINES:,} lines of metrics; only the first ones are read"
+        return [text] if self.is_cut else []
 
     def to_json(self) -> str:
         """Return the summary as JSON."""
@@ -199,6 +206,7 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     rows = Rows()
     attempts: list[AttemptOutput] = []
     done: list[OwnSteps] = []
+    left, is_cut = MOST_LINES, False
     with ThreadPoolExecutor(AT_ONCE) as pool:
         read = list(pool.map(lambda each: process_output(store, each), processes))
     by_attempt = groupby(zip(processes, read, strict=True), lambda each: each[0].attempt)
@@ -212,12 +220,14 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
         # In this project's trainer process 0 writes metrics, in others it may be another one.
         writer, told = next((each for each in mine if each[0].metrics), mine[0])
         done.append(OwnSteps(told.began))
-        add_records(rows, done[-1], metrics_records(store, writer))
+        records = metrics_records(store, writer)
+        left -= add_records(rows, done[-1], islice(records, left))
+        is_cut = is_cut or (not left and next(records, None) is not None)
     resumed_at = float("inf")
     for place in reversed(range(len(attempts))):
         attempts[place] = done[place].measured(attempts[place], resumed_at)
         resumed_at = min(resumed_at, done[place].steps[0] if done[place].steps else resumed_at)
-    found = RunOutput(attempts=tuple(attempts), rows=len(rows))
+    found = RunOutput(attempts=tuple(attempts), rows=len(rows), is_cut=is_cut)
     found = _with_log(store, run, processes, found)
     if not len(rows):
         return found
@@ -260,15 +270,16 @@ def _with_log(
     )
 
 
-def add_records(rows: Rows, own: OwnSteps, records: Iterable[object]) -> None:
-    """Add the records of lines of metrics, skipping invalid ones."""
+def add_records(rows: Rows, own: OwnSteps, records: Iterable[object]) -> int:
+    """Add the records of lines of metrics, skipping invalid ones; return the number of lines."""
+    count = 0
     names = ("step", "time", "save_seconds", "start_seconds")
     columns = [rows.columns[name] for name in names]
     for record in records:
-        if len(rows) >= MOST_ROWS:
-            return
+        count += 1
         if rows.add(record):
             own.add(*(column[-1] for column in columns))
+    return count
 
 
 def process_output(store: OutputStore, process: StoredProcess) -> ProcessOutput:

@@ -16,7 +16,7 @@ from .objects import OutputError, OutputStore, replace
 from .reader import stored_processes
 from .summary import CURVES, RunOutput, summary_of
 
-FORMAT = 1
+FORMAT = 2
 """Version of the cached summaries. Increase it when a summary of the same output changes."""
 
 
