@@ -226,3 +226,25 @@ def test_overrides_are_the_settings_in_the_command():
 def test_events_are_sorted_by_time():
     told = record((5, {"kind": "done"}), (1, LAUNCHED))
     assert events_of(told)[0] == Event(1, "launch", "launched with release a")
+
+
+STEPS = {"first": 1000.0, "last": 1080.0, "first_step": 1, "last_step": 81, "kept": 80.0}
+COUNTED = {"wanted_seconds": 100.0, "wanted_since": NOW}
+
+
+def test_the_time_of_a_run_whose_output_is_complete_is_divided():
+    output = wrote(stored(1, **STEPS), last={"step": 81})
+    [view] = shown({"pod-run": record(attempt=1, **COUNTED)}, outputs={"pod-run": output})
+    assert (view.goodput, view.goodput_by_cause["training"]) == (0.8, 80.0)
+
+
+@pytest.mark.parametrize(
+    "first", [{"number": 3}, {"began": None}], ids=["first attempts", "first segments"]
+)
+def test_the_time_of_a_run_whose_first_output_is_missing_is_not_divided(first):
+    """Its goodput counts the missing steps as if they had been as fast as the others."""
+    steps = STEPS | {"first_step": 101, "last_step": 201}
+    output = wrote(stored(**first, **steps), last={"step": 201})
+    counted = COUNTED | {"wanted_seconds": 200.0}
+    [view] = shown({"pod-run": record(attempt=3, **counted)}, outputs={"pod-run": output})
+    assert (view.goodput, view.goodput_by_cause) == (0.8, None)

@@ -197,15 +197,21 @@ def test_phases_count_long_after_their_events_have_left_the_history(story):
 
 
 def test_an_attempt_before_its_first_step_spends_its_time_on_the_trainers_start(story):
-    record = story((100, LAUNCHED, {}))
+    record = story((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}))
+    attempts = [Attempt(1, began=0, first=0, last=100, kept=100), Attempt(2, began=104)]
 
-    assert spent(record, [Attempt(1, began=104)], 150) == {"launch": 4, "compile": 46}
+    assert spent(record, attempts, 150) == {"training": 100, "launch": 4, "compile": 46}
+
+
+def test_a_trainer_without_metrics_has_no_goodput(story):
+    assert by_cause(story((100, LAUNCHED, {})), [Attempt(1, began=104)], 900) is None
 
 
 def test_an_attempt_that_was_lost_before_its_first_step_is_unknown(story):
-    record = story((100, LAUNCHED, {}), (200, RECREATE, {}))
+    record = story((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}), (200, RECREATE, {}))
+    attempts = [Attempt(1, began=0, first=0, last=100, kept=100), Attempt(2, began=104)]
 
-    assert spent(record, [Attempt(1, began=104)], 250) == {"capacity": 50, "other": 100}
+    assert spent(record, attempts, 250) == {"training": 100, "capacity": 50, "other": 100}
 
 
 def test_a_trainer_that_reports_nothing_counts_the_rendezvous_as_its_start(story):

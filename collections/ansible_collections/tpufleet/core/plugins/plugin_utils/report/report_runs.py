@@ -173,7 +173,7 @@ def run_view(
     attempts = attempts_of(record, events, output, now, is_active)
     signs = [each.end for each in attempts] + [event.time for event in events]
     is_told = status.state is RunState.FAILED
-    spent = by_cause(record, output.attempts, now) if output.attempts else None
+    spent = by_cause(record, output.attempts, now) if is_complete(output) else None
     return RunView(
         run,
         str(record.get("wanted") or "no record"),
@@ -197,6 +197,16 @@ def run_view(
         log_from=output.log_from,
         changed=max(signs, default=0.0),
     )
+
+
+def is_complete(output: RunOutput) -> bool:
+    """Return whether the output is stored from the run's beginning.
+
+    It is not if the run began with an older version or before a bucket was set, or if a lifecycle
+    rule has deleted the beginning. The first file of an attempt says when it began.
+    """
+    first = output.attempts[0] if output.attempts else None
+    return first is not None and first.number == 1 and first.began is not None
 
 
 def overrides_of(command: Sequence[str]) -> dict[str, str]:

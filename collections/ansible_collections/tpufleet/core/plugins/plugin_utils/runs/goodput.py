@@ -69,8 +69,9 @@ class Goodput:
 def by_cause(
     record: Mapping[str, Any], attempts: Sequence[AttemptTimes], now: float
 ) -> Goodput | None:
-    """Return what the wanted time of a run was spent on; None if the record does not count it.
+    """Return what the wanted time of a run was spent on; None if that is unknown.
 
+    It is unknown if the record does not count it, and if the trainer has written no metrics yet.
     ``attempts`` are in order of their numbers. ``now`` is in unix seconds. A run that is done was
     wanted until its last attempt ended. The clocks of cloud, controllers and workers may differ: if
     the causes exceed the wanted time, those of the attempts are scaled down to the time that the
@@ -81,6 +82,8 @@ def by_cause(
         now = attempts[-1].ended or attempts[-1].last or now
     wanted = wanted_seconds(record, now)
     if wanted is None or wanted <= 0:
+        return None
+    if attempts and all(each.first is None for each in attempts):
         return None
     is_attempt = is_wanted and not record.get("phase")
     phases = _fitted(phase_seconds(record, now), wanted)
