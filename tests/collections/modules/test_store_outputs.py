@@ -8,8 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
@@ -201,6 +204,45 @@ def test_a_bucket_that_fails_does_not_delay_another(worker):
 
     wait_for(lambda: worker.stored() == "one\n")
     assert "gs://no-such-bucket: output not stored (HTTP 404" in worker.stop()
+
+
+def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker):
+    lines = "".join(f"line {number} {'.' * 100}\n" for number in range(5000))
+    objects: dict[str, bytes] = {}
+
+    class Storage(BaseHTTPRequestHandler):
+        """Begins attempt 2 while the first segment of attempt 1 is uploaded."""
+
+        def do_POST(self) -> None:
+            name = parse_qs(urlsplit(self.path).query)["name"][0].partition("/mine/")[2]
+            if name == "1/0/log/000000000000" and name not in objects:
+                worker.begin(2)
+                worker.write("of the second\n")
+            objects[name] = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's output empty."""
+
+    def stored(start: str) -> str:
+        return b"".join(
+            objects[name] for name in sorted(objects) if name.startswith(start)
+        ).decode()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            worker.emulator = f"http://127.0.0.1:{server.server_port}"
+            worker.begin(1)
+            worker.write(lines)
+            worker.start()
+            wait_for(lambda: "2/0/log/000000000000" in objects)
+        finally:
+            server.shutdown()
+
+    assert stored("1/0/log/") == lines
+    assert stored("2/0/log/") == "of the second\n"
 
 
 def test_the_program_of_the_unit_records_where_the_output_begins(tmp_path, worker):

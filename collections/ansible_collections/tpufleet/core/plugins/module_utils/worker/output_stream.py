@@ -150,14 +150,23 @@ def write_attempt(folder: Path, attempt: Attempt) -> None:
     _write(folder, f"{attempt.start.attempt}.json", content)
 
 
-def read_attempts(folder: Path) -> list[Attempt]:
-    """Return the attempts in a run's directory whose output is not known to be stored, in order."""
+def start_files(folder: Path) -> dict[int, int]:
+    """Return when each ``ATTEMPT.json`` was written, by attempt; in nanoseconds since 1970."""
     try:
         with os.scandir(folder / OUTPUT) as entries:
-            found = (_ATTEMPT_FILE.fullmatch(entry.name) for entry in islice(entries, _MAX_NAMES))
-            numbers = sorted(int(match[1]) for match in found if match)
+            found = ((_ATTEMPT_FILE.fullmatch(each.name), each) for each in entries)
+            return {
+                int(name[1]): each.stat(follow_symlinks=False).st_mtime_ns
+                for name, each in islice(found, _MAX_NAMES)
+                if name
+            }
     except OSError:
-        return []
+        return {}
+
+
+def read_attempts(folder: Path) -> list[Attempt]:
+    """Return the attempts in a run's directory whose output is not known to be stored, in order."""
+    numbers = sorted(start_files(folder))
     attempts = (_attempt(read_json(_path(folder, f"{number}.json"))) for number in numbers)
     return [
         each
