@@ -29,7 +29,7 @@ def test_the_log_of_a_run_is_rotated_while_it_is_written(host):
         try:
             host.check_output("logrotate --force --state /run/probe-logs /etc/logrotate.d/tpufleet")
             assert host.file(log).size == 0
-            assert host.file(f"{log}.1.gz").exists
+            assert host.file(f"{log}.1").exists
         finally:
             host.run("rm -r $(dirname /var/lib/tpufleet/runs/probe/log) /run/probe-logs")
 
