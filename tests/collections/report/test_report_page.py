@@ -240,6 +240,12 @@ def test_the_data_of_charts_is_short_and_times_are_relative():
     assert len(chart_data(view, 0)) < 80_000
 
 
+def test_points_that_are_not_finite_are_not_drawn():
+    points = [(1.0, float("nan")), (float("nan"), 1.0), (2.0, float("inf")), (3.0, 4.0)]
+    view = replace(run("mine", RunState.DONE, points=10), curves={"loss": points})
+    assert json.loads(re.sub("<[^>]*>", "", chart_data(view, 0)))["curves"] == {"loss": [[3], [4]]}
+
+
 @settings(max_examples=30)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=600))
 def test_no_number_that_a_worker_may_report_prevents_the_page(numbers):

@@ -182,6 +182,32 @@ def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, 
     assert (view.log, view.log_from) == (("bye",), "pod-w0, attempt 2")
 
 
+@pytest.mark.parametrize(
+    ("number", "end", "state"),
+    [(2, "1", "crashed (exit 1)"), (2, None, "unknown"), (1, "1", "unknown")],
+)
+def test_a_run_whose_workers_were_not_asked_is_unknown_unless_its_newest_attempt_has_an_end(
+    number, end, state
+):
+    output = {"pod-run": wrote(stored(number, end=end))}
+    [view] = shown({"pod-run": record(tpu="pod")}, outputs=output)
+    assert view.state == state
+
+
+def test_the_end_of_an_older_attempt_is_not_that_of_a_preempted_one():
+    output = {"pod-run": wrote(stored(1, end="1"))}
+    [view] = shown({"pod-run": record(tpu="pod")}, outputs=output, tpus={"pod": "PREEMPTED"})
+    assert (view.state, view.reason) == ("preempted", "")
+
+
+def test_a_run_that_cannot_be_shown_is_named_and_does_not_affect_the_others():
+    damaged = {"pod-run": wrote(stored(2, began="soon"))}
+    told = {"pod-run": record((1000, LAUNCHED), tpu="pod"), "other": record(tpu="pod")}
+    views = {view.name: view.state for view in shown(told, outputs=damaged)}
+    assert views["pod-run"].startswith("its output can't be shown (TypeError: ")
+    assert views["other"] == "unknown"
+
+
 def test_goodput_is_the_time_of_kept_steps_per_wanted_time():
     attempts = stored(1, first_step=1, kept=30.0), stored(2, first_step=31, kept=20.0)
     output = wrote(*attempts, last={"step": 60.0})

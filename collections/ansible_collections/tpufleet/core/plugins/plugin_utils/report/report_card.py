@@ -112,7 +112,8 @@ def chart_data(view: RunView, place: int) -> str:
         few = points if name in _FINE else thinned(points, _MOST_POINTS)
         began, digits = (few[0][1], 9) if name == "times" and few else (0.0, 5)
         pairs = [(_short(step, 9), _short(value - began, digits)) for step, value in few]
-        if drawn := [(x, y) for x, y in pairs if max(abs(x), abs(y)) < _MOST_NUMBER]:
+        # Each number by itself, because max() may ignore NaN.
+        if drawn := [(x, y) for x, y in pairs if abs(x) < _MOST_NUMBER and abs(y) < _MOST_NUMBER]:
             curves[name] = list(zip(*drawn, strict=True))
     data = {
         "curves": curves,

@@ -226,6 +226,16 @@ def _worker(process: ProcessStatus) -> Worker:
     )
 
 
+def _view_or_error(run: str, record: Mapping[str, Any], *more: Any) -> RunView:
+    """Return the view of a run, or one that says that it can't be shown."""
+    try:
+        return run_view(run, record, *more)
+    except Exception as error:  # an error of one run must not affect the others
+        wanted, tpu = str(record.get("wanted") or "no record"), str(record.get("tpu") or "")
+        state = f"its output can't be shown ({type(error).__name__}: {error!s:.80})"
+        return RunView(run, wanted, tpu, state=state)
+
+
 def run_views(
     records: Mapping[str, Mapping[str, Any]],
     answers: Mapping[str, Mapping[str, Any]],
@@ -250,7 +260,7 @@ def run_views(
             if seen.get("attempt"):
                 by_run.setdefault(str(seen["run"]), {})[host] = seen
     views = [
-        run_view(
+        _view_or_error(
             run,
             records.get(run, {}),
             live,

@@ -174,13 +174,18 @@ def judge_gone(
 ) -> RunStatus:
     """Return the status of a run that no worker reports.
 
-    ``workers`` are those of its last attempt according to its stored output, ``tpu_state`` is the
-    state of the TPU in its record.
+    ``workers`` are those of its last stored attempt, ``tpu_state`` is the state of the TPU in its
+    record. How an earlier attempt than the recorded one ended says nothing about the run, nor does
+    a missing end while the TPU is READY, because its workers may not have been asked.
     """
     wanted, place = str(record.get("wanted") or ""), str(record.get("tpu") or "")
     found = RunStatus(run, RunState.UNKNOWN, wanted, tpu=place)
     if workers:
         found = judge_run(run, workers, record, now)
+    is_older = (found.attempt or 0) < (record.get("attempt") or 0)
+    has_no_end = found.state is RunState.LOST and tpu_state == READY
+    if found.state is not RunState.STOPPED and (is_older or has_no_end):
+        found = replace(found, state=RunState.UNKNOWN, decided_by=None, processes=())
     step = (record.get("watch") or {}).get("best_step") or None
     found = replace(
         found,
