@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -45,6 +46,7 @@ class Worker:
         self.state, self.folder, self.emulator = state, state / "runs/mine", emulator
         self.location = f"gs://{bucket}/{state.name}/mine"
         self.folder.mkdir(parents=True)
+        self.program = FILES / "store_outputs"
         self.process: subprocess.Popen[str] | None = None
 
     def begin(self, number: int, run: str = "mine", **fields: Any) -> None:
@@ -67,7 +69,7 @@ class Worker:
 
     def start(self) -> None:
         environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(self.state)}
-        command = [*PYTHON, FILES / "store_outputs"]
+        command = [*PYTHON, self.program]
         self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
 
     def stop(self) -> str:
@@ -145,6 +147,19 @@ def test_the_service_stores_what_is_new_before_it_ends(worker):
 
     assert worker.stored() == "at the shutdown\n"
     assert said == ""
+
+
+@pytest.mark.parametrize("name", ["store_outputs", "worker/output_stream.py"])
+def test_the_service_exits_for_a_restart_when_setup_has_changed_its_files(worker, name):
+    worker.program = worker.state / "bin/store_outputs"
+    shutil.copytree(FILES, worker.program.parent)
+    worker.begin(1)
+    worker.start()
+    wait_for(lambda: worker.stored(name="start.json") != "")
+
+    (worker.program.parent / name).touch()
+
+    assert worker.process.wait(timeout=60) == 0
 
 
 def test_the_service_continues_after_its_machine_was_suspended(worker):
