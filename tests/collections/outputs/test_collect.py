@@ -24,6 +24,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary import summary_of
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.uncollected import uncollected
 
 from harness.stored_output import BEGAN, EXITS, attempt, content_of, jsonl, line
 from tests.collections.running_modules import run_module
@@ -104,6 +105,21 @@ def test_a_dry_run_asks_once_and_writes_nothing(tmp_path):
     assert (len(worker.asked), list(tmp_path.iterdir())) == (1, [])
     collect(tmp_path, "pod-w0", worker)
     assert not collect(tmp_path, "pod-w0", worker, is_dry=True)["changed"]
+
+
+def test_workers_whose_output_was_not_copied_are_named_with_the_reason(tmp_path):
+    failed = {"failed": True, "msg": "no\x1b[31m such\nmodule"}
+    answers = {
+        "w0": collect(tmp_path, "w0", Worker(OBJECTS)),
+        "w1": {"skipped": True},
+        "w2": {},
+        "w3": collect(tmp_path, "w3", lambda state: failed),
+        "w4": failed,
+        "w5": collect(tmp_path, "w5", lambda state: {"files": [], "state": {}, "more": True}),
+    }
+    more = "w5: it has more output than one pass copies. Run the playbook again"
+    assert uncollected(answers) == ["w[3-4]: no such module", more]
+    assert uncollected(answers, ["w0", "w4"]) == ["w4: no such module"]
 
 
 def test_a_worker_that_cannot_answer_changes_nothing(tmp_path):

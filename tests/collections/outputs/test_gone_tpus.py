@@ -1,6 +1,7 @@
 """What outlives a TPU: a finished, a crashed and a killed run after all TPUs are deleted."""
 
 import json
+import sys
 
 import pytest
 
@@ -133,6 +134,58 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
     shown(environment, "fetch", "-e", "run=moved", "-e", f"to={tmp_path}")
     assert (tmp_path / "1/0/log").read_text() == "before\n"
     assert (tmp_path / "2/0/log").read_text() == "after\n"
+
+
+@pytest.fixture
+def lost_files(environment, tmp_path):
+    """Arguments for an inventory with the run's worker, which has lost the run's directory."""
+    worker = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    facts = {"tpu_name": "pod", "tpu_worker_id": 0, "ansible_become": False}
+    hosts = {"pod-w0": worker | facts}
+    (tmp_path / "hosts.json").write_text(json.dumps({"tpu": {"hosts": hosts}}))
+    return "-i", str(tmp_path / "hosts.json"), "-e", f"to={tmp_path}/to"
+
+
+@anywhere
+def test_fetch_fails_at_its_end_without_the_output_of_the_runs_worker(
+    environment, lost_files, tmp_path, request
+):
+    done = play(environment, "playbooks/fetch.yml", "-e", "run=killed", *lost_files)
+    if "bucket" in request.node.name:
+        assert done.returncode == 0, flat(done)
+        return
+    assert done.returncode != 0
+    assert "output not copied: pod-w0: /var/lib/tpufleet/runs: No such file" in flat(done)
+    assert "run killed: the copy lacks new output: pod-w0: /var/lib" in flat(done)
+    assert (tmp_path / "to/2/0/log").exists()
+
+
+@in_bucket
+@pytest.mark.parametrize("was_collected", [False, True])
+def test_after_a_bucket_is_set_a_fleet_that_collected_output_still_does(
+    environment, local_api, lost_files, was_collected
+):
+    if was_collected:
+        (local_api.state / "fleet/outputs/.collected").mkdir(parents=True)
+    words = ("-e", "run=killed", "-e", f"outputs=gs://{BUCKET}/runs", *lost_files)
+    text = shown(environment, "fetch", *words)
+    assert ("output not copied: pod-w0" in text) == was_collected
+
+
+@in_bucket
+@pytest.mark.parametrize("workers", ["gone", "lost"])
+def test_fetch_fails_at_its_end_without_the_checkpoint(
+    environment, local_api, lost_files, workers, tmp_path
+):
+    fields = record("killed", f"gs://{BUCKET}/runs/killed") | {"checkpoints": "/mnt/shared/killed"}
+    (local_api.state / "fleet/runs/killed.json").write_text(json.dumps(fields))
+    why = {"gone": "no TPU of the run is READY", "lost": "this worker has no files of run killed"}
+    words = lost_files if workers == "lost" else lost_files[2:]
+    words = ("-e", "run=killed", "-e", "checkpoints=newest", *words)
+    done = play(environment, "playbooks/fetch.yml", *words)
+    assert done.returncode != 0
+    assert f"worker 0 did not return them ({why[workers]}" in flat(done)
+    assert (tmp_path / "to/2/0/log").exists()
 
 
 @in_bucket

@@ -56,13 +56,15 @@ class ActionModule(ActionBase):
             }
         )
         api = plain(self._templar.template((task_vars or {}).get("tpu_api") or {}))
-        nothing = {"changed": False, "location": "", "attempt": None, "answers": {}, "files": []}
+        nothing: dict[str, Any] = {"changed": False, "location": "", "attempt": None}
+        nothing |= {"answers": {}, "files": [], "workers": []}
         try:
             record = RunStore.of(given["fleet_state"], api).read(check_name(given["run"]))
             if record is None:
                 return nothing
             outputs = RunOutputs(given["directory"], given["cache"], api)
             store = outputs.store_of(record.launch)
+            nothing["workers"] = [name for name in record.launch.placement if name]
             objects = store.list(record.run)
             processes = stored_processes(objects)
             if not processes:
@@ -82,7 +84,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
-        return {
+        return nothing | {
             "changed": bool(files),
             "location": f"{store.location}/{record.run}",
             "attempt": newest,

@@ -15,6 +15,7 @@ from ..plugin_utils.fleet.inventory_groups import (
     workers_pattern,
 )
 from ..plugin_utils.fleet.ssh_config import ssh_config
+from ..plugin_utils.outputs.uncollected import uncollected
 from ..plugin_utils.runs.answers import active_runs, by_host, has_run, stopped_lines
 from ..plugin_utils.runs.checkpoint_choice import checkpoint_choice
 from ..plugin_utils.runs.judge import finished_runs, tpu_states
@@ -45,6 +46,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     ssh_config,
     stopped_lines,
     tpu_states,
+    uncollected,
     unmanaged_tpus,
     workers_of,
     workers_pattern,

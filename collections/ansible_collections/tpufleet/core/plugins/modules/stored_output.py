@@ -66,6 +66,11 @@ answers:
     M(tpufleet.core.run_info). Empty if nothing is stored.
   returned: success
   type: dict
+workers:
+  description: The inventory names of the workers of the last recorded attempt.
+  returned: success
+  type: list
+  elements: str
 files:
   description: What was copied, relative to O(to).
   returned: success
