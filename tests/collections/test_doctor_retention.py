@@ -24,6 +24,7 @@ COLDER = {
     "action": {"type": "SetStorageClass", "storageClass": "NEARLINE"},
     "condition": {"age": 30},
 }
+WHOLE = {"action": {"type": "Delete"}, "condition": {"age": 30}}
 OTHER_PREFIX = rule(7, ["it's/"])
 
 
@@ -50,6 +51,11 @@ def proposed(finding):
         (90, (rule(),), "gs://mine/runs/ is kept for 90 days"),
         ("90", (COLDER, rule(), rule(100)), "gs://mine/runs/ is kept for 90 days"),
         (0, (rule(30),), "gs://mine/runs/ is kept for 30 days by a lifecycle rule"),
+        (0, (WHOLE,), "gs://mine/runs/ is kept for 30 days by a lifecycle rule"),
+        (0, (rule(30, ["tmp/", "runs/"]),), "gs://mine/runs/ is kept for 30 days by a "),
+        (0, (rule(30, ["ru"]), rule(60)), "gs://mine/runs/ is kept for 30 days by a "),
+        (0, (rule(30, ["runs/mine/"]),), "gs://mine/runs/ is kept without limit"),
+        (30, (WHOLE,), "gs://mine/runs/ is kept for 30 days"),
     ],
 )
 def test_a_bucket_that_keeps_output_as_long_as_wanted_is_fine(days, rules, said):
@@ -63,6 +69,7 @@ def test_a_bucket_that_keeps_output_as_long_as_wanted_is_fine(days, rules, said)
         ((), []),
         ((rule(30),), []),
         ((COLDER, OTHER_PREFIX, rule(30)), [COLDER, OTHER_PREFIX]),
+        ((rule(120, ["runs/", "tmp/"]),), [rule(120, ["runs/", "tmp/"])]),
         # A rule with a further condition does not delete everything, and stays.
         ((rule(90, isLive=False),), [rule(90, isLive=False)]),
     ],
@@ -84,9 +91,19 @@ def test_an_unexpected_lifecycle_counts_as_none(lifecycle):
     assert retention_finding(PLACE, {"lifecycle": lifecycle}, 0).line.startswith("ok ")
 
 
-def test_no_rule_is_proposed_for_a_whole_bucket():
-    finding = retention_finding(BucketUrl.parse("gs://mine"), {}, 90)
-    assert "no lifecycle rule is proposed" in finding.line
+@pytest.mark.parametrize("rules", [(WHOLE,), (rule(), WHOLE), (rule(30, ["ru"]),)])
+def test_a_wider_rule_that_deletes_output_too_early_is_left_to_the_user(rules):
+    finding = retention_finding(PLACE, bucket(*rules), 90)
+    assert "is kept for 30 days, and outputs_days is 90. A lifecycle rule that" in finding.line
+    assert finding.fix.startswith("$EDITOR ")
+
+
+def test_a_whole_bucket_has_no_limit_and_a_limit_needs_a_prefix():
+    place = BucketUrl.parse("gs://mine")
+    assert retention_finding(place, {}, 0).line.startswith("ok ")
+    finding = retention_finding(place, {}, 90)
+    assert finding.line.startswith("FIX  stored output: gs://mine is a whole bucket")
+    assert finding.fix == "set outputs: gs://mine/runs"
 
 
 class Answering:

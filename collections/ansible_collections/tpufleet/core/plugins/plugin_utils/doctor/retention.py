@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from .doctor_probe import Probe, StorageProbe
 
 CHECK = "stored output"
 MOST_DAYS = 36500
+EDIT = "$EDITOR inventory/*/group_vars/all/bucket.yml"
 
 
 def retention_findings(
@@ -50,25 +51,34 @@ def retention_finding(place: BucketUrl, bucket: Mapping[str, Any], days: object)
         message = (
             f"outputs_days: expected whole days from 0 (no limit) to {MOST_DAYS} ({text!r:.40})"
         )
-        return problem(CHECK, message, "$EDITOR inventory/*/group_vars/all/bucket.yml")
-    if not place.prefix:
-        return ok(CHECK, f"gs://{place.bucket} is a whole bucket, so no lifecycle rule is proposed")
-    wanted, prefix = int(text), f"{place.prefix}/"
+        return problem(CHECK, message, EDIT)
+    wanted, prefix = int(text), f"{place.prefix}/" if place.prefix else ""
+    if wanted and not prefix:
+        message = (
+            f"gs://{place.bucket} is a whole bucket, so a lifecycle rule for outputs_days "
+            f"({wanted}) would delete everything in it"
+        )
+        return problem(CHECK, message, f"set outputs: gs://{place.bucket}/runs")
     rules = _rules(bucket)
-    kept = min((age for rule in rules if (age := _age(rule, prefix)) is not None), default=0)
+    others = [rule for rule in rules if not _is_replaced(rule, prefix)]
+    kept, kept_by_others = _kept(rules, prefix), _kept(others, prefix)
     where = f"gs://{place.bucket}/{prefix}"
-    if kept == wanted:
-        limit = f"is kept for {kept} days" if kept else "is kept without limit (outputs_days)"
-        return ok(CHECK, f"{where} {limit}")
+    now = "is kept without limit" if kept is None else f"is kept for {kept} days"
+    if kept == (wanted or None):
+        return ok(CHECK, f"{where} {now}")
     if not wanted:
-        return ok(CHECK, f"{where} is kept for {kept} days by a lifecycle rule of the bucket")
-    others = [rule for rule in rules if _age(rule, prefix) is None]
+        return ok(CHECK, f"{where} {now} by a lifecycle rule of the bucket")
+    if kept_by_others is not None and kept_by_others < wanted:
+        message = (
+            f"{where} {now}, and outputs_days is {wanted}. A lifecycle rule that is not only for "
+            f"the output deletes it after {kept_by_others} days: change that rule, or outputs_days"
+        )
+        return problem(CHECK, message, EDIT)
     new = {
         "action": {"type": "Delete"},
         "condition": {"age": wanted, "matchesPrefix": [prefix]},
     }
     lifecycle = shlex.quote(json.dumps({"rule": [*others, new]}))
-    now = f"is kept for {kept} days" if kept else "is kept without limit"
     return problem(
         CHECK,
         f"{where} {now}, and outputs_days is {wanted}",
@@ -83,13 +93,30 @@ def _rules(bucket: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [rule for rule in rules if isinstance(rule, Mapping)] if isinstance(rules, list) else []
 
 
-def _age(rule: Mapping[str, Any], prefix: str) -> int | None:
-    """Return the age in days at which a rule deletes exactly what begins with ``prefix``."""
+def _is_replaced(rule: Mapping[str, Any], prefix: str) -> bool:
+    """Return whether a rule deletes exactly what begins with ``prefix``, so it is replaced."""
+    return _age(rule) is not None and rule["condition"].get("matchesPrefix") == [prefix]
+
+
+def _kept(rules: Sequence[Mapping[str, Any]], prefix: str) -> int | None:
+    """Return the days after which the rules delete what begins with ``prefix``; None for never."""
+    found = []
+    for rule in rules:
+        age = _age(rule)
+        prefixes = rule["condition"].get("matchesPrefix", [""]) if age is not None else None
+        if isinstance(prefixes, list) and any(
+            isinstance(each, str) and prefix.startswith(each) for each in prefixes
+        ):
+            found.append(age)
+    return min(found, default=None)
+
+
+def _age(rule: Mapping[str, Any]) -> int | None:
+    """Return the age in days at which a rule deletes; None if it does not, or has conditions."""
     action, condition = rule.get("action"), rule.get("condition")
     if not isinstance(action, Mapping) or action.get("type") != "Delete":
         return None
-    if not isinstance(condition, Mapping) or set(condition) != {"age", "matchesPrefix"}:
+    if not isinstance(condition, Mapping) or not set(condition) <= {"age", "matchesPrefix"}:
         return None
-    age = condition["age"]
-    is_age = isinstance(age, int) and not isinstance(age, bool)
-    return age if is_age and condition["matchesPrefix"] == [prefix] else None
+    age = condition.get("age")
+    return age if isinstance(age, int) and not isinstance(age, bool) else None
