@@ -101,7 +101,8 @@ def test_a_worker_whose_output_is_being_copied_is_not_asked_again(tmp_path):
 
 def test_a_dry_run_asks_once_and_writes_nothing(tmp_path):
     worker = Worker(OBJECTS)
-    assert collect(tmp_path, "pod-w0", worker, is_dry=True)["changed"]
+    dry = collect(tmp_path, "pod-w0", worker, is_dry=True)
+    assert dry == {"changed": True, "files": 1, "more": False}
     assert (len(worker.asked), list(tmp_path.iterdir())) == (1, [])
     collect(tmp_path, "pod-w0", worker)
     assert not collect(tmp_path, "pod-w0", worker, is_dry=True)["changed"]

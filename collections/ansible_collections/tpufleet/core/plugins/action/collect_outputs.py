@@ -77,7 +77,7 @@ def collect(
         if answer.get("failed") or answer.get("unreachable"):
             return dict(answer)
         files = len(listed(answer))
-        return {"changed": bool(files), "files": files, "more": answer.get("more") is True}
+        return {"changed": bool(files), "files": files, "more": False}
     with locked(path.with_suffix(".lock")) as is_ours:
         if is_ours:
             return _collect(OutputDirectory(directory), path, host, ask)

@@ -39,7 +39,8 @@ files:
   returned: success
   type: int
 more:
-  description: Whether there was more than one task copies, so that another task copies more.
+  description: Whether there was more than one task copies, so that another task copies more. In
+    check mode always false.
   returned: success
   type: bool
 """
