@@ -3,6 +3,7 @@
 import http.server
 import json
 import shutil
+import socket
 import threading
 
 import pytest
@@ -171,6 +172,28 @@ def test_a_bucket_without_write_permission_names_the_missing_permission(
 
     assert "HTTP 403, robot@x does not have storage.objects.create access" in why
     assert "storage.objectUser" in why
+
+
+def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
+    def named(**fields):
+        launch = process(env={"STORAGE_EMULATOR_HOST": forbidding}, **fields)
+        return run_start.blockers(launch, paths)
+
+    (why,) = named(outputs="gs://outputs/runs/mine")
+    assert why.startswith("gs://outputs/runs/mine: this worker can't store output there (HTTP 403")
+    assert "add-iam-policy-binding gs://outputs --member" in why
+    assert "-e outputs=LOCATION" in why
+    assert named(outputs="") == []
+    # The checkpoints' test, which this test leaves out, has tried that bucket.
+    assert named(outputs="gs://bucket-of-ours/runs/mine") == []
+
+
+def test_a_bucket_that_does_not_answer_delays_the_output_and_no_launch(paths):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        away = {"STORAGE_EMULATOR_HOST": f"127.0.0.1:{free.getsockname()[1]}"}
+
+        assert run_start.blockers(process(env=away, outputs="gs://outputs/runs/mine"), paths) == []
 
 
 def test_a_kill_names_the_worker_that_it_could_not_reach_and_leaves_the_others_out():

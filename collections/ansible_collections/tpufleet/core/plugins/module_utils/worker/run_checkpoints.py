@@ -1,4 +1,6 @@
-"""Checks that a run's checkpoints can be written from this worker and that they outlive its TPU.
+"""Checks that a run's checkpoints and stored output can be written from this worker.
+
+They also check that checkpoints outlive the TPU.
 
 Python 3.9 and the standard library only, because it runs on workers.
 """
@@ -15,6 +17,7 @@ from .bucket_objects import TOKEN, delete_object, storage_api, why, write_object
 from .contract import USER
 
 OTHER = "choose another location: -e checkpoints=PATH"
+_REFUSALS = (401, 403, 404)
 
 
 def trouble(path: str, env: Mapping[str, str], user: str = USER) -> str | None:
@@ -66,16 +69,14 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
     Uses this worker's service account. Writes nothing if the trainer has its own key file
     (GOOGLE_APPLICATION_CREDENTIALS). Returns why it fails; None if it works.
     """
-    if env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"):
+    if has_own_key(env):
         return None
     try:
         try_write(url, env, token_address)
     except OSError as error:
-        bucket = url[len("gs://") :].partition("/")[0]
         return (
-            f"{url}: this worker can't write checkpoints there ({why(error)}). Allow its service "
-            f"account: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
-            f"--member=serviceAccount:EMAIL --role=roles/storage.objectUser, or {OTHER}"
+            f"{url}: this worker can't write checkpoints there ({why(error)}). {grant(url)}, "
+            f"or {OTHER}"
         )
     except ValueError:
         return (
@@ -83,6 +84,47 @@ def bucket_trouble(url: str, env: Mapping[str, str], token_address: str = TOKEN)
             f"To fix it, {OTHER}"
         )
     return None
+
+
+def outputs_trouble(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
+    """Try to write to the location of a run's stored output. Return why it is refused, or None.
+
+    Tries nothing in the bucket of the checkpoints, because ``trouble`` does. A bucket that does not
+    answer is no trouble, because the service that stores output tries again.
+    """
+    if not outputs or (bucket_of(outputs) == bucket_of(checkpoints) and not has_own_key(env)):
+        return None
+    try:
+        # The service has no other variable of the trainer.
+        try_write(outputs, {"STORAGE_EMULATOR_HOST": env.get("STORAGE_EMULATOR_HOST", "")})
+    except OSError as error:
+        if getattr(error, "code", None) in _REFUSALS:
+            return (
+                f"{outputs}: this worker can't store output there ({why(error)}). "
+                f"{grant(outputs)}, or choose another location, a bucket or a directory on the "
+                "controller: -e outputs=LOCATION"
+            )
+    except ValueError:
+        pass
+    return None
+
+
+def has_own_key(env: Mapping[str, str]) -> bool:
+    """Return whether the trainer uses a key file instead of this worker's service account."""
+    return bool(env.get("GOOGLE_APPLICATION_CREDENTIALS") and not env.get("STORAGE_EMULATOR_HOST"))
+
+
+def bucket_of(url: str) -> str:
+    """Return ``gs://BUCKET`` of a URL in it."""
+    return "/".join(url.split("/")[:3])
+
+
+def grant(url: str) -> str:
+    """Return how to allow this worker to write to a bucket."""
+    return (
+        "Allow its service account: gcloud storage buckets add-iam-policy-binding "
+        f"{bucket_of(url)} --member=serviceAccount:EMAIL --role=roles/storage.objectUser"
+    )
 
 
 def try_write(url: str, env: Mapping[str, str], token_address: str = TOKEN) -> None:

@@ -114,6 +114,8 @@ def blockers(
         ]
     if trouble := run_checkpoints.trouble(spec.checkpoints, variables):
         found.append(trouble)
+    if trouble := run_checkpoints.outputs_trouble(spec.outputs, spec.checkpoints, variables):
+        found.append(trouble)
     if is_preemptible and not spec.volatile_checkpoints:
         found += lost_with_tpu(process)
     return found
