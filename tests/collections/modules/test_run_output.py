@@ -131,3 +131,7 @@ def test_the_name_of_a_run_is_checked(controller):
 
     assert found["failed"]
     assert "invalid run name ('../x')" in found["msg"]
+
+
+def test_a_worker_that_is_not_set_up_has_no_output(tmp_path):
+    assert Controller(tmp_path / "missing").collect() == []

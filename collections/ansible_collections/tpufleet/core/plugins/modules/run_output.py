@@ -135,7 +135,9 @@ def main() -> None:
     found = Collection(params["state"], params["max_bytes"])
     try:
         wanted = [check_name(run) for run in params["runs"]]
-        here = [path.name for path in folder.iterdir() if RUN_NAME.fullmatch(path.name)]
+        # A worker that is not set up yet has no such directory.
+        paths = folder.iterdir() if folder.is_dir() else ()
+        here = [path.name for path in paths if RUN_NAME.fullmatch(path.name)]
     except RunError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

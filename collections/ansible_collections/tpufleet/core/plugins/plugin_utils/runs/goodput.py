@@ -63,7 +63,7 @@ class Goodput:
     @property
     def share(self) -> float:
         """The goodput, between 0 and 1."""
-        return self.seconds[Spent.TRAINING] / self.wanted
+        return min(1.0, self.seconds[Spent.TRAINING] / self.wanted)
 
 
 def by_cause(
