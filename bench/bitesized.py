@@ -2,11 +2,12 @@
 
     python bench/bitesized.py --torch-python PYTHON      (or TORCH_PYTHON=PYTHON)
 
-PYTHON is one that has torch and NumPy. Both sides train the model of train/configs/bitesized.yml
-from the same parameters on the same batches, with an evaluation on held-out text and a completion
-every 100 steps: 100 warm-up steps, then 1,000 in alternating turns of 100. The PyTorch side
-(bitesized_torch.py) first tries several implementations of the model and uses the fastest. Exits
-with 0 if the bar is reached or PyTorch is missing, else with 1.
+PYTHON is a Python that has torch and NumPy. Both sides train the model of
+train/configs/bitesized.yml from the same parameters on the same batches. They take turns of 100
+steps, each with an evaluation on held-out text and a completion of a prompt. The first turn of each
+side is a warm-up; the next ten turns count. The PyTorch side (bitesized_torch.py) first tries
+several implementations of the model and uses the fastest. Exits with 0 if this trainer is at least
+TARGET times as fast and the losses agree, or if PyTorch is missing, else with 1.
 """
 
 import argparse
@@ -24,13 +25,13 @@ PROJECT = Path(__file__).parents[1]
 sys.path.insert(0, str(PROJECT))
 
 TURN = 100
-BAR = 1.2
+TARGET = 1.2
 TORCH_FLOOR = 20
 """PyTorch's steps per second on an idle two-core machine; a slower run does not count."""
 
 
 def main() -> int:
-    """Run both sides and print the result."""
+    """Run both sides, print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
     parser.add_argument("--steps", type=int, default=1000)
@@ -50,19 +51,19 @@ def main() -> int:
 
 
 class Ours:
-    """This trainer, driven like ``python -m train run`` does, 100 steps at a time."""
+    """This project's trainer, run as ``python -m train run`` does, but in turns of 100 steps."""
 
     def __init__(self, directory: Path, steps: int) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
         import numpy as np
 
-        from train.config import load
-        from train.contract import Contract, Heartbeat, check_writable
-        from train.corpus import prepare
-        from train.data import Corpus
-        from train.loop import Run
+        from train.core.config import load
+        from train.core.data import Corpus
+        from train.core.loop import Run
+        from train.data.corpus import prepare
+        from train.run.contract import Contract, Heartbeat, check_writable
 
-        # One extra step, so that the end with its checkpoint is in no turn.
+        # One extra step, so that the last turn does not include the checkpoint at the end.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
         place = Contract("bitesized", directory / "ours", directory / "ours" / "checkpoints")
@@ -74,7 +75,10 @@ class Ours:
         np.savez(directory / "start.npz", **{k: np.asarray(v) for k, v in params.items()})
 
     def turn(self) -> dict[str, Any]:
-        """Train for one turn, with its evaluation and completion; return the figures."""
+        """Train for one turn; return its ``seconds``, ``losses`` and ``heldout`` loss.
+
+        The seconds include an evaluation and the completion of a prompt.
+        """
         end, start = self.run.step + TURN, time.perf_counter()
         while self.run.step < end:
             self.run.advance()
@@ -86,7 +90,7 @@ class Ours:
 
 
 class Theirs:
-    """PyTorch in its own process, idle while it is not its turn."""
+    """PyTorch in its own process, which is idle during the turns of the other side."""
 
     def __init__(self, python: str, directory: Path, ours: Ours) -> None:
         cfg = ours.cfg
@@ -107,7 +111,7 @@ class Theirs:
         self.way = self._read()["way"]
 
     def turn(self) -> dict[str, Any]:
-        """Do the same as Ours.turn."""
+        """Train for one turn in the PyTorch process; return the same figures as Ours.turn."""
         self.process.stdin.write(f"{TURN}\n")
         self.process.stdin.flush()
         return self._read()
@@ -125,7 +129,10 @@ class Theirs:
 
 
 def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
-    """Print both rates, their ratio and the difference of the curves."""
+    """Print both sides' steps per second, their ratio, and their losses; return the exit code.
+
+    ``results`` has a pair (ours, PyTorch) for each turn. ``way`` names PyTorch's implementation.
+    """
     counted = results[1:]
     rates = [TURN * len(counted) / sum(pair[i]["seconds"] for pair in counted) for i in (0, 1)]
     ratio = rates[0] / rates[1]
@@ -142,8 +149,8 @@ def report(results: list[tuple[dict, dict]], way: str, ours: Ours) -> int:
     if rates[1] < TORCH_FLOOR:
         print(f"does not count: PyTorch is below {TORCH_FLOOR} steps/s, so the machine is not idle")
         return 1
-    reached = ratio >= BAR and start < 1e-3 and abs(ends[0] / ends[1] - 1) < 0.02
-    print(f"bar {BAR}: {'reached' if reached else 'missed'}")
+    reached = ratio >= TARGET and start < 1e-3 and abs(ends[0] / ends[1] - 1) < 0.02
+    print(f"target {TARGET}: {'reached' if reached else 'missed'}")
     return 0 if reached else 1
 
 

@@ -1,7 +1,7 @@
 """The tutorial's model in PyTorch, for bitesized.py: needs torch and NumPy and nothing else.
 
-Reads a number of steps a line, trains them, and answers with one line of JSON. Its parameters
-come from the trainer, so that both start at the same place.
+Each line of its input is a number of steps. For each, it trains as many steps and prints a line of
+JSON with the losses and seconds. The initial parameters come from this project's trainer.
 """
 
 import copy
@@ -21,12 +21,12 @@ MASK = torch.tril(torch.ones(T, T, dtype=torch.bool))
 
 
 def fused(q, k, v):
-    """PyTorch's own causal attention."""
+    """Return causal attention as PyTorch implements it."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def blocks(q, k, v):
-    """Attention by blocks of queries, which skips the keys behind each block."""
+    """Return causal attention, computed by blocks of queries, each without the keys after it."""
     done = []
     t = q.shape[2]
     for i in range(0, t, BLOCK):
@@ -38,7 +38,7 @@ def blocks(q, k, v):
 
 
 class Layer(nn.Module):
-    """One layer: pre-norm, no output matrix after attention, its input added twice."""
+    """One layer: pre-norm, without an output matrix after attention; its input is added twice."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(D, FEEDFORWARD), nn.Linear(FEEDFORWARD, D)
 
     def forward(self, x, attend):
-        """(b, t, d) to (b, t, d)."""
+        """Return the layer's output for x (b, t, d); ``attend`` is ``fused`` or ``blocks``."""
         b, t, _ = x.shape
         qkv = self.qkv(self.norm1(x)).view(b, t, 3, HEADS, D // HEADS).permute(2, 0, 3, 1, 4)
         y = x + attend(*qkv.unbind(0)).transpose(1, 2).reshape(b, t, D)
@@ -56,7 +56,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """The whole model, with its parameters from the trainer's names."""
+    """The whole model; ``start`` has its initial parameters under the names of train/core."""
 
     def __init__(self, start):
         super().__init__()
@@ -69,14 +69,15 @@ class Model(nn.Module):
             self.tokens.weight.copy_(start["tokens_vd"])
             self.head.weight.copy_(start["head_dv"].T)
             for i, layer in enumerate(self.layers):
-                layer.qkv.weight.copy_(start["l_qkv_dp"][i].T)
+                qkv = [start[name][i].flatten(1).T for name in ("l_q_dhe", "l_k_dge", "l_v_dge")]
+                layer.qkv.weight.copy_(torch.cat(qkv))
                 layer.up.weight.copy_(start["l_up_df"][i].T)
                 layer.down.weight.copy_(start["l_down_fd"][i].T)
             for module in (self.head, *(m for x in self.layers for m in (x.up, x.down))):
                 module.bias.zero_()
 
     def forward(self, tokens, attend):
-        """(b, t) to (b, t, v)."""
+        """Return the logits (b, t, v) of tokens (b, t); ``attend`` is ``fused`` or ``blocks``."""
         x = self.tokens(tokens) + self.positions[: tokens.shape[1]]
         for layer in self.layers:
             x = layer(x, attend)
@@ -84,7 +85,7 @@ class Model(nn.Module):
 
 
 class Data:
-    """The trainer's own batches."""
+    """The same batches as this project's trainer, from its prepared corpus."""
 
     def __init__(self, job):
         directory = Path(job["corpus"])
@@ -96,17 +97,17 @@ class Data:
         self.heldout = self.sequences(self.rest, starts).split(self.size)
 
     def sequences(self, tokens, starts):
-        """Return sequences with one token more than the model sees."""
+        """Return the sequences at ``starts``: T + 1 tokens, inputs and targets of the model."""
         return torch.from_numpy(tokens[starts[:, None] + np.arange(T + 1)].astype(np.int64))
 
     def batch(self, step):
-        """The batch of a step, by Philox keyed with (seed, step)."""
+        """Return the batch of a step, drawn by the generator Philox with the key (seed, step)."""
         generator = np.random.Generator(np.random.Philox(key=[self.seed, step]))
         return self.sequences(self.train, generator.integers(len(self.train) - T, size=self.size))
 
 
 class Trainer:
-    """A model, its optimizer, and one way to compute the loss."""
+    """A model, its optimizer, and one implementation of the loss."""
 
     def __init__(self, job, start, data, attend, compiled):
         self.job, self.data, self.attend, self.step = job, data, attend, 0
@@ -116,7 +117,7 @@ class Trainer:
         self.loss = torch.compile(self.plain_loss) if compiled else self.plain_loss
 
     def plain_loss(self, sequences):
-        """Mean cross-entropy in nats."""
+        """Return the mean cross-entropy in nats, without torch.compile."""
         logits = self.model(sequences[:, :-1], self.attend)
         return F.cross_entropy(logits.reshape(-1, V), sequences[:, 1:].reshape(-1))
 
@@ -149,7 +150,10 @@ class Trainer:
 
 
 def fastest(job, start, data):
-    """Try each implementation on its own model and return the fastest."""
+    """Time each implementation on a copy of the model; return the fastest: its name, a Trainer.
+
+    ``start`` has the model's initial parameters by name, ``data`` the batches.
+    """
     rates = {}
     for attend in (fused, blocks):
         for compiled in (False, True):
@@ -157,7 +161,7 @@ def fastest(job, start, data):
             trainer = Trainer(job, copy.copy(start), data, attend, compiled)
             try:
                 trainer.train(5)
-            except Exception as err:  # no compiler, for one
+            except Exception as err:  # for example if torch.compile finds no compiler
                 print(f"{way}: {str(err).splitlines()[0]}", file=sys.stderr)
                 continue
             begin = time.perf_counter()
@@ -169,7 +173,7 @@ def fastest(job, start, data):
 
 
 def main():
-    """Run one turn for each input line."""
+    """Train, evaluate and complete the prompt for each line of input."""
     job = json.loads(sys.argv[1])
     start = {name: torch.from_numpy(array) for name, array in np.load(job["start"]).items()}
     way, trainer = fastest(job, start, Data(job))

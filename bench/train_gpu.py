@@ -2,11 +2,11 @@
 
     .venv/bin/python -m bench.train_gpu [--torch-python PYTHON] [--tiny]
 
-For 124M, 350M and 1.5B parameters at 1,024 tokens in bfloat16: tokens per second, MFU (PaLM's
-count over the published peak), the share of the matmul ceiling measured in the same run, peak
-memory. PyTorch (train_gpu_torch.py) runs afterwards in its own process, with the same batch.
-``--tiny`` only shows on any machine that the bench runs. Exits with 1 if a bar is missed; without a
-GPU, no bar is applied.
+For models of 124M, 350M and 1.5B parameters with a context of 1,024 tokens in bfloat16, prints
+tokens per second, MFU, peak memory, and FLOP/s as a share of what large matmuls reach on the same
+GPU. PyTorch (train_gpu_torch.py) runs afterwards in its own process, with the same batch.
+``--tiny`` uses tiny models, to try this program on any machine. Exits with 1 if a target is missed;
+without a GPU, there is no target.
 """
 
 import argparse
@@ -24,26 +24,29 @@ PROJECT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Case:
-    """A preset, its overrides for one GPU of 80 GB, and its bar for MFU."""
+    """A preset, its overrides for one GPU of 80 GB, and its target for MFU."""
 
     name: str
     overrides: tuple[str, ...]
-    bar: float
+    target: float
 
 
 CASES = (
     Case("gpt2-124m", ("batch=32", "compute.remat=none"), 0.45),
-    Case("350m", ("batch=16", "compute.remat=none"), 0.50),
+    Case("350m", ("batch=16", "compute.remat=none", "compute.scan_layers=false"), 0.50),
     Case("1.5b", ("batch=16", "compute.remat=dots", "compute.scan_layers=false"), 0.55),
 )
-SHARED = ("compute.accumulate=1", "compute.loss_chunks=8")
+SHARED = ("compute.microbatch=null", "compute.loss_chunks=8")
 TINY = ("model.layers=2", "model.width=64", "model.heads=4", "model.context=64", "batch=2")
 TINY_STEPS, STEPS = 2, 20
 FASTER_THAN_TORCH = 1.1
 
 
 def main() -> int:
-    """Measure, print, compare with the bars. Each case has its own process, to measure memory."""
+    """Measure and print each case; return 1 if a target for MFU or speed is missed.
+
+    Each case runs in a process of its own, because the peak memory of a process never falls.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
     parser.add_argument("--tiny", action="store_true")
@@ -63,14 +66,17 @@ def main() -> int:
 
 
 def ours(name: str, tiny: bool) -> dict[str, Any]:
-    """Measure one case in this process."""
-    # Use nearly all memory: the figure for peak memory is what was needed, not what was reserved.
+    """Measure the case ``name``, or a ``tiny`` one, in this process.
+
+    Returns the figures, and the ``job`` for PyTorch.
+    """
+    # Let JAX reserve nearly all memory. Peak memory counts only what was needed of it.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     import jax
 
-    from train.bench import measure
-    from train.config import load
-    from train.mfu import flops_per_token
+    from train.core.config import load
+    from train.run.bench import measure
+    from train.run.mfu import flops_per_token
 
     case = next(case for case in CASES if case.name == name)
     overrides = [*case.overrides, *SHARED, *(TINY if tiny else ())]
@@ -100,7 +106,7 @@ def ours(name: str, tiny: bool) -> dict[str, Any]:
 
 
 def matmul_ceiling(n: int) -> float:
-    """Return FLOP/s of n x n bfloat16 products, the best of five runs of ten."""
+    """Return the FLOP/s of bfloat16 matmuls of size n x n: the best of five runs of ten matmuls."""
     import jax
     import jax.numpy as jnp
 
@@ -116,7 +122,7 @@ def matmul_ceiling(n: int) -> float:
 
 
 def torch_side(words: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Measure PyTorch on the same shape; return None without a Python that has it."""
+    """Measure PyTorch on the model of ``job``; return None if no ``--torch-python`` is given."""
     if not words.torch_python:
         return None
     script = str(Path(__file__).with_name("train_gpu_torch.py"))
@@ -132,10 +138,13 @@ def answer(command: list[str]) -> dict[str, Any]:
 
 
 def report(case: Case, seen: dict[str, Any], theirs: dict[str, Any] | None) -> bool:
-    """Print one case; return whether its bars are reached."""
+    """Print one case; return whether its targets are reached.
+
+    ``seen`` is from ``ours``; ``theirs`` is from PyTorch, None if it was not measured.
+    """
     print(f"{case.name}: {seen['text']}")
     print(
-        f"  {100 * seen['of_ceiling']:.1f} % of the matmul ceiling "
+        f"  {100 * seen['of_ceiling']:.1f} % of the FLOP/s of large matmuls "
         f"({seen['ceiling'] / 1e12:.3g} TFLOP/s, measured now)"
     )
     ratio = None
@@ -145,10 +154,10 @@ def report(case: Case, seen: dict[str, Any], theirs: dict[str, Any] | None) -> b
         ratio = seen["rate"] / theirs["rate"]
         print(f"  PyTorch {theirs['rate']:,.0f} tokens/s ({theirs['way']}): ours {ratio:.2f} times")
     if not seen["gpu"] or seen["mfu"] is None:
-        print("  no bar is applied: no GPU with a published peak")
+        print("  no target is applied: no GPU with a published peak")
         return True
-    reached = seen["mfu"] >= case.bar and (ratio is None or ratio >= FASTER_THAN_TORCH)
-    print(f"  bars MFU {100 * case.bar:g} %, {FASTER_THAN_TORCH} times PyTorch: ", end="")
+    reached = seen["mfu"] >= case.target and (ratio is None or ratio >= FASTER_THAN_TORCH)
+    print(f"  targets MFU {100 * case.target:g} %, {FASTER_THAN_TORCH} times PyTorch: ", end="")
     print("reached" if reached else "missed")
     return reached
 

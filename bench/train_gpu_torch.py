@@ -27,7 +27,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add both to the residual stream: (b, t, d) to (b, t, d)."""
+        """Return x (b, t, d) plus the outputs of attention and feed-forward."""
         b, t, d = x.shape
         parts = self.qkv(self.norm1(x)).split(d, dim=2)
         q, k, v = (a.view(b, t, self.heads, -1).transpose(1, 2) for a in parts)
@@ -47,7 +47,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(job["width"])
 
     def forward(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Return the mean cross-entropy of the next tokens: (b, t + 1) to a scalar."""
+        """Return the mean cross-entropy of the next tokens, a scalar, for sequences (b, t + 1)."""
         x = sequences[:, :-1]
         x = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
         for block in self.blocks:
@@ -57,7 +57,7 @@ class Gpt(nn.Module):
 
 
 def main(job: dict[str, Any]) -> None:
-    """Train on random tokens and print the rate."""
+    """Train the model of ``job`` on random tokens; print tokens per second as JSON."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,22 +1,26 @@
-"""Command line of the trainer: ``python -m train run|eval|sample|bench|prepare|plot|export``."""
+"""Command line of the trainer: ``python -m train run|eval|sample|bench|compile|prepare|…``."""
 
 import argparse
 import gc
 import logging
 import os
+import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
-from train import contract
-from train.config import Config, ConfigError, check_batch_divisible, load
-from train.corpus import prepare, read_meta
-from train.corpus_cache import prepared
-from train.data import Corpus
-from train.texts import CorpusError
+from train.compile import slices
+from train.core.config import Config, ConfigError, check_batch_divisible, load
+from train.core.data import Corpus
+from train.data.corpus import prepare_all, read_meta
+from train.data.corpus_cache import fetched, prepared
+from train.data.texts import CorpusError
+from train.run import contract
 
 # Subcommands import JAX only after the config is checked, so that an invalid config fails within a
 # second and initializes no device.
@@ -33,9 +37,9 @@ class Job:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a subcommand and return an exit code of the run contract."""
-    parser = _parser()
+    parser = command_line()
     args, more = parser.parse_known_args(arguments)
-    if unknown := [word for word in more if word.startswith("-") or args.verb == "plot"]:
+    if unknown := [word for word in more if word.startswith("-")]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
     logging.getLogger("train").setLevel(logging.INFO)
@@ -43,8 +47,6 @@ def main(arguments: Sequence[str]) -> int:
     # would compile all of them again.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     try:
-        if args.verb == "plot":
-            return _plot(args)
         cfg = load(args.config, [*args.overrides, *more])
         return args.do(Job(args, cfg, contract.from_environment(os.environ, args.config, cfg)))
     except ConfigError as err:
@@ -56,92 +58,169 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _how_to_fix(args: argparse.Namespace) -> str:
-    """Return a hint on how to fix the config; empty on a fleet, where the controller shows one."""
-    if "TPUFLEET_RUN" in os.environ or args.verb == "plot":
+    """Return a hint on how to fix the config; empty on a worker, as the controller shows one."""
+    if "TPUFLEET_RUN" in os.environ:
         return ""
-    return f"; fix it there or by key=value: python -m train {args.verb} {args.config} key=value"
+    command = f"python -m train {args.verb} {args.config} key=value"
+    return f"; edit the config, or append key=value: {command}"
 
 
-def _parser() -> argparse.ArgumentParser:
+_MORE = """
+exit codes of run; the other commands have 0, 1 and 2:
+  0   done
+  1   crashed, or the corpus could not be loaded
+  2   invalid config or arguments; no device was touched
+  3   the loss is not a number
+  70  no step has finished for hang_after seconds
+  75  interrupted by SIGTERM; a checkpoint is saved, and the same command resumes
+
+environment, all optional; tpufleet sets those that begin with TPUFLEET_:
+  TPUFLEET_RUN, TPUFLEET_RUN_DIR    name and output directory of the run (default:
+                                    the config's name, runs/NAME)
+  TPUFLEET_CHECKPOINTS              directory or gs:// that all processes share;
+                                    overrides checkpoint.directory
+  TPUFLEET_COORDINATOR, TPUFLEET_NUM_PROCESSES, TPUFLEET_PROCESS_ID
+                                    host:port of process 0, number of processes,
+                                    number of this process
+  JAX_COMPILATION_CACHE_DIR         where compiled programs are kept; not used with
+                                    checkpoints in a bucket, unless it is gs:// too
+  XDG_CACHE_HOME                    prepared corpora are below it in tpufleet/data
+                                    (default: ~/.cache; see data.directory)
+  WANDB_API_KEY                     for report.wandb; without it the run is
+                                    recorded offline
+
+docs/trainer.md lists every key of a config with its default.
+"""
+
+
+def _examples(*commands: str) -> str:
+    return "examples:\n" + "".join(f"  python -m train {command}\n" for command in commands)
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with all subcommands."""
+    shakespeare = "train/configs/shakespeare.yml"
     parser = argparse.ArgumentParser(
         prog="python -m train",
-        description="Train a GPT in JAX, and evaluate, sample or export it.",
-        epilog="docs/trainer.md lists every key of a config with its default. "
-        "The run directory is TPUFLEET_RUN_DIR, by default runs/<config's name>.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=textwrap.fill(
+            "Train a GPT in JAX, and evaluate, sample or export it. A config is a YAML file; "
+            "key=value overrides one of its keys. 'COMMAND --help' explains a command.",
+            79,
+        ),
+        epilog=_examples(f"run {shakespeare} steps=200", f"sample {shakespeare} sample.length=100")
+        + _MORE,
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
 
     def verb(
-        name: str, do: Callable[[Job], int] | None, text: str, more: str = ""
+        name: str, do: Callable[[Job], int], text: str, more: str, *examples: str
     ) -> argparse.ArgumentParser:
         added = verbs.add_parser(
-            name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}"
+            name,
+            help=text,
+            description=textwrap.fill(f"{text[0].upper()}{text[1:]}. {more}", 79),
+            epilog=_examples(*(f"{name} {example}" for example in examples)),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         added.set_defaults(do=do)
-        if do:
-            added.add_argument("config", metavar="CONFIG", help="a YAML file")
-            added.add_argument(
-                "overrides",
-                metavar="key=value",
-                nargs="*",
-                help="override of a key, for example model.layers=4",
-            )
+        added.add_argument("config", metavar="CONFIG", help="a YAML file")
+        added.add_argument(
+            "overrides",
+            metavar="key=value",
+            nargs="*",
+            help="override of a key, for example model.layers=4",
+        )
         return added
 
     verb(
         "run",
         _run,
         "train until the config's last step, from the newest checkpoint if there is one",
-        "Exit codes: 0 done, 75 interrupted by SIGTERM and saved, 3 the loss is not a number, "
-        "2 invalid config.",
+        "SIGTERM saves a checkpoint and ends it with exit code 75; the same command resumes. "
+        "Writes metrics.jsonl, heartbeat.json and checkpoints/ into the run directory. "
+        "'python -m train --help' lists exit codes and environment variables.",
+        shakespeare,
+        f"{shakespeare} steps=20 batch=4",
+        f"{shakespeare} data.text='corpus/*.txt' data.tokenizer=bytes model.vocabulary=256",
     )
     evaluating = verb(
         "eval",
         _eval,
         "compute the loss, perplexity and bits per byte on the held-out text",
         "evaluate.batches=N sets the number of batches.",
+        f"{shakespeare} evaluate.batches=20",
+        f"{shakespeare} --step 400",
     )
-    sampling = verb("sample", _sample, "generate text", "sample.prompt=TEXT sets its beginning.")
+    sampling = verb(
+        "sample",
+        _sample,
+        "generate text",
+        "sample.prompt=TEXT sets its beginning, sample.length=N its length in tokens.",
+        shakespeare,
+        f"{shakespeare} sample.prompt='O Romeo' --step 400",
+    )
     benching = verb(
         "bench",
         _bench,
         "measure tokens per second, MFU and memory of a config on this machine",
         "Trains on random tokens; needs no corpus and reads or writes no checkpoint.",
+        f"{shakespeare} --steps 50",
+        "train/configs/gpt2-124m.yml batch=20 model.layers=6",
     )
     benching.add_argument("--steps", type=_count, default=20, help="steps to measure (default: 20)")
+    compiling = verb(
+        "compile",
+        _compile,
+        "compile the training step for a TPU slice, without a TPU, and estimate its time",
+        "Prints memory per chip, FLOPs, collectives, and a range of step time and MFU; or why the "
+        "config cannot run there, with exit code 2. Needs no corpus, but libtpu, which "
+        "'make env-compile' installs in .venv-tpu.",
+        "train/configs/1.5b.yml --topology v5p-128",
+        "train/configs/modern.yml --topology v5e-16 --slices 2 compute.fsdp=4",
+    )
+    compiling.add_argument(
+        "--topology",
+        type=_slice,
+        required=True,
+        metavar="TYPE",
+        help="accelerator type (v5p-128, v5e-16, …) or shape (v5p:4x4x12) of a slice",
+    )
+    compiling.add_argument(
+        "--slices", type=_count, default=1, help="slices of this type, for multislice (default: 1)"
+    )
+    compiling.add_argument("--hlo", type=Path, metavar="FILE", help="save the compiled program")
+    compiling.add_argument(
+        "--slowest", type=_count, default=0, metavar="N", help="list the N slowest instructions"
+    )
     verb(
         "prepare",
         _prepare,
         "download and tokenize the corpus; run also does this",
-        "Does nothing if it is prepared on this machine already.",
-    )
-    plotting = verb("plot", None, "plot the loss of one or several runs")
-    plotting.add_argument(
-        "runs", metavar="RUN", nargs="+", type=Path, help="a run directory with a metrics.jsonl"
-    )
-    plotting.add_argument(
-        "--to",
-        type=Path,
-        default=Path("loss.svg"),
-        help="output file, .svg or .png (default: loss.svg)",
+        "Does nothing if it is prepared on this machine already. Prints the number of tokens and "
+        "the vocabulary size; model.vocabulary must be at least this size.",
+        f"{shakespeare} data.text=README.md data.tokenizer=bytes model.vocabulary=256",
     )
     exporting = verb(
         "export",
         _export,
-        "write the parameters to a safetensors file, adapters merged",
-        "Hugging Face's transformers loads GPT-2's names; a config's init_from accepts both.",
+        "write the parameters, with LoRA adapters merged, to a safetensors file",
+        "Hugging Face's transformers loads the result, if the model is a GPT-2, Llama or Qwen 3. "
+        "A config's init_from also accepts the file.",
+        shakespeare,
+        f"{shakespeare} --names plain --to exported --step 400",
     )
     exporting.add_argument(
         "--to",
-        type=Path,
         metavar="DIR",
-        help="output directory (default: export/ in the run directory)",
+        help="output directory, or gs://BUCKET/PREFIX (default: export/ in the run directory)",
     )
     exporting.add_argument(
         "--names",
-        choices=["gpt2", "plain"],
-        default="gpt2",
-        help="names of GPT-2, or those of train/model.py, for any model (default: gpt2)",
+        choices=["transformers", "plain"],
+        default="transformers",
+        help="names of parameters: those of Hugging Face's transformers, with a config.json, or "
+        "those of train/core/model.py, for any model (default: transformers)",
     )
     for reading in (evaluating, sampling, exporting):
         reading.add_argument(
@@ -156,13 +235,20 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _slice(text: str) -> slices.Slice:
+    try:
+        return slices.parse(text)
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(str(err)) from None
+
+
 def _prepare(job: Job) -> int:
-    directory = prepare(job.cfg.data)
-    meta = read_meta(directory)
-    print(
-        f"{directory}: {meta.train} tokens to train on, {meta.heldout} held out, "
-        f"vocabulary {meta.vocabulary} ({meta.tokenizer})"
-    )
+    for directory in prepare_all(job.cfg.data):
+        meta = read_meta(directory)
+        print(
+            f"{directory}: {meta.train} tokens to train on, {meta.heldout} held out, "
+            f"vocabulary {meta.vocabulary} ({meta.tokenizer})"
+        )
     return contract.DONE
 
 
@@ -174,32 +260,61 @@ def _run(job: Job) -> int:
     heartbeat = contract.Heartbeat(job.contract.run_dir, cfg.steps)
     heartbeat.write("starting")
     try:
-        corpus = Corpus(prepared(cfg.data, job.contract), cfg)
+        with _cleaning_up_at_sigterm():
+            corpus = Corpus(prepared(cfg.data, job.contract), cfg)
         with without_garbage_collection():
-            from train import compile_cache, optimizer, weights
+            from train.core import optimizer
+            from train.hf import weights
+            from train.run import checkpoint, compile_cache
 
             optimizer.check(cfg)
-            weights.check(cfg)
-            from train.loop import Run
-            from train.mesh import join
-        join(job.contract)
+            if not checkpoint.exist(job.contract.checkpoints):  # else the run resumes from it
+                weights.check(cfg)
+            from train.core.loop import Run
+            from train.run.mesh import join
+        join(job.contract, cfg.heartbeat_timeout)
         compile_cache.sync(job.contract)
-        return Run(cfg, job.contract, corpus, heartbeat).train()
+        code = Run(cfg, job.contract, corpus, heartbeat).train()
     except (ConfigError, CorpusError):
         heartbeat.write("failed")
         raise
     except Exception:
         traceback.print_exc()
         heartbeat.write("failed")
-        # A normal exit would wait for the other processes in JAX's shutdown barrier, dead ones too.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(contract.CRASHED)
+        # A normal exit would wait in JAX's shutdown barrier, even for processes that have died.
+        _exit_at_once(contract.CRASHED)
+    if cfg.report.wandb:
+        # At a normal exit, the library waits minutes for a service that does not answer.
+        import jax
+
+        jax.distributed.shutdown()
+        _exit_at_once(code)
+    return code
+
+
+@contextmanager
+def _cleaning_up_at_sigterm() -> Iterator[None]:
+    """At SIGTERM in the ``with`` block, remove partial files before the process ends."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    try:
+        yield
+    except SystemExit:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """Exit without the exit handlers of libraries."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection inside the ``with`` block, and freeze the objects created there.
+    """Disable garbage collection in the ``with`` block, and later for the objects created there.
 
     Around imports, this saves a tenth of their CPU time in each process at each start.
     """
@@ -211,14 +326,45 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _eval(job: Job) -> int:
-    corpus = Corpus(prepare(job.cfg.data), job.cfg)
-    from train.evaluation import evaluate_heldout
-    from train.loop import restored_params
+def _join(job: Job) -> None:
+    """Connect to the other processes, if there are several."""
+    if job.contract.num_processes > 1:
+        from train.run.mesh import join
 
-    params = restored_params(job.cfg, job.contract, corpus, job.args.step)
-    result = evaluate_heldout(params, job.cfg, corpus)
-    print(
+        join(job.contract, job.cfg.heartbeat_timeout)
+
+
+def _restored(job: Job, corpus: Corpus) -> tuple[Any, Any]:
+    """Load the newest checkpoint, or that of ``--step``; return its parameters and their mesh.
+
+    The mesh has all devices. Training may have had others, so ``compute.fsdp`` does not apply.
+    """
+    _join(job)
+    import jax
+
+    from train.run import mesh
+    from train.run.restore import restored_params
+
+    devices = mesh.over(jax.devices())
+    return restored_params(job.cfg, job.contract, corpus, job.args.step, devices), devices
+
+
+def _show(result: object) -> None:
+    """Print a result, in process 0 only."""
+    import jax
+
+    if jax.process_index() == 0:
+        print(result)
+
+
+def _eval(job: Job) -> int:
+    corpus = Corpus(fetched(job.cfg.data, job.contract), job.cfg)
+    from train.run.evaluation import evaluate_heldout
+
+    params, devices = _restored(job, corpus)
+    check_batch_divisible(job.cfg, devices.size, "devices")
+    result = evaluate_heldout(params, job.cfg, corpus, devices)
+    _show(
         f"held-out loss {result.loss:.4f}, perplexity {result.perplexity:.2f}, "
         f"{result.bits_per_byte:.4f} bits per byte, over {result.sequences} sequences "
         f"of {job.cfg.model.context} tokens"
@@ -227,40 +373,61 @@ def _eval(job: Job) -> int:
 
 
 def _sample(job: Job) -> int:
-    corpus = Corpus(prepare(job.cfg.data), job.cfg)
-    from train.loop import restored_params
-    from train.sample import generate
+    corpus = Corpus(fetched(job.cfg.data, job.contract), job.cfg)
+    from train.run.sample import generate
 
-    params = restored_params(job.cfg, job.contract, corpus, job.args.step)
-    print(generate(params, job.cfg, corpus.tokenizer))
+    params, _ = _restored(job, corpus)
+    _show(generate(params, job.cfg, corpus.tokenizer))
     return contract.DONE
 
 
 def _bench(job: Job) -> int:
-    from train.bench import measure
+    from train.run.bench import measure
 
-    print(measure(job.cfg, job.args.steps))
+    _join(job)
+    _show(measure(job.cfg, job.args.steps))
     return contract.DONE
 
 
-def _plot(args: argparse.Namespace) -> int:
-    from train.plot import draw
+def _compile(job: Job) -> int:
+    if not slices.is_libtpu_installed():
+        print(
+            "train: compile: libtpu is not installed in this Python environment. Run: "
+            "make env-compile, then use .venv-tpu/bin/python",
+            file=sys.stderr,
+        )
+        return contract.BAD_CONFIG
+    slice_ = job.args.topology
+    slices.prepare_environment()
+    from train.compile.estimate import estimate
+    from train.compile.program import compile_step, report
 
-    draw(args.runs, args.to)
-    print(args.to)
+    program = compile_step(job.cfg, slice_, job.args.slices)
+    if job.args.hlo:
+        job.args.hlo.write_text(program.hlo, encoding="utf-8")
+    costs = estimate(program.hlo, slice_, job.args.slices)
+    print(report(program, costs))
+    for instruction, seconds in costs.seconds_of.most_common(job.args.slowest):
+        print(f"  {1e3 * seconds / job.cfg.compute.steps_per_call:9.3f} ms  {instruction}")
     return contract.DONE
 
 
 def _export(job: Job) -> int:
-    corpus = Corpus(prepare(job.cfg.data), job.cfg)
-    from train import weights
-    from train.loop import restored_params
+    corpus = Corpus(fetched(job.cfg.data, job.contract), job.cfg)
+    from train.hf import weights
 
     weights.check_names(job.cfg, job.args.names)
-    params = restored_params(job.cfg, job.contract, corpus, job.args.step)
-    directory = job.args.to or job.contract.run_dir / "export"
-    definition = corpus.tokenizer.definition
-    print(weights.export(directory, params, job.cfg, job.args.names, definition))
+    to = contract.parse_location(job.args.to or str(job.contract.run_dir / "export"))
+    contract.check_path_writable(to, "--to")
+    params, _ = _restored(job, corpus)
+    import jax
+
+    with contract.output_directory(to) as directory:
+        definition = corpus.tokenizer.definition
+        file = weights.export(directory, params, job.cfg, job.args.names, definition)
+        if jax.process_index() == 0:
+            corpus.tokenizer.settings.write(directory)
+    _show(f"{to}/{file.name}")
     return contract.DONE
 
 

@@ -76,7 +76,8 @@ def overlay(tree: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
     """Build the dataclass ``kind``, and the dataclasses in its fields, from nested mappings.
 
-    Error messages begin with ``source`` (the file) and ``prefix`` (the section: "" or "model.").
+    ``tree`` is the mapping, None for an empty one. Error messages begin with ``source`` (the file)
+    and ``prefix`` (the section: "" or "model.").
     """
     if tree is None:
         tree = {}
@@ -91,20 +92,31 @@ def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
                 f"allowed here: {', '.join(allowed)}"
             )
     return kind(
-        **{
-            key: section(hints[key], value, source, f"{prefix}{key}.")
-            if dataclasses.is_dataclass(hints[key])
-            else _value(hints[key], value, f"{source}: {prefix}{key}")
-            for key, value in tree.items()
-        }
+        **{key: _field(hints[key], value, source, prefix + key) for key, value in tree.items()}
     )
+
+
+def _field(hint: Any, value: Any, source: str, key: str) -> Any:
+    """Build a field with the type ``hint``: a dataclass, a tuple of them, or a plain value."""
+    if dataclasses.is_dataclass(hint):
+        return section(hint, value, source, f"{key}.")
+    if typing.get_origin(hint) is tuple and dataclasses.is_dataclass(typing.get_args(hint)[0]):
+        if not isinstance(value, list):
+            raise ConfigError(f"{source}: {key}: must be a list of mappings, not {_shown(value)}")
+        kind = typing.get_args(hint)[0]
+        return tuple(section(kind, each, source, f"{key}[{i}].") for i, each in enumerate(value))
+    return _value(hint, value, f"{source}: {key}")
 
 
 _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """Check a value's type and bound; convert ``1e-3``, which YAML 1.1 reads as text."""
+    """Return the value if it matches the annotation ``hint``; else raise ConfigError.
+
+    A float such as ``1e-3``, which YAML 1.1 reads as text, is converted. The error begins with
+    ``where``.
+    """
     hint, bound, optional = _read_hint(hint)
     if value is None and optional:
         return None
@@ -130,7 +142,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _read_hint(hint: Any) -> tuple[Any, Bound, bool]:
-    """Return the plain type of an annotation, its bound, and whether null is allowed."""
+    """Return the plain type of the annotation ``hint``, its limits, and whether null is allowed."""
     bound, optional = Bound(), False
     while True:
         hint = getattr(hint, "__value__", hint)

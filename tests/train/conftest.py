@@ -17,8 +17,8 @@ from harness.trainer_processes import (
     Compiled,
     train_here,
 )
-from train import contract
-from train.config import Config, build
+from train.core.config import Config, build
+from train.run import contract
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 for name, value in QUICKLY_COMPILED.items():

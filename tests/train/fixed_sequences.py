@@ -3,22 +3,29 @@
 import jax
 import numpy as np
 
-from train import step
-from train.config import Config
+from train.core import step
+from train.core.config import Config
+from train.core.step import batch_shape
 
 VOCABULARY = 32
 
 
 def fixed_batches(cfg: Config, steps: int) -> np.ndarray:
-    """Return batches for step.update in which each token is close to the previous one."""
-    microbatches = cfg.compute.accumulate
+    """Return batches for step.update in which each token is close to the previous one.
+
+    For packed documents, each sequence has three documents of different lengths.
+    """
     draw = np.random.default_rng(0)
     walk = draw.integers(-1, 2, (steps, cfg.batch, cfg.model.context + 1)).cumsum(-1)
-    return (
-        (walk % VOCABULARY)
-        .reshape(steps, microbatches, cfg.batch // microbatches, -1)
-        .astype(np.int32)
-    )
+    tokens = walk % VOCABULARY
+    if cfg.data.is_packed:
+        length = cfg.model.context + 1
+        starts = np.sort(draw.integers(1, length, (steps, cfg.batch, 2)))
+        segments = 1 + (np.arange(length) >= starts[..., None]).sum(-2)
+        is_first = np.diff(segments, axis=-1, prepend=0) > 0
+        first = np.maximum.accumulate(np.where(is_first, np.arange(length), 0), axis=-1)
+        tokens = np.stack([tokens, segments, np.arange(length) - first, ~is_first], axis=-2)
+    return tokens.reshape(batch_shape(cfg, steps, 1)).astype(np.int32)
 
 
 def losses(cfg: Config, steps: int, devices: jax.sharding.Mesh | None = None) -> np.ndarray:

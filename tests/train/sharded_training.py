@@ -12,10 +12,11 @@ import jax
 import numpy as np
 
 from tests.train.fixed_sequences import VOCABULARY, fixed_batches, losses
-from train import mesh, step
-from train.checkpoint import Checkpoints
-from train.config import CheckpointConfig, Config, build
-from train.loop import load_state
+from train.core import step
+from train.core.config import CheckpointConfig, Config, build
+from train.run import mesh
+from train.run.checkpoint import LAYOUT, Checkpoints
+from train.run.restore import load_state
 
 ENVIRONMENT = {
     "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
@@ -26,13 +27,16 @@ MESHES = {"1": (1, 1), "4x1": (4, 1), "2x2": (4, 2), "1x4": (4, 4)}
 """Number of devices, and ``compute.fsdp``."""
 
 
-def config(fsdp: int, model: dict | None = None, **compute: object) -> Config:
+def config(
+    fsdp: int, model: dict | None = None, data: dict | None = None, **compute: object
+) -> Config:
     base = {"layers": 1, "heads": 4, "kv_heads": 2, "width": 32, "context": 24}
     return build(
         {
             "batch": 8,
             "model": base | {"vocabulary": VOCABULARY} | (model or {}),
             "compute": {"fsdp": fsdp} | compute,
+            "data": data or {},
             "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
         }
     )
@@ -55,10 +59,15 @@ EVERYTHING = {
 }
 """All options that involve the mesh in one model, because each compilation takes seconds."""
 
+PACKED = {"data": {"documents": "packed"}}
+
 VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
     "plain": ({}, ("1", "4x1", "2x2", "1x4")),
     "everything": (EVERYTHING, ("1", "4x1", "2x2")),
+    "microbatches": ({"accumulate": 2, "sync": "microbatch"}, ("1", "2x2")),
     "splash": ({"attention": "splash"}, ("2x2",)),
+    "packed": (PACKED, ("1", "4x1", "2x2")),
+    "packed everything": (PACKED | EVERYTHING | {"attention": "splash"}, ("1", "2x2")),
 }
 """Config changes of each variant, and its meshes."""
 
@@ -70,13 +79,15 @@ def restored(directory: Path) -> dict[str, list[float]]:
         devices, fsdp = MESHES[name]
         cfg = config(fsdp)
         where = mesh.make(cfg, jax.devices()[:devices])
-        checkpoints = Checkpoints(directory, CheckpointConfig(), {"model": {}})
+        checkpoints = Checkpoints(
+            directory, CheckpointConfig(), {"model": {}, "parameters": LAYOUT}
+        )
         state = load_state(checkpoints, cfg, where)
         if checkpoints.latest is None:
             state, _ = step.update(state, sharded_batch(cfg, where, 0), cfg)
             checkpoints.save(1, state, wait=True)
         else:
-            spec = state["params"]["l_qkv_dp"].sharding.spec
+            spec = state["params"]["l_q_dhe"].sharding.spec
             assert ("fsdp" in spec) == (fsdp > 1), spec
             _, values = step.update(state, sharded_batch(cfg, where, 1), cfg)
             seen[name] = np.asarray(values["loss"]).tolist()

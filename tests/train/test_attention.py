@@ -1,14 +1,15 @@
 """Every implementation of attention against a loop in float64: outputs and gradients."""
 
 import math
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train import attention
-from train.config import ConfigError, build
+from train.core import attention
+from train.core.config import ConfigError, build
 
 
 def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -16,7 +17,7 @@ def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     shared = q.shape[2] // k.shape[2]
     y = np.zeros(q.shape)
     for b, i, h in np.ndindex(q.shape[:3]):
-        scores = k[b, : i + 1, h // shared] @ q[b, i, h] / math.sqrt(q.shape[3])
+        scores = k[b, : i + 1, h // shared] @ q[b, i, h]
         weights = np.exp(scores - scores.max())
         y[b, i, h] = weights / weights.sum() @ v[b, : i + 1, h // shared]
     return y
@@ -24,7 +25,8 @@ def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 def inputs(t: int, heads: int = 2, kv_heads: int = 2, scale: float = 1.0) -> list[np.ndarray]:
     draw = np.random.default_rng(0)
-    return [scale * draw.normal(size=(2, t, n, 4)) for n in (heads, kv_heads, kv_heads)]
+    q, k, v = (scale * draw.normal(size=(2, t, n, 4)) for n in (heads, kv_heads, kv_heads))
+    return [q / math.sqrt(4), k, v]
 
 
 @pytest.mark.parametrize("t", [1, 5, attention.BLOCK, attention.BLOCK + 1, 2 * attention.BLOCK])
@@ -69,6 +71,23 @@ def test_the_gradient_equals_the_reference_s_slope(kind: str):
     assert along == pytest.approx((moved(1e-5) - moved(-1e-5)) / 2e-5, rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["plain", "blocks", "splash"])
+def test_positions_of_a_segment_attend_only_to_their_own_segment(kind: str):
+    t = attention.BLOCK + 5
+    q, k, v = inputs(t, heads=4, kv_heads=2)
+    borders = np.array([[0, 7, attention.BLOCK - 1, t], [0, 30, 31, t]])
+    segments = np.array([np.repeat([1, 2, 0], np.diff(row)) for row in borders], np.int32)
+    expected = np.zeros(q.shape)
+    for b, row in enumerate(borders):
+        for i, j in pairwise(row):
+            expected[b, i:j] = reference(*(a[b : b + 1, i:j] for a in (q, k, v)))[0]
+    arrays = [jnp.float32(a) for a in (q, k, v)]
+    y = attention.causal(*arrays, kind, jnp.array(segments))
+    np.testing.assert_allclose(y, expected, atol=2e-6)
+    slope = jax.grad(lambda a: jnp.sum(attention.causal(*a, kind, jnp.array(segments))[:, 31:40]))
+    assert not slope(arrays)[2][1, :31].any()  # values of another segment
+
+
 def test_bfloat16_attention_computes_in_float32():
     q, k, v = (np.asarray(jnp.bfloat16(a), np.float64) for a in inputs(attention.BLOCK + 5))
     y = attention.causal(*(jnp.bfloat16(a) for a in (q, k, v)), "blocks")
@@ -80,7 +99,8 @@ def test_bfloat16_attention_computes_in_float32():
 @pytest.mark.parametrize("kv_heads", [2, 6])
 def test_cudnn_equals_the_reference_within_bfloat16_rounding(kv_heads: int):
     draw = np.random.default_rng(0)
-    halves = [jnp.bfloat16(draw.normal(size=(2, 128, n, 64))) for n in (6, kv_heads, kv_heads)]
+    arrays = (draw.normal(size=(2, 128, n, 64)) for n in (6, kv_heads, kv_heads))
+    halves = [jnp.bfloat16(a * 64**-0.25) for a in arrays]
     assert attention.fastest(halves[0]) == "cudnn"
     y = attention.causal(*halves, "cudnn")
     exact = reference(*(np.asarray(a, np.float64) for a in halves))
@@ -98,6 +118,7 @@ def test_cudnn_equals_the_reference_within_bfloat16_rounding(kv_heads: int):
         ("gpu", "bfloat16", 256, "plain"),
     ],
 )
+@pytest.mark.usefixtures("no_mesh")
 def test_auto_selects_an_implementation_for_each_device(
     monkeypatch: pytest.MonkeyPatch, backend: str, dtype: str, width: int, form: str
 ):

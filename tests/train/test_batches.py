@@ -2,19 +2,22 @@
 
 from collections.abc import Callable
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.config import Config, ConfigError
-from train.corpus import prepare
-from train.data import Corpus
+from train.core import step
+from train.core.config import ComputeConfig, Config, ConfigError, microbatches
+from train.core.data import Corpus
+from train.core.sharding import BATCH_AXES
+from train.data.corpus import prepare
 
 
 @pytest.fixture(scope="module")
 def corpus(tree: dict) -> Corpus:
-    from train.config import build
+    from train.core.config import build
 
     cfg = build(tree)
     return Corpus(prepare(cfg.data), cfg)
@@ -32,9 +35,36 @@ def test_rows_of_all_processes_form_the_whole_batch(corpus: Corpus, step: int, p
     np.testing.assert_array_equal(np.concatenate(rows), corpus.rows(step))
 
 
+@given(
+    share=st.integers(1, 300),
+    devices=st.integers(1, 300),
+    most=st.integers(1, 300),
+)
+def test_a_step_has_the_fewest_microbatches_that_keep_to_a_device_s_limit(
+    share: int, devices: int, most: int
+):
+    cfg = Config(batch=share * devices, compute=ComputeConfig(microbatch=most))
+    count = microbatches(cfg, devices)
+    assert share % count == 0
+    assert share / count <= most
+    assert not [n for n in range(1, count) if share % n == 0 and share / n <= most]
+
+
+def test_a_batch_is_split_into_the_microbatches_of_the_devices(
+    make_config: Callable[..., Config], no_mesh: None
+):
+    cfg = make_config(batch=12, compute={"microbatch": 5})
+    corpus = Corpus(prepare(cfg.data), cfg)
+    devices = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), BATCH_AXES)
+    sharding = jax.NamedSharding(devices, step.BATCH_SPEC)
+    batches = step.training_batches(corpus, 0, 2, cfg, sharding)
+    assert batches.shape == (2, 3, 4, cfg.model.context + 1)
+    np.testing.assert_array_equal(np.concatenate(batches[1]), corpus.rows(1))
+
+
 @given(step=st.integers(0, 10**6))
 def test_every_row_is_a_substring_of_the_training_text(corpus: Corpus, step: int):
-    text = bytes(corpus.tokens)
+    text = bytes(corpus.sources[0].tokens)
     for row in corpus.rows(step):
         assert bytes(row.astype(np.uint8)) in text
 
@@ -53,7 +83,7 @@ def test_the_last_sequence_of_the_text_can_be_drawn(make_config: Callable[..., C
     length = Corpus(prepare(cfg.data), cfg).meta.train
     corpus = Corpus(prepare(cfg.data), make_config(model={"context": length - 2}, batch=64))
     ends = corpus.rows(0)[:, -1]
-    assert set(ends) == {corpus.tokens[-1], corpus.tokens[-2]}
+    assert set(ends) == {corpus.sources[0].tokens[-1], corpus.sources[0].tokens[-2]}
 
 
 def test_a_text_shorter_than_a_sequence_is_refused(make_config: Callable[..., Config]):

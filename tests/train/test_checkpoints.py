@@ -6,21 +6,31 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.trainer_processes import Attempt, loss_log, read_metrics, train_here
 from tests.train.bucket import NAME, emulated_bucket
-from train import contract
-from train.checkpoint import DAMAGED, MANIFEST, Checkpoints, Manifest, identity
-from train.config import CheckpointConfig, Config, ConfigError
-from train.contract import Contract, check_writable
-from train.corpus import prepare
-from train.data import Corpus
-from train.loop import restored_params
+from train.core.config import CheckpointConfig, Config, ConfigError
+from train.core.data import Corpus
+from train.data.corpus import prepare
+from train.run import contract
+from train.run.checkpoint import (
+    DAMAGED,
+    MANIFEST,
+    OWNER,
+    Checkpoints,
+    Manifest,
+    has_separate_copies,
+    identity,
+)
+from train.run.contract import Contract, check_writable
+from train.run.restore import restored_params
 
 KEPT = {"30", "40"}
 
@@ -36,7 +46,7 @@ def opened(directory: Path, clean_up: bool = True) -> Checkpoints:
 
 
 def names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
+    return {path.name for path in directory.iterdir()} - {OWNER}
 
 
 def biggest(checkpoint: Path) -> Path:
@@ -144,17 +154,38 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused(shelf: Path):
     assert names(shelf) == {"30.damaged", "40.damaged"}
 
 
-def test_an_unfinished_save_is_not_used(shelf: Path):
+def test_an_unfinished_save_is_removed(shelf: Path):
     (shelf / "40" / MANIFEST).unlink()
     (shelf / "50.orbax-checkpoint-tmp").mkdir()
     assert opened(shelf).latest == 30
-    assert names(shelf) == {"30", "40.unfinished"}
+    assert names(shelf) == {"30"}
 
 
 def test_a_run_whose_first_save_was_unfinished_starts_at_step_0(shelf: Path):
     shutil.rmtree(shelf / "30")
     (shelf / "40" / MANIFEST).unlink()
     assert opened(shelf).latest is None
+    assert names(shelf) == set()
+
+
+def test_checkpoints_of_another_program_are_refused_and_stay(shelf: Path):
+    shutil.rmtree(shelf / "30")
+    (shelf / "40" / MANIFEST).unlink()
+    (shelf / OWNER).unlink()
+    (shelf / "50.orbax-checkpoint-tmp").mkdir()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="all checkpoints are damaged"):
+            opened(shelf)
+    assert names(shelf) == {"40", "50.orbax-checkpoint-tmp"}
+
+
+def test_checkpoints_that_all_lost_their_manifest_are_refused_and_stay(shelf: Path):
+    for step in KEPT:
+        (shelf / step / MANIFEST).unlink()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="all checkpoints are damaged"):
+            opened(shelf)
+    assert names(shelf) == KEPT
 
 
 def test_only_the_newest_temporary_checkpoint_is_kept(
@@ -170,6 +201,22 @@ def test_only_the_newest_temporary_checkpoint_is_kept(
     assert train_here(off, tmp_path) == contract.DONE
     assert names(tmp_path / "checkpoints") == {"15", "30", "36"}
     assert loss_log(tmp_path) == loss_log(finished)[:36]
+
+
+@pytest.mark.parametrize(
+    ("processes", "separate"),
+    [
+        ([[0], [1]], True),
+        ([[0, 1], [2, 3]], True),
+        ([[0, 1]], False),
+        ([[0], [0], [1], [1]], False),
+    ],
+)
+def test_copies_are_separate_if_no_process_has_a_part_of_two(
+    processes: list[list[int]], separate: bool
+):
+    devices = [[SimpleNamespace(process_index=i) for i in row] for row in processes]
+    assert has_separate_copies(np.array(devices)) == separate
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +252,7 @@ def test_two_processes_save_to_a_bucket_and_skip_a_damaged_checkpoint(
     assert attempt.logs().count("from step 20 of 60") == 2
     assert loss_log(tmp_path / "w0")[:40] == before
     there = {name.rpartition("/")[2] for name in gs.ls(place, detail=False)}
-    assert there - {"compiled", "corpus"} == {"20", "40", "40.damaged", "60"}
+    assert there - {"compiled", "corpus", OWNER} == {"20", "40", "40.damaged", "60"}
 
 
 def test_checkpoint_wait_blocks_steps_until_the_save_is_complete(
@@ -251,3 +298,28 @@ def test_a_checkpoint_of_another_optimizer_is_refused(
     assert identity(cfg, corpus.meta)["optimizer"]["name"] == "muon"
     with pytest.raises(ConfigError, match=r"optimizer\.name is adamw there and muon here"):
         restored_params(cfg, place, corpus)
+
+
+def test_a_checkpoint_with_packed_queries_keys_and_values_is_refused(
+    finished_config: Config, shelf: Path, tmp_path: Path
+):
+    """Manifests of the versions that packed them name no layout of the parameters."""
+    manifest = json.loads((shelf / "40" / MANIFEST).read_text())
+    del manifest["of"]["parameters"]
+    (shelf / "40" / MANIFEST).write_text(json.dumps(manifest))
+    corpus = Corpus(prepare(finished_config.data), finished_config)
+    expected = (
+        r"40: was written by another version of this trainer.*\(version 1 \(packed qkv\); here"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        restored_params(finished_config, Contract("r", tmp_path, shelf), corpus)
+
+
+def test_a_manifest_without_newer_options_has_their_defaults(
+    finished_config: Config, shelf: Path, tmp_path: Path
+):
+    manifest = json.loads((shelf / "40" / MANIFEST).read_text())
+    del manifest["of"]["model"]["qk_norm"], manifest["of"]["model"]["rotary"]["factor"]
+    (shelf / "40" / MANIFEST).write_text(json.dumps(manifest))
+    corpus = Corpus(prepare(finished_config.data), finished_config)
+    assert restored_params(finished_config, Contract("r", tmp_path, shelf), corpus)

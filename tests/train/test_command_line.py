@@ -87,7 +87,7 @@ def test_a_failed_download_of_a_corpus_exits_as_crashed(config_file: Path, tmp_p
     ("word", "said"),
     [
         ("optimizer.frozen=[nothing]", "optimizer.frozen: 'nothing' matches nothing; allowed: "),
-        ("init_from=nowhere", "init_from: must be a safetensors file, not nowhere"),
+        ("init_from=nowhere", "init_from: nowhere does not exist. Put config.json "),
     ],
 )
 def test_a_mismatch_with_the_model_s_shapes_is_refused_before_joining(

@@ -2,24 +2,20 @@
 
 import os
 import time
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from harness.trainer_processes import Attempt
 from tests.train.bucket import NAME, emulated_bucket
-from train.compile_cache import SETTLE_SECONDS, Programs
-from train.contract import open_filesystem
+from train.run.compile_cache import SETTLE_SECONDS, Programs
+from train.run.contract import open_filesystem
 
 WORDS = ["sample.length=0", "steps=1000000"]
 
 
-PROGRAM = zlib.compress(b"a program" * 100)
-
-
-def write(folder: Path, name: str, content: bytes = PROGRAM, age: float = 60) -> None:
+def write(folder: Path, name: str, content: bytes = b"a program", age: float = 60) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(content)
     os.utime(folder / name, (time.time() - age,) * 2)
@@ -31,50 +27,31 @@ def there(tmp_path: Path) -> Path:
     return tmp_path / "there"
 
 
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_programs_of_the_run_are_downloaded_and_local_ones_stay(tmp_path: Path, there: Path):
-    mine = zlib.compress(b"mine")
-    write(there, "update-cache")
-    write(there, "slice-cache")
-    write(there, "notes.txt")
-    write(tmp_path / "here", "slice-cache", mine)
-    Programs(tmp_path / "here", str(there)).fetch()
-    assert names(tmp_path / "here") == {"update-cache", "slice-cache"}
-    assert (tmp_path / "here/slice-cache").read_bytes() == mine
+def test_the_cache_has_the_programs_of_the_bucket_after_the_download(tmp_path: Path, there: Path):
+    write(there, "update-cache", b"of the step")
+    write(there, "init-cache", b"of the first state")
+    write(there, "eval-cache", b"of an evaluation")
+    write(tmp_path / "here", "update-cache", b"of the step")
+    write(tmp_path / "here", "init-cache", b"cut sh")
+    write(tmp_path / "here", "never-uploaded-cache", b"perhaps cut short")
+    (tmp_path / "here/xla_gpu_per_fusion_autotune_cache_dir").mkdir()
+    Programs(tmp_path / "here", str(there)).download()
+    assert contents(tmp_path / "here") == contents(there)
 
 
-def test_only_programs_that_the_run_uses_are_uploaded(tmp_path: Path, there: Path):
+def test_new_programs_are_uploaded_once_they_are_complete(tmp_path: Path, there: Path):
     programs = Programs(tmp_path / "here", str(there))
-    programs.fetch()
-    write(tmp_path / "here", "update-cache")
-    write(tmp_path / "here", "another-run-s-cache")
-    programs.used |= {"update-cache", "gone-cache"}
+    programs.download()
+    write(tmp_path / "here", "update-cache", b"a pro", age=0)
     programs.upload()
-    assert names(there) == {"update-cache"}
-
-
-def test_an_incomplete_program_is_uploaded_once_it_is_complete(tmp_path: Path, there: Path):
-    programs = Programs(tmp_path / "here", str(there))
-    programs.fetch()
-    programs.used.add("update-cache")
-    write(tmp_path / "here", "update-cache", age=0)
+    assert contents(there) == {}
+    write(tmp_path / "here", "update-cache", b"a program", age=SETTLE_SECONDS + 1)
     programs.upload()
-    write(tmp_path / "here", "update-cache", PROGRAM[:-1])
-    programs.upload()
-    assert names(there) == set()
-    write(tmp_path / "here", "update-cache", age=SETTLE_SECONDS + 1)
-    programs.upload()
-    assert (there / "update-cache").read_bytes() == PROGRAM
-
-
-def test_an_incomplete_program_in_the_bucket_is_not_used(tmp_path: Path, there: Path):
-    write(there, "update-cache", PROGRAM[:-1])
-    write(there, "slice-cache")
-    Programs(tmp_path / "here", str(there)).fetch()
-    assert names(tmp_path / "here") == {"slice-cache"}
+    assert contents(there) == {"update-cache": b"a program"}
 
 
 def test_an_unreachable_bucket_is_one_warning_and_does_not_stop_the_run(
@@ -82,11 +59,11 @@ def test_an_unreachable_bucket_is_one_warning_and_does_not_stop_the_run(
 ):
     programs = Programs(tmp_path / "here", str(tmp_path / "there"))
 
-    def away(_: str) -> list[str]:
+    def away(*_: object, **__: object) -> None:
         raise ConnectionError("no route to the bucket")
 
     monkeypatch.setattr(programs._fs, "glob", away, raising=True)
-    programs.fetch()
+    programs.download()
     assert "so programs are compiled again: ConnectionError: no route" in caplog.text
 
 
@@ -97,32 +74,24 @@ def test_a_run_on_new_disks_does_not_compile_its_step_again(
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         place = f"gs://{NAME}/runs/again"
-
-        def attempt(cache: str) -> Attempt:
-            own = {
-                "TPUFLEET_CHECKPOINTS": place,
-                "JAX_COMPILATION_CACHE_DIR": str(tmp_path / cache),
-            }
-            return launch(tmp_path, WORDS, environment=environment | own)
-
-        def updates(folder: set[str]) -> set[str]:
-            return {name for name in folder if name.startswith("jit_update")}
-
         files, root = open_filesystem(f"{place}/compiled")
 
-        def kept() -> set[str]:
-            return {path.rpartition("/")[2] for path in files.find(root)}
+        def updates(paths: Iterable[str]) -> set[str]:
+            names = (path.rpartition("/")[2] for path in paths)
+            return {name for name in names if name.startswith("jit_update")}
+
+        def attempt(directory: str) -> Attempt:
+            own = {"TPUFLEET_CHECKPOINTS": place}
+            return launch(tmp_path / directory, WORDS, environment=environment | own)
 
         first = attempt("first")
         first.wait_for_progress()
-        first.wait_for(lambda: len(updates(kept())) == 2)  # each process has its own
+        first.wait_for(lambda: len(updates(files.find(root))) == 1)  # JAX writes in process 0 only
         first.kill()
         second = attempt("second")
         second.wait_for_progress()
         assert second.logs().count("compiled programs from gs://") == 2
-        assert updates(names(tmp_path / "second")) == updates(kept())
+        for process in ("w0", "w1"):
+            cached = contents(tmp_path / "second" / process / "compiled")
+            assert updates(cached) == updates(files.find(root))
         second.kill()
-        files.rm(root, recursive=True)  # as for another run that begins where this one was
-        third = attempt("second")
-        third.wait_for(lambda: len(updates(kept())) == 2)
-        third.kill()

@@ -1,5 +1,6 @@
 """Preparation of corpora: sources, concurrency, permissions and damage."""
 
+import json
 import os
 import stat
 import tempfile
@@ -11,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train import texts
-from train.config import ConfigError, DataConfig
-from train.corpus import prepare, read_meta, read_tokenizer
-from train.texts import CorpusError
+from train.core.config import ConfigError, DataConfig
+from train.data import documents, texts, tokens
+from train.data.corpus import prepare, read_meta, read_tokenizer
+from train.data.texts import CorpusError
 
 
 @pytest.fixture
@@ -222,7 +223,31 @@ def test_a_long_file_is_read_completely_in_chunks(
     cfg: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(texts, "CHUNK_CHARACTERS", 10)
-    text = "".join(f"line {i}\n" for i in range(50))
+    text = "".join(f"line {i}\n" for i in range(50)) + 50 * "a line without an end "
     (tmp_path / "a.txt").write_text(text)
+    assert max(map(len, texts._chunks(tmp_path / "a.txt"))) <= 20
     directory = prepare(replace(cfg, text=str(tmp_path / "a.txt"), heldout=0))
     assert (directory / "train.bin").read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["joined", "packed"])
+def test_tokens_do_not_depend_on_how_many_texts_are_encoded_at_once(
+    cfg: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    definition = tokens.train_bpe(["the king is come to make a feast"], 300)
+    (tmp_path / "tokenizer.json").write_bytes(definition)
+    lines = [json.dumps({"text": f"the king is come {i} times"}) for i in range(200)]
+    (tmp_path / "lines.jsonl").write_text("\n".join(lines))
+    found = []
+    for size in (1, 100, 10**6):
+        monkeypatch.setattr(documents, "BATCH_CHARACTERS", size)
+        one = replace(
+            cfg,
+            text=str(tmp_path / "lines.jsonl"),
+            tokenizer=str(tmp_path / "tokenizer.json"),
+            documents=kind,
+            directory=str(tmp_path / str(size)),
+        )
+        found.append((prepare(one) / "train.bin").read_bytes())
+    assert len(found[0]) > 1000
+    assert found[0] == found[1] == found[2]

@@ -1,17 +1,24 @@
 """Copies of prepared corpora in a bucket; a directory stands in for it."""
 
+import errno
 import logging
+import os
+import shutil
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.train.bucket import NAME, emulated_bucket
-from train import corpus, corpus_cache
-from train.config import DataConfig
-from train.contract import Contract, open_filesystem
-from train.corpus import prepare
-from train.corpus_cache import CorpusCache, prepared
+from train.core.config import DataConfig
+from train.data import corpus, corpus_cache
+from train.data.corpus import prepare
+from train.data.corpus_cache import CorpusCache, fetched, prepared
+from train.run.contract import Contract, open_filesystem
 
 
 @pytest.fixture
@@ -41,7 +48,8 @@ def there(tmp_path: Path, cfg: DataConfig, written: list[str]) -> Path:
     directory = prepare(cfg)
     (place / directory.name).mkdir(parents=True)
     CorpusCache(str(place)).upload(directory)
-    directory.rename(tmp_path / "gone")
+    shutil.copytree(directory, tmp_path / "gone")
+    shutil.rmtree(directory)
     written.clear()
     return place / directory.name
 
@@ -78,6 +86,25 @@ def test_a_corpus_damaged_in_the_bucket_is_prepared_again_with_a_warning(
     )
 
 
+def test_each_corpus_damaged_in_the_bucket_is_replaced(tmp_path, cfg, there):
+    (tmp_path / "other.txt").write_text("All the world's a stage. " * 500)
+    other = prepare(replace(cfg, text=str(tmp_path / "other.txt")))
+    cache = CorpusCache(str(there.parent))
+    cache.upload(other)
+    other.rename(tmp_path / "other")
+    (there / "train.bin").write_bytes(b"damaged")
+    prepare(cfg, cache.fetch)
+    prepare(replace(cfg, text=str(tmp_path / "other.txt")), cache.fetch)
+    cache.upload(prepare(cfg))
+    assert contents(there) == contents(tmp_path / "gone")
+
+
+def test_a_process_that_only_reads_a_run_downloads_its_corpus(tmp_path, cfg, there, written):
+    contract = Contract("first", tmp_path, there.parent.rename(tmp_path / "corpus").parent)
+    assert [contents(each) for each in fetched(cfg, contract)] == [contents(tmp_path / "gone")]
+    assert written == []
+
+
 def test_an_incomplete_upload_is_ignored_and_completed(tmp_path, cfg, there, written):
     (there / "meta.json").unlink()
     (there / "train.bin").unlink()
@@ -103,10 +130,77 @@ def test_an_uploaded_corpus_is_not_uploaded_again(cfg, there):
     assert not (there / "train.bin").exists()
 
 
-def test_a_large_corpus_is_not_uploaded(tmp_path, cfg, monkeypatch):
-    monkeypatch.setattr(corpus_cache, "LARGEST_BYTES", 10_000)
-    CorpusCache(str(tmp_path / "there")).upload(prepare(cfg))
-    assert not (tmp_path / "there").exists()
+@pytest.fixture
+def worker(tmp_path: Path, cfg: DataConfig) -> Callable[[int], list[Path]]:
+    """Prepare the corpus as one of three workers, which share only the checkpoints."""
+
+    def prepare_on(number: int) -> list[Path]:
+        place = Contract("run", tmp_path, tmp_path / "checkpoints", "w0:1", 3, number)
+        return prepared(replace(cfg, directory=str(tmp_path / f"w{number}")), place)
+
+    (tmp_path / "checkpoints").mkdir()
+    return prepare_on
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_cache, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(corpus_cache, "PULSE_SECONDS", 0.05)
+
+
+def test_only_process_0_tokenizes_and_the_others_read_its_corpus(worker, apart, written):
+    with ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(worker, number) for number in (1, 2)]
+        mine = pool.submit(worker, 0).result()
+        found = [each.result() for each in others]
+    assert written == ["text"]
+    for [directory] in found:
+        assert contents(directory) == contents(mine[0])
+        assert directory != mine[0]
+
+
+def test_the_others_wait_as_long_as_process_0_shows_that_it_works(
+    worker, apart, written, monkeypatch
+):
+    monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 1.0)
+    write = corpus._write
+
+    def slowly(*arguments):
+        time.sleep(3)
+        write(*arguments)
+
+    monkeypatch.setattr(corpus, "_write", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(worker, 1)
+        pool.submit(worker, 0).result()
+        other.result()
+    assert written == ["text"]
+
+
+def test_without_a_sign_of_process_0_a_process_tokenizes_for_itself(
+    worker, apart, written, caplog, monkeypatch
+):
+    monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 0.3)
+    worker(1)
+    assert written == ["text"]
+    assert "process 0 prepares no corpus, so this process does: text-" in caplog.text
+
+
+def test_a_copy_on_the_same_file_system_takes_no_space(tmp_path, worker):
+    [directory] = worker(0)
+    [copy] = (tmp_path / "checkpoints").rglob("train.bin")
+    assert copy.samefile(directory / "train.bin")
+
+
+def test_a_copy_on_another_file_system_has_the_same_files(tmp_path, worker, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    [directory] = worker(0)
+    [copy] = (tmp_path / "checkpoints").rglob("train.bin")
+    assert contents(copy.parent) == contents(directory)
+    assert not copy.samefile(directory / "train.bin")
 
 
 def test_an_unreachable_bucket_is_one_warning(cfg, written, caplog, monkeypatch):
@@ -132,13 +226,15 @@ def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
         contracts = [Contract("first", tmp_path, place, process_id=n) for n in (1, 0, 1)]
         files, root = open_filesystem(f"{place}/corpus")
 
-        directory = prepared(cfg, contracts[0])
+        [directory] = prepared(cfg, contracts[0])
         assert not upload_threads()  # process 0 alone does
         prepared(cfg, contracts[1])
         for thread in upload_threads():
             thread.join(60)
         assert files.exists(f"{root}/{directory.name}/meta.json")
         directory.rename(tmp_path / "gone")
-        assert contents(prepared(cfg, contracts[2])) == contents(tmp_path / "gone")
+        assert [contents(path) for path in prepared(cfg, contracts[2])] == [
+            contents(tmp_path / "gone")
+        ]
     assert written == ["text"]
     assert f"downloaded the prepared corpus from {place}/corpus" in caplog.text

@@ -14,10 +14,10 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 pytest.importorskip("datasets")
 
-from tests.train.bucket import NAME, emulated_bucket
-from train.config import ConfigError, DataConfig, DatasetConfig
-from train.corpus import prepare, read_meta, read_tokenizer
-from train.texts import CorpusError
+from train.data.config import DataConfig, DatasetConfig
+from train.data.corpus import prepare, read_meta, read_tokenizer
+from train.data.texts import CorpusError
+from train.strict import ConfigError
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def rows(tmp_path: Path) -> Path:
 @pytest.fixture
 def cfg(rows: Path, tmp_path: Path) -> DataConfig:
     return DataConfig(
-        dataset=DatasetConfig(id=str(rows), text_key="line", cache_dir=str(tmp_path / "cache")),
+        dataset=DatasetConfig(id=str(rows), text_key="line"),
         heldout=0.0,
         directory=str(tmp_path / "prepared"),
     )
@@ -57,9 +57,9 @@ def test_a_slice_of_a_split_selects_its_rows(cfg: DataConfig):
     assert text_of(replace(cfg, dataset=replace(cfg.dataset, split="train[:1]"))) == "first"
 
 
-def test_downloads_are_stored_in_cache_dir(cfg: DataConfig, tmp_path: Path):
+def test_downloads_are_stored_beside_the_corpora(cfg: DataConfig, tmp_path: Path):
     prepare(cfg)
-    assert list((tmp_path / "cache").rglob("*.arrow"))
+    assert list((tmp_path / "prepared" / "huggingface").rglob("*.arrow"))
 
 
 def test_a_changed_dataset_is_another_corpus(cfg: DataConfig, rows: Path):
@@ -69,42 +69,14 @@ def test_a_changed_dataset_is_another_corpus(cfg: DataConfig, rows: Path):
     assert text_of(cfg) == "new"
 
 
-def test_a_dataset_cached_in_a_bucket_is_read_from_there_the_second_time(cfg: DataConfig):
-    import fsspec
-
-    in_bucket = replace(cfg, dataset=replace(cfg.dataset, cache_dir="memory://cache"))
-    assert text_of(in_bucket) == "first\n\nsecond\n\n"
-    files = fsspec.filesystem("memory").glob("/cache/*/*train*.parquet")
-    assert len(files) == 1
-    again = replace(in_bucket, heldout=0.4)
-    assert text_of(again) == "first\n\nse"
-    assert fsspec.filesystem("memory").glob("/cache/*/*train*.parquet") == files
-
-
-def test_cache_dir_may_be_a_gs_bucket(cfg: DataConfig, monkeypatch: pytest.MonkeyPatch):
-    with emulated_bucket() as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        place = f"gs://{NAME}/cache"
-        assert text_of(replace(cfg, dataset=replace(cfg.dataset, cache_dir=place))) == (
-            "first\n\nsecond\n\n"
-        )
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"text_key": "text"},
-            "data.dataset.text_key: {rows} has no column 'text'; it has line, n",
-        ),
-        ({"split": "valid"}, "data.dataset.split: {rows} has no 'valid'; it has train, test"),
+        ({"text_key": "text"}, "data.dataset.text_key: {rows} row 0 has no text 'text' (line, n)"),
+        ({"text_key": "n"}, "data.dataset.text_key: {rows} row 0 has no text 'n' (line, n)"),
+        ({"split": "valid"}, 'data.dataset: {rows}: ValueError: Unknown split "valid".'),
         ({"name": "large"}, "data.dataset: {rows}: ValueError: BuilderConfig 'large' not found"),
         ({"id": "./nowhere"}, "data.dataset.id: ./nowhere is neither a directory"),
-        (
-            {"cache_dir": "memory://cache", "split": "train[:1]"},
-            "data.dataset.split: must be the name of a split if cache_dir is a bucket",
-        ),
     ],
 )
 def test_a_missing_part_of_a_dataset_is_named_with_the_available_ones(
@@ -129,5 +101,5 @@ def test_a_missing_datasets_package_is_reported_with_the_fix(
     without: Callable[[str], None] = lambda name: None  # noqa: E731
     monkeypatch.setitem(sys.modules, "datasets", None)
     monkeypatch.setattr("importlib.util.find_spec", without)
-    with pytest.raises(ConfigError, match=r"needs the package datasets.* set jax_lock"):
+    with pytest.raises(ConfigError, match=r"package datasets is not installed"):
         prepare(cfg)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from harness.trainer_processes import PROJECT
-from train.config import Config
+from train.core.config import Config
 
 ROW = re.compile(r"^\| `([a-z0-9_.]+)` \| `(.*?)` \| \S.* \|$", re.MULTILINE)
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train import mesh
-from train.mesh import wait_for_listener
-from train.sharding import BATCH_AXES
+from train.core.sharding import BATCH_AXES
+from train.run import mesh
+from train.run.mesh import wait_for_listener
 
 
 def test_a_process_waits_until_process_0_listens():

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from train import attention, model
-from train.config import ModelConfig
+from train.core import attention, model
+from train.core.config import ModelConfig
 
 SMALL = ModelConfig(layers=1, heads=2, width=32, context=16, vocabulary=128)
 SHAPES = [SMALL, dataclasses.replace(SMALL, tied=True, feedforward=8)]
@@ -83,7 +83,7 @@ def test_attention_equals_a_reference_in_float64():
         scores = q[b, i, h].astype(np.float64) @ k[b, : i + 1, h].T / math.sqrt(4)
         weights = np.exp(scores) / np.exp(scores).sum()
         expected[b, i, h] = weights @ v[b, : i + 1, h]
-    np.testing.assert_allclose(attention.plain(q, k, v), expected, atol=1e-5)
+    np.testing.assert_allclose(attention.plain(q / math.sqrt(4), k, v), expected, atol=1e-5)
 
 
 def test_a_tied_model_has_no_separate_output_layer():
@@ -94,12 +94,14 @@ def test_a_tied_model_has_no_separate_output_layer():
 
 
 def test_biases_and_norms_are_not_matrices(params, cfg):
-    matrices = {name for name, array in params.items() if model.is_matrix(name, array)}
+    matrices = {name for name in params if model.matrix_axes(name)}
     assert matrices - {"head_dv"} == {
         "tokens_vd",
         "positions_td",
-        "l_qkv_dp",
-        "l_out_dd",
+        "l_q_dhe",
+        "l_k_dge",
+        "l_v_dge",
+        "l_out_hed",
         "l_up_df",
         "l_down_fd",
     }

@@ -13,8 +13,8 @@ import pytest
 
 from harness.trainer_processes import PROJECT, QUICKLY_COMPILED, Compiled, clean_environment
 from tests.train.fixed_sequences import VOCABULARY, losses
-from train import lora, model, optimizer, step
-from train.config import Config, ConfigError, build
+from train.core import lora, model, optimizer, step
+from train.core.config import Config, ConfigError, build
 
 STEPS = 6
 TREE = {
@@ -77,12 +77,12 @@ SPREAD = {
 MESH = """
 import json, sys
 from tests.train import fixed_sequences, test_optimizers as here
-from train import mesh
+from train.run import mesh
 seen = {}
 for name, changes in here.SPREAD.items():
     cfg = here.config(**changes, compute={"fsdp": 2})
-    mesh.make(cfg)
-    seen[name] = fixed_sequences.losses(cfg, here.STEPS).tolist()
+    where = mesh.make(cfg)
+    seen[name] = fixed_sequences.losses(cfg, here.STEPS, where).tolist()
 json.dump(seen, sys.stdout)
 """
 
@@ -143,7 +143,7 @@ def test_the_gradient_norm_is_over_trained_parameters():
         ({"optimizer": {"frozen": ["*"]}}, "optimizer.frozen: leaves no parameter to train"),
         (
             {"lora": {"rank": 2, "targets": ["l_up_f"]}},
-            "lora.targets: 'l_up_f' matches nothing; allowed: l_down_fd, l_out_dd, l_qkv_dp, ",
+            "lora.targets: 'l_up_f' matches nothing; allowed: l_down_fd, l_k_dge, l_out_hed, ",
         ),
         ({"lora": {"rank": 2, "targets": []}}, "lora.targets: must name at least one; allowed: "),
     ],
@@ -157,7 +157,7 @@ def test_a_pattern_that_matches_no_parameter_is_refused_with_all_names(changes: 
 
 @pytest.fixture
 def adapted() -> Config:
-    return config(lora={"rank": 2, "targets": ["l_qkv_dp", "l_up*"]})
+    return config(lora={"rank": 2, "targets": ["l_q_dhe", "l_up*"]})
 
 
 def test_a_new_adapter_does_not_change_the_loss(adapted: Config):
@@ -174,8 +174,16 @@ def test_only_adapters_are_trained(adapted: Config):
     kept = jax.tree.map(np.asarray, before["params"])
     after = after_steps(adapted, before)
     assert changed(kept, after["params"]) == {
-        f"{name}.{side}" for name in ("l_qkv_dp", "l_up_df") for side in ("in", "out")
+        f"{name}.{side}" for name in ("l_q_dhe", "l_up_df") for side in ("in", "out")
     }
+
+
+def test_one_matrix_of_each_adapter_can_be_frozen(adapted: Config):
+    cfg = replace(adapted, optimizer=replace(adapted.optimizer, frozen=("*.in",)))
+    before = fresh(cfg)
+    kept = jax.tree.map(np.asarray, before["params"])
+    after = after_steps(cfg, before)
+    assert changed(kept, after["params"]) == {"l_q_dhe.out", "l_up_df.out"}
 
 
 def test_a_merged_model_computes_the_same_loss(adapted: Config):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from harness.trainer_processes import Attempt, loss_log
-from train.contract import HUNG
+from train.run.contract import HUNG
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75
 WORDS = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
@@ -24,22 +25,19 @@ def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory
     return directory
 
 
-def test_a_relaunch_compiles_nothing_again_in_any_process(
-    launch: Callable[..., Attempt], tmp_path: Path
-):
+def test_a_relaunch_finds_its_compiled_step(launch: Callable[..., Attempt], tmp_path: Path):
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")}
 
-    def kept() -> set[str]:
+    def updates() -> set[str]:
         attempt = launch(tmp_path, [*WORDS, "steps=1000000"], environment=cache)
         attempt.wait_for_progress()
         attempt.signal(0, signal.SIGTERM)
         assert attempt.codes() == [INTERRUPTED, INTERRUPTED], attempt.logs()
-        return {path.name for path in (tmp_path / "jax").iterdir() if "atime" not in path.name}
+        return {path.name for path in (tmp_path / "jax").glob("jit_update*-cache")}
 
-    first = kept()
-    updates = [name for name in first if name.startswith("jit_update")]
-    assert len(updates) == 2, first  # each process has its own
-    assert [name for name in kept() - first if name.startswith("jit_update")] == []
+    first = updates()
+    assert len(first) == 1  # JAX writes in process 0 only
+    assert updates() == first
 
 
 def test_two_processes_have_the_losses_of_one(two: Path, finished: Path):
@@ -84,11 +82,26 @@ def test_with_another_number_of_processes_the_next_20_steps_have_the_same_losses
     )
 
 
+def test_only_one_process_reads_the_state_that_both_have(
+    launch: Callable[..., Attempt], two: Path, tmp_path: Path
+):
+    place = Path("checkpoints") / "60"
+    for directory in (tmp_path, tmp_path / "w1"):
+        shutil.copytree(two / place, directory / place)
+    data = [path for path in (tmp_path / "w1").rglob("d/*") if path.is_file()]
+    assert data
+    for path in data:
+        path.unlink()
+    attempt = launch(tmp_path, [*WORDS, "steps=60"], own_checkpoints=1)
+    assert attempt.codes() == [DONE, DONE], attempt.logs()
+    assert attempt.logs().count("already at step 60 of 60") == 2
+
+
 def test_all_processes_refuse_different_configs(launch: Callable[..., Attempt], tmp_path: Path):
     attempt = launch(tmp_path, overrides={1: ["seed=1"]})
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
     assert "processes 1 have a different config or corpus than process 0" in attempt.logs()
-    assert not list((tmp_path / "checkpoints").iterdir())
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
 
 
 def test_all_processes_refuse_different_checkpoints(
@@ -111,5 +124,45 @@ def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt],
     log = (tmp_path / "w0" / "log").read_text()
     assert "no step has finished for 3 s (hang_after): exiting after step " in log
     assert "most recent call first" in log
-    assert "train/loop.py" in log
+    assert "train/core/loop.py" in log
     assert '"state": "hung"' in (tmp_path / "w0" / "heartbeat.json").read_text()
+
+
+def lines_of(launch: Callable[..., Attempt], run: Path, verb: str, processes: int) -> list[str]:
+    """Run a verb on a checkpoint and return what process 0 prints; the others print nothing."""
+    logs = [run / f"w{i}" / "log" for i in range(processes)]
+    before = [len(log.read_text()) for log in logs]
+    words = ["compute.fsdp=null", "sample.length=20", "sample.temperature=0"]
+    attempt = launch(run, words, verb=verb, processes=processes)
+    assert attempt.codes() == [DONE] * processes, attempt.logs()
+    printed = [
+        [line for line in log.read_text()[length:].splitlines() if not line.startswith("[Gloo]")]
+        for log, length in zip(logs, before, strict=True)
+    ]
+    assert not any(printed[1:])
+    return printed[0]
+
+
+def test_eval_on_two_processes_has_the_loss_of_one(two: Path, launch: Callable[..., Attempt]):
+    one, both = (lines_of(launch, two, "eval", n)[0].split() for n in (1, 2))
+    assert float(both[2].rstrip(",")) == pytest.approx(float(one[2].rstrip(",")), abs=2e-4)
+
+
+def test_sample_on_two_processes_has_the_text_of_one(two: Path, launch: Callable[..., Attempt]):
+    assert lines_of(launch, two, "sample", 2) == lines_of(launch, two, "sample", 1)
+
+
+def test_export_from_two_processes_writes_the_parameters_of_one(
+    two: Path, launch: Callable[..., Attempt]
+):
+    exported = []
+    for processes in (1, 2):
+        path = Path(lines_of(launch, two, "export", processes)[-1])
+        # Not the files: safetensors writes its metadata in a random order.
+        exported.append({name: array.tobytes() for name, array in load_file(path).items()})
+        path.unlink()
+    assert exported[0] == exported[1]
+
+
+def test_bench_measures_the_devices_of_both_processes(two: Path, launch: Callable[..., Attempt]):
+    assert lines_of(launch, two, "bench", 2)[0].startswith("2 x cpu: ")

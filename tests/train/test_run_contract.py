@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from harness.trainer_processes import loss_log
-from train import contract
-from train.config import Config, ConfigError
-from train.contract import Heartbeat, check_writable, from_environment
-from train.metrics import MAX_IN_FLIGHT, InFlight, Metrics, MetricsLog
+from train.core.config import Config, ConfigError
+from train.run import contract
+from train.run import metrics as metrics_module
+from train.run.contract import Heartbeat, check_writable, from_environment
+from train.run.metrics import MAX_IN_FLIGHT, InFlight, Metrics, MetricsLog
 
 FLEET = {
     "TPUFLEET_RUN": "r",
@@ -167,6 +171,53 @@ def test_finished_steps_are_returned_in_order_and_all_with_wait():
     assert [m.step for m in seen] == [m.loss for m in seen] == list(range(1, 3 * MAX_IN_FLIGHT))
     assert seen[0].tokens_per_second is None
     assert all(m.tokens_per_second > 0 for m in seen[1:])
+
+
+class SlowDevice:
+    """Computes calls one after the other, each in ``seconds``, by a clock that waits advance."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.now, self.busy_until = seconds, 0.0, 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def call(self) -> Any:
+        self.busy_until = max(self.busy_until, self.now) + self.seconds
+        return SlowArray(self, self.busy_until)
+
+
+@dataclass(frozen=True)
+class SlowArray:
+    device: SlowDevice
+    done: float
+
+    def is_ready(self) -> bool:
+        return self.device.now >= self.done
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self.device.now = max(self.device.now, self.done)
+        return np.ones(1, dtype)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit"), [(0.001, MAX_IN_FLIGHT), (0.5, 4), (0.9, 2), (5.0, 1), (60.0, 1)]
+)
+def test_calls_in_flight_are_limited_by_their_time_and_keep_the_device_busy(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, limit: int
+):
+    device = SlowDevice(seconds)
+    monkeypatch.setattr(metrics_module, "time", device)
+    in_flight, unfinished, idle = InFlight(tokens_per_step=7), [], 0.0
+    for step in range(1, 40):
+        idle += max(0.0, device.now - device.busy_until)
+        in_flight.add(step, dict.fromkeys(("loss", "grad_norm", "param_norm", "lr"), device.call()))
+        in_flight.finished()
+        unfinished.append(round((device.busy_until - device.now) / seconds))
+    assert max(unfinished) == unfinished[-1] == limit
+    assert idle == 0
 
 
 def test_the_mfu_belongs_to_the_rate():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.train.fixed_sequences import VOCABULARY, fixed_batches, losses
-from train import model, step
-from train.config import Config, build
+from train.core import model, step
+from train.core.config import Config, build
 
 STEPS = 4
 TREE = {
@@ -41,6 +41,7 @@ def test_the_default_computation_learns():
         {"remat": "all", "scan_layers": True},
         {"accumulate": 4, "loss_chunks": 5},
         {"loss_chunks": 80, "remat": "all", "accumulate": 2},
+        {"sync": "microbatch", "accumulate": 4},
         {"steps_per_call": 2},
         {"steps_per_call": 4, "accumulate": 2, "remat": "dots", "scan_layers": True},
     ],

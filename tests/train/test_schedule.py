@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train import model, optimizer
-from train.config import Config, ModelConfig, OptimizerConfig
+from train.core import model, optimizer
+from train.core.config import Config, ModelConfig, OptimizerConfig
 
 CFG = Config(
     steps=100,
@@ -43,5 +43,5 @@ def test_weight_decay_applies_only_to_matrices():
     updates = first_update()
     shrunk = {name for name, update in updates.items() if (update < 0).all()}
     same = {name for name, update in updates.items() if (update == 0).all()}
-    assert shrunk == {n for n in params if model.is_matrix(n, params[n])}
+    assert shrunk == {n for n in params if model.matrix_axes(n)}
     assert same == set(params) - shrunk

@@ -1,6 +1,7 @@
 """Losses and checkpoints do not depend on how parameters and batches are sharded."""
 
 import json
+import math
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,8 +12,8 @@ import pytest
 
 from harness.trainer_processes import PROJECT, Compiled, clean_environment
 from tests.train.sharded_training import ENVIRONMENT, MESHES, VARIANTS
-from train import mesh
-from train.config import ConfigError, build
+from train.core.config import ConfigError, build
+from train.run import mesh
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,9 @@ def test_fsdp_that_does_not_divide_the_devices_is_refused():
         mesh.make(cfg, jax.devices()[:1])
 
 
-def tpus(slices: int, each: int) -> list[SimpleNamespace]:
+def tpus(slices: int, axes: tuple[int, int, int]) -> list[SimpleNamespace]:
     """Fake TPU v4 devices of several slices, with coordinates as JAX reports them."""
+    each = math.prod(axes)
     return [
         SimpleNamespace(
             id=s * each + i,
@@ -65,7 +67,7 @@ def tpus(slices: int, each: int) -> list[SimpleNamespace]:
             device_kind="TPU v4",
             slice_index=s,
             process_index=s,
-            coords=(i % 2, i // 2, 0),
+            coords=tuple(int(n) for n in np.unravel_index(i, axes, order="F")),
             core_on_chip=0,
         )
         for s in range(slices)
@@ -73,12 +75,33 @@ def tpus(slices: int, each: int) -> list[SimpleNamespace]:
     ]
 
 
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("axes", [(2, 2, 1), (2, 4, 1), (4, 4, 1), (8, 8, 1), (2, 2, 4), (4, 4, 4)])
+def test_each_divisor_of_a_slice_gives_fsdp_groups_of_neighbors(axes, slices):
+    devices = math.prod(axes)
+    for fsdp in (n for n in range(1, devices + 1) if devices % n == 0):
+        grid = mesh.device_grid(tpus(slices, axes), fsdp)
+        assert grid.shape == (slices * devices // fsdp, fsdp)
+        for group in grid:
+            corners = np.array([device.coords for device in group])
+            extent = corners.max(axis=0) - corners.min(axis=0) + 1
+            assert math.prod(extent) == fsdp, "the group does not fill a box"
+            assert len({device.slice_index for device in group}) == 1
+
+
 def test_only_the_data_axis_crosses_slices():
-    placed = mesh.device_grid(tpus(slices=2, each=4), fsdp=2)
+    placed = mesh.device_grid(tpus(slices=2, axes=(2, 2, 1)), fsdp=2)
     assert placed.shape == (4, 2)
     assert [{d.slice_index for d in row} for row in placed] == [{0}, {0}, {1}, {1}]
 
 
-def test_fsdp_across_slices_is_refused():
-    with pytest.raises(ConfigError, match=r"must divide the devices of a slice \(4\), not 8"):
-        mesh.device_grid(tpus(slices=2, each=4), fsdp=8)
+def test_fsdp_null_means_all_devices_of_a_slice():
+    grid = mesh.device_grid(tpus(slices=2, axes=(2, 2, 1)), fsdp=None)
+    assert [{d.slice_index for d in row} for row in grid] == [{0}, {1}]
+
+
+@pytest.mark.parametrize("fsdp", [3, 8])
+def test_fsdp_that_does_not_divide_a_slice_is_refused(fsdp: int):
+    message = rf"fsdp: {fsdp} does not divide the number of devices of a slice \(4\)"
+    with pytest.raises(ConfigError, match=message):
+        mesh.device_grid(tpus(slices=2, axes=(2, 2, 1)), fsdp)

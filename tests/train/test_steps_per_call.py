@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from harness.trainer_processes import loss_log, read_metrics, train_here
-from train import contract
-from train.config import Config, ConfigError, build
-from train.corpus import prepare
-from train.data import Corpus
+from train.core.config import Config, ConfigError, build
+from train.core.data import Corpus
+from train.data.corpus import prepare
+from train.run import contract
 
 
 def by_calls(cfg: Config, **changes: object) -> Config:
@@ -68,7 +68,7 @@ def test_held_out_sequences_do_not_depend_on_the_rows_read(finished_config: Conf
     corpus = Corpus(prepare(finished_config.data), finished_config)
     rows = corpus.heldout_rows(8)
     np.testing.assert_array_equal(corpus.heldout_rows(8, slice(2, 5)), rows[2:5])
-    trained_on = bytes(corpus.tokens)
+    trained_on = bytes(corpus.sources[0].tokens)
     assert all(bytes(row.astype(np.uint8)) not in trained_on for row in rows)
 
 

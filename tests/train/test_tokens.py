@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from harness.trainer_processes import PROJECT
 from tests.train.conftest import SENTENCE
-from train import tokens
-from train.config import ConfigError
+from train.core.config import ConfigError
+from train.data import tokens
 
 TEXTS = [SENTENCE, f"all who come\n{SENTENCE}\n", "not caf\u00e9 nor \u4e16"] * 9
 
@@ -59,13 +59,36 @@ def test_any_text_round_trips_through_a_trained_encoding(bpe: tokens.Tokenizer, 
     assert bpe.decode(bpe.encode(text)) == text
 
 
+@given(st.text(st.characters(categories=["Cs", "L"])))
+def test_lone_surrogates_become_question_marks(bpe: tokens.Tokenizer, text: str):
+    expected = text.encode(errors="replace").decode()
+    assert bpe.decode(bpe.encode(text)) == expected
+    assert bpe.decode(bpe.encode_all([text])[0]) == expected
+    assert bpe.decode(bpe.encode_marked([[(text, True), (text, False)]])[0][0]) == 2 * expected
+
+
+def test_a_length_in_a_tokenizer_file_neither_cuts_nor_fills_texts(bpe: tokens.Tokenizer):
+    import tokenizers
+
+    encoding = tokenizers.Tokenizer.from_str(bpe.definition.decode())
+    encoding.enable_truncation(4)
+    encoding.enable_padding(length=1000)
+    limited = tokens.from_definition(encoding.to_str().encode())
+    for text in TEXTS:
+        np.testing.assert_array_equal(limited.encode(text), bpe.encode(text))
+    for found, text in zip(limited.encode_all(TEXTS), TEXTS, strict=True):
+        np.testing.assert_array_equal(found, bpe.encode(text))
+
+
 def test_a_trained_encoding_shortens_what_it_was_trained_on(bpe: tokens.Tokenizer):
     assert bpe.vocabulary == 300
     assert len(bpe.encode(SENTENCE)) < len(SENTENCE) / 2
 
 
 def test_another_process_trains_the_same_encoding():
-    program = "import sys; from tests.train.test_tokens import TEXTS; from train import tokens; "
+    program = (
+        "import sys; from tests.train.test_tokens import TEXTS; from train.data import tokens\n"
+    )
     program += "sys.stdout.buffer.write(tokens.train_bpe(TEXTS, 300))"
     made = [
         subprocess.run(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.trainer_processes import PROJECT
-from train.config import Config, ConfigError, build, check_batch_divisible, load
+from train.core.config import Config, ConfigError, build, check_batch_divisible, load
 
 CONFIGS = sorted((PROJECT / "train" / "configs").glob("*.yml"))
 
@@ -149,3 +149,8 @@ def test_any_value_is_accepted_or_refused_in_one_line(value: object, key: str):
         build({key: value})
     except ConfigError as error:
         assert len(str(error).splitlines()) == 1
+
+
+def test_microbatch_and_accumulate_together_are_refused():
+    with pytest.raises(ConfigError, match="microbatch and accumulate are both set; set only one"):
+        build({"batch": 8, "compute": {"microbatch": 2, "accumulate": 2}})

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from harness.trainer_processes import loss_log, train_here
-from train import contract
-from train.config import Config, ConfigError
-from train.contract import Contract
-from train.corpus import prepare
-from train.data import Corpus
-from train.loop import restored_params
-from train.sample import generate
+from train.core.config import Config, ConfigError
+from train.core.data import Corpus
+from train.data.corpus import prepare
+from train.run import contract
+from train.run.contract import Contract
+from train.run.restore import restored_params
+from train.run.sample import CALL_TOKENS, generate
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_final_heartbeat_is_done(finished: Path):
 
 
 def test_only_the_last_checkpoints_are_kept(finished: Path):
-    steps = sorted(int(path.name) for path in (finished / "checkpoints").iterdir())
+    steps = sorted(int(path.name) for path in (finished / "checkpoints").glob("[0-9]*"))
     assert steps == [30, 40]
 
 
@@ -67,6 +67,14 @@ def test_the_last_checkpoint_generates_the_same_sample(finished: Path, cfg: Conf
     corpus = Corpus(prepare(cfg.data), cfg)
     params = restored_params(cfg, place, corpus)
     assert generate(params, cfg, corpus.tokenizer) + "\n" == (finished / "sample.txt").read_text()
+
+
+def test_a_sample_ends_at_its_time_limit(finished: Path, cfg: Config):
+    corpus = Corpus(prepare(cfg.data), cfg)
+    params = restored_params(cfg, Contract("alone", finished, finished / "checkpoints"), corpus)
+    text = generate(params, cfg, corpus.tokenizer, limit_seconds=0)
+    assert cfg.sample.length > CALL_TOKENS
+    assert len(text) == len(cfg.sample.prompt) + CALL_TOKENS
 
 
 def test_starting_a_finished_run_changes_nothing(finished: Path, cfg: Config):
@@ -109,7 +117,7 @@ def test_a_diverged_run_ends_without_a_save_even_if_its_last_loss_is_finite(
     cfg = make_config(optimizer={"learning_rate": 1e38, "warmup": 0}, checkpoint={"every": 1})
     assert train_here(cfg, tmp_path) == contract.NOT_A_NUMBER
     assert [step for step, loss in loss_log(tmp_path) if loss is not None] == [1]
-    assert not list((tmp_path / "checkpoints").iterdir())
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "nan"
 
 

@@ -2,20 +2,26 @@
 
 import json
 import math
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from harness.trainer_processes import loss_log, train_here
-from train import bench, contract, mfu
-from train.__main__ import main
-from train.config import Config, ModelConfig, build
-from train.corpus import prepare, read_meta
+from harness.trainer_processes import Attempt, loss_log, train_here
+from tests.train.bucket import NAME, emulated_bucket
+from train.__main__ import command_line, main
+from train.core.config import Config, ModelConfig, build, load
+from train.core.model import init_params
+from train.data.corpus import prepare, read_meta
+from train.hf import weights
+from train.run import bench, contract, mfu
 
 type Verb = Callable[..., str]
 
@@ -52,21 +58,28 @@ def test_eval_prints_held_out_loss_perplexity_and_bits_per_byte(do: Verb, finish
 
 
 def test_bits_per_byte_do_not_depend_on_the_tokenizer(make_config: Callable[..., Config]):
-    from train.data import Corpus
-    from train.evaluation import evaluate_heldout
-    from train.model import init_params
+    from train.core.data import Corpus
+    from train.core.model import init_params
+    from train.run import mesh
+    from train.run.evaluation import evaluate_heldout
 
     cfg = make_config(data={"tokenizer": "bpe", "vocabulary": 300}, model={"vocabulary": 300})
     corpus = Corpus(prepare(cfg.data), cfg)
     import jax
 
     params = {n: a * 0 for n, a in init_params(jax.random.key(0), cfg.model).items()}
-    found, meta = evaluate_heldout(params, cfg, corpus), read_meta(prepare(cfg.data))
+    found = evaluate_heldout(params, cfg, corpus, mesh.make(cfg))
+    meta = read_meta(prepare(cfg.data))
     assert found.loss == pytest.approx(math.log(300), rel=1e-5)
     assert meta.heldout < meta.heldout_bytes / 2
     assert found.bits_per_byte == pytest.approx(
         math.log2(300) * meta.heldout / meta.heldout_bytes, rel=1e-5
     )
+
+
+def test_a_run_that_was_sharded_over_more_devices_can_be_used_on_one(do: Verb):
+    assert do("eval", "compute.fsdp=8") == do("eval")
+    assert do("sample", "compute.fsdp=8") == do("sample")
 
 
 def test_step_may_precede_or_follow_an_override(do: Verb):
@@ -87,27 +100,65 @@ def test_an_export_is_a_gpt2_in_the_run_directory(do: Verb, finished: Path):
     assert (said["model_type"], said["n_embd"], said["tie_word_embeddings"]) == ("gpt2", 32, False)
 
 
+def test_an_export_to_a_bucket_has_the_same_files(
+    do: Verb, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    do("export", "--to", str(tmp_path / "here"))
+    with emulated_bucket() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        said = do("export", "--to", f"gs://{NAME}/there")
+        files = contract.open_filesystem(f"gs://{NAME}")[0]
+        files.get(f"{NAME}/there/", f"{tmp_path}/there/", recursive=True)
+
+    assert said == f"gs://{NAME}/there/model.safetensors\n"
+    here, there = (tmp_path / name for name in ("here", "there"))
+    assert (there / "config.json").read_bytes() == (here / "config.json").read_bytes()
+    tensors = [load_file(folder / "model.safetensors") for folder in (here, there)]
+    assert {name: a.tobytes() for name, a in tensors[0].items()} == {
+        name: a.tobytes() for name, a in tensors[1].items()
+    }
+
+
 def test_a_run_starts_from_an_export_and_resumes_without_it(
-    do: Verb, make_config: Callable[..., Config], tmp_path: Path, finished: Path
+    do: Verb,
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    finished: Path,
+    launch: Callable[..., Attempt],
 ):
     do("export", "--to", str(tmp_path / "weights"))
-    weights = tmp_path / "weights" / "model.safetensors"
+    file = tmp_path / "weights" / "model.safetensors"
     changes: dict[str, Any] = {
         "steps": 4,
         "checkpoint": {"every": 2},
         "lora": {"rank": 2},
         "optimizer": {"warmup": 0, "learning_rate": 1e-3},
     }
-    tuned = make_config(init_from=str(weights), **changes)
+    tuned = make_config(init_from=str(file), **changes)
     assert train_here(tuned, tmp_path / "whole") == contract.DONE
     losses = loss_log(tmp_path / "whole")
     assert losses[0][1] < np.mean([loss for _, loss in loss_log(finished)[-10:]]) + 0.5
 
-    half = make_config(init_from=str(weights), **{**changes, "steps": 2})
+    half = make_config(init_from=str(file), **{**changes, "steps": 2})
     assert train_here(half, tmp_path / "parts") == contract.DONE
-    weights.unlink()
-    assert train_here(tuned, tmp_path / "parts") == contract.DONE
-    assert loss_log(tmp_path / "parts") == losses
+    file.unlink()
+    words = [
+        f"init_from={file}",
+        "steps=4",
+        "checkpoint.every=2",
+        "lora.rank=2",
+        "optimizer.warmup=0",
+        "optimizer.learning_rate=1e-3",
+    ]
+    place = {
+        "TPUFLEET_RUN_DIR": str(tmp_path / "parts"),
+        "TPUFLEET_CHECKPOINTS": str(tmp_path / "parts" / "checkpoints"),
+    }
+    resumed = launch(tmp_path / "resumed", words, processes=1, environment=place)
+    assert resumed.codes() == [contract.DONE], resumed.logs()
+    # Not bitwise: another process, which XLA may compile for with other threads.
+    np.testing.assert_allclose(loss_log(tmp_path / "parts"), losses, rtol=1e-5)
 
 
 def test_an_export_includes_trained_adapters(
@@ -128,10 +179,41 @@ def test_an_export_includes_trained_adapters(
     assert changed == {"transformer.h.0.attn.c_attn.weight"}
 
 
-def test_plot_draws_several_runs_into_one_file(finished: Path, tmp_path: Path):
-    picture = tmp_path / "loss.png"
-    assert main(["plot", str(finished), str(finished), "--to", str(picture)]) == contract.DONE
-    assert picture.read_bytes().startswith(b"\x89PNG")
+def test_a_llama_is_fine_tuned_with_adapters_evaluated_sampled_and_exported(
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    tree: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    llama = {
+        "norm": "rms",
+        "activation": "swiglu",
+        "positions": "rotary",
+        "rotary": {"theta": 500, "factor": 4, "original_context": 16},
+        "kv_heads": 1,
+        "head_dim": 32,
+        "attention_bias": False,
+        "feedforward_bias": False,
+    }
+    base = make_config(model=llama)
+    params = jax.jit(init_params, static_argnums=1)(jax.random.key(0), base.model)
+    weights.export(tmp_path / "base", params, base, "transformers", b"")
+    lora = {"rank": 2, "targets": ["l_[qkv]_*", "l_gate_df"]}
+    changes = {"steps": 3, "lora": lora, "init_from": str(tmp_path / "base")}
+    assert train_here(make_config(model=llama, **changes), tmp_path / "run") == contract.DONE
+    config = {**tree, **changes, "model": tree["model"] | llama}
+    (tmp_path / "c.yml").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "run"))
+    for verb, said in (("eval", "held-out loss "), ("sample", "the "), ("export", "export/model.")):
+        assert main([verb, str(tmp_path / "c.yml")]) == contract.DONE
+        assert said in capsys.readouterr().out
+    before = load_file(tmp_path / "base" / "model.safetensors")
+    after = load_file(tmp_path / "run" / "export" / "model.safetensors")
+    assert {name for name in after if (after[name] != before[name]).any()} == {
+        f"model.layers.0.{name}_proj.weight"
+        for name in ("self_attn.q", "self_attn.k", "self_attn.v", "mlp.gate")
+    }
 
 
 def test_bench_prints_tokens_per_second_and_changes_no_run(
@@ -176,12 +258,26 @@ def test_the_peak_of_a_device_is_that_of_its_kind(device_kind: str, teraflops: i
     assert (peak and peak / 1e12) == teraflops
 
 
-@pytest.mark.parametrize("verb", ["run", "eval", "sample", "bench", "prepare", "plot", "export"])
+@pytest.mark.parametrize("verb", ["run", "eval", "sample", "bench", "prepare", "export"])
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         main([verb, "--help"])
     assert end.value.code == 0
-    assert len(capsys.readouterr().out.split()) > 30
+    examples = re.findall("^  python -m train (.+)$", capsys.readouterr().out, re.MULTILINE)
+    assert examples
+    for example in examples:
+        args = command_line().parse_args(shlex.split(example))
+        assert load(args.config, args.overrides)
+
+
+def test_the_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = {
+        int(code) for code in re.findall(r"^  (\d+)  ", capsys.readouterr().out, re.MULTILINE)
+    }
+    codes = {value for value in vars(contract).values() if isinstance(value, int)}
+    assert listed == codes
 
 
 @pytest.mark.parametrize("words", [["eval", "c.yml", "--stop", "3"], ["bench", "c", "--steps=0"]])

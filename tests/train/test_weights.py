@@ -1,10 +1,8 @@
-"""Export for and import from Hugging Face's GPT-2."""
+"""Export and import of safetensors files; test_transformers.py compares the models."""
 
 import json
-import os
-import shutil
 import subprocess
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import jax
@@ -12,8 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from train import model, step, weights
-from train.config import Config, ConfigError, build
+from harness.trainer_processes import PROJECT, clean_environment
+from tests.train.bucket import NAME, emulated_bucket
+from tests.train.sharded_training import ENVIRONMENT
+from train.core import model, step
+from train.core.config import Config, ConfigError, build
+from train.hf import weights
+from train.run.contract import open_filesystem
 
 TREE = {
     "batch": 4,
@@ -49,19 +52,8 @@ GPT2 = {
 } | {f"transformer.h.{i}.{name}": shape for i in range(2) for name, shape in LAYER.items()}
 """Names and shapes of the parameters of a GPT2LMHeadModel of this size."""
 
-HUGGING_FACE = """
-import json, sys
-import numpy as np, torch
-from transformers import GPT2LMHeadModel
-directory, tokens = sys.argv[1], np.load(sys.argv[2])
-model, said = GPT2LMHeadModel.from_pretrained(directory, output_loading_info=True)
-assert not any(said.values()), said
-with torch.no_grad():
-    np.save(sys.argv[3], model.eval()(torch.tensor(tokens)).logits.numpy())
-"""
 
-
-def config(init_from: Path | None = None, **changes: dict) -> Config:
+def config(init_from: Path | str | None = None, **changes: dict) -> Config:
     tree = {**TREE, **{k: {**TREE.get(k, {}), **v} for k, v in changes.items()}}
     return build({**tree, "init_from": init_from and str(init_from)})
 
@@ -91,7 +83,7 @@ def loss(params: model.Params, cfg: Config) -> float:
 
 def test_exported_names_and_shapes_are_gpt2_s(tmp_path: Path):
     cfg = config()
-    path = weights.export(tmp_path, drawn(cfg), cfg, "gpt2", b"")
+    path = weights.export(tmp_path, drawn(cfg), cfg, "transformers", b"")
     assert {name: a.shape for name, a in load_file(path).items()} == GPT2
     said = json.loads((tmp_path / "config.json").read_text())
     sizes = {k: said[k] for k in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}
@@ -101,12 +93,12 @@ def test_exported_names_and_shapes_are_gpt2_s(tmp_path: Path):
 def test_an_untied_head_is_transposed(tmp_path: Path):
     cfg = config(model={"tied": False})
     params = drawn(cfg)
-    path = weights.export(tmp_path, params, cfg, "gpt2", b"")
+    path = weights.export(tmp_path, params, cfg, "transformers", b"")
     head = load_file(path)["lm_head.weight"]
     np.testing.assert_array_equal(head, np.asarray(params["head_dv"]).T[:V])
 
 
-@pytest.mark.parametrize("names", ["gpt2", "plain"])
+@pytest.mark.parametrize("names", ["transformers", "plain"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_export_and_import_give_the_same_parameters(tmp_path: Path, names: str, tied: bool):
     cfg = config(model={"tied": tied})
@@ -138,30 +130,33 @@ def test_a_model_unlike_gpt2_exports_with_our_names(tmp_path: Path):
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ({"norm": "rms"}, "model.norm=rms"),
-        ({"positions": "rotary"}, "model.positions=rotary"),
-        ({"activation": "swiglu"}, "model.activation=swiglu"),
-        ({"kv_heads": 1}, "model.kv_heads=1"),
-        ({"feedforward": 0}, "model.feedforward=0"),
-        ({"head_bias": True}, "model.head_bias=True"),
-        ({"double_residual": True}, "model.double_residual=True"),
+        ({"qk_norm": True}, "model.qk_norm=True, which GPT-2"),
+        ({"positions": "rotary"}, "model.positions=rotary, which GPT-2"),
+        ({"activation": "swiglu"}, "model.activation=swiglu, which GPT-2"),
+        ({"kv_heads": 1}, "model.kv_heads=1, which GPT-2"),
+        ({"head_dim": 16}, "model.head_dim=16, which GPT-2"),
+        ({"feedforward": 0}, "model.feedforward=0, which GPT-2"),
+        ({"head_bias": True}, "model.head_bias=True, which GPT-2"),
+        ({"double_residual": True}, "model.double_residual=True, which GPT-2"),
+        ({"width": 15, "head_dim": 7}, "model.width=15 with model.heads=2, which GPT-2"),
+        ({"norm": "rms"}, "model.activation=gelu, which Llama"),
+        (MODERN | {"width": 15, "head_dim": 8}, "model.width=15 with model.heads=2, which Llama"),
+        (MODERN | {"attention_bias": True}, "model.attention_bias=True, which Llama"),
+        (
+            MODERN | {"qk_norm": True, "positions": "learned"},
+            "model.positions=learned, which Qwen 3",
+        ),
     ],
 )
-def test_an_option_that_gpt2_does_not_support_is_named_with_the_fix(
-    tmp_path: Path, option: dict, named: str
-):
-    cfg = config(model=option)
-    with pytest.raises(ConfigError, match=f"^{named}, which GPT-2 cannot .* --names plain$"):
-        weights.export(tmp_path, {}, cfg, "gpt2", b"")
-    gpt2 = weights.export(tmp_path, drawn(config()), config(), "gpt2", b"")
-    with pytest.raises(ConfigError, match=f"is a GPT-2, which does not support {named}"):
-        weights.check(config(gpt2, model=option))
+def test_an_option_that_a_family_does_not_support_is_named_with_the_fix(option: dict, named: str):
+    with pytest.raises(ConfigError, match=f"^{named} cannot express; .* --names plain$"):
+        weights.check_names(config(model=option), "transformers")
 
 
 def test_exported_adapters_are_merged(tmp_path: Path):
     cfg = config(lora={"rank": 2})
     params = drawn(cfg)
-    path = weights.export(tmp_path, params, cfg, "gpt2", b"")
+    path = weights.export(tmp_path, params, cfg, "transformers", b"")
     assert load_file(path).keys() == GPT2.keys()
     merged = started(config(path))
     assert loss(merged, config()) == pytest.approx(loss(params, cfg), rel=1e-5)
@@ -169,14 +164,14 @@ def test_exported_adapters_are_merged(tmp_path: Path):
 
 def test_a_run_with_adapters_starts_with_the_loss_of_its_initial_file(tmp_path: Path):
     params = drawn(config())
-    path = weights.export(tmp_path, params, config(), "gpt2", b"")
+    path = weights.export(tmp_path, params, config(), "transformers", b"")
     adapted = config(path, lora={"rank": 2})
     assert loss(started(adapted), adapted) == loss(params, config())
 
 
 def test_names_of_older_files_are_accepted(tmp_path: Path):
     params = drawn(config())
-    path = weights.export(tmp_path, params, config(), "gpt2", b"")
+    path = weights.export(tmp_path, params, config(), "transformers", b"")
     arrays = {n.removeprefix("transformer."): a for n, a in load_file(path).items()}
     arrays["h.0.attn.bias"] = np.ones((1, 1, T, T), np.float32)
     save_file(arrays, tmp_path / "older.safetensors")
@@ -186,72 +181,57 @@ def test_names_of_older_files_are_accepted(tmp_path: Path):
 
 def test_a_shorter_context_uses_the_first_positions(tmp_path: Path):
     params = drawn(config())
-    path = weights.export(tmp_path, params, config(), "gpt2", b"")
+    path = weights.export(tmp_path, params, config(), "transformers", b"")
     short = started(config(path, model={"context": 8}))
     np.testing.assert_array_equal(short["positions_td"], params["positions_td"][:8])
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"vocabulary": 1031}, "wte.weight is 1030 x 16 there, and 1031 x 16 in this model"),
-        ({"layers": 3}, r"is missing h\.2\.[a-z_.12]+ of this model"),
-        ({"layers": 1}, r"has more layers than model\.layers \(1\)"),
-        ({"context": 32}, "wpe.weight is 24 x 16 there, and 32 x 16 in this model"),
-        ({"tied": False}, "is missing lm_head.weight of this model"),
-    ],
-)
-def test_a_file_of_another_model_is_refused_with_the_difference(
-    tmp_path: Path, changes: dict, said: str
+@pytest.mark.parametrize(("options", "reads"), [({}, 3), (MODERN | {"qk_norm": True}, 1)])
+def test_sharded_parameters_are_read_once_for_all_shards(tmp_path: Path, options: dict, reads: int):
+    cfg = config(model=options)
+    path = weights.export(tmp_path, drawn(cfg), cfg, "transformers", b"")
+    command = [sys.executable, "-m", "tests.train.sharded_import", str(tmp_path)]
+    env = clean_environment() | ENVIRONMENT
+    done = subprocess.run(
+        [*command, json.dumps(TREE["model"] | options)],
+        env=env,
+        cwd=PROJECT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert counts.keys() == load_file(path).keys()
+    # A tensor of GPT-2 has queries, keys and values, which are three parameters here.
+    assert max(counts.values()) == reads
+
+
+@pytest.mark.parametrize("name", ["", "/model.safetensors"], ids=["directory", "file"])
+def test_initial_files_in_a_bucket_are_copied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):
-    path = weights.export(tmp_path, drawn(config()), config(), "gpt2", b"")
-    with pytest.raises(ConfigError, match=f"^init_from: {path}.* ?{said}"):
-        weights.check(config(path, model=changes))
-
-
-@pytest.mark.parametrize("content", [b"", b"word", b"\x08\x00\x00\x00\x00\x00\x00\x00{}xx"])
-def test_an_invalid_safetensors_file_is_reported_in_one_line(tmp_path: Path, content: bytes):
-    (tmp_path / "w").write_bytes(content)
-    with pytest.raises(ConfigError) as error:
-        weights.check(config(tmp_path / "w"))
-    assert str(error.value).startswith("init_from: ")
-    assert "\n" not in str(error.value)
-
-
-def test_a_missing_initial_file_is_reported(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"init_from: must be a safetensors file, not .*nowhere"):
-        weights.check(config(tmp_path / "nowhere"))
+    monkeypatch.setattr("train.hf.files.default_data_directory", lambda: tmp_path / "data")
+    params = drawn(config())
+    weights.export(tmp_path, params, config(), "transformers", b"{}")
+    with emulated_bucket() as environment:
+        for key, value in environment.items():
+            monkeypatch.setenv(key, value)
+        place = f"gs://{NAME}/models/mine"
+        files, root = open_filesystem(place)
+        for file in ("model.safetensors", "config.json", "tokenizer.json"):
+            files.put_file(str(tmp_path / file), f"{root}/{file}")
+        cfg = config(f"{place}{name}")
+        weights.check(cfg)
+        [copy] = (tmp_path / "data" / "weights").iterdir()
+        assert sorted(path.name for path in copy.iterdir()) == ["config.json", "model.safetensors"]
+        made = copy.stat().st_mtime_ns
+        assert loss(started(cfg), cfg) == loss(params, config())
+        assert [path.stat().st_mtime_ns for path in copy.parent.iterdir()] == [made]
+        with pytest.raises(ConfigError, match=f"^init_from: gs://{NAME}/none has no file config"):
+            weights.check(config(f"gs://{NAME}/none"))
 
 
 def test_export_includes_the_tokenizer(tmp_path: Path):
     weights.export(tmp_path, drawn(config()), config(), "plain", b"{}")
     assert (tmp_path / "tokenizer.json").read_bytes() == b"{}"
-
-
-@pytest.fixture
-def hugging_face() -> Callable[..., np.ndarray]:
-    """Compute logits with transformers, in this Python or TORCH_PYTHON."""
-    python = os.environ.get("TORCH_PYTHON") or shutil.which("python") or "python"
-    probe = [python, "-c", "import torch, transformers"]
-    if subprocess.run(probe, capture_output=True, check=False).returncode:
-        pytest.skip("no transformers and torch here; TORCH_PYTHON can name a Python with both")
-
-    def logits(directory: Path, tokens: np.ndarray) -> np.ndarray:
-        np.save(directory / "tokens.npy", tokens)
-        files = (directory, directory / "tokens.npy", directory / "logits.npy")
-        subprocess.run([python, "-c", HUGGING_FACE, *map(str, files)], check=True)
-        return np.load(directory / "logits.npy")
-
-    return logits
-
-
-@pytest.mark.parametrize("option", [{}, {"tied": False}, {"activation": "relu"}], ids=str)
-def test_hugging_face_computes_the_same_logits(
-    tmp_path: Path, hugging_face: Callable[..., np.ndarray], option: dict
-):
-    cfg = config(model=option)
-    params = drawn(cfg)
-    weights.export(tmp_path, params, cfg, "gpt2", b"")
-    tokens = np.random.default_rng(0).integers(0, V, (3, T))
-    ours = model.logits(params, tokens.astype(np.int32), cfg.model)
-    np.testing.assert_allclose(hugging_face(tmp_path, tokens), ours, atol=1e-4)

@@ -1,0 +1,124 @@
+"""Real programs of libtpu's compiler: ``python -m train compile``, and known matmuls.
+
+They run in .venv-tpu, which make env-compile creates; without it they are skipped.
+"""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from harness.trainer_processes import PROJECT
+
+PYTHON = PROJECT / ".venv-tpu" / "bin" / "python"
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="needs libtpu: make env-compile")
+
+SHAKESPEARE = "train/configs/shakespeare.yml"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PYTHON, *arguments],
+        cwd=PROJECT,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_preset_compiles_for_two_slices_and_its_costs_are_printed():
+    done = run("-m", "train", "compile", SHAKESPEARE, "--topology", "v5p-8", "--slices", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 x v5p:2x2x1: 8 chips, compiled in ")
+    for text in (
+        "memory per chip ",
+        " of 95.73 GiB: ",
+        "FLOPs per step ",
+        "attention kernels ",
+        "estimated step ",
+        "MFU ",
+        "all-reduce         between slices overlapped",
+    ):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["compute.fsdp=3"], "compute.fsdp: 3 does not divide the number of devices (4)"),
+        (["batch=6"], "batch: must be a multiple of the number of devices (4), not 6"),
+        (
+            ["model.width=8192", "model.heads=64", "model.layers=16", "compute.scan_layers=true"],
+            "v5e:2x2: the step does not fit the memory of a chip (RESOURCE_EXHAUSTED: ",
+        ),
+    ],
+    ids=["fsdp", "batch", "memory"],
+)
+def test_what_cannot_run_is_refused_in_one_line(arguments: list[str], reason: str):
+    done = run("-m", "train", "compile", SHAKESPEARE, "--topology", "v5e-4", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"train: {reason}")
+    assert done.stderr.count("\n") == 1
+
+
+MATMULS = """
+from train.compile import slices
+slices.prepare_environment()
+import jax, jax.numpy as jnp, numpy as np
+from train.compile.estimate import estimate
+slice_ = slices.parse("v5e-4")
+mesh = jax.sharding.Mesh(np.array(slices.devices(slice_, 1)), "x")
+replicated = jax.NamedSharding(mesh, jax.P())
+a = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16, sharding=replicated)
+def ten(a, b):
+    return jax.lax.scan(lambda x, _: (x @ b, None), a, None, length=10)[0]
+for function in (jnp.matmul, ten):
+    hlo = jax.jit(function, out_shardings=replicated).lower(a, a).compile().as_text()
+    costs = estimate(hlo, slice_)
+    seconds = costs.time().high
+    print(costs.matmul_flops / (2 * 4096**3), costs.matmul_flops / seconds / slice_.chip.peak_flops)
+"""
+
+
+def test_known_matmuls_have_their_flops_and_a_plausible_speed():
+    done = run("-c", MATMULS)
+    assert done.returncode == 0, done.stderr
+    one, ten = ([float(word) for word in line.split()] for line in done.stdout.splitlines())
+    assert (one[0], ten[0]) == (1, 10)
+    assert 0.6 < one[1] < 1
+    assert 0.6 < ten[1] < 1
+
+
+ACCUMULATING = """
+import json, sys
+from train.compile import slices
+slices.prepare_environment()
+from train.compile.estimate import estimate
+from train.compile.program import compile_step
+from train.core.config import load
+slice_ = slices.parse("v5e-4")
+overrides = ["compute.accumulate=4", "compute.fsdp=null", "compute.scan_layers=true"]
+reduced = {}
+for sync in ("step", "microbatch"):
+    cfg = load("train/configs/shakespeare.yml", [*overrides, f"compute.sync={sync}"])
+    rows = estimate(compile_step(cfg, slice_).hlo, slice_).collectives.items()
+    reduced[sync] = [
+        sum(total.bytes for key, total in rows if "reduce" in key.kind and key.is_in_loop == loop)
+        for loop in (True, False)
+    ]
+print(json.dumps(reduced))
+"""
+
+
+def test_gradients_are_added_up_over_devices_once_per_step():
+    done = run("-c", ACCUMULATING)
+    assert done.returncode == 0, done.stderr
+    reduced = json.loads(done.stdout)
+    parameters = 437_760
+    in_loop, once = reduced["step"]
+    assert in_loop < 0.001 * parameters  # the loss of each microbatch
+    assert 2 * parameters <= once < 5 * parameters
+    assert reduced["microbatch"][0] > 4 * parameters

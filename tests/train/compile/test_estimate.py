@@ -1,0 +1,88 @@
+"""Estimate of a program: matmuls, loops, kernels and collectives are counted as they run."""
+
+from pathlib import Path
+
+import pytest
+
+from train.compile import slices
+from train.compile.estimate import KERNEL_SHARE, Transfer, estimate
+
+SLICE = slices.parse("v5e-16")
+
+PROGRAM = Path(__file__).with_name("program.hlo").read_text()
+"""Like a TPU's program: a loop of ten matmuls, two collectives, a transfer to another slice."""
+
+
+@pytest.fixture(scope="module")
+def costs():
+    return estimate(PROGRAM, SLICE, slices=2)
+
+
+def test_matmuls_count_as_often_as_their_loop_runs(costs):
+    assert costs.matmul_flops == 10 * 2 * 256 * 512 * 128
+    assert costs.matmul_cycles == 10 * 600
+    assert costs.time().matmuls == 6000 / SLICE.chip.clock
+
+
+def test_collectives_are_counted_by_kind_with_their_bytes(costs):
+    gather = costs.collectives[Transfer("all-gather", "ICI", False, False)]
+    reduce = costs.collectives[Transfer("all-reduce", "ICI", False, False)]
+    assert (gather.count, gather.bytes) == (1, 2048 * 128 * 2)
+    assert (reduce.count, reduce.bytes) == (1, 1024 * 4)
+    # All 16 chips use both links of a corner; an all-reduce moves its bytes twice.
+    assert reduce.seconds == pytest.approx(2 * 4096 * 15 / 16 / (2 * SLICE.chip.link_bandwidth))
+    assert costs.time().exposed == gather.seconds + reduce.seconds
+
+
+def test_a_transfer_between_slices_runs_beside_the_program_at_the_network_s_bandwidth(costs):
+    sent = costs.collectives[Transfer("all-reduce", "DCN", True, False)]
+    assert sent.seconds == pytest.approx(2 * 4096 / 2 / SLICE.chip.dcn_bandwidth)
+    time = costs.time()
+    assert time.overlapped_dcn == sent.seconds
+    assert time.low == pytest.approx(
+        max(time.matmuls + time.other_low, sent.seconds) + time.exposed
+    )
+
+
+def test_other_instructions_give_a_range_from_memory_bandwidth_to_the_compiler_s_cycles(costs):
+    time = costs.time()
+    assert time.other_low == pytest.approx(2 * 4096 / SLICE.chip.memory_bandwidth)
+    assert time.other_high == 1500 / SLICE.chip.clock
+    assert time.low < time.high
+
+
+KERNEL = (
+    "ENTRY %main (q: bf16[2,8,1024,128]) -> bf16[2,8,1024,128] {{\n"
+    "  %q = bf16[2,8,1024,128]{{3,2,1,0}} parameter(0)\n"
+    "  ROOT %splash_mha_{name}.1 = {result} custom-call(%q, %q, %q), "
+    'custom_call_target="tpu_custom_call", '
+    'metadata={{op_name="{{\\"block_q{suffix}\\": 512, \\"block_kv{suffix}\\": 512}}"}}\n'
+    "}}\n"
+)
+ONE = "bf16[2,8,1024,128]{3,2,1,0}"
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "result", "matmuls"),
+    [
+        ("fwd_residuals", "", ONE, 2),
+        ("dq_no_residuals", "_dq", ONE, 3),
+        ("dkv_no_residuals", "_dkv", f"({ONE}, {ONE})", 4),
+        ("dkv_no_residuals", "_dkv", f"({ONE}, {ONE}, {ONE})", 5),
+    ],
+)
+def test_an_attention_kernel_counts_the_blocks_that_the_mask_leaves(name, suffix, result, matmuls):
+    costs = estimate(KERNEL.format(name=name, suffix=suffix, result=result), SLICE)
+    visible = 3 * 512 * 512  # of 2 x 2 blocks, one is above the diagonal
+    assert costs.kernel_flops == matmuls * 2 * 2 * 8 * visible * 128
+    peak = SLICE.chip.peak_flops
+    assert costs.time().kernels == costs.kernel_flops / (KERNEL_SHARE * peak)
+
+
+def test_a_loop_of_unknown_length_is_counted_once_and_reported():
+    unknown = PROGRAM.replace(
+        "%end = s32[]{:T(128)} constant(10)", "%end = s32[]{:T(128)} copy(%i.1)"
+    )
+    costs = estimate(unknown, SLICE)
+    assert costs.matmul_flops == 2 * 256 * 512 * 128
+    assert costs.not_estimated["loop of unknown length"] == 1

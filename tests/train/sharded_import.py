@@ -1,0 +1,57 @@
+"""Imports a model of DIRECTORY on four devices, and prints how often each tensor was read, as JSON.
+
+    python -m tests.train.sharded_import DIRECTORY OPTIONS-OF-MODEL-AS-JSON
+
+Run by test_weights.py in a process of its own, with ENVIRONMENT of sharded_training.py. Fails if a
+parameter differs from the same one on one device.
+"""
+
+import json
+import sys
+from collections import Counter
+
+import jax
+import numpy as np
+
+from tests.train.sharded_training import MESHES
+from train.core.config import build
+from train.core.model import Params
+from train.core.step import fresh_state
+from train.hf import weights
+from train.hf.files import Tensors
+from train.run import mesh
+
+reads: Counter[str] = Counter()
+
+
+class Counted(Tensors):
+    """Tensors that count how often each is read."""
+
+    def read(self, name: str) -> np.ndarray:
+        reads[name] += 1
+        return super().read(name)
+
+
+def imported(name: str) -> Params:
+    """Import the model on a mesh of sharded_training.py."""
+    devices, fsdp = MESHES[name]
+    tree = {"batch": 8, "init_from": sys.argv[1], "model": json.loads(sys.argv[2])}
+    cfg = build(tree | {"compute": {"fsdp": fsdp}})
+    mesh.make(cfg, jax.devices()[:devices])
+    state = jax.jit(fresh_state, static_argnums=0)(cfg)
+    reads.clear()
+    return weights.load_initial(state, cfg)["params"]
+
+
+def main() -> None:
+    weights.Tensors = Counted
+    alone = imported("1")
+    for name in ("4x1", "2x2", "1x4"):
+        params = imported(name)
+        assert ("fsdp" in params["l_up_df"].sharding.spec) == (name != "4x1")
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), jax.device_get(alone))
+    json.dump(reads, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Weights and tokenizers of a repository of the Hugging Face hub; the hub is a local server."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from harness.trainer_processes import PROJECT
+from train.data.hub import is_repository
+from train.data.tokens import train_bpe
+
+REVISION = "a" * 40
+FILES = {
+    "config.json": b'{"model_type": "llama"}',
+    "model.safetensors": save({"a": np.ones(3, np.float32)}),
+    "pytorch_model.bin": b"not downloaded",
+    "consolidated.safetensors": b"not downloaded",
+    "tokenizer.json": train_bpe(["a feast for all who love him"], 300),
+    "tokenizer_config.json": b'{"eos_token": "<|endoftext|>"}',
+}
+
+
+class Hub(BaseHTTPRequestHandler):
+    """What the hub's client needs to download the repository ``owner/name``."""
+
+    def do_GET(self) -> None:
+        head, _, name = self.path.rpartition("/")
+        if self.path.startswith("/api/models/owner/name/revision/"):
+            self._answer(json.dumps({"id": "owner/name", "sha": REVISION}).encode())
+        elif self.path.startswith("/api/models/owner/name/tree/"):
+            entries = [
+                {"type": "file", "path": name, "size": len(content), "oid": REVISION}
+                for name, content in FILES.items()
+            ]
+            self._answer(json.dumps(entries).encode())
+        elif head == f"/owner/name/resolve/{REVISION}" and name in FILES:
+            self._answer(FILES[name])
+        else:
+            self._answer(b"", 404)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _answer(self, body: bytes, code: int = 200) -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+        self.send_header("X-Repo-Commit", REVISION)
+        if code == 404:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+OPEN = """
+import sys
+from train.hf.files import Tensors
+tensors = Tensors(sys.argv[1])
+print(tensors.shapes, tensors.config, sorted(p.name for p in tensors.directory.iterdir()))
+"""
+ENCODE = """
+import sys
+from pathlib import Path
+from train.core.config import DataConfig
+from train.data.corpus import prepare, read_meta
+Path("text").write_text("a feast for all")
+prepared = prepare(DataConfig(text="text", tokenizer=sys.argv[1], directory="data", heldout=0))
+print(read_meta(prepared).vocabulary)
+"""
+
+
+def run(program: str, name: str, hub: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own, because the client reads variables at import."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    env = others | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "-c", program, name]
+    return subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, check=False)
+
+
+def test_weights_and_config_json_of_a_repository_are_downloaded(hub: str, tmp_path: Path):
+    done = run(OPEN, "owner/name", hub, tmp_path)
+    assert done.stdout.strip() == (
+        "{'a': (3,)} {'model_type': 'llama'} ['config.json', 'model.safetensors']"
+    ), done.stderr
+
+
+def test_the_tokenizer_of_a_repository_is_downloaded(hub: str, tmp_path: Path):
+    done = run(ENCODE, "owner/name", hub, tmp_path)
+    assert 257 <= int(done.stdout) <= 300, done.stderr
+
+
+def test_a_path_in_an_existing_directory_is_not_downloaded(hub: str, tmp_path: Path):
+    (tmp_path / "owner").mkdir()
+    done = run(OPEN, "owner/name", hub, tmp_path)
+    assert "ConfigError: init_from: owner/name does not exist. Put config.json " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "is_one"),
+    [
+        ("meta-llama/Llama-3.2-1B", True),
+        ("a/b", True),
+        ("../b", False),
+        ("a/..", False),
+        ("./b", False),
+        ("a/b.", False),
+        ("-a/b", False),
+        ("a/b--c", False),
+        ("a/b..c", False),
+        ("a/b.git", False),
+        ("a/tokenizer.json", False),
+        ("a/model.safetensors", False),
+        ("a/b/c", False),
+        ("a/b\n", False),
+        ("a/é", False),
+        ("a/" + "b" * 97, False),
+        ("llama3-1b", False),
+    ],
+)
+def test_ids_of_the_hub_are_distinguished_from_paths(place: str, is_one: bool):
+    assert is_repository(place) == is_one
+
+
+def test_a_missing_repository_is_reported_in_one_line(hub: str, tmp_path: Path):
+    done = run(OPEN, "owner/other", hub, tmp_path)
+    error = done.stderr.strip().splitlines()[-1]
+    assert "ConfigError: init_from: owner/other is no file or directory here, and " in error
+    assert "RepositoryNotFoundError" in error

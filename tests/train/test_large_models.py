@@ -1,0 +1,64 @@
+"""Models of published sizes compute the same here and in transformers, before and after an export.
+
+Random weights in bfloat16, logits in float32. Needs 12 GB of memory and 10 GB of disk, so it runs
+only in make test-large (TPUFLEET_LARGE=1); test_transformers.py does the same with small models.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from harness.trainer_processes import PROJECT
+from tests.train.test_transformers import PUBLISHED, run
+from train.core import model
+from train.core.config import ComputeConfig, load
+from train.hf import weights
+
+pytestmark = pytest.mark.skipif(not os.environ.get("TPUFLEET_LARGE"), reason="make test-large")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    shutil.rmtree(tmp_path)  # pytest would keep its gigabytes
+
+
+def logits_of_transformers(directory: Path, tokens: np.ndarray) -> np.ndarray:
+    np.save(directory / "tokens.npy", tokens)
+    run("logits", directory)
+    return np.load(directory / "logits.npy")
+
+
+@pytest.mark.parametrize("name", ["Llama-3.2-1B", "Qwen3-0.6B"])
+def test_logits_of_a_published_size_are_within_1e_3_and_equal_after_export(
+    directory: Path, name: str
+):
+    published = PUBLISHED[name]
+    theirs, ours = directory / "theirs", directory / "ours"
+    theirs.mkdir()
+    (theirs / "config.json").write_text(json.dumps(published.content))
+    run("random", theirs)
+    preset = PROJECT / "train" / "configs" / f"{published.preset}.yml"
+    cfg = load(preset, [*published.overrides, f"init_from={theirs}"])
+    tokens = np.random.default_rng(0).integers(0, cfg.model.vocabulary, (1, 128))
+    expected = logits_of_transformers(theirs, tokens)
+
+    shapes = jax.eval_shape(lambda: model.init_params(jax.random.key(0), cfg.model))
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    initial = {
+        n: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=device) for n, a in shapes.items()
+    }
+    params = weights.load_initial({"params": initial}, cfg)["params"]
+    # Unrolled, all layers' matrices would be in memory several times.
+    scanned = jax.jit(model.logits, static_argnums=(2, 3))
+    found = np.asarray(scanned(params, tokens, cfg.model, ComputeConfig(scan_layers=True)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+
+    weights.export(ours, params, cfg, "transformers", b"")
+    np.testing.assert_allclose(logits_of_transformers(ours, tokens), expected, rtol=0, atol=1e-5)

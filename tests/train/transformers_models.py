@@ -1,0 +1,82 @@
+"""Random models of transformers and their logits; .venv-transformers runs it as a script.
+
+    python transformers_models.py make DIRECTORY      for DIRECTORY/models.json
+    python transformers_models.py logits DIRECTORY…   for tokens.npy in each
+    python transformers_models.py random DIRECTORY…   for config.json in each
+    python transformers_models.py shapes DIRECTORY…   for config.json in each
+
+``make`` saves a model per entry of models.json to a directory of the entry's name; ``random`` saves
+a model in bfloat16 with transformers' own initial values and random norms; ``logits`` loads
+the models, without a warning, and writes logits.npy; ``shapes`` writes shapes.json without
+allocating a model, and all values of its configuration, with the defaults, to values.json.
+"""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+
+def make(directory: str) -> None:
+    for name, model in json.loads((Path(directory) / "models.json").read_text()).items():
+        config = getattr(transformers, model["config"])(**model["options"])
+        save(transformers.AutoModelForCausalLM.from_config(config), Path(directory) / name, model)
+
+
+def save(model: transformers.PreTrainedModel, directory: Path, how: dict[str, str]) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that norms and biases are neither 1 nor 0
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.to(getattr(torch, how["dtype"]))
+    model.save_pretrained(directory, max_shard_size=how["shard_size"])
+
+
+class Failing(logging.Handler):
+    """Raises for each record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise AssertionError(record.getMessage())
+
+
+def logits(*directories: str) -> None:
+    logging.getLogger("transformers").addHandler(Failing(logging.WARNING))
+    for directory in map(Path, directories):
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            directory, output_loading_info=True, dtype=torch.float32
+        )
+        assert not any(found.values()), found
+        tokens = torch.tensor(np.load(directory / "tokens.npy"))
+        with torch.no_grad():
+            np.save(directory / "logits.npy", model.eval()(tokens).logits.numpy())
+
+
+def random(*directories: str) -> None:
+    torch.manual_seed(0)
+    for directory in directories:
+        config = transformers.AutoConfig.from_pretrained(directory)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 1:
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+        model.save_pretrained(directory, max_shard_size="1GB")
+
+
+def shapes(*directories: str) -> None:
+    for directory in map(Path, directories):
+        config = transformers.AutoConfig.from_pretrained(directory)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        found = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+        (directory / "shapes.json").write_text(json.dumps(found))
+        config.to_json_file(directory / "values.json", use_diff=False)
+
+
+if __name__ == "__main__":
+    commands = {"make": make, "random": random, "logits": logits, "shapes": shapes}
+    commands[sys.argv[1]](*sys.argv[2:])

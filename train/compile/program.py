@@ -1,0 +1,147 @@
+"""Compilation of the real training step of a config for TPU slices, and the report of its costs."""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from train.compile import slices
+from train.compile.estimate import Estimate, Transfer, Transfers, estimate
+from train.compile.slices import Slice
+from train.core import step
+from train.core.config import Config
+from train.run import mesh
+from train.run.mfu import flops_per_token
+from train.run.tpu_chips import GIB
+from train.strict import ConfigError
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes per chip of a program."""
+
+    arguments: int
+    """Parameters, optimizer state and batches."""
+    temporary: int
+    """Activations, gradients and gathered parameters at their peak."""
+    program: int
+    """The program itself."""
+
+    @property
+    def total(self) -> int:
+        """All bytes. The new state replaces the old one, which is donated."""
+        return self.arguments + self.temporary + self.program
+
+
+@dataclass(frozen=True)
+class Program:
+    """A training step, compiled for ``slices`` equal slices."""
+
+    cfg: Config
+    slice: Slice
+    slices: int
+    hlo: str
+    memory: Memory
+    compile_seconds: float
+
+    @property
+    def model_flops(self) -> float:
+        """FLOPs of a step that count for the MFU, on all chips."""
+        return flops_per_token(self.cfg.model) * self.cfg.tokens_per_step
+
+
+def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:
+    """Compile the training step of ``cfg`` for ``count`` slices, each like ``slice_``.
+
+    Raises ConfigError if the config does not fit the slices: its batch or ``compute.fsdp`` does not
+    divide evenly, or the compiler refuses the step, for example because it needs more memory than a
+    chip has. Call ``slices.prepare_environment`` before JAX is imported.
+    """
+    all_devices = mesh.make(cfg, slices.devices(slice_, count))
+    state = jax.tree.map(
+        partial(_abstract, all_devices), jax.eval_shape(partial(step.fresh_state, cfg))
+    )
+    batches = jax.ShapeDtypeStruct(
+        step.batch_shape(cfg, cfg.compute.steps_per_call, all_devices.size),
+        jnp.int32,
+        sharding=jax.NamedSharding(all_devices, step.BATCH_SPEC),
+    )
+    begun = time.monotonic()
+    try:
+        compiled = step.update.lower(state, batches, cfg).compile()
+    except jax.errors.JaxRuntimeError as err:
+        raise ConfigError(f"{slice_}: {_reason(err)}") from err
+    seconds = time.monotonic() - begun
+    stats = compiled.memory_analysis()
+    memory = Memory(
+        stats.argument_size_in_bytes, stats.temp_size_in_bytes, stats.generated_code_size_in_bytes
+    )
+    return Program(cfg, slice_, count, compiled.as_text(), memory, seconds)
+
+
+def _reason(err: jax.errors.JaxRuntimeError) -> str:
+    """Return in one line why the compiler refuses a step, and what may help."""
+    first = str(err).splitlines()[0]
+    if first.startswith("RESOURCE_EXHAUSTED"):
+        return (
+            f"the step does not fit the memory of a chip ({first}). Shard the state over more "
+            "chips (compute.fsdp=null), or compute less at a time (compute.remat=all, "
+            "compute.loss_chunks, a smaller compute.microbatch, compute.sync=microbatch)"
+        )
+    return f"the compiler refuses the step ({first})"
+
+
+def _abstract(all_devices: jax.sharding.Mesh, array: Any) -> jax.ShapeDtypeStruct:
+    spec = jax.P() if array.sharding is None else array.sharding.spec
+    return jax.ShapeDtypeStruct(
+        array.shape, array.dtype, sharding=jax.NamedSharding(all_devices, spec)
+    )
+
+
+def report(program: Program, costs: Estimate | None = None) -> str:
+    """Format memory, FLOPs, collectives and the estimated time of a step.
+
+    ``costs`` is the program's estimate; without it, it is computed here.
+    """
+    costs = costs or estimate(program.hlo, program.slice, program.slices)
+    chip, n = program.slice.chip, program.cfg.compute.steps_per_call
+    chips = program.slice.chips * program.slices
+    time_, memory = costs.time(), program.memory
+    low, high = time_.low / n, time_.high / n
+    mfu = [program.model_flops / (chip.peak_flops * chips * s) for s in (high, low)]
+    rate = [program.cfg.tokens_per_step / s for s in (high, low)]
+    name = f"{program.slices} x {program.slice}" if program.slices > 1 else str(program.slice)
+    lines = [
+        f"{name}: {chips} chips, compiled in {program.compile_seconds:.0f} s",
+        f"memory per chip     {memory.total / GIB:.2f} of {chip.memory / GIB:.2f} GiB: "
+        f"parameters, optimizer state and batch {memory.arguments / GIB:.2f}, "
+        f"temporary {memory.temporary / GIB:.2f}, program {memory.program / GIB:.2f}",
+        f"FLOPs per step      model {program.model_flops:.3g}; per chip: matmuls "
+        f"{costs.matmul_flops / n:.3g}, attention kernels {costs.kernel_flops / n:.3g}",
+        f"estimated step      {1e3 * low:.1f} to {1e3 * high:.1f} ms, "
+        f"{rate[0]:,.0f} to {rate[1]:,.0f} tokens/s, "
+        f"MFU {100 * mfu[0]:.1f} to {100 * mfu[1]:.1f} %",
+        f"  of it, in ms      matmuls {1e3 * time_.matmuls / n:.1f}, "
+        f"attention kernels {1e3 * time_.kernels / n:.1f}, "
+        f"gathers {1e3 * time_.gathers / n:.1f}, other {1e3 * time_.other_low / n:.1f} to "
+        f"{1e3 * time_.other_high / n:.1f}, collectives that stop it {1e3 * time_.exposed / n:.1f}",
+        "collectives per chip and step",
+    ]
+    rows = sorted(costs.collectives.items())
+    lines += [_row(key, total, n) for key, total in rows] or ["  none"]
+    if loops := costs.not_estimated["loop of unknown length"]:
+        lines.append(f"not estimated: {loops:.0f} loops of unknown length, counted once")
+    return "\n".join(lines)
+
+
+def _row(key: Transfer, total: Transfers, steps: int) -> str:
+    where = "between slices" if key.network == "DCN" else "in a slice"
+    how = "overlapped" if key.is_overlapped else "exposed"
+    loop = "in a loop" if key.is_in_loop else "once"
+    return (
+        f"  {key.kind:18} {where:14} {how:10} {loop:9} {total.count / steps:6.0f} x "
+        f"{total.bytes / steps / 1e6:10.1f} MB {1e3 * total.seconds / steps:8.2f} ms"
+    )

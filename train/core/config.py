@@ -1,0 +1,361 @@
+"""Configuration of a run: frozen dataclasses read from YAML, with ``dotted.key=value`` overrides.
+
+Every error is one line with the key and the allowed values, raised before JAX is imported.
+strict.py builds the dataclasses from YAML.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from train.data.config import DataConfig, check_sources, paths
+from train.strict import Bound, ConfigError, overlay, read, section
+
+type Count = Annotated[int, Bound(least=1)]
+type Steps = Annotated[int, Bound(least=1, most=2**31 - 1)]
+"""Number of steps, limited because the device counts steps in an int32."""
+type Positive = Annotated[float, Bound(least=0, above=True)]
+type NotNegative = Annotated[float, Bound(least=0)]
+type Fraction = Annotated[float, Bound(least=0, most=1)]
+
+
+@dataclass(frozen=True)
+class RotaryConfig:
+    """Rotary positions. A ``factor`` above 1 stretches them for a longer context, as in Llama 3.1.
+
+    Wavelengths (tokens per turn of a pair of numbers) above ``original_context /
+    low_frequency_factor`` are multiplied by ``factor``; those below ``original_context /
+    high_frequency_factor`` stay; between them, frequencies blend.
+    """
+
+    theta: Positive = 10_000.0
+    """Base of the wavelengths, which are from ``2 pi`` to almost ``2 pi theta`` tokens."""
+    factor: Annotated[float, Bound(least=1)] = 1.0
+    """How many times longer the longest wavelengths become; 1 changes none."""
+    low_frequency_factor: Positive = 1.0
+    high_frequency_factor: Positive = 4.0
+    original_context: Count = 8192
+    """Context length, in tokens, of the training before ``factor`` was set."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Architecture of the model. A checkpoint must match it, except for ``dropout``."""
+
+    layers: Count = 2
+    heads: Count = 4
+    kv_heads: Count | None = None
+    """Key and value heads, each shared by a group of query heads; null means one per query head."""
+    head_dim: Count | None = None
+    """Width of one attention head; null means ``width / heads``."""
+    width: Count = 128
+    feedforward: Annotated[int | None, Bound(least=0)] = None
+    """Width of the feed-forward layer; null means four times ``width``, 0 omits the layer."""
+    context: Count = 64
+    """Context length in tokens."""
+    vocabulary: Count = 128
+    norm: Literal["layer", "rms"] = "layer"
+    norm_epsilon: Positive = 1e-5
+    """Added to the variance (``rms``: to the mean square) before its root is taken."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalized (RMS, per head), before the rotary rotation."""
+    activation: Literal["gelu", "relu", "swiglu"] = "gelu"
+    positions: Literal["learned", "rotary"] = "learned"
+    rotary: RotaryConfig = field(default_factory=RotaryConfig)
+    tied: bool = False
+    """Whether the output layer is the transposed token embedding."""
+    attention_bias: bool = True
+    """Whether the query, key, value and output projections of attention have biases."""
+    feedforward_bias: bool = True
+    head_bias: bool = False
+    attention_output: bool = True
+    """Whether attention has an output projection."""
+    double_residual: bool = False
+    """Whether each layer adds its input to its output a second time."""
+    dropout: Annotated[float, Bound(least=0, most=0.99)] = 0.0
+    """Dropout rate of the embedding and of each residual branch during training."""
+
+    @property
+    def feedforward_width(self) -> int:
+        """Width of the feed-forward layer, with the default resolved."""
+        return 4 * self.width if self.feedforward is None else self.feedforward
+
+    @property
+    def padded_vocabulary(self) -> int:
+        """Rows of the token embedding: ``vocabulary``, padded to a multiple of 128 if above 1,024.
+
+        Matrix units work on tiles of 128. No token uses the padding.
+        """
+        return self.vocabulary if self.vocabulary <= 1024 else -(-self.vocabulary // 128) * 128
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head, with the default resolved."""
+        return self.head_dim or self.width // self.heads
+
+    @property
+    def groups(self) -> int:
+        """Number of key and value heads, with the default resolved."""
+        return self.kv_heads or self.heads
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Options for speed and memory. They change the trained model only by rounding."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of activations and matmuls; parameters, norms, loss and optimizer stay float32."""
+    fsdp: Count | None = 1
+    """Devices that share one copy of parameters and optimizer state; null means all devices, of a
+    TPU multislice all devices of a slice."""
+    attention: Literal["auto", "plain", "blocks", "cudnn", "splash"] = "auto"
+    """Implementation; ``auto`` selects the fastest one for the device (see attention.py)."""
+    remat: Literal["none", "dots", "all"] = "none"
+    """What the backward pass recomputes: nothing, what is cheap (``dots``), or all."""
+    scan_layers: bool = False
+    """Scan over the layers: compiles one layer instead of all, and runs a little slower."""
+    loss_chunks: Count = 1
+    """Compute logits and loss in this many chunks of the sequence, one after the other: with a
+    large vocabulary the logits need more memory than everything else."""
+    accumulate: Count = 1
+    """Microbatches per step (gradient accumulation), to save memory."""
+    microbatch: Count | None = None
+    """Most sequences that a device computes at a time. It replaces ``accumulate``: a step has as
+    many microbatches as this needs on the devices of the run."""
+    sync: Literal["step", "microbatch"] = "step"
+    """With several microbatches, gather parameters and add up gradients of all devices once per
+    ``step``, which needs 8 bytes per parameter on each device (12 with float32), or for each
+    ``microbatch``."""
+    steps_per_call: Count = 1
+    """Steps per dispatched call, for models so small that the dispatch takes longer than a step."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW or Muon, with linear warm-up and cosine decay to ``final`` times the learning rate."""
+
+    name: Literal["adamw", "muon"] = "adamw"
+    """``muon`` updates the layers' matrices; AdamW updates the rest with the same rate."""
+    learning_rate: Positive = 3e-3
+    warmup: Annotated[int, Bound(least=0, most=2**31 - 1)] = 50
+    """Steps over which the learning rate rises from 0."""
+    final: Fraction = 0.1
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.98
+    weight_decay: NotNegative = 0.1
+    clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0
+    """Maximum global gradient norm; null disables clipping."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that are not trained, by name or pattern: ``["tokens_vd", "*norm*"]``."""
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (lora.py). With a ``rank`` above 0, only the adapters are trained."""
+
+    rank: Annotated[int, Bound(least=0)] = 0
+    alpha: Positive = 16.0
+    """The product of an adapter's matrices is scaled by ``alpha / rank``."""
+    targets: tuple[str, ...] = ("l_q_dhe", "l_k_dge", "l_v_dge")
+    """The layers' matrices that get an adapter, by name or pattern."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When checkpoints are saved and how many are kept; the newest is always kept."""
+
+    every: Count = 100
+    """Steps between permanent checkpoints."""
+    keep: Count | None = 3
+    """Number of permanent checkpoints to keep; null keeps all."""
+    minutes: NotNegative = 15
+    """Minutes after which a temporary checkpoint is saved, until the next save; 0 disables them."""
+    wait: bool = False
+    """Whether training waits until a checkpoint is complete. A kill then loses only the steps since
+    the last save, but each save blocks training for seconds."""
+    directory: str | None = None
+    """A directory that all processes share, or gs://bucket/prefix; TPUFLEET_CHECKPOINTS overrides
+    it."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Evaluation: the mean loss of sequences spaced evenly over the held-out text."""
+
+    every: Annotated[int, Bound(least=0)] = 0
+    """Steps between evaluations; 0 disables them."""
+    batches: Count = 4
+    """Batches of ``batch`` sequences per evaluation."""
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """Text that the model generates at the end of a run, and during it."""
+
+    prompt: str = "\n"
+    length: Annotated[int, Bound(least=0)] = 400
+    """Tokens to generate; 0 generates none."""
+    every: Annotated[int, Bound(least=0)] = 0
+    """Steps between samples in the log; 0 generates only the one at the end."""
+    temperature: NotNegative = 0.8
+    """0 always selects the most likely token."""
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Outputs of metrics in addition to metrics.jsonl. Their failures never stop a run."""
+
+    tensorboard: str | None = None
+    """Directory for event files; a relative path is relative to the run directory."""
+    wandb: str | None = None
+    """A Weights & Biases project; without an API key the run is recorded offline."""
+
+
+@dataclass(frozen=True)
+class ProfileConfig:
+    """A jax.profiler trace of some steps, in ``profiles/`` of the run directory."""
+
+    at: Annotated[int, Bound(least=0)] = 0
+    """The trace starts after this step; 0 disables it. ``touch profile`` there starts one, too."""
+    steps: Count = 5
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options of a run. ``seed`` determines batches, initial parameters, dropout and samples."""
+
+    steps: Steps = 1000
+    batch: Count = 16
+    """Sequences per step, over all processes."""
+    seed: Annotated[int, Bound(least=0, most=2**63 - 1)] = 0
+    log_every: Count = 10
+    """Steps between log lines, and between measurements of memory."""
+    hang_after: NotNegative = 1800
+    """Seconds without a finished step after which the process exits; 0 never does."""
+    heartbeat_timeout: Count = 10
+    """Seconds without JAX's heartbeat from another process after which all processes exit."""
+    init_from: str | None = None
+    """Initial parameters: a safetensors file, a directory with such files and a config.json, or
+    ``owner/name`` on the Hugging Face hub."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens per step, over all processes."""
+        return self.batch * self.model.context
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """Read a config file and apply ``dotted.key=value`` overrides (values in YAML).
+
+    Raises ConfigError for a file that is missing or not a YAML mapping, an unknown key, or a value
+    that is not allowed.
+    """
+    return build(overlay(read(Path(path)), overrides), source=str(path))
+
+
+def build(tree: Mapping[str, Any], source: str = "config") -> Config:
+    """Build a Config from nested mappings and check it.
+
+    Raises ConfigError, which begins with ``source``, if a key or a value is invalid.
+    """
+    cfg = section(Config, tree, source, prefix="")
+    for key, value, of, divisor in _multiples(cfg):
+        if value % divisor:
+            raise ConfigError(
+                f"{source}: {key}: must be a multiple of {of} ({divisor}), not {value}"
+            )
+    for key, path in _paths(cfg):
+        _check_path(f"{source}: {key}", path)
+    if cfg.model.positions == "rotary" and cfg.model.head_width % 2:
+        raise ConfigError(
+            f"{source}: model.positions: rotary needs an even model.head_dim (by default "
+            f"model.width / model.heads), not {cfg.model.head_width}"
+        )
+    if cfg.model.head_dim is not None and not cfg.model.attention_output:
+        raise ConfigError(f"{source}: model.head_dim: must be null without model.attention_output")
+    rotary = cfg.model.rotary
+    if rotary.high_frequency_factor <= rotary.low_frequency_factor:
+        raise ConfigError(
+            f"{source}: model.rotary.high_frequency_factor: must be above low_frequency_factor "
+            f"({rotary.low_frequency_factor}), not {rotary.high_frequency_factor}"
+        )
+    check_sources(f"{source}: data", cfg.data)
+    if cfg.compute.microbatch is not None and cfg.compute.accumulate > 1:
+        raise ConfigError(
+            f"{source}: compute: microbatch and accumulate are both set; set only one, with "
+            "compute.microbatch=null or compute.accumulate=1"
+        )
+    if not cfg.sample.prompt:
+        raise ConfigError(f'{source}: sample.prompt: must not be empty; for example "\\n"')
+    return cfg
+
+
+def _paths(cfg: Config) -> list[tuple[str, str | None]]:
+    return [
+        ("init_from", cfg.init_from),
+        *((f"data.{key}", path) for key, path in paths(cfg.data)),
+        ("checkpoint.directory", cfg.checkpoint.directory),
+        ("report.tensorboard", cfg.report.tensorboard),
+    ]
+
+
+def _check_path(where: str, path: str | None) -> None:
+    if path is None:
+        return
+    if not path or "\0" in path:
+        raise ConfigError(f"{where}: must be a path or null, not {path!r}")
+    try:
+        Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{where}: must be a path, with ~ for the home of an existing user, not {path!r}"
+        ) from None
+
+
+def _multiples(cfg: Config) -> list[tuple[str, int, str, int]]:
+    """Return (key, value, divisor's key, divisor) for each value that must divide evenly."""
+    call = ("compute.steps_per_call", cfg.compute.steps_per_call)
+    return [
+        (
+            "model.width",
+            cfg.model.width,
+            "model.heads",
+            1 if cfg.model.head_dim else cfg.model.heads,
+        ),
+        ("model.heads", cfg.model.heads, "model.kv_heads", cfg.model.groups),
+        ("batch", cfg.batch, "compute.accumulate", cfg.compute.accumulate),
+        ("model.context", cfg.model.context, "compute.loss_chunks", cfg.compute.loss_chunks),
+        ("checkpoint.every", cfg.checkpoint.every, *call),
+        ("evaluate.every", cfg.evaluate.every, *call),
+        ("sample.every", cfg.sample.every, *call),
+    ]
+
+
+def microbatches(cfg: Config, devices: int) -> int:
+    """Return the microbatches per step on this number of devices, which must divide the batch."""
+    if cfg.compute.microbatch is None:
+        return cfg.compute.accumulate
+    share = cfg.batch // devices
+    sizes = (n for n in range(min(share, cfg.compute.microbatch), 0, -1) if share % n == 0)
+    return share // next(sizes)
+
+
+def check_batch_divisible(cfg: Config, count: int, what: str) -> None:
+    """Raise ConfigError unless the batch divides evenly over ``count`` processes or devices."""
+    if cfg.batch % (cfg.compute.accumulate * count):
+        times = f"compute.accumulate ({cfg.compute.accumulate}) times "
+        raise ConfigError(
+            f"batch: must be a multiple of {times if cfg.compute.accumulate > 1 else ''}"
+            f"the number of {what} ({count}), not {cfg.batch}"
+        )

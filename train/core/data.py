@@ -1,0 +1,89 @@
+"""Batches of sequences of a prepared corpus, computed from the seed and the step alone.
+
+There is no iterator state to save. Any process can compute any row of any step's batch, so a
+resumed run gets the same batches, and losses do not depend on the number of processes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from train.core.config import Config, ConfigError
+from train.data.corpus import Meta, combined, read_meta, read_tokenizer
+from train.data.mixture import Mixture
+from train.data.sequences import JoinedText, PackedDocuments
+
+
+class Corpus:
+    """The prepared corpora of a run, memory-mapped."""
+
+    def __init__(self, directories: Path | Sequence[Path], cfg: Config) -> None:
+        """Open a prepared corpus, or those of a mixture.
+
+        Raises ConfigError if one is shorter than one sequence or does not fit the config,
+        CorpusError if its files are damaged.
+        """
+        paths = [directories] if isinstance(directories, Path) else list(directories)
+        metas = [read_meta(path) for path in paths]
+        self.meta: Meta = combined(metas, cfg.data.weights)
+        # All have the same tokenizer, but only conversations have the chat template.
+        chat = next((i for i, meta in enumerate(metas) if meta.documents == "chat"), 0)
+        self.tokenizer = read_tokenizer(paths[chat], metas[chat])
+        self.sequence_length = cfg.model.context + 1
+        """Tokens per sequence: the context plus one, because the last token is only a target."""
+        self.batch, self._metas = cfg.batch, metas
+        if cfg.model.vocabulary < self.meta.vocabulary:
+            raise ConfigError(
+                f"model.vocabulary: must be at least the corpus's {self.meta.vocabulary} "
+                f"(data.tokenizer: {cfg.data.tokenizer}), not {cfg.model.vocabulary}"
+            )
+        for meta in metas:
+            if meta.train < self._least(meta):
+                raise ConfigError(
+                    f"data: {meta.name} has {meta.train} tokens to train on, fewer than one "
+                    f"sequence of {self._least(meta)} (model.context + 1)"
+                )
+        if cfg.evaluate.every:
+            self.check_heldout(", or set evaluate.every=0")
+        if not len(self.tokenizer.encode(cfg.sample.prompt)):
+            raise ConfigError(
+                f"sample.prompt: {cfg.sample.prompt!r} has no tokens with data.tokenizer "
+                f"({cfg.data.tokenizer}); write a word"
+            )
+        shape = (self.tokenizer.dtype, self.sequence_length, cfg.seed)
+        self.sources: list[JoinedText | PackedDocuments] = [
+            JoinedText(path, *shape, cfg.batch)
+            if meta.documents == "joined"
+            else PackedDocuments(path, *shape)
+            for path, meta in zip(paths, metas, strict=True)
+        ]
+        self._mixture = Mixture(self.sources, cfg.data.weights, cfg.seed, cfg.batch)
+
+    def check_heldout(self, otherwise: str = "") -> None:
+        """Raise ConfigError, which ends with ``otherwise``, unless all sources have a sequence."""
+        for meta in self._metas:
+            if meta.heldout < self._least(meta):
+                raise ConfigError(
+                    f"data.heldout: {meta.name} has {meta.heldout} tokens held out, fewer than one "
+                    f"sequence of {self._least(meta)}; hold out more{otherwise}"
+                )
+
+    def _least(self, meta: Meta) -> int:
+        """Return the fewest tokens of a corpus that make a sequence."""
+        return self.sequence_length if meta.documents == "joined" else 2
+
+    def rows(self, step: int, rows: slice = slice(None)) -> np.ndarray:
+        """Return rows of a step's batch: int32 (rows, context + 1), or (rows, 4, context + 1).
+
+        The second form is that of packed documents (data/sequences.py). Steps count from 0.
+        """
+        return self._mixture.rows(step, rows)
+
+    def heldout_rows(self, count: int, rows: slice = slice(None)) -> np.ndarray:
+        """Return ``rows`` of ``count`` sequences spaced evenly over the held-out text.
+
+        The result has the form of ``rows`` and is the same in every call. Of a mixture, each source
+        has its share of the sequences.
+        """
+        return self._mixture.heldout(count, rows)

@@ -1,0 +1,253 @@
+"""The training loop, from the first step to the exit code."""
+
+import itertools
+import logging
+import time
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from train import STARTED
+from train.core.config import Config, DataConfig
+from train.core.data import Corpus
+from train.core.step import (
+    BATCH_SPEC,
+    evaluate,
+    heldout_batches,
+    training_batches,
+    update,
+)
+from train.run import mesh
+from train.run.checkpoint import Checkpoints, identity
+from train.run.contract import (
+    DONE,
+    INTERRUPTED,
+    NOT_A_NUMBER,
+    Contract,
+    Heartbeat,
+    write_atomically,
+)
+from train.run.metrics import InFlight, Metrics, memory
+from train.run.mfu import mfu
+from train.run.report import Report
+from train.run.restore import load_state
+from train.run.sample import generate
+from train.run.trace import Tracer
+from train.run.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+SAMPLE = "sample.txt"
+"""File in process 0's run directory with the text generated at the end of the run."""
+SAMPLE_SECONDS = 10
+"""Time limit of a sample. All devices of the run wait for it, and after SIGTERM the save does."""
+
+
+class Run:
+    """Training in one process of one attempt of a run."""
+
+    def __init__(
+        self, cfg: Config, contract: Contract, corpus: Corpus, heartbeat: Heartbeat
+    ) -> None:
+        """Load the state; raises ConfigError if config, corpus, devices and checkpoint disagree."""
+        self.cfg, self.contract, self.corpus, self.heartbeat = cfg, contract, corpus, heartbeat
+        devices = mesh.make(cfg)
+        self.batch_sharding = jax.NamedSharding(devices, BATCH_SPEC)
+        self.is_first = jax.process_index() == 0
+        run_identity = identity(cfg, corpus.meta)
+        # Compare the corpus by fingerprint, not by paths, which may differ between workers.
+        mesh.check_equal(
+            repr((run_identity, replace(cfg, data=DataConfig()))),
+            "have a different config or corpus than process 0; push the same to all workers",
+        )
+        self.checkpoints = Checkpoints(contract.checkpoints, cfg.checkpoint, run_identity)
+        self.step = self.checkpoints.latest or 0
+        self.state = load_state(self.checkpoints, cfg, devices)
+        self.heldout = None
+        if cfg.evaluate.every:
+            self.heldout = heldout_batches(corpus, cfg, self.batch_sharding)
+        self.started = self.step
+        self.save_request = mesh.SaveRequest(devices)
+        self.saved_at = time.monotonic()
+        self.watchdog = Watchdog(cfg.hang_after, heartbeat)
+        heartbeat.step = self.step
+        self.save_seconds = 0.0
+        self.in_flight = InFlight(cfg.tokens_per_step, lambda rate: mfu(rate, cfg.model))
+        self.metrics = Report(cfg, contract, self.step) if self.is_first else None
+        self.tracer = Tracer(contract.run_dir, cfg.profile, self.step)
+
+    def train(self) -> int:
+        """Train until done, interrupted or diverged, and return the exit code."""
+        if self.step >= self.cfg.steps:
+            self.log("already at step %d of %d: nothing to do", self.step, self.cfg.steps)
+            # An attempt may be killed after the last save and before it writes the sample. All
+            # processes must take the same branch, because they generate the sample together.
+            if not mesh.from_process_0((self.contract.run_dir / SAMPLE).exists()):
+                self.write_sample()
+            return self.end("done", DONE)
+        self.log_start()
+        for call in itertools.count():
+            if self.step == self.cfg.steps:
+                self.write_sample()
+                return self.end("done", DONE)
+            if mesh.interrupted(call):
+                return self.end_interrupted()
+            if not self.advance() or not self.save_temporary(call):
+                return self.end_diverged()
+
+    def advance(self) -> bool:
+        """Train one call's steps, then evaluate, save and sample if due; return False if diverged.
+
+        Calls end at the same steps in every attempt, so that a resumed run repeats the same calls.
+        """
+        cfg, n = self.cfg, self.cfg.compute.steps_per_call
+        last = min(self.step - self.step % n + n, cfg.steps)
+        self.tracer.before(self.step, self.state)
+        batches = training_batches(self.corpus, self.step, last, cfg, self.batch_sharding)
+        self.state, values = update(self.state, batches, cfg)
+        self.step = last
+        heldout_loss = None
+        if self.due(cfg.evaluate.every):
+            heldout_loss = evaluate(self.state["params"], self.heldout, cfg)
+        self.in_flight.add(self.step, values, heldout_loss)
+        saving = self.due(cfg.checkpoint.every) or self.step == cfg.steps
+        if not self.report(wait=saving):
+            return False
+        if saving:
+            self.save(wait=self.step == cfg.steps)
+        if self.due(cfg.sample.every) and self.step < cfg.steps:
+            self.log_sample()
+        return True
+
+    def save_temporary(self, call: int) -> bool:
+        """Save if the last save is ``checkpoint.minutes`` old; return False if diverged."""
+        seconds = 60 * self.cfg.checkpoint.minutes
+        is_old = time.monotonic() - self.saved_at > seconds
+        if not seconds or not self.save_request.agreed(call, is_old):
+            return True
+        if not self.report(wait=True):
+            return False
+        self.save()
+        return True
+
+    def save(self, wait: bool = False) -> None:
+        """Save the state. Call this only after ``report(wait=True)`` has returned True."""
+        begun = time.monotonic()
+        self.checkpoints.save(self.step, self.state, wait or self.cfg.checkpoint.wait)
+        self.saved_at = time.monotonic()
+        self.save_seconds += self.saved_at - begun
+
+    def due(self, every: int) -> bool:
+        """Return whether an action with this interval in steps is due now; 0 means never."""
+        return every > 0 and self.step % every == 0
+
+    def report(self, wait: bool = False) -> bool:
+        """Record the metrics of finished steps; return False at the first step that is not finite.
+
+        With ``wait``, include all dispatched steps. All processes get the same metrics, so they
+        agree on whether the run has diverged.
+        """
+        for metrics in self.in_flight.finished(wait):
+            rates = metrics.tokens_per_second, metrics.mfu
+            self.heartbeat.progress(metrics.step, metrics.loss, *rates, memory)
+            self.watchdog.step_finished()
+            if self.metrics:
+                self.metrics.write(self.with_waits(metrics))
+                self.log_step(metrics)
+            if not metrics.finite:
+                log.error(
+                    "step %d: loss, gradient or parameters are not finite; not saved", metrics.step
+                )
+                return False
+        return True
+
+    def with_waits(self, metrics: Metrics) -> Metrics:
+        """Add to a step's metrics the seconds spent on starting or on waiting for saves before it.
+
+        Call this once for each step, in order.
+        """
+        if metrics.step == self.started + 1:
+            metrics = replace(metrics, start_seconds=round(metrics.time - STARTED, 3))
+        if self.save_seconds:
+            metrics = replace(metrics, save_seconds=round(self.save_seconds, 3))
+            self.save_seconds = 0.0
+        return metrics
+
+    def end_interrupted(self) -> int:
+        """Save at the step that all processes agreed on, and return the exit code."""
+        if not self.report(wait=True):
+            return self.end_diverged()
+        self.watchdog.off()
+        self.save(wait=True)
+        self.log("interrupted: saved at step %d", self.step)
+        return self.end("interrupted", INTERRUPTED)
+
+    def end_diverged(self) -> int:
+        """Close everything without saving the state, which is not finite; return the exit code."""
+        return self.end("nan", NOT_A_NUMBER)
+
+    def end(self, state: str, code: int) -> int:
+        """Close everything, record the final state in the heartbeat, and return the exit code."""
+        self.watchdog.off()
+        self.tracer.close(self.step, self.state)
+        self.checkpoints.close()
+        self.heartbeat.write(state)
+        if self.metrics:
+            self.metrics.close()
+        return code
+
+    def write_sample(self) -> None:
+        """Generate text; process 0 logs it and writes it to its run directory."""
+        text = self.log_sample()
+        if self.is_first and self.cfg.sample.length:
+            write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
+
+    def log_sample(self) -> str:
+        """Generate text, log it in process 0, and return it; "" if ``sample.length`` is 0.
+
+        All processes must call this, because each holds only its shard of the parameters.
+        """
+        if not self.cfg.sample.length:
+            return ""
+        self.watchdog.step_finished()
+        text = generate(self.state["params"], self.cfg, self.corpus.tokenizer, SAMPLE_SECONDS)
+        if self.is_first:
+            log.info("step %d writes:\n%s", self.step, text)
+        return text
+
+    def log(self, message: str, *values: Any) -> None:
+        """Log a line that begins with the run's name."""
+        log.info("%s: " + message, self.contract.run, *values)
+
+    def log_start(self) -> None:
+        """Log the run's processes, devices, parameters, corpus and first step."""
+        parameters = sum(a.size for a in jax.tree.leaves(self.state["params"]))
+        self.log(
+            "process %d of %d, %d %s device(s), %d parameters, %s, from step %d of %d",
+            jax.process_index(),
+            jax.process_count(),
+            jax.device_count(),
+            jax.default_backend(),
+            parameters,
+            self.corpus.meta.name,
+            self.step,
+            self.cfg.steps,
+        )
+
+    def log_step(self, metrics: Metrics) -> None:
+        """Log the loss if due or at the first or last step, and the held-out loss if evaluated."""
+        first = metrics.step == self.started + 1
+        if first or metrics.step % self.cfg.log_every == 0 or metrics.step == self.cfg.steps:
+            rate = metrics.tokens_per_second
+            log.info(
+                "step %d/%d loss %.4f%s",
+                metrics.step,
+                self.cfg.steps,
+                metrics.loss,
+                f" tokens/s {rate:.0f}" if rate else "",
+            )
+        if metrics.heldout_loss is not None:
+            log.info(
+                "step %d/%d held-out loss %.4f", metrics.step, self.cfg.steps, metrics.heldout_loss
+            )

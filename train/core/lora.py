@@ -1,0 +1,77 @@
+"""Low-rank adapters: a frozen matrix w is used as w + alpha / rank · a · b, with a and b trained.
+
+Hu et al. 2021, "LoRA", arXiv:2106.09685. For the stacked matrix ``l_q_dhe`` (l, d, h, e), a is the
+parameter ``l_q_dhe.in`` (l, d, r), initially random, and b is ``l_q_dhe.out`` (l, r, h, e),
+initially zero, so that a new adapter does not change the model. Adapters are saved with the other
+parameters, and merged into the matrices before the model is computed.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from train.core.config import Config, ConfigError
+from train.core.model import Params, matrix_axes
+from train.core.sharding import gathered
+from train.strict import match_names
+
+ADAPTER_STREAM = 2
+"""Folded into the seed's random key, so that adapters and other parameters use different keys."""
+
+
+def add_adapters(params: Params, cfg: Config) -> Params:
+    """Return the parameters with new adapters added; with rank 0, return them unchanged.
+
+    Raises ConfigError for a target that is not a matrix of the layers.
+    """
+    rank = cfg.lora.rank
+    if not rank:
+        return params
+    key = jax.random.fold_in(jax.random.key(cfg.seed), ADAPTER_STREAM)
+    adapters = {}
+    for name in targets(params, cfg):
+        layers, *shape = params[name].shape
+        inputs = len(matrix_axes(name)[0])
+        key, own = jax.random.split(key)
+        std = math.prod(shape[:inputs]) ** -0.5
+        adapters[f"{name}.in"] = std * jax.random.normal(own, (layers, *shape[:inputs], rank))
+        adapters[f"{name}.out"] = jnp.zeros((layers, rank, *shape[inputs:]))
+    return params | adapters
+
+
+def targets(params: Params, cfg: Config) -> list[str]:
+    """Return the names of the matrices that get an adapter, sorted."""
+    matrices = [n for n in params if n.startswith("l_") and matrix_axes(n)]
+    names = match_names(cfg.lora.targets, matrices, "lora.targets")
+    if not names:
+        raise ConfigError("lora.targets: must name at least one; allowed: " + ", ".join(matrices))
+    return names
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a parameter belongs to an adapter."""
+    return "." in name
+
+
+def matrix(name: str) -> str:
+    """Return the matrix that an adapter's parameter changes; other names are returned unchanged."""
+    return name.partition(".")[0]
+
+
+def merge(params: Params, cfg: Config) -> Params:
+    """Return the model's parameters, with the products of the adapters added to the matrices."""
+    model = {name: a for name, a in params.items() if not is_adapter(name)}
+    for name in model:
+        if f"{name}.in" in params:
+            inputs, outputs = matrix_axes(name)
+            # Shard the product like w, so that no device holds more of the product than of w.
+            sharding = jax.typeof(model[name]).sharding
+            product = jnp.einsum(
+                f"l{inputs}r,lr{outputs}->l{inputs}{outputs}",
+                gathered(params[f"{name}.in"]),
+                gathered(params[f"{name}.out"]),
+                out_sharding=None if sharding.mesh.empty else sharding,
+            )
+            model[name] += cfg.lora.alpha / cfg.lora.rank * product
+    return model

@@ -1,0 +1,142 @@
+"""AdamW or Muon with a schedule, clipping and frozen parameters, as one optax transformation."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from train.core import lora
+from train.core.config import Config, ConfigError
+from train.core.model import Params, init_params, matrix_axes
+from train.strict import match_names
+
+MUON_RMS = 0.2
+"""Target RMS of Muon's update in units of the learning rate; 0.2 matches AdamW, so that learning
+rates carry over (Liu et al. 2025, arXiv:2502.16982, section 2.2)."""
+
+
+def learning_rate(step: jax.Array, cfg: Config) -> jax.Array:
+    """Return the learning rate after ``step`` updates, as a float32 scalar.
+
+    Linear warm-up from 0, then cosine decay (Loshchilov and Hutter 2016, arXiv:1608.03983) to
+    ``final`` times the peak at the run's last step.
+    """
+    opt = cfg.optimizer
+    warm = (step + 1) / max(opt.warmup, 1)
+    progress = jnp.clip((step - opt.warmup) / max(cfg.steps - opt.warmup, 1), 0, 1)
+    cosine = opt.final + (1 - opt.final) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+    return opt.learning_rate * jnp.where(step < opt.warmup, warm, cosine)
+
+
+def make(cfg: Config) -> optax.GradientTransformation:
+    """Build the optimizer; parameters that are not trained have no moments and zero updates."""
+    clip = cfg.optimizer.clip
+    transform = optax.chain(
+        optax.identity() if clip is None else optax.clip_by_global_norm(clip),
+        muon(cfg) if cfg.optimizer.name == "muon" else adamw(cfg),
+    )
+    if not (cfg.optimizer.frozen or cfg.lora.rank):
+        return transform
+
+    def labels(params: Params) -> dict[str, str]:
+        trainable = trainable_names(params, cfg)
+        return {name: "learns" if name in trainable else "stays" for name in params}
+
+    # Do not change the labels here and in muon: they are keys in existing checkpoints.
+    return optax.multi_transform({"learns": transform, "stays": optax.set_to_zero()}, labels)
+
+
+def adamw(cfg: Config) -> optax.GradientTransformation:
+    """Build AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101).
+
+    Weight decay applies to matrices, not to biases and norms.
+    """
+    opt = cfg.optimizer
+    return optax.adamw(
+        lambda step: learning_rate(step, cfg),
+        b1=opt.beta1,
+        b2=opt.beta2,
+        weight_decay=opt.weight_decay,
+        mask=lambda params: {
+            name: _is_unmasked(a) and matrix_axes(name) is not None for name, a in params.items()
+        },
+    )
+
+
+def muon(cfg: Config) -> optax.GradientTransformation:
+    """Build Muon (Jordan 2024) for the layers' matrices, and AdamW for all other parameters."""
+    opt = cfg.optimizer
+    transforms = {
+        "matrix": optax.contrib.muon(
+            lambda step: learning_rate(step, cfg),
+            weight_decay=opt.weight_decay,
+            muon_weight_dimension_numbers=_matrix_axes,
+            consistent_rms=MUON_RMS,
+        ),
+        "rest": adamw(cfg),
+    }
+
+    def labels(params: Params) -> dict[str, str]:
+        return {n: "matrix" if _is_layer_matrix(n, a) else "rest" for n, a in params.items()}
+
+    return _with_auto_sharding(optax.multi_transform(transforms, labels))
+
+
+def trainable_names(names: Iterable[str], cfg: Config) -> set[str]:
+    """Return the names of trained parameters: those not frozen, and with LoRA only adapters."""
+    names = list(names)
+    frozen = match_names(cfg.optimizer.frozen, names, "optimizer.frozen")
+    return {
+        name
+        for name in names
+        if name not in frozen and (lora.is_adapter(name) or not cfg.lora.rank)
+    }
+
+
+def check(cfg: Config) -> None:
+    """Raise ConfigError if a pattern matches no parameter, or no parameter is left to train.
+
+    Uses only shapes, so it needs no device.
+    """
+    shapes = jax.eval_shape(
+        lambda: lora.add_adapters(init_params(jax.random.key(0), cfg.model), cfg)
+    )
+    if not trainable_names(shapes, cfg):
+        raise ConfigError("optimizer.frozen: leaves no parameter to train; freeze fewer")
+
+
+def _matrix_axes(params: Params) -> dict[str, Any]:
+    """Return for Muon which axes of each stacked array (l, in..., out...) form its matrices."""
+
+    def axes(name: str) -> optax.contrib.MuonDimensionNumbers:
+        inputs, outputs = map(len, matrix_axes(name))
+        return optax.contrib.MuonDimensionNumbers(
+            tuple(range(1, 1 + inputs)), tuple(range(1 + inputs, 1 + inputs + outputs))
+        )
+
+    return {n: axes(n) if _is_layer_matrix(n, a) else None for n, a in params.items()}
+
+
+def _is_layer_matrix(name: str, array: Any) -> bool:
+    return _is_unmasked(array) and name.startswith("l_") and matrix_axes(name) is not None
+
+
+def _is_unmasked(array: Any) -> bool:
+    """Return whether this is an array, not optax's placeholder for a masked array."""
+    return hasattr(array, "ndim")
+
+
+def _with_auto_sharding(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Let the compiler choose the shardings in updates, because Muon's matmuls specify none."""
+
+    def update(grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
+        if jax.sharding.get_abstract_mesh().empty:
+            return transform.update(grads, state, params)
+        shardings = jax.tree.map(lambda a: jax.typeof(a).sharding, (grads, state))
+        return jax.sharding.auto_axes(transform.update, out_sharding=shardings)(
+            grads, state, params
+        )
+
+    return optax.GradientTransformation(transform.init, update)

@@ -1,0 +1,1 @@
+"""Text and tokens: sources, tokenizers and prepared corpora."""

@@ -1,0 +1,199 @@
+"""Conversations as text: chat templates, and which parts of the text the assistant wrote.
+
+A chat template comes with a model and is written by others. It is rendered in Jinja's sandbox.
+"""
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from train.data.config import DataConfig
+from train.data.files import location, read_bytes
+from train.data.texts import CorpusError, Row
+from train.data.tokens import Tokenizer
+from train.run.contract import one_line
+from train.strict import ConfigError
+
+ASSISTANT = "assistant"
+
+DEFAULT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ message.role }}: {{ message.content }}{{ eos_token }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+"""For tokenizers without a chat template. The space before an answer belongs to the answer, because
+byte-pair encodings join it to the first word."""
+
+ANSWERS = ("answer", "completion")
+"""Keys of the answer to ``prompt``."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a conversation's text; ``is_learned`` if the assistant wrote it."""
+
+    text: str
+    is_learned: bool
+
+
+def parse(row: Row) -> list[Message]:
+    """Return the conversation of a row with ``messages``, or with ``prompt`` and ``answer``.
+
+    Raises CorpusError if the row has neither, or no message of the assistant.
+    """
+    values = row.values
+    answer = next((key for key in ANSWERS if isinstance(values.get(key), str)), None)
+    if isinstance(values.get("messages"), list):
+        messages = [_message(row.where, each) for each in values["messages"]]
+    elif isinstance(values.get("prompt"), str) and answer:
+        messages = [Message("user", values["prompt"]), Message(ASSISTANT, values[answer])]
+    else:
+        keys = ", ".join(map(str, values))[:200]
+        raise CorpusError(
+            f"{row.where}: must have a list messages, or the texts prompt and answer (keys: {keys})"
+        )
+    if not any(message.role == ASSISTANT for message in messages):
+        raise CorpusError(
+            f"{row.where}: no message has the role {ASSISTANT}, so nothing is learned"
+        )
+    return messages
+
+
+def _message(where: str, value: object) -> Message:
+    role, content = (
+        (value.get("role"), value.get("content")) if isinstance(value, Mapping) else (None, None)
+    )
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise CorpusError(f"{where}: each message must have the texts role and content")
+    return Message(role, content)
+
+
+class ChatTemplate:
+    """A compiled chat template; ``identity`` is all that its texts depend on."""
+
+    def __init__(self, source: str, tokens: Mapping[str, str], where: str) -> None:
+        """Compile a template; ``tokens`` are bos_token and eos_token.
+
+        Raises ConfigError, which begins with ``where``, if it is invalid or Jinja is not installed.
+        """
+        if importlib.util.find_spec("jinja2") is None:
+            raise ConfigError(
+                "data.documents: chat needs the package jinja2. Add it to worker_extras in "
+                "group_vars, then run: ansible-playbook setup.yml"
+            )
+        import jinja2
+
+        self.source = source
+        self.identity = (source, sorted(tokens.items()))
+        try:
+            self._render = _environment().from_string(source, globals=dict(tokens)).render
+        except jinja2.TemplateError as err:
+            raise ConfigError(f"{where} is not a chat template: {one_line(err)}") from err
+
+    def parts(self, messages: list[Message], where: str) -> Iterator[list[Part]]:
+        """Yield the texts of a conversation, each in parts.
+
+        That is one text, unless the template writes earlier answers differently from the last one,
+        for example without their reasoning. Then it is one text per answer, which is learned as the
+        model would have to write it. Raises CorpusError, which begins with ``where``, if the
+        template refuses the messages.
+        """
+        answers = [i for i, message in enumerate(messages) if message.role == ASSISTANT]
+        whole = self._text(messages, where)
+        parts, done = [], 0
+        for i in answers:
+            before, after = self._around(messages, i, where)
+            if not whole.startswith(after) or len(before) < done:
+                break
+            parts += [Part(whole[done : len(before)], False), Part(after[len(before) :], True)]
+            done = len(after)
+        else:
+            yield [*parts, Part(whole[done:], False)]
+            return
+        for i in answers:
+            before, after = self._around(messages, i, where)
+            yield [Part(before, False), Part(after[len(before) :], True)]
+
+    def _around(self, messages: list[Message], i: int, where: str) -> tuple[str, str]:
+        """Return the text before and including an answer; the first is a prefix of the second."""
+        after = self._text(messages[: i + 1], where)
+        before = self._text(messages[:i], where, add_generation_prompt=True)
+        if not after.startswith(before):
+            before = self._text(messages[:i], where)
+        if not after.startswith(before):
+            raise CorpusError(
+                f"{where}: the chat template writes the messages before an answer differently once "
+                "it is there, so the answer cannot be found. Set data.chat_template"
+            )
+        return before, after
+
+    def _text(self, messages: list[Message], where: str, **options: bool) -> str:
+        options = {"add_generation_prompt": False} | options
+        values = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return self._render(messages=values, **options)
+        except Exception as err:  # a template may divide by zero
+            raise CorpusError(f"{where}: the chat template fails: {one_line(err)}") from err
+
+
+def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
+    """Return the file ``chat_template``, the tokenizer's own template, or DEFAULT_TEMPLATE.
+
+    Raises ConfigError if the file cannot be read or the template is invalid.
+    """
+    where, source = "data.tokenizer: its chat_template", tokenizer.settings.chat_template
+    if cfg.chat_template is not None:
+        where = f"data.chat_template: {cfg.chat_template}"
+        try:
+            path = location(cfg.chat_template, "data.chat_template")
+            source = read_bytes(path).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as err:
+            why = getattr(err, "strerror", None) or "it is not UTF-8"
+            raise ConfigError(f"{where} cannot be read: {why}") from err
+    end = tokenizer.settings.end or tokenizer.decode(tokenizer.end)
+    tokens = {"bos_token": tokenizer.settings.begin, "eos_token": end}
+    return ChatTemplate(source or DEFAULT_TEMPLATE, tokens, where)
+
+
+def _environment() -> Any:
+    """Return Jinja's sandbox, set up as Hugging Face's transformers documents it for templates.
+
+    ``strftime_now`` is missing on purpose: a text must be the same tomorrow.
+    """
+    import json
+
+    from jinja2 import TemplateError
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """The tag ``generation`` around answers, without effect: ``parts`` finds them itself."""
+
+        tags = frozenset({"generation"})
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(value: object, indent: int | None = None, **_: object) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    return environment

@@ -1,0 +1,104 @@
+"""Configuration of the text: its sources and its preparation."""
+
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal
+
+from train.strict import Bound, ConfigError
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """A dataset of the Hugging Face hub, or a directory that the package ``datasets`` can read."""
+
+    id: str | None = None
+    """``owner/name`` on the hub, or a directory; replaces ``data.corpus``."""
+    name: str | None = None
+    """The dataset's configuration, if it has several."""
+    split: str = "train"
+    text_key: str = "text"
+    """The column, or the key of JSON lines, that holds the text."""
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """Source of text: a packaged corpus, files, or a dataset."""
+
+    corpus: str = "shakespeare"
+    text: str | None = None
+    """A path or a glob pattern of files, on disk or gs://; replaces ``corpus``. Each file is a
+    document; in a file named ``.jsonl``, each line is one."""
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    documents: Literal["joined", "packed", "chat"] = "joined"
+    """``joined``: sequences start anywhere in the joined text. ``packed``: sequences contain whole
+    documents, which do not see each other. ``chat``: the same with conversations, of which only the
+    assistant's messages are learned."""
+
+
+@dataclass(frozen=True)
+class MixedConfig(SourceConfig):
+    """A source of a mixture."""
+
+    weight: Annotated[float, Bound(least=0, above=True)] = 1.0
+    """Its share of the sequences, relative to the other weights."""
+
+
+@dataclass(frozen=True)
+class DataConfig(SourceConfig):
+    """Source of the text, or several, and its preparation."""
+
+    mixture: tuple[MixedConfig, ...] = ()
+    """Several sources with weights; replaces the keys above."""
+    tokenizer: str = "ascii"
+    """``ascii`` (128 tokens, accents dropped), ``bytes`` (256, UTF-8), ``bpe`` (trained on the
+    text), the path of a tokenizer.json, on disk or gs://, or ``owner/name`` on the hub."""
+    chat_template: str | None = None
+    """A file with a Jinja template for ``documents: chat``; null means the tokenizer's own."""
+    vocabulary: Annotated[int, Bound(least=257)] = 8192
+    """Vocabulary size of ``bpe``."""
+    heldout: Annotated[float, Bound(least=0, most=0.9)] = 0.1
+    """Fraction of the tokens, at the end, that is never trained on."""
+    directory: str | None = None
+    """Where prepared corpora are stored; by default a directory that this user can write to."""
+
+    @property
+    def sources(self) -> tuple[SourceConfig, ...]:
+        """The sources of the text: those of the mixture, or the only one."""
+        return self.mixture or (self,)
+
+    @property
+    def weights(self) -> list[float]:
+        """The weights of the sources."""
+        return [source.weight for source in self.mixture] or [1.0]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether sequences are made of documents (model.Packed)."""
+        return any(source.documents != "joined" for source in self.sources)
+
+
+def check_sources(where: str, data: DataConfig) -> None:
+    """Raise ConfigError, which begins with ``where``, if keys contradict each other."""
+    for source in (data, *data.mixture):
+        if source.text is not None and source.dataset.id is not None:
+            raise ConfigError(f"{where}: text and dataset.id are both set; set only one")
+    default = DataConfig()
+    replaced = (field.name for field in fields(SourceConfig))
+    if data.mixture and any(getattr(data, key) != getattr(default, key) for key in replaced):
+        raise ConfigError(f"{where}: mixture replaces text, dataset and documents; set them in it")
+    if data.tokenizer == "bpe" and (data.mixture or data.documents == "chat"):
+        raise ConfigError(
+            f"{where}.tokenizer: bpe is trained on one text; for a mixture or conversations use "
+            "the path of a tokenizer.json, ascii or bytes"
+        )
+
+
+def paths(data: DataConfig) -> list[tuple[str, str | None]]:
+    """Return the keys of paths, with their values."""
+    found = [
+        ("tokenizer", data.tokenizer),
+        ("chat_template", data.chat_template),
+        ("directory", data.directory),
+    ]
+    for source in (data, *data.mixture):
+        found += [("text", source.text), ("dataset.id", source.dataset.id)]
+    return found

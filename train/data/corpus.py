@@ -1,0 +1,288 @@
+"""Prepared corpora: files of tokens, made from text once per machine.
+
+The name of a corpus's directory contains a digest of its text, tokenizer and options, so that a
+change of these leads to another directory. Its files are::
+
+    train.bin  heldout.bin   tokens: little-endian unsigned integers of the smallest type that fits
+    tokenizer.json           the byte-pair encoding, if the corpus uses one, and beside it the
+                             files with its special tokens and chat template, if it has them
+    *.documents  *.learned   of whole documents; see documents.py
+    meta.json                the fields of Meta
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from train.data import hub, tokens
+from train.data.chat import ChatTemplate, chat_template
+from train.data.config import DataConfig, SourceConfig
+from train.data.documents import (
+    LENGTHS,
+    conversations,
+    packed,
+    split_heldout,
+    write_documents,
+    write_joined,
+)
+from train.data.files import location
+from train.data.texts import CorpusError, Source, source
+from train.data.tokens import Tokenizer
+from train.run.contract import check_path_writable
+from train.strict import ConfigError
+
+FORMAT = "2"
+"""Version of the file format. It is part of the digest; change it when the format changes."""
+
+SPLITS = ("train", "heldout")
+DOCUMENT_FILES = tuple(f"{split}.{kind}" for split in SPLITS for kind in ("documents", "learned"))
+
+_SHARED_DATA = Path("/var/lib/tpufleet/data")
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Description of a prepared corpus; ``train`` and ``heldout`` are numbers of tokens.
+
+    ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer, ``heldout_bytes`` the length
+    of the held-out text in bytes of UTF-8. Of conversations, that is the text that is learned, and
+    ``heldout_learned`` its number of tokens.
+    """
+
+    name: str
+    tokenizer: str
+    vocabulary: int
+    train: int
+    heldout: int
+    heldout_bytes: int
+    fingerprint: str
+    documents: str = "joined"
+    heldout_learned: int | None = None
+
+    @property
+    def heldout_tokens(self) -> int:
+        """Tokens of the held-out text that ``heldout_bytes`` measures."""
+        return self.heldout if self.heldout_learned is None else self.heldout_learned
+
+
+def prepare_all(
+    cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False
+) -> list[Path]:
+    """Prepare the corpora of all sources and return their directories; see ``prepare``."""
+    keys = [field.name for field in fields(SourceConfig)]
+    return [
+        prepare(replace(cfg, mixture=(), **{key: getattr(one, key) for key in keys}), fetch)
+        for one in cfg.sources
+    ]
+
+
+def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False) -> Path:
+    """Prepare the corpus, unless this machine has it already, and return its directory.
+
+    ``fetch`` may first create the directory from another source, and returns whether it did.
+    Several processes may prepare a corpus concurrently: each writes a temporary directory, and the
+    first process to finish renames its directory to the final name. Raises ConfigError for a
+    missing corpus, path, dataset or tokenizer and for a directory that cannot be written,
+    CorpusError if the text cannot be loaded.
+    """
+    root = data_directory(cfg)
+    tokenizer = _given_tokenizer(cfg)
+    template = chat_template(tokenizer, cfg) if cfg.documents == "chat" and tokenizer else None
+    text = source(cfg, root)
+    name = f"bpe {cfg.vocabulary}".encode()
+    if tokenizer:
+        name = tokenizer.definition or cfg.tokenizer.encode()
+    parts = [FORMAT.encode(), text.digest.encode(), repr(cfg.heldout).encode(), name]
+    if tokenizer:
+        parts += [content for _, content in tokenizer.settings.files]
+    if cfg.documents != "joined":
+        parts += [cfg.documents.encode(), repr(template and template.identity).encode()]
+    directory = root / f"{text.name}-{_digest(*parts)[:16]}"
+    if os.path.exists(directory / "meta.json"):  # noqa: PTH110 - Path.exists raises PermissionError
+        return directory
+    check_path_writable(root, "data.directory")
+    if fetch(directory):
+        return directory
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{text.name}-", dir=root) as temporary:
+            _write(Path(temporary) / "corpus", text, cfg, tokenizer, template)
+            try:
+                (Path(temporary) / "corpus").rename(directory)
+            except OSError:
+                if not (directory / "meta.json").exists():  # else another process finished first
+                    raise
+    except OSError as err:
+        raise CorpusError(f"data.directory: {directory} cannot be written: {err.strerror}") from err
+    return directory
+
+
+def data_directory(cfg: DataConfig) -> Path:
+    """Return the directory of prepared corpora."""
+    return Path(cfg.directory).expanduser() if cfg.directory else default_data_directory()
+
+
+def default_data_directory() -> Path:
+    """Return the default ``data.directory``: that of a worker if writable, or the user's cache."""
+    if os.access(_SHARED_DATA, os.W_OK | os.X_OK):
+        return _SHARED_DATA
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        raise ConfigError("data.directory: must be set, because this user has no home") from None
+    return Path(cache) / "tpufleet" / "data"
+
+
+def read_meta(directory: Path) -> Meta:
+    """Read a prepared corpus's ``meta.json`` and check the lengths of its files.
+
+    Raises CorpusError if a file is missing or damaged, ConfigError if this user may not read it.
+    """
+    fix = "remove the directory to prepare it again"
+    try:
+        meta = Meta(**json.loads((directory / "meta.json").read_text()))
+        sizes = {split: _size(directory / f"{split}.bin") for split in SPLITS}
+        counts = {split: _documented(directory, split, meta) for split in SPLITS}
+        width = read_tokenizer(directory, meta).dtype().itemsize
+    except PermissionError as err:
+        raise ConfigError(
+            f"data.directory: {err.filename}: cannot be read: {err.strerror}; set another "
+            "directory, or have its owner allow this user to read it"
+        ) from err
+    except (OSError, ValueError, TypeError) as err:
+        raise CorpusError(f"{directory}: is not a prepared corpus ({err}); {fix}") from err
+    for split, count in (("train", meta.train), ("heldout", meta.heldout)):
+        if sizes[split] != count * width:
+            raise CorpusError(
+                f"{directory}/{split}.bin: {sizes[split]} bytes, but meta.json lists "
+                f"{count} tokens of {width} bytes; {fix}"
+            )
+        if counts[split] not in ({count}, set()):
+            raise CorpusError(
+                f"{directory}/{split}.documents: describes other tokens than {split}.bin; {fix}"
+            )
+    return meta
+
+
+def _documented(directory: Path, split: str, meta: Meta) -> set[int]:
+    """Return the numbers of tokens that the files beside the tokens describe: one if all agree."""
+    if meta.documents == "joined":
+        return set()
+    found = {int(np.fromfile(directory / f"{split}.documents", LENGTHS)[::2].sum(dtype=np.int64))}
+    return found | ({_size(directory / f"{split}.learned")} if meta.documents == "chat" else set())
+
+
+def _size(path: Path) -> int:
+    """Return the length of a file in bytes; raises OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size
+
+
+def read_tokenizer(directory: Path, meta: Meta) -> Tokenizer:
+    """Return the tokenizer that a corpus was prepared with."""
+    if meta.tokenizer == "ascii":
+        return tokens.ascii_characters()
+    if meta.tokenizer == "bytes":
+        return tokens.utf8_bytes()
+    settings = tokens.Settings.of_files(
+        lambda name: (directory / name).read_bytes() if (directory / name).exists() else b""
+    )
+    return tokens.from_definition((directory / tokens.FILE).read_bytes(), settings)
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
+
+
+def _given_tokenizer(cfg: DataConfig) -> Tokenizer | None:
+    """Return the tokenizer that a config selects; None for one that is trained on the text."""
+    if cfg.tokenizer == "bpe":
+        return None
+    if cfg.tokenizer in ("ascii", "bytes"):
+        return tokens.ascii_characters() if cfg.tokenizer == "ascii" else tokens.utf8_bytes()
+    if hub.is_repository(cfg.tokenizer):
+        files = [tokens.FILE, tokens.SETTINGS, tokens.TEMPLATE]
+        return tokens.read_file(hub.download(cfg.tokenizer, files, "data.tokenizer") / tokens.FILE)
+    return tokens.read_file(location(cfg.tokenizer, "data.tokenizer"))
+
+
+def _write(
+    directory: Path,
+    text: Source,
+    cfg: DataConfig,
+    given: Tokenizer | None,
+    template: ChatTemplate | None,
+) -> None:
+    directory.mkdir()
+    tokenizer = given
+    if tokenizer is None:
+        chunks = (chunk for document in text.read() for chunk in document)
+        tokenizer = tokens.from_definition(tokens.train_bpe(chunks, cfg.vocabulary))
+    if tokenizer.definition:
+        (directory / tokens.FILE).write_bytes(tokenizer.definition)
+        tokenizer.settings.write(directory)
+    if template:
+        if cfg.chat_template:
+            (directory / tokens.TEMPLATE).write_text(template.source, encoding="utf-8")
+        (directory / "train.learned").touch()  # there may be no conversation
+        write_documents(directory, conversations(text, tokenizer, template), tokenizer)
+    elif cfg.documents == "packed":
+        write_documents(directory, packed(text, tokenizer), tokenizer)
+    else:
+        write_joined(directory / "train.bin", text, tokenizer)
+    train, heldout = split_heldout(directory, cfg.heldout, tokenizer.dtype().itemsize)
+    heldout_tokens = np.fromfile(directory / "heldout.bin", tokenizer.dtype)
+    if template:
+        is_learned = np.fromfile(directory / "heldout.learned", bool)
+        heldout_tokens = heldout_tokens[is_learned]
+    named = cfg.tokenizer in ("ascii", "bytes", "bpe")
+    meta = Meta(
+        text.name,
+        cfg.tokenizer if named else "given",
+        tokenizer.vocabulary,
+        train,
+        heldout,
+        tokenizer.bytes_in(heldout_tokens),
+        fingerprint(directory, tokenizer),
+        cfg.documents,
+        len(heldout_tokens) if template else None,
+    )
+    (directory / "meta.json").write_text(json.dumps(asdict(meta), indent=1) + "\n")
+
+
+def combined(metas: Sequence[Meta], weights: Sequence[float]) -> Meta:
+    """Return the description of a mixture; that of a single corpus unchanged."""
+    if len(metas) == 1:
+        return metas[0]
+    mixed = [f"{weight!r} {meta.fingerprint}" for weight, meta in zip(weights, metas, strict=True)]
+    return replace(
+        metas[0],
+        name="+".join(meta.name for meta in metas),
+        vocabulary=max(meta.vocabulary for meta in metas),
+        train=sum(meta.train for meta in metas),
+        heldout=sum(meta.heldout for meta in metas),
+        heldout_bytes=sum(meta.heldout_bytes for meta in metas),
+        heldout_learned=sum(meta.heldout_tokens for meta in metas),
+        fingerprint=hashlib.sha256(" ".join(mixed).encode()).hexdigest(),
+    )
+
+
+def fingerprint(directory: Path, tokenizer: Tokenizer) -> str:
+    """Return the hexadecimal SHA-256 of a prepared corpus's tokens and tokenizer."""
+    digest = hashlib.sha256(tokenizer.definition)
+    for name in ("train.bin", "heldout.bin", *DOCUMENT_FILES):
+        path = directory / name
+        if name in DOCUMENT_FILES and not path.exists():
+            continue
+        digest.update(path.stat().st_size.to_bytes(8, "big"))
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

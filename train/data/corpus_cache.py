@@ -1,0 +1,197 @@
+"""Prepared corpora of a run beside its checkpoints, where all workers and later TPUs find them.
+
+Process 0 prepares a corpus and uploads it; the other processes wait for it and download it. A
+preempted TPU loses its disks, so without the copy the next TPU would have to download the text
+again, from a package registry or the Hugging Face Hub, and tokenize it.
+"""
+
+import atexit
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from train.data.config import DataConfig
+from train.data.corpus import (
+    fingerprint,
+    prepare_all,
+    read_meta,
+    read_tokenizer,
+)
+from train.run.contract import Contract, one_line, open_filesystem
+
+log = logging.getLogger(__name__)
+
+FOLDER = "corpus"
+META = "meta.json"
+"""Uploaded last, so that a partial upload does not count as a corpus."""
+THREAD_NAME = "keep-corpus"
+
+PULSE = "preparing"
+"""Object that process 0 changes every PULSE_SECONDS while it prepares and uploads."""
+PULSE_SECONDS = 10.0
+SILENT_SECONDS = 120.0
+"""Without a change of the pulse for this long, a waiting process prepares the corpus itself."""
+POLL_SECONDS = 1.0
+
+
+def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
+    """Download or prepare the corpora, unless this machine has them; return their directories.
+
+    Of several processes, process 0 prepares them, and the others wait. Raises the errors of
+    ``prepare``.
+    """
+    cache = _cache(contract)
+    if contract.process_id:
+        return prepare_all(cfg, cache.wait_and_fetch)
+    if contract.num_processes == 1:
+        if not isinstance(contract.checkpoints, str):
+            return prepare_all(cfg)
+        directories = prepare_all(cfg, cache.fetch)
+        upload = threading.Thread(
+            target=lambda: [*map(cache.upload, directories)], name=THREAD_NAME, daemon=True
+        )
+        upload.start()
+        return directories
+    with cache.pulse():
+        directories = prepare_all(cfg, cache.fetch)
+        # Not in the background: the others need it before they join.
+        for directory in directories:
+            cache.upload(directory)
+    return directories
+
+
+def fetched(cfg: DataConfig, contract: Contract) -> list[Path]:
+    """Download the corpora of a run, or prepare them if it has none; return their directories."""
+    return prepare_all(cfg, _cache(contract).fetch)
+
+
+def _cache(contract: Contract) -> "CorpusCache":
+    return CorpusCache(f"{contract.checkpoints}/{FOLDER}")
+
+
+class CorpusCache:
+    """Prepared corpora beside a run's checkpoints. Failures are logged and never stop the run."""
+
+    def __init__(self, location: str) -> None:
+        """Use ``location``, a directory or gs://bucket/prefix of the run."""
+        self._location = location
+        self._damaged: set[str] = set()
+        self._exiting = threading.Event()
+        atexit.register(self._exiting.set)
+
+    def fetch(self, directory: Path) -> bool:
+        """Download the corpus to ``directory`` if there is a copy; return whether it is there."""
+        try:
+            files, root = open_filesystem(f"{self._location}/{directory.name}")
+            try:
+                meta_json = files.cat_file(f"{root}/{META}")
+            except FileNotFoundError:
+                return False
+            self._damaged.add(directory.name)
+            with tempfile.TemporaryDirectory(prefix=".kept-", dir=directory.parent) as partial:
+                new = Path(partial) / "corpus"
+                new.mkdir()
+                for path in files.ls(root, detail=False):
+                    if not path.endswith(f"/{META}"):
+                        files.get_file(path, str(new / path.rpartition("/")[2]))
+                (new / META).write_bytes(meta_json)
+                meta = read_meta(new)
+                if fingerprint(new, read_tokenizer(new, meta)) != meta.fingerprint:
+                    raise ValueError("its fingerprint differs from meta.json")
+                new.rename(directory)
+            self._damaged.remove(directory.name)
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+            if not (directory / META).exists():  # else another process finished first
+                log.warning(
+                    "%s: can't be downloaded, so the corpus is prepared again: %s",
+                    self._location,
+                    one_line(err),
+                )
+                return False
+        log.info("downloaded the prepared corpus from %s", self._location)
+        return True
+
+    def wait_and_fetch(self, directory: Path) -> bool:
+        """Wait while process 0 prepares the corpus, then download it; return whether it is there.
+
+        Returns False if process 0 gives no sign of life for SILENT_SECONDS, or if the copy cannot
+        be downloaded.
+        """
+        pulse, changed = b"", time.monotonic()
+        while time.monotonic() - changed < SILENT_SECONDS:
+            if (directory / META).exists():
+                return True
+            try:
+                files, root = open_filesystem(self._location)
+                if files.exists(f"{root}/{directory.name}/{META}"):
+                    return self.fetch(directory)
+                found = files.cat_file(f"{root}/{PULSE}")
+            except FileNotFoundError:
+                found = b""
+            except Exception as err:  # see above
+                log.warning("%s: cannot be read: %s", self._location, one_line(err))
+                found = pulse
+            if found != pulse:
+                pulse, changed = found, time.monotonic()
+            time.sleep(POLL_SECONDS)
+        log.warning("process 0 prepares no corpus, so this process does: %s", directory.name)
+        return False
+
+    @contextmanager
+    def pulse(self) -> Iterator[None]:
+        """Give the signs of life that ``wait_and_fetch`` waits for, inside the ``with`` block."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while True:
+                try:
+                    files, root = self._open_for_writing()
+                    files.pipe_file(f"{root}/{PULSE}", str(time.time()).encode())
+                except Exception as err:  # see above
+                    log.warning("%s: cannot be written: %s", self._location, one_line(err))
+                if done.wait(PULSE_SECONDS):
+                    return
+
+        beating = threading.Thread(target=beat, name=PULSE, daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def _open_for_writing(self, below: str = "") -> tuple[Any, str]:
+        """Return the file system of a location, which exists then, and its path there."""
+        if "://" not in self._location:  # buckets have no directories
+            Path(self._location + below).mkdir(parents=True, exist_ok=True)
+        return open_filesystem(self._location + below)
+
+    def upload(self, directory: Path) -> None:
+        """Upload a prepared corpus, unless there is an intact copy."""
+        try:
+            read_meta(directory)
+            files, root = self._open_for_writing(f"/{directory.name}")
+            found = sorted(directory.iterdir(), key=lambda path: path.name == META)
+            if directory.name in self._damaged or not files.exists(f"{root}/{META}"):
+                for path in found:
+                    self._put(files, path, f"{root}/{path.name}")
+        except Exception as err:
+            if not self._exiting.is_set():
+                log.warning(
+                    "%s: the corpus can't be uploaded, so a new TPU prepares it again: %s",
+                    self._location,
+                    one_line(err),
+                )
+
+    def _put(self, files: Any, path: Path, target: str) -> None:
+        if "://" not in self._location:
+            Path(target).unlink(missing_ok=True)
+            with suppress(OSError):  # another file system
+                os.link(path, target)
+                return
+        files.put_file(str(path), target)

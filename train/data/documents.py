@@ -1,0 +1,135 @@
+"""Files of tokens of a prepared corpus, written from text.
+
+A corpus of whole documents (``data.documents`` other than ``joined``) has beside its tokens::
+
+    <split>.documents   for each document its tokens and its first learned token, as uint32
+    <split>.learned     1 for each token that is learned, otherwise 0; only of conversations
+"""
+
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain, groupby
+from pathlib import Path
+
+import numpy as np
+
+from train.data.chat import ChatTemplate, parse
+from train.data.texts import CHUNK_CHARACTERS, Source
+from train.data.tokens import Tokenizer
+from train.strict import ConfigError
+
+BATCH_CHARACTERS = CHUNK_CHARACTERS * max(16, os.cpu_count() or 1)
+"""Characters that are encoded at once, in parallel: a chunk for each core."""
+
+LENGTHS = np.dtype("<u4")
+
+
+@dataclass(frozen=True)
+class Document:
+    """Tokens of a document, and whether each is learned; None means all but the first."""
+
+    tokens: np.ndarray
+    learned: np.ndarray | None = None
+
+
+def write_joined(path: Path, text: Source, tokenizer: Tokenizer) -> None:
+    """Write the tokens of all documents, separated."""
+    # A separator is None among the chunks: it is not encoded.
+    chunks = (
+        chunk
+        for i, document in enumerate(text.read())
+        for chunk in chain([None] if i else [], document)
+    )
+    with path.open("wb") as file:
+        for batch in _batches(chunks, lambda chunk: len(chunk or "")):
+            encoded = iter(tokenizer.encode_all([chunk for chunk in batch if chunk is not None]))
+            for chunk in batch:
+                tokens = tokenizer.separator if chunk is None else next(encoded)
+                file.write(tokens.astype(tokenizer.dtype).tobytes())
+
+
+def packed(text: Source, tokenizer: Tokenizer) -> Iterator[Document]:
+    """Yield the documents of a text, each with the tokenizer's special tokens around it."""
+    documents = ("".join(document) for document in text.read())
+    for batch in _batches(documents, len):
+        for tokens in tokenizer.encode_all(batch):
+            yield Document(np.concatenate([tokenizer.begin, tokens, tokenizer.end]))
+
+
+def conversations(text: Source, tokenizer: Tokenizer, template: ChatTemplate) -> Iterator[Document]:
+    """Yield the conversations of a text; only the assistant's messages are learned.
+
+    Raises ConfigError for plain text, CorpusError for a row that is not a conversation.
+    """
+    if text.rows is None:
+        raise ConfigError(f"data.documents: chat needs JSON lines or a dataset, not {text.name}")
+    found = (parts for row in text.rows() for parts in template.parts(parse(row), row.where))
+    for batch in _batches(found, lambda parts: sum(len(part.text) for part in parts)):
+        texts = [[(part.text, part.is_learned) for part in parts] for parts in batch]
+        for tokens, learned in tokenizer.encode_marked(texts):
+            learned[:1] = False  # nothing precedes it
+            yield Document(tokens, learned)
+
+
+def write_documents(directory: Path, found: Iterable[Document], tokenizer: Tokenizer) -> None:
+    """Write ``train.bin``, ``train.documents`` and, of conversations, ``train.learned``."""
+    lengths = array("I")
+    with ExitStack() as stack:
+        tokens = stack.enter_context((directory / "train.bin").open("wb"))
+        learned = None
+        for document in found:
+            first = 1
+            if document.learned is not None:
+                if learned is None:
+                    learned = stack.enter_context((directory / "train.learned").open("wb"))
+                learned.write(document.learned.astype(np.uint8).tobytes())
+                taught = np.flatnonzero(document.learned)
+                first = int(taught[0]) if len(taught) else len(document.tokens)
+            tokens.write(document.tokens.astype(tokenizer.dtype).tobytes())
+            lengths.extend((len(document.tokens), first))
+    np.array(lengths, LENGTHS).tofile(directory / "train.documents")
+
+
+def split_heldout(directory: Path, fraction: float, width: int) -> tuple[int, int]:
+    """Move the last part of the tokens to ``heldout.*``; return the numbers of both parts.
+
+    Of whole documents, the last are moved that contain at least this fraction of the tokens.
+    """
+    count = (directory / "train.bin").stat().st_size // width
+    heldout = int(count * fraction)
+    documents = directory / "train.documents"
+    if documents.exists():
+        lengths = np.fromfile(documents, LENGTHS)[::2].astype(np.int64)
+        ends = np.cumsum(lengths[::-1])
+        moved = int(np.searchsorted(ends, count * fraction)) + 1 if fraction and len(ends) else 0
+        heldout = int(ends[moved - 1]) if moved else 0
+        _move_end(directory, "documents", moved * 2 * LENGTHS.itemsize)
+    if (directory / "train.learned").exists():
+        _move_end(directory, "learned", heldout)
+    _move_end(directory, "bin", heldout * width)
+    return count - heldout, heldout
+
+
+def _move_end(directory: Path, kind: str, size: int) -> None:
+    """Move the last ``size`` bytes from train.<kind> to heldout.<kind>."""
+    with (directory / f"train.{kind}").open("r+b") as file:
+        start = file.seek(0, 2) - size
+        file.seek(start)
+        (directory / f"heldout.{kind}").write_bytes(file.read())
+        file.truncate(start)
+
+
+def _batches[T](items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield the items in lists of about BATCH_CHARACTERS."""
+    total = 0
+
+    def number(item: T) -> int:
+        nonlocal total
+        total += size(item)
+        return total // BATCH_CHARACTERS
+
+    for _, batch in groupby(items, number):
+        yield list(batch)

@@ -1,0 +1,158 @@
+"""Input files on disk or in a bucket."""
+
+import errno
+import fnmatch
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from train.run.contract import one_line, open_filesystem
+from train.strict import ConfigError
+
+
+class UnreadableError(Exception):
+    """Failure to read from a bucket; the message is one line with the location and the reason."""
+
+
+@dataclass(frozen=True)
+class BucketFile:
+    """An object of a bucket. ``size`` and ``crc32c`` (base64) are those of its content."""
+
+    filesystem: Any
+    path: str
+    size: int
+    crc32c: str
+
+    @property
+    def name(self) -> str:
+        """Name without the prefix."""
+        return self.path.rpartition("/")[2]
+
+    def open(self, mode: str = "r", **others: Any) -> IO[Any]:
+        """Open the object for reading, as Path.open does."""
+        return self.filesystem.open(self.path, mode, **others)
+
+    def __str__(self) -> str:
+        return f"gs://{self.path}"
+
+
+type InputFile = Path | BucketFile
+
+
+def location(path: str, key: str) -> Path | str:
+    """Return a Path for a local path, and gs:// locations unchanged.
+
+    Raises ConfigError, which begins with ``key``, for another scheme.
+    """
+    if path.startswith("gs://"):
+        return path
+    if "://" in path:
+        raise ConfigError(f"{key}: must be a path or gs://bucket/name, not {path}")
+    return Path(path).expanduser()
+
+
+def find(pattern: str, key: str) -> list[InputFile]:
+    """List the files that match a path or glob pattern, sorted.
+
+    Raises ConfigError, which begins with ``key``, if none do or if one cannot be read, and
+    UnreadableError if the bucket cannot be listed.
+    """
+    path = location(pattern, key)
+    found = _in_bucket(path) if isinstance(path, str) else _on_disk(path)
+    if not found:
+        raise ConfigError(f"{key}: no file matches {pattern}")
+    for file in found:
+        if isinstance(file, Path) and not os.access(file, os.R_OK):
+            raise ConfigError(f"{key}: {file} cannot be read")
+    return found
+
+
+def _on_disk(path: Path) -> list[InputFile]:
+    inside = str(path.relative_to(path.anchor))
+    found = [path] if path.is_file() else sorted(Path(path.anchor or ".").glob(inside))
+    return [path for path in found if path.is_file()]
+
+
+def _in_bucket(pattern: str) -> list[InputFile]:
+    try:
+        filesystem, path = open_filesystem(pattern)
+        found = filesystem.glob(path, detail=True)
+        return [
+            BucketFile(filesystem, name, int(info["size"]), str(info["crc32c"]))
+            for name, info in sorted(found.items())
+            if info["type"] == "file" and not name.endswith("/")
+        ]
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+        raise UnreadableError(f"{pattern}: cannot be listed: {one_line(err)}") from err
+
+
+def download(place: str, patterns: Sequence[str], root: Path, key: str) -> Path:
+    """Copy the files of gs://bucket/prefix that match ``patterns``; return the copy's directory.
+
+    It is a directory of ``root``, named by the content of the files, so that nothing is copied
+    twice. Raises ConfigError, which begins with ``key``, if no file matches or the copy fails.
+    """
+    try:
+        wanted = re.compile("|".join(map(fnmatch.translate, patterns)))
+        found = [each for each in _in_bucket(f"{place}/*") if wanted.match(each.name)]
+        if not found:
+            raise ConfigError(f"{key}: {place} has no file {' or '.join(patterns)}")
+        target = root / digest_of([*found])[:16]
+        if not target.exists():
+            root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".partial-", dir=root) as partial:
+                copy = Path(partial) / "copy"
+                copy.mkdir()
+                copies = [str(copy / file.name) for file in found]
+                found[0].filesystem.get([file.path for file in found], copies)
+                try:
+                    copy.rename(target)
+                except OSError:
+                    if not target.exists():  # else another process finished first
+                        raise
+    except ConfigError:
+        raise
+    except Exception as err:  # see above
+        raise ConfigError(f"{key}: {place} cannot be downloaded: {one_line(err)}") from err
+    return target
+
+
+def read_bytes(place: Path | str) -> bytes:
+    """Return the content of a file; raises OSError with a ``strerror`` if it cannot be read."""
+    if isinstance(place, Path):
+        return place.read_bytes()
+    try:
+        filesystem, path = open_filesystem(place)
+        return filesystem.cat_file(path)
+    except FileNotFoundError as err:
+        raise FileNotFoundError(errno.ENOENT, "No such object") from err
+    except Exception as err:  # see above
+        raise OSError(errno.EIO, one_line(err)) from err
+
+
+def beside(place: Path | str, name: str) -> Path | str:
+    """Return the location of the file ``name`` in the directory of another file."""
+    if isinstance(place, Path):
+        return place.with_name(name)
+    return f"{place.rpartition('/')[0]}/{name}"
+
+
+def digest_of(files: list[Path] | list[InputFile]) -> str:
+    """Return the hexadecimal SHA-256 of the files' lengths and contents.
+
+    In a bucket, an object's CRC-32C stands for its content.
+    """
+    digest = hashlib.sha256()
+    for file in files:
+        if isinstance(file, BucketFile):
+            digest.update(file.size.to_bytes(8, "big") + file.crc32c.encode())
+            continue
+        with file.open("rb") as content:
+            inner = hashlib.file_digest(content, "sha256")
+        digest.update(file.stat().st_size.to_bytes(8, "big") + inner.digest())
+    return digest.hexdigest()

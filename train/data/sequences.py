@@ -1,0 +1,163 @@
+"""Sequences of a prepared corpus, each addressed by numbers alone.
+
+A packed sequence is an array (4, context + 1) of the rows TOKENS, SEGMENTS, POSITIONS and LEARNED,
+which ``train.core.model.loss`` explains.
+"""
+
+import logging
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from train.data.documents import LENGTHS
+from train.data.packing import pack
+from train.strict import ConfigError
+
+log = logging.getLogger(__name__)
+
+TOKENS, SEGMENTS, POSITIONS, LEARNED = range(4)
+
+
+class JoinedText:
+    """Sequences that start anywhere in joined text."""
+
+    def __init__(self, directory: Path, dtype: type, length: int, seed: int, batch: int) -> None:
+        """Open a corpus for sequences of ``length`` tokens."""
+        self.tokens = _mapped(directory / "train.bin", dtype)
+        self._heldout = _mapped(directory / "heldout.bin", dtype)
+        self._length, self._seed, self._batch = length, seed, batch
+
+    def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return rows of a step's batch by their places ``within`` it: int32 (rows, length).
+
+        Sequences start at uniformly random positions of the corpus. The generator, Philox (Salmon
+        et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), is keyed by (seed, step), so
+        that no two steps share a stream.
+        """
+        generator = np.random.Generator(np.random.Philox(key=[self._seed, step]))
+        starts = generator.integers(len(self.tokens) - self._length + 1, size=self._batch)
+        return self._at(self.tokens, starts[within])
+
+    def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
+        """Return sequences by number, of ``count`` spaced evenly over the held-out text.
+
+        Sequences of a short text overlap.
+        """
+        starts = np.linspace(0, len(self._heldout) - self._length, count).astype(np.int64)
+        return self._at(self._heldout, starts[numbers])
+
+    def _at(self, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        return tokens[starts[:, None] + np.arange(self._length)].astype(np.int32)
+
+
+class PackedDocuments:
+    """Sequences of whole documents, each once per epoch, in an order that follows from the seed."""
+
+    def __init__(self, directory: Path, dtype: type, length: int, seed: int) -> None:
+        """Open and pack a corpus; raises ConfigError if nothing in it can be learned."""
+        self._seed = seed
+        self._train = _Packed(directory, "train", dtype, length, seed)
+        self._heldout = _Packed(directory, "heldout", dtype, length, seed)
+        self._order = lru_cache(maxsize=2)(self._order_of)
+        if not len(self._train):
+            raise ConfigError(f"data: {directory.name} has no document with a token to learn")
+
+    def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return sequences by number, counted over all epochs: int32 (rows, 4, length)."""
+        epochs, places = np.divmod(numbers, len(self._train))
+        return self._train.at([self._order(e)[i] for e, i in zip(epochs, places, strict=True)])
+
+    def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
+        """Return sequences by number, of ``count`` spaced evenly over the held-out ones."""
+        if not len(self._heldout):
+            raise ConfigError("data.heldout: no held-out document has a token to learn")
+        chosen = np.linspace(0, len(self._heldout) - 1, count).astype(np.int64)
+        return self._heldout.at(chosen[numbers])
+
+    def _order_of(self, epoch: int) -> np.ndarray:
+        return _generator(self._seed, epoch, 1).permutation(len(self._train))
+
+
+class _Packed:
+    """The documents of one split, packed."""
+
+    def __init__(self, directory: Path, split: str, dtype: type, length: int, seed: int) -> None:
+        self._length = length
+        self._tokens = _mapped(directory / f"{split}.bin", dtype)
+        learned = directory / f"{split}.learned"
+        self._learned = _mapped(learned, np.uint8) if learned.exists() else None
+        sizes, firsts = np.fromfile(directory / f"{split}.documents", LENGTHS).reshape(-1, 2).T
+        starts = np.cumsum(sizes, dtype=np.int64) - sizes
+        if self._learned is None:  # the parts of a long document overlap by the token in between
+            starts, sizes = _divided(starts, sizes.astype(np.int64), length)
+            useful = sizes > 1
+        else:
+            useful = firsts < np.minimum(sizes, length)
+        if cut := int(np.sum(sizes > length)):
+            log.warning(
+                "%s: %d of %d conversations are cut to model.context tokens", split, cut, len(sizes)
+            )
+        if missing := int(np.sum(~useful)):
+            log.warning(
+                "%s: %d of %d documents are left out: nothing to learn in model.context tokens",
+                split,
+                missing,
+                len(sizes),
+            )
+        starts, sizes = starts[useful], np.minimum(sizes, length)[useful].astype(np.int64)
+        mixed = _generator(seed, 0, 2).permutation(len(starts))
+        self._starts, self._sizes = starts[mixed], sizes[mixed]
+        sequence_of = pack(self._sizes, length)
+        self._documents = np.argsort(sequence_of, kind="stable")
+        self._ends = np.cumsum(np.bincount(sequence_of)) if len(sequence_of) else sequence_of
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def at(self, numbers: "np.ndarray | list[int]") -> np.ndarray:
+        """Return sequences by number: int32 (rows, 4, length)."""
+        rows = np.zeros((len(numbers), 4, self._length), np.int32)
+        for row, number in zip(rows, numbers, strict=True):
+            filled = 0
+            first = self._ends[number - 1] if number else 0
+            for segment, i in enumerate(self._documents[first : self._ends[number]], 1):
+                source = slice(self._starts[i], self._starts[i] + self._sizes[i])
+                target = slice(filled, filled + self._sizes[i])
+                row[TOKENS, target] = self._tokens[source]
+                row[SEGMENTS, target] = segment
+                row[POSITIONS, target] = np.arange(self._sizes[i])
+                row[LEARNED, target] = 1 if self._learned is None else self._learned[source]
+                row[LEARNED, filled] = 0
+                filled = target.stop
+            row[POSITIONS, filled:] = np.arange(self._length - filled)
+        return rows
+
+
+def _divided(starts: np.ndarray, sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Divide documents into parts of at most ``length`` tokens; return their starts and sizes.
+
+    The last token of a part is the first of the next one, so that each token is learned once.
+    """
+    stride = length - 1
+    parts = np.maximum(1, -(-(sizes - 1) // stride))
+    document = np.repeat(np.arange(len(sizes)), parts)
+    offset = stride * (np.arange(len(document)) - (np.cumsum(parts) - parts)[document])
+    return starts[document] + offset, np.minimum(length, sizes[document] - offset)
+
+
+def _mapped(path: Path, dtype: type) -> np.ndarray:
+    """Map a file into memory; NumPy cannot map an empty one."""
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+
+def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
+    """Return a generator; streams from 1 on are apart from those of JoinedText."""
+    return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
+
+
+def as_packed(rows: np.ndarray) -> np.ndarray:
+    """Return joined sequences (rows, length) as packed ones with one document each."""
+    length = rows.shape[1]
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), rows.shape)
+    return np.stack([rows, np.ones_like(rows), positions, np.minimum(positions, 1)], axis=1)

@@ -1,0 +1,309 @@
+"""Tokenizers: ASCII characters, bytes, or a byte-pair encoding, trained or from a file.
+
+The library ``tokenizers`` of Hugging Face is imported only for byte-pair encodings.
+"""
+
+import json
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train.data.files import beside, read_bytes
+from train.strict import ConfigError
+
+END_OF_TEXT = "<|endoftext|>"
+"""Token that ends a document, if the encoding has it, as GPT-2's, and no file names another."""
+
+SEPARATOR = "\n\n"
+"""Text that ends a document if the encoding has no token for it."""
+
+FILE = "tokenizer.json"
+
+SETTINGS = "tokenizer_config.json"
+"""File beside a tokenizer.json with the names of its special tokens and its chat template."""
+
+TEMPLATE = "chat_template.jinja"
+"""File beside a tokenizer.json with its chat template, in newer models."""
+
+DECODE_CHUNK_TOKENS = 1 << 16
+"""Number of tokens decoded at once to count the bytes of their text."""
+
+_PLAIN = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-"})
+_PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE", 0x0153: "oe"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Content of a tokenizer_config.json that is used; "" where the file has none."""
+
+    begin: str = ""
+    """``bos_token``, which chat templates may use."""
+    end: str = ""
+    """``eos_token``, which ends a document."""
+    chat_template: str = ""
+    files: tuple[tuple[str, bytes], ...] = ()
+    """Names and contents of the files beside the tokenizer.json."""
+
+    @classmethod
+    def of_files(cls, read: Callable[[str], bytes]) -> "Settings":
+        """Parse the files that ``read`` returns by name, empty if there is none.
+
+        Raises ValueError if one is invalid.
+        """
+        found = {name: content for name in (SETTINGS, TEMPLATE) if (content := read(name))}
+        settings = cls.parse(found.get(SETTINGS, b"{}"))
+        if template := found.get(TEMPLATE):
+            settings = replace(settings, chat_template=template.decode("utf-8", errors="replace"))
+        return replace(settings, files=tuple(found.items()))
+
+    def write(self, directory: Path) -> None:
+        """Write the files to a directory."""
+        for name, content in self.files:
+            (directory / name).write_bytes(content)
+
+    @classmethod
+    def parse(cls, text: bytes) -> "Settings":
+        """Parse a tokenizer_config.json; raises ValueError if it is invalid."""
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("must be a JSON object")
+        template = found.get("chat_template")
+        if isinstance(template, list):  # several by name
+            named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+            template = named.get("default")
+        named = {"eos_token": found.get("eos_token"), "bos_token": found.get("bos_token")}
+        named = {k: v.get("content") if isinstance(v, dict) else v for k, v in named.items()}
+        for key, value in {**named, "chat_template": template}.items():
+            if not isinstance(value, str | None):
+                raise ValueError(f"{key} must be text, not {value!r:.40}")
+        return cls(named["bos_token"] or "", named["eos_token"] or "", template or "")
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Functions from text to integers below ``vocabulary`` and back."""
+
+    vocabulary: int
+    encode: Callable[[str], np.ndarray]
+    decode: Callable[[Sequence[int]], str]
+    separator: np.ndarray
+    """Tokens between two documents: those at the end of the first and ``begin``."""
+    definition: bytes = b""
+    """Content of tokenizer.json, part of the corpus's fingerprint; empty for ASCII and bytes."""
+    begin: np.ndarray = field(default_factory=lambda: np.array([], np.uint32))
+    """Tokens that the tokenizer's own post-processor puts before a text."""
+    settings: Settings = Settings()
+    encoding: Any = None
+    """The object of the library ``tokenizers``; None for ASCII and bytes."""
+
+    @property
+    def end(self) -> np.ndarray:
+        """Tokens at the end of a document."""
+        return self.separator[: len(self.separator) - len(self.begin)]
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Encode texts, in parallel on all CPU cores if this is a byte-pair encoding."""
+        if self.encoding is None:
+            return [self.encode(text) for text in texts]
+        encoded = self.encoding.encode_batch_fast([*map(_valid, texts)], add_special_tokens=False)
+        return [np.array(each.ids, np.uint32) for each in encoded]
+
+    def encode_marked(
+        self, texts: Sequence[Sequence[tuple[str, bool]]]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Encode texts of marked and unmarked parts; return the tokens, and whether each is marked.
+
+        A byte-pair encoding encodes the whole text, so parts do not change its tokens. A token is
+        marked if any of its characters is.
+        """
+        if self.encoding is None:
+            return [self._encode_marked_parts(parts) for parts in texts]
+        whole = [_valid("".join(part for part, _ in parts)) for parts in texts]
+        result = []
+        for each, parts in zip(
+            self.encoding.encode_batch(whole, add_special_tokens=False), texts, strict=True
+        ):
+            marks = np.concatenate([np.full(len(part), mark) for part, mark in parts])
+            before = np.concatenate([[0], np.cumsum(marks)])  # marked characters before each one
+            starts, ends = np.array(each.offsets, np.int64).reshape(-1, 2).T
+            # Llama 3 leaves spaces out of the offsets, so those of a token of spaces are empty.
+            starts = np.minimum(starts, np.maximum(ends - 1, 0))
+            result.append((np.array(each.ids, np.uint32), before[ends] > before[starts]))
+        return result
+
+    def _encode_marked_parts(
+        self, parts: Sequence[tuple[str, bool]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        encoded = [self.encode(part) for part, _ in parts]
+        marks = [np.full(len(t), mark) for t, (_, mark) in zip(encoded, parts, strict=True)]
+        return np.concatenate(encoded), np.concatenate(marks)
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger]:
+        """Smallest unsigned integer type that can store all tokens."""
+        return next(t for t in (np.uint8, np.uint16, np.uint32) if self.vocabulary - 1 <= _most(t))
+
+    def bytes_in(self, tokens: np.ndarray) -> int:
+        """Count the UTF-8 bytes of the decoded tokens."""
+        starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
+        return sum(len(self.decode(tokens[i : i + DECODE_CHUNK_TOKENS]).encode()) for i in starts)
+
+
+def _valid(text: str) -> str:
+    """Replace lone surrogates, which JSON can contain and UTF-8 cannot, by question marks."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _most(kind: type[np.unsignedinteger]) -> int:
+    return int(np.iinfo(kind).max)
+
+
+def to_ascii(text: str) -> str:
+    """Convert text to ASCII: drop accents, simplify typographic quotes and dashes.
+
+    Line ends become ``\\n``; characters without an equivalent become ``?``.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n").translate(_PLAIN)
+    if text.isascii():
+        return text
+    decomposed = unicodedata.normalize("NFKD", text)
+    kept = "".join(c for c in decomposed if not unicodedata.combining(c))
+    return kept.encode("ascii", errors="replace").decode("ascii")
+
+
+def ascii_characters() -> Tokenizer:
+    """Return a tokenizer with one token per ASCII character; invalid tokens decode as escapes."""
+
+    def encode(text: str) -> np.ndarray:
+        return np.frombuffer(to_ascii(text).encode("ascii"), np.uint8)
+
+    def decode(tokens: Sequence[int]) -> str:
+        return _as_bytes(tokens).decode("ascii", errors="backslashreplace")
+
+    return Tokenizer(128, encode, decode, encode(SEPARATOR))
+
+
+def utf8_bytes() -> Tokenizer:
+    """Return a tokenizer with one token per UTF-8 byte; invalid sequences decode as escapes."""
+
+    def encode(text: str) -> np.ndarray:
+        return np.frombuffer(text.encode("utf-8", errors="replace"), np.uint8)
+
+    def decode(tokens: Sequence[int]) -> str:
+        return _as_bytes(tokens).decode("utf-8", errors="backslashreplace")
+
+    return Tokenizer(256, encode, decode, encode(SEPARATOR))
+
+
+def _as_bytes(tokens: Sequence[int]) -> bytes:
+    return np.asarray(tokens, np.int64).clip(0, 255).astype(np.uint8).tobytes()
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
+    """Train a byte-level byte-pair encoding and return its tokenizer.json.
+
+    It works on bytes, as GPT-2's does (Sennrich et al. 2016, arXiv:1508.07909). The same texts give
+    the same file. A small text may yield a smaller vocabulary than ``vocabulary``.
+    """
+    import tokenizers
+
+    encoding = tokenizers.Tokenizer(tokenizers.models.BPE())
+    encoding.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encoding.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(alphabet),
+        show_progress=False,
+    )
+    encoding.train_from_iterator(texts, trainer)
+    return encoding.to_str().encode("utf-8")
+
+
+def read_file(path: Path | str) -> Tokenizer:
+    """Read a tokenizer.json, on disk or gs://, and the settings beside it, if any.
+
+    Raises ConfigError if a file cannot be read or is invalid.
+    """
+    try:
+        definition = read_bytes(path)
+    except OSError as err:
+        raise ConfigError(
+            f"data.tokenizer: must be ascii, bytes, bpe or a readable tokenizer.json, "
+            f"not {path}: {err.strerror}"
+        ) from err
+    try:
+        settings = Settings.of_files(partial(_read_beside, path))
+    except (ValueError, AttributeError, RecursionError) as err:
+        raise ConfigError(
+            f"data.tokenizer: {beside(path, SETTINGS)} is not valid: {_short(err)}"
+        ) from err
+    try:
+        return from_definition(definition, settings)
+    except ValueError as err:
+        raise ConfigError(f"data.tokenizer: {path} is not a tokenizer.json: {_short(err)}") from err
+
+
+def _read_beside(path: Path | str, name: str) -> bytes:
+    """Return the content of a file in the same directory; empty if there is none."""
+    try:
+        return read_bytes(beside(path, name))
+    except FileNotFoundError:
+        return b""
+    except OSError as err:
+        raise ConfigError(
+            f"data.tokenizer: {beside(path, name)} cannot be read: {err.strerror}"
+        ) from err
+
+
+def _short(err: Exception) -> str:
+    return " ".join(str(err).split())[:120]
+
+
+def from_definition(definition: bytes, settings: Settings = Settings()) -> Tokenizer:
+    """Parse the content of a tokenizer.json.
+
+    Raises ValueError for an invalid one, or if it lacks a token that ``settings`` name.
+    """
+    import tokenizers
+
+    try:
+        encoding: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
+    except Exception as err:  # the library raises no narrower type
+        raise ValueError(err) from err
+
+    # The file may contain the length to which a fine-tuning script cut or filled its texts.
+    encoding.no_truncation()
+    encoding.no_padding()
+
+    def encode(text: str) -> np.ndarray:
+        return np.array(encoding.encode(_valid(text), add_special_tokens=False).ids, np.uint32)
+
+    def decode(tokens: Sequence[int]) -> str:
+        # A model with a larger vocabulary can generate tokens that the encoding lacks.
+        known = [int(token) for token in tokens if token < vocabulary]
+        return encoding.decode(known, skip_special_tokens=False)
+
+    vocabulary = 1 + max(encoding.get_vocab().values(), default=-1)
+    if not vocabulary:
+        raise ValueError("it has no tokens")
+    end = encoding.token_to_id(settings.end or END_OF_TEXT)
+    if end is None and settings.end:
+        raise ValueError(f"it has no token {settings.end!r}, which {SETTINGS} names as eos_token")
+    begin = _begin(encoding)
+    ending = encode(SEPARATOR) if end is None else np.array([end], np.uint32)
+    separator = np.concatenate([ending, begin])
+    return Tokenizer(vocabulary, encode, decode, separator, definition, begin, settings, encoding)
+
+
+def _begin(encoding: Any) -> np.ndarray:
+    """Return the tokens that the encoding's post-processor puts before a text."""
+    marked = encoding.encode("a", add_special_tokens=True)
+    before = list(marked.special_tokens_mask).index(0) if 0 in marked.special_tokens_mask else 0
+    return np.array(marked.ids[:before], np.uint32)

@@ -1,0 +1,1 @@
+"""Import and export of parameters in Hugging Face's file formats."""

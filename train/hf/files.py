@@ -1,0 +1,136 @@
+"""Safetensors files of a model: one file, a directory, or a repository of the Hugging Face hub."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from train.data import hub
+from train.data.corpus import default_data_directory
+from train.data.files import download, location
+from train.strict import ConfigError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""Lists the file of each tensor, if there are several files."""
+
+CONFIG = "config.json"
+DOWNLOADED = (CONFIG, INDEX, "model*.safetensors")
+
+DTYPES = ("BF16", "F16", "F32", "F64")
+
+
+class Tensors:
+    """Tensors of ``init_from``, read one at a time."""
+
+    def __init__(self, init_from: str) -> None:
+        """Open the files and read names and shapes.
+
+        Raises ConfigError if a file is missing or invalid, or a repository cannot be downloaded.
+        """
+        self.path = _located(init_from)
+        """The file or directory."""
+        self.directory = self.path if self.path.is_dir() else self.path.parent
+        self.files = _files(self.path)
+        self.config = _content(self.directory / CONFIG)
+        """Content of config.json, None without one."""
+        self.metadata: dict[str, str] = {}
+        self._opened: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path in self.files:
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
+        try:
+            file = safe_open(path, "np")
+            tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as err:
+            why = getattr(err, "strerror", None) or " ".join(str(err).split())
+            raise ConfigError(f"init_from: must be a safetensors file, not {path}: {why}") from err
+        self.metadata |= file.metadata() or {}
+        for name, tensor in tensors.items():
+            if tensor.get_dtype() not in DTYPES:
+                raise ConfigError(
+                    f"init_from: {path}: {name} is {tensor.get_dtype()}, which is not supported; "
+                    f"supported: {', '.join(DTYPES)}"
+                )
+            self._opened[name] = file
+            self.shapes[name] = tuple(tensor.get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a tensor in the dtype of its file."""
+        return self._opened[name].get_tensor(name)
+
+
+def _located(init_from: str) -> Path:
+    """Return a local path.
+
+    Downloads gs:// to the directory of prepared corpora, and ``owner/name`` from the hub unless a
+    file or directory has this name.
+    """
+    path = location(init_from, "init_from")
+    if isinstance(path, str):
+        is_file = path.endswith(".safetensors")
+        directory, _, name = path.rpartition("/") if is_file else (path.rstrip("/"), "", "")
+        patterns = [CONFIG, name] if is_file else DOWNLOADED
+        copies = default_data_directory() / "weights"
+        return download(directory, patterns, copies, "init_from") / name
+    if hub.is_repository(init_from):
+        return hub.download(init_from, DOWNLOADED, "init_from")
+    if not path.exists():
+        raise ConfigError(
+            f"init_from: {path} does not exist. Put {CONFIG} and {WEIGHTS} of a model there, or "
+            "set init_from to another directory or to owner/name on the Hugging Face hub"
+        )
+    return path
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the safetensors files of a file or directory; raises ConfigError for a bad index.
+
+    Like transformers, prefers a single file to an index.
+    """
+    if not path.is_dir():
+        return [path]
+    if (path / WEIGHTS).exists():
+        return [path / WEIGHTS]
+    index = _content(path / INDEX)
+    if index is None:
+        raise ConfigError(
+            f"init_from: {path} has no {WEIGHTS} and no {INDEX}. Put {CONFIG} and {WEIGHTS} of a "
+            "model there, or set init_from to another directory"
+        )
+    files = index.get("weight_map")
+    names = [*files.values()] if isinstance(files, dict) else []
+    if not names or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
+        raise ConfigError(f"init_from: {path / INDEX}: weight_map must map names to file names")
+    return [path / name for name in sorted(set(names))]
+
+
+_NAME = re.compile(r"[\w.-]+\.safetensors")
+
+
+def _content(path: Path) -> dict[str, Any] | None:
+    """Return the content of a JSON file, None if it does not exist."""
+    try:
+        return parsed(path.read_text(encoding="utf-8"), f"init_from: {path}")
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise ConfigError(f"init_from: {path} cannot be read: {err.strerror}") from err
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"init_from: {path} is not JSON: {err}") from err
+
+
+def parsed(text: str, where: str) -> dict[str, Any]:
+    """Return a JSON object; raises ConfigError, which begins with ``where``, for anything else."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as err:
+        raise ConfigError(f"{where} is not JSON: {err}") from err
+    if not isinstance(content, dict):
+        raise ConfigError(f"{where} must be a JSON object")
+    return content

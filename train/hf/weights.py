@@ -1,0 +1,284 @@
+"""Import and export of parameters as safetensors, with names of transformers or of model.py.
+
+families.py lists the model families of transformers. In their files, each layer has tensors of its
+own, with the heads' axes merged, and the output layer is (v, d). Files contain no padding of the
+vocabulary: export removes it, import adds it.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors.numpy import save_file
+
+from train.core import lora
+from train.core.config import Config, ConfigError, ModelConfig
+from train.core.model import Params, init_params, matrix_axes
+from train.core.sharding import gathered
+from train.data.texts import digest_of
+from train.hf import families
+from train.hf.families import GPT2, Family, closest
+from train.hf.files import CONFIG, WEIGHTS, Tensors, parsed
+from train.run import mesh
+from train.run.contract import write_atomically
+from train.strict import section
+
+type Index = tuple[slice, ...]
+
+
+def export(directory: Path, params: Params, cfg: Config, names: str, tokenizer: bytes) -> Path:
+    """Write the parameters, with adapters merged, to a safetensors file and return its path.
+
+    If they are sharded over several processes, all must call this, and process 0 writes.
+
+    ``names`` is ``transformers`` or ``plain`` (the names of model.py). Also writes tokenizer.json
+    unless ``tokenizer`` is empty, and for ``transformers`` a config.json. Raises ConfigError for a
+    model that no family of transformers supports.
+    """
+    family, merged = check_names(cfg, names), lora.merge(params, cfg)
+    tensors: dict[str, np.ndarray] = {}
+    for name in merged:
+        parts = _parts(name, family)
+        if name == parts[0]:
+            arrays = {part: np.asarray(gathered(merged[part])) for part in parts}
+            if jax.process_index() == 0:
+                tensors |= _stored(arrays, cfg.model, family)
+    if jax.process_index():
+        return directory / WEIGHTS
+    directory.mkdir(parents=True, exist_ok=True)
+    partial_file = directory / f".{WEIGHTS}"
+    save_file(tensors, partial_file, {"format": "pt", "model": json.dumps(asdict(cfg.model))})
+    if family:
+        text = json.dumps(family.config_json(cfg.model), indent=2)
+        write_atomically(directory / CONFIG, text + "\n")
+    if tokenizer:
+        (directory / "tokenizer.json").write_bytes(tokenizer)
+    return partial_file.replace(directory / WEIGHTS)
+
+
+def check_names(cfg: Config, names: str) -> Family | None:
+    """Return the family of the model for the names ``transformers``, None for ``plain``.
+
+    Raises ConfigError for a model that no family supports.
+    """
+    if names == "plain":
+        return None
+    family = closest(cfg.model)
+    if why := family.incompatibility(cfg.model):
+        raise ConfigError(f"{why}, which {family.title} cannot express; export with --names plain")
+    return family
+
+
+def check(cfg: Config) -> None:
+    """Raise ConfigError unless ``init_from`` has this model's parameters.
+
+    Reads only names and shapes, and needs no device.
+    """
+    if cfg.init_from is not None:
+        _Weights(cfg)
+
+
+def load_initial(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
+    """Return the state of step 0 with the parameters of ``init_from``, if configured.
+
+    They replace those in ``state`` one by one, so that memory never holds two models. Shardings
+    stay the same. Each process reads a tensor once for all of its shards. Raises ConfigError as
+    ``check`` does, and if processes have different files.
+    """
+    if cfg.init_from is None:
+        return state
+    weights = _Weights(cfg)
+    if jax.process_count() > 1:
+        mesh.check_equal(
+            digest_of(weights.tensors.files),
+            f"have other files as init_from ({cfg.init_from}) than process 0",
+        )
+    params = state["params"]
+    for name, a in params.items():
+        if not lora.is_adapter(name):
+            indices = a.sharding.addressable_devices_indices_map(a.shape).values()
+            shards = weights.read(name, a.shape, set(indices))
+            params[name] = jax.make_array_from_callback(a.shape, a.sharding, shards.__getitem__)
+    return state
+
+
+def tensor_shapes(cfg: ModelConfig, family: Family | None) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all tensors of a model's files by name, without the family's prefix.
+
+    Without a family, these are the parameters of model.py. Allocates nothing.
+    """
+    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
+    unpadded = {name: _unpadded_shape(name, a.shape, cfg) for name, a in shapes.items()}
+    if family is None:
+        return unpadded
+    return {
+        file_name: _family_shape(name, shape, family)
+        for name, shape in unpadded.items()
+        for file_name in _file_names(name, cfg, family)
+    }
+
+
+class _Weights:
+    """Parameters of ``init_from``, checked against the configured model."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.model, self.tensors = cfg.model, Tensors(str(cfg.init_from))
+        self.family, theirs, where = self._found()
+        families.check_same(theirs, self.model, where)
+        prefix = self.family.prefix if self.family else ""
+        self.names = {n.removeprefix(prefix): n for n in self.tensors.shapes}
+        self._check()
+
+    def _found(self) -> tuple[Family | None, ModelConfig, str]:
+        """Return family and model of the files, and where the model was read.
+
+        The family is None for the names of model.py. Raises ConfigError if it is unknown.
+        """
+        tensors, content = self.tensors, self.tensors.config
+        where = f"init_from: {tensors.path}"
+        if "tokens_vd" in tensors.shapes:
+            exported = parsed(tensors.metadata.get("model", "{}"), f"{where}: model")
+            options = asdict(self.model)  # what other programs wrote has no options
+            return None, section(ModelConfig, exported or options, where, "model."), where
+        if content is not None:
+            where = f"init_from: {tensors.directory / CONFIG}"
+            family = families.named(content, where)
+            return family, family.model(content, where), where
+        shapes = {name.removeprefix(GPT2.prefix): n for name, n in tensors.shapes.items()}
+        if GPT2.names["tokens_vd"] not in shapes:
+            raise ConfigError(f"{where} needs a {CONFIG} beside it, with the model's options")
+        return GPT2, families.gpt2_of(shapes, self.model), where
+
+    def _check(self) -> None:
+        """Raise ConfigError unless the files have exactly this model's tensors."""
+        where = f"init_from: {self.tensors.path}"
+        shapes = tensor_shapes(self.model, self.family)
+        for name, expected in shapes.items():
+            if name not in self.names:
+                raise ConfigError(f"{where} is missing {name}, which a model of this config has")
+            actual = self.tensors.shapes[self.names[name]]
+            is_longer = actual[1:] == expected[1:] and actual > expected
+            if actual != expected and not (is_longer and _is_positions(name)):
+                raise ConfigError(
+                    f"{where}: {name} is {_shown(actual)} there, and {_shown(expected)} in a model "
+                    "of this config"
+                )
+        for name in sorted(self.names.keys() - shapes.keys()):
+            is_unused = self.family and self.family.unused.fullmatch(name)
+            if not (is_unused or (self.model.tied and name == GPT2.names["head_dv"])):
+                raise ConfigError(
+                    f"{where} has {name}, which no model of this config has; this trainer cannot "
+                    "compute it"
+                )
+
+    def read(self, name: str, shape: tuple[int, ...], indices: Iterable[Index]) -> dict[Index, Any]:
+        """Return parts of a parameter of model.py, whose whole ``shape`` is given, as float32.
+
+        The vocabulary is padded with zeros. The axis of the layers is not divided.
+        """
+        shards: dict[Index, list[np.ndarray]] = {index: [] for index in indices}
+        per_layer = self.family is not None and name.startswith("l_")
+        for file_name in _file_names(name, self.model, self.family):
+            array = self._read(name, file_name, shape[per_layer:])
+            for index, parts in shards.items():
+                parts.append(array[index[per_layer:]].astype(np.float32))
+        return {index: np.stack(p) if per_layer else p[0] for index, p in shards.items()}
+
+    def _read(self, name: str, file_name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Return a tensor, or the part of it that is a parameter of model.py, in its own dtype."""
+        array = self.tensors.read(self.names[file_name])
+        parts = _parts(name, self.family)
+        array = np.split(array, len(parts), axis=-1)[parts.index(name)]
+        if self.family and _is_transposed(name, self.family):
+            array = array.T
+        unpadded = _unpadded_shape(name, shape, self.model)
+        if name == "positions_td":
+            array = array[: self.model.context]
+        array = array.reshape(unpadded)
+        if unpadded == shape:
+            return array
+        return np.pad(array, [(0, to - n) for n, to in zip(unpadded, shape, strict=True)])
+
+
+def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]:
+    """Return the names in the files for a parameter of model.py; a family has one per layer."""
+    if family is None:
+        return [name]
+    if name.startswith("l_"):
+        return [family.names[name].format(layer) for layer in range(cfg.layers)]
+    return [family.names[name]]
+
+
+def _is_positions(name: str) -> bool:
+    """Return whether a tensor has positions, of which a model may use the first ones."""
+    return name in ("positions_td", GPT2.names["positions_td"])
+
+
+def _parts(name: str, family: Family | None) -> list[str]:
+    """Return the parameters that are parts of the same tensor, in order."""
+    if family is None:
+        return [name]
+    return [other for other in family.names if family.names[other] == family.names[name]]
+
+
+def _is_transposed(name: str, family: Family) -> bool:
+    """Return whether a matrix is stored with its output axes first."""
+    is_layer_matrix = name.startswith("l_") and matrix_axes(name) is not None
+    return name == "head_dv" or (family.is_output_first and is_layer_matrix)
+
+
+def _flat_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a layer's parameter with the axes of its heads merged."""
+    axes = matrix_axes(name)
+    if not axes:
+        return (math.prod(shape),)
+    inputs = len(axes[0])
+    return math.prod(shape[:inputs]), math.prod(shape[inputs:])
+
+
+def _family_shape(name: str, shape: tuple[int, ...], family: Family) -> tuple[int, ...]:
+    """Return the shape of a family's tensor (of one layer) that holds an unpadded parameter."""
+    if name.startswith("l_"):
+        *inputs, outputs = _flat_shape(name, shape[1:])
+        shape = (*inputs, outputs * len(_parts(name, family)))
+    return shape[::-1] if _is_transposed(name, family) else shape
+
+
+def _stored(
+    arrays: dict[str, np.ndarray], cfg: ModelConfig, family: Family | None
+) -> dict[str, np.ndarray]:
+    """Return the tensors of files for parameters of model.py that are parts of the same tensors."""
+    name = next(iter(arrays))
+    is_transposed = family is not None and _is_transposed(name, family)
+    prefix = family.prefix if family and name != "head_dv" else ""
+    unpadded = {n: _without_padding(n, array, cfg) for n, array in arrays.items()}
+    if family and name.startswith("l_"):
+        flat = {n: _flat_shape(n, array.shape[1:]) for n, array in unpadded.items()}
+        tensors = [
+            np.concatenate([unpadded[n][layer].reshape(flat[n]) for n in arrays], -1)
+            for layer in range(cfg.layers)
+        ]
+    else:
+        tensors = [unpadded[name]]
+    # save_file ignores the axis order of a view and writes its memory as it is, so copy views.
+    contiguous = [np.ascontiguousarray(a.T if is_transposed else a) for a in tensors]
+    files = _file_names(name, cfg, family)
+    return dict(zip((prefix + file for file in files), contiguous, strict=True))
+
+
+def _without_padding(name: str, array: np.ndarray, cfg: ModelConfig) -> np.ndarray:
+    return array[tuple(slice(n) for n in _unpadded_shape(name, array.shape, cfg))]
+
+
+def _unpadded_shape(name: str, shape: tuple[int, ...], cfg: ModelConfig) -> tuple[int, ...]:
+    axis = {"tokens_vd": 0, "head_dv": 1, "head_v": 0}.get(name)
+    return tuple(cfg.vocabulary if i == axis else n for i, n in enumerate(shape))
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

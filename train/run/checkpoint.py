@@ -1,0 +1,399 @@
+"""Checkpoints, saved with Orbax to a directory or gs:// prefix that all processes share.
+
+The checkpoint of step s holds the state after s updates. It is a directory ``<s>/`` with Orbax's
+files and ``manifest.json``, which is written last. The manifest identifies the run (model, corpus
+fingerprint, optimizer) and lists the length of each file, so that damage is found before loading:
+Orbax would raise for a truncated file in one process only and leave the others waiting.
+"""
+
+import json
+import logging
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import batched
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from train.core.config import CheckpointConfig, Config, ConfigError, ModelConfig
+from train.core.step import State
+from train.data.corpus import Meta
+from train.run import mesh
+from train.run.contract import open_filesystem
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+OWNER = "run.json"
+"""File beside the checkpoints with the run's identity, written before the first save. Without it
+and without an intact checkpoint, a directory may be another program's: nothing is removed there."""
+CHECKSUM_BYTES = 1 << 20
+"""Files up to this size, such as Orbax's metadata, are also checked by CRC-32."""
+
+BATCH_FILES = 64
+"""Number of files that are read at once, and held in memory, to compute their CRC-32."""
+
+DAMAGED = f"{MANIFEST} is damaged"
+UNFINISHED = "its save was interrupted"
+NONE, ALL_DAMAGED = -1, -2
+
+LAYOUT = "version 2 (separate q, k, v)"
+"""Version of the parameters' names and shapes in a checkpoint; change it when model.py changes
+them. A checkpoint of another version is refused."""
+
+PACKED_QKV = "version 1 (packed qkv)"
+"""Layout of checkpoints of older trainers, whose manifest names no layout."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Content of manifest.json: the run's identity (``of``), and length and CRC-32 of each file.
+
+    ``files`` maps names to (bytes, CRC-32); the CRC-32 is None for files above CHECKSUM_BYTES.
+    """
+
+    of: dict[str, Any]
+    files: dict[str, tuple[int, int | None]]
+
+    @classmethod
+    def parse(cls, text: str) -> "Manifest":
+        """Parse the text of manifest.json; raises ValueError if it is invalid."""
+        try:
+            found = json.loads(text)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        of, files = (found.get(key) for key in ("of", "files")) if _is_object(found) else (0, 0)
+        if not (_is_object(of) and _is_object(of.get("model", {})) and _is_object(files)):
+            raise ValueError("not the manifest of a checkpoint")
+        return cls(of, {name: _size_and_crc(name, entry) for name, entry in files.items()})
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _size_and_crc(name: str, entry: object) -> tuple[int, int | None]:
+    """Return the bytes and CRC-32 of a manifest entry; raises ValueError if it is invalid."""
+    inside = not name.startswith("/") and ".." not in name.split("/")
+    match entry:
+        case [int(size), int() | None as crc] if inside and size >= 0:
+            return size, crc
+    raise ValueError(f"invalid entry for {name!a}")
+
+
+class Checkpoints:
+    """Checkpoints of one run. All its processes must call the same methods in the same order."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        cfg: CheckpointConfig,
+        identity: dict[str, Any],
+        clean_up: bool = True,
+    ) -> None:
+        """Find the newest intact checkpoint, which must be the same one in all processes.
+
+        ``identity`` is the result of the function ``identity`` for this run. With ``clean_up``,
+        damaged checkpoints are renamed, and those of killed saves are removed. Only the run itself
+        may set it, because another program could destroy a save in progress. Raises ConfigError if
+        all checkpoints are damaged, or if processes find different ones.
+        """
+        self.directory, self._cfg, self._identity = str(directory), cfg, identity
+        self._fs, self._root = open_filesystem(directory)
+        self._bucket = "://" in self.directory
+        step = mesh.from_process_0(
+            self._newest_intact(clean_up) if jax.process_index() == 0 else NONE
+        )
+        if step == ALL_DAMAGED:
+            raise ConfigError(
+                f"{self.directory}: all checkpoints are damaged or another program's; restore a "
+                "copy of an intact one, or move them all away to start at step 0"
+            )
+        mesh.check_equal(
+            repr((step, self._manifest_if_any(step))),
+            "find a different newest checkpoint than process 0; all must share the directory "
+            + self.directory,
+        )
+        self.latest: int | None = None if step == NONE else step
+        """Step of the newest checkpoint, saved or being saved, or the step given to ``select``."""
+        self._saving: Future[None] | None = None
+        self._background = ThreadPoolExecutor(1, "checkpoint")
+
+    def save(self, step: int, state: State, wait: bool = False) -> None:
+        """Save the state in the background, unless ``step`` is saved already.
+
+        With ``wait``, return only when the save is complete. The state may be donated as soon as
+        this returns. If a save fails in the background, the next ``save``, ``wait`` or ``close``
+        raises its error.
+        """
+        if step != self.latest:
+            self.wait()
+            with _orbax():
+                response = ocp.save_async(f"{self.directory}/{step}", state)
+            self._saving = self._background.submit(self._finish, step, response)
+            self.latest = step
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the save in progress, if any, is complete."""
+        if self._saving:
+            self._saving.result()
+
+    def select(self, step: int) -> None:
+        """Set ``latest`` to ``step``; raises ConfigError if no intact checkpoint has this step."""
+        if self._fault(step):
+            steps = ", ".join(map(str, sorted(_steps(self._names()))))
+            raise ConfigError(f"{self.directory}: no intact checkpoint of step {step}; has {steps}")
+        self.latest = step
+
+    def restore(self, step: int, abstract: State) -> State:
+        """Load the checkpoint of a step, with the shapes and shardings of ``abstract``.
+
+        ``abstract`` is a state of jax.ShapeDtypeStruct. Its shardings may differ from those of the
+        saved state. If the checkpoint is of another model, corpus or optimizer, raises ConfigError
+        with the first difference.
+        """
+        try:
+            found = Manifest.parse(self._manifest(step)).of
+        except ValueError:
+            raise ConfigError(f"{self.directory}/{step}: {DAMAGED}; choose another step") from None
+        # An older trainer's manifest lacks options that were added later; their defaults apply.
+        found["model"] = _completed(found.get("model", {}), asdict(ModelConfig()))
+        if found.setdefault("parameters", PACKED_QKV) != LAYOUT:
+            raise ConfigError(
+                f"{self.directory}/{step}: was written by another version of this trainer, whose "
+                f"parameters have other shapes ({found['parameters']}; here {LAYOUT}). Continue "
+                "with that version, or export the parameters with it (export --names gpt2) and set "
+                "init_from"
+            )
+        if difference := _difference(found, self._identity):
+            raise ConfigError(
+                f"{self.directory}/{step}: is a checkpoint of another run: {difference}; "
+                "use another directory or run name, or remove it"
+            )
+        sharding = jax.tree.leaves(abstract)[0].sharding
+        is_on_mesh = isinstance(sharding, jax.NamedSharding)
+        with _orbax(broadcast=is_on_mesh and has_separate_copies(sharding.mesh.devices)):
+            return ocp.load(f"{self.directory}/{step}", abstract)
+
+    def close(self) -> None:
+        """Wait until the save in progress is complete, and stop the background thread."""
+        self.wait()
+        self._background.shutdown()
+
+    def _newest_intact(self, clean_up: bool) -> int:
+        """Return the step of the newest intact checkpoint, NONE or ALL_DAMAGED (see __init__)."""
+        names = self._names()
+        intact, faults = NONE, {}
+        for step in sorted(_steps(names), reverse=True):
+            if not (fault := self._fault(step)):
+                intact = step
+                break
+            faults[step] = fault
+            log.warning("%s/%d: %s: NOT USED", self.directory, step, fault)
+        unfinished = [step for step, fault in faults.items() if fault == UNFINISHED]
+        damaged = [name for name in names if name.endswith(".damaged")]
+        # A kill during the first save leaves one unfinished checkpoint and no intact one. This is
+        # no damage: the run starts at step 0.
+        is_ours = intact != NONE or OWNER in names
+        expected = ([], [UNFINISHED]) if is_ours else ([],)
+        if intact == NONE and (damaged or list(faults.values()) not in expected):
+            intact = ALL_DAMAGED
+        if clean_up:
+            for step in faults.keys() - set(unfinished):
+                self._set_aside(step)
+            temporary = [name for name in names if ".orbax-checkpoint-tmp" in name and is_ours]
+            for name in [*temporary, *(unfinished if intact != ALL_DAMAGED else [])]:
+                self._fs.rm(f"{self._root}/{name}", recursive=True)
+            if intact != ALL_DAMAGED and OWNER not in names:
+                self._fs.pipe_file(f"{self._root}/{OWNER}", json.dumps(self._identity).encode())
+        return intact
+
+    def _manifest_if_any(self, step: int) -> str:
+        """Return the text of a step's manifest, UNFINISHED if it is missing, or "" for step NONE.
+
+        All processes compare this text, to check that they share the directory. If each compared
+        all files instead, the storage would have a multiple of the load.
+        """
+        try:
+            return "" if step == NONE else self._manifest(step)
+        except FileNotFoundError:
+            return UNFINISHED
+
+    def _fault(self, step: int) -> str:
+        """Compare a checkpoint with its manifest; return the first fault, "" if it is intact."""
+        try:
+            expected = Manifest.parse(self._manifest(step)).files
+        except FileNotFoundError:
+            return UNFINISHED
+        except ValueError:
+            return DAMAGED
+        found = self._files(step)
+        for name, (size, _) in expected.items():
+            if name not in found:
+                return f"{name} is missing"
+            if found[name] != size:
+                return f"{name} has {found[name]} bytes instead of {size}"
+        crcs = {name: crc for name, (_, crc) in expected.items() if crc is not None}
+        actual = self._crcs(step, crcs)
+        wrong = [name for name in crcs if actual[name] != crcs[name]]
+        return f"{wrong[0]} does not match its checksum" if wrong else ""
+
+    def _set_aside(self, step: int) -> None:
+        path, aside = f"{self._root}/{step}", f"{self._root}/{step}.damaged"
+        if self._fs.exists(aside):
+            self._fs.rm(aside, recursive=True)
+        if self._bucket:  # a bucket cannot rename a prefix
+            self._fs.copy(path, aside, recursive=True)
+            self._fs.rm(path, recursive=True)
+        else:
+            self._fs.mv(path, aside, recursive=True)
+        log.warning("%s/%d: set aside as %d.damaged", self.directory, step, step)
+
+    def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
+        """Wait until all processes have written their part of the checkpoint.
+
+        Process 0 then writes the manifest and removes old checkpoints. ``response`` is that of
+        Orbax to the save.
+        """
+        response.result()
+        if jax.process_index() == 0:
+            found = self._files(step)
+            crcs = self._crcs(step, [name for name in found if found[name] <= CHECKSUM_BYTES])
+            files = {name: (size, crcs.get(name)) for name, size in found.items()}
+            manifest = json.dumps({"of": self._identity, "files": files}, indent=1)
+            final = f"{self._root}/{step}/{MANIFEST}"
+            partial = final if self._bucket else f"{self._root}/{step}/.{MANIFEST}"
+            self._fs.pipe_file(partial, manifest.encode())
+            if partial != final:  # a local file is visible before it is complete
+                self._fs.mv(partial, final)
+            self._prune(step)
+
+    def _prune(self, newest: int) -> None:
+        """Remove the checkpoints before ``newest``, except those that the config keeps.
+
+        It keeps the last ``keep`` of those whose step is a multiple of ``every``.
+        """
+        steps = [step for step in _steps(self._names()) if step <= newest]
+        kept = [step for step in sorted(steps) if step % self._cfg.every == 0]
+        kept = kept if self._cfg.keep is None else kept[-self._cfg.keep :]
+        for step in set(steps) - {newest, *kept}:
+            # Remove the manifest first: a half-removed checkpoint must not look complete.
+            if self._fs.exists(f"{self._root}/{step}/{MANIFEST}"):
+                self._fs.rm(f"{self._root}/{step}/{MANIFEST}")
+            self._fs.rm(f"{self._root}/{step}", recursive=True)
+
+    def _manifest(self, step: int) -> str:
+        return self._fs.cat_file(f"{self._root}/{step}/{MANIFEST}").decode(errors="replace")
+
+    def _crcs(self, step: int, names: Iterable[str]) -> dict[str, int]:
+        """Return the CRC-32 of each file by name, reading BATCH_FILES files at once."""
+        found = {}
+        for batch in batched(names, BATCH_FILES):
+            paths = [f"{self._root}/{step}/{name}" for name in batch]
+            contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # None: whole files
+            found |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
+        return found
+
+    def _files(self, step: int) -> dict[str, int]:
+        """Return the length in bytes of each file of a checkpoint, except the manifest."""
+        root = f"{self._root}/{step}/"
+        found = self._fs.find(root, detail=True).items()
+        sizes = {path.removeprefix(root): info["size"] for path, info in found}
+        return {name: size for name, size in sorted(sizes.items()) if MANIFEST not in name}
+
+    def _names(self) -> list[str]:
+        return _names(self._fs, self._root)
+
+
+def has_separate_copies(devices: np.ndarray) -> bool:
+    """Return whether the state has several copies, and no process has parts of two copies.
+
+    ``devices`` are those of the mesh, as an array (data, fsdp); each row has a copy of the state.
+    """
+    processes = [{device.process_index for device in row} for row in devices]
+    return len(processes) > 1 and len(set.union(*processes)) == sum(map(len, processes))
+
+
+def _orbax(broadcast: bool = False) -> ocp.Context:
+    """Return an Orbax context that writes no array metadata files.
+
+    Writing these files takes half the time of a small save, because processes poll every quarter of
+    a second for a directory that process 0 creates (orbax/checkpoint/_src/metadata/
+    array_metadata_store.py). The files are not needed: the state has no random keys, and the arrays
+    store their shapes.
+
+    With ``broadcast``, only the processes of the first copy of the state read a checkpoint, and
+    send it to the others. Orbax requires ``has_separate_copies`` for this.
+    """
+    context = ocp.Context()
+    context.array.saving.array_metadata_store = None
+    context.array.loading.use_load_and_broadcast = broadcast
+    return context
+
+
+def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
+    """Return the options and the corpus fingerprint that a run and its checkpoint must share.
+
+    Frozen parameters, adapters and the optimizer determine the structure of the saved state.
+    Dropout does not, so it may change.
+    """
+    return {
+        "parameters": LAYOUT,
+        "model": {k: v for k, v in asdict(cfg.model).items() if k != "dropout"},
+        "corpus": corpus.fingerprint,
+        "optimizer": {"name": cfg.optimizer.name, "frozen": list(cfg.optimizer.frozen)},
+        "lora": asdict(cfg.lora) | {"targets": list(cfg.lora.targets)},
+    }
+
+
+def exist(directory: Path | str) -> bool:
+    """Return whether a directory or gs:// prefix has a checkpoint, intact or not."""
+    return bool(_steps(_names(*open_filesystem(directory))))
+
+
+def _names(filesystem: Any, root: str) -> list[str]:
+    """Return the names in the directory ``root``; none if it does not exist."""
+    try:
+        paths = filesystem.ls(root, detail=False)
+    except FileNotFoundError:
+        return []
+    return [path.rstrip("/").rpartition("/")[2] for path in paths]
+
+
+def _steps(names: list[str]) -> list[int]:
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _completed(found: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return ``found`` with the keys that it lacks, also in nested mappings, from ``defaults``."""
+    nested = {
+        key: _completed(found[key], default)
+        for key, default in defaults.items()
+        if isinstance(default, dict) and isinstance(found.get(key), dict)
+    }
+    return defaults | found | nested
+
+
+def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Return the first key whose values differ, and these; "" if all of ``expected`` are equal."""
+    for key in expected:
+        there, here = found.get(key), expected[key]
+        if isinstance(here, dict) and isinstance(there, dict):
+            if inner := _difference(there, here):
+                return f"{key}.{inner}"
+        elif there != here:
+            return f"{key} is {_short(there)} there and {_short(here)} here"
+    return ""
+
+
+def _short(value: Any) -> str:
+    """Format a value for a message; SHA-256 digests are cut to 12 digits."""
+    text = str(value)
+    return text[:12] if len(text) == 64 else text

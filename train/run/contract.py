@@ -1,0 +1,240 @@
+"""Run contract between fleet and trainer: environment variables, exit codes, heartbeat.
+
+Variables of each process (all optional, so that a run can be started by hand)::
+
+    TPUFLEET_RUN           the run's name               TPUFLEET_COORDINATOR    host:port
+    TPUFLEET_RUN_DIR       its directory on the worker  TPUFLEET_NUM_PROCESSES  n
+    TPUFLEET_CHECKPOINTS   directory or gs:// that      TPUFLEET_PROCESS_ID     0 to n - 1
+                           all processes share
+"""
+
+import json
+import logging
+import math
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train.core.config import Config, ConfigError
+
+DONE = 0
+CRASHED = 1
+BAD_CONFIG = 2
+NOT_A_NUMBER = 3
+HUNG = 70
+"""BSD's EX_SOFTWARE: no step finished in ``hang_after`` seconds. The fleet treats it as a crash."""
+INTERRUPTED = 75
+"""BSD's EX_TEMPFAIL: interrupted by SIGTERM, state saved. The fleet may restart the run."""
+
+HEARTBEAT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Settings of a run that the fleet passes to each of its processes.
+
+    ``coordinator`` is empty for a single process started by hand. ``checkpoints`` is a str for
+    gs:// and a Path otherwise.
+    """
+
+    run: str
+    run_dir: Path
+    checkpoints: Path | str
+    coordinator: str = ""
+    num_processes: int = 1
+    process_id: int = 0
+
+
+def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) -> Contract:
+    """Read the contract from environment variables.
+
+    By default, the run's name is ``config_path``'s file name without suffix, and its directory
+    ``runs/<name>``. Raises ConfigError for invalid or contradictory variables.
+    """
+    run = environ.get("TPUFLEET_RUN") or Path(config_path).stem
+    run_dir = Path(environ.get("TPUFLEET_RUN_DIR") or Path("runs") / run).absolute()
+    # The environment overrides the config, because the fleet has checked the path it passes.
+    checkpoints = environ.get("TPUFLEET_CHECKPOINTS") or cfg.checkpoint.directory
+    coordinator = environ.get("TPUFLEET_COORDINATOR", "")
+    num_processes = _number(environ, "TPUFLEET_NUM_PROCESSES", 1)
+    process_id = _number(environ, "TPUFLEET_PROCESS_ID", 0)
+    if not 0 <= process_id < num_processes:
+        raise ConfigError(
+            f"TPUFLEET_PROCESS_ID: must be at least 0 and below TPUFLEET_NUM_PROCESSES "
+            f"({num_processes}), not {process_id}"
+        )
+    if num_processes > 1 and not coordinator:
+        raise ConfigError(
+            f"TPUFLEET_COORDINATOR: must be host:port for {num_processes} processes, not empty"
+        )
+    if checkpoints and "://" in checkpoints and not checkpoints.startswith("gs://"):
+        raise ConfigError(
+            "TPUFLEET_CHECKPOINTS or checkpoint.directory: must be a directory or "
+            f"gs://bucket/prefix, not {checkpoints}"
+        )
+    if coordinator and not coordinator.rpartition(":")[2].isdecimal():
+        raise ConfigError(f"TPUFLEET_COORDINATOR: must be host:port, not {coordinator!r}")
+    return Contract(
+        run,
+        run_dir,
+        parse_location(checkpoints) if checkpoints else run_dir / "checkpoints",
+        coordinator,
+        num_processes,
+        process_id,
+    )
+
+
+def check_writable(contract: Contract) -> None:
+    """Create the run's directories; raises ConfigError if one is not writable.
+
+    Call this before the processes join: a process that exits later makes the others wait.
+    """
+    for location in (contract.run_dir, contract.checkpoints):
+        check_path_writable(location)
+
+
+def check_path_writable(location: Path | str, key: str = "") -> None:
+    """Create a directory; raises ConfigError if it, or a gs://bucket/prefix, is not writable.
+
+    The error begins with the config's ``key``, if given, and the location.
+    """
+    try:
+        if isinstance(location, Path):
+            location.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=location):
+                pass
+        else:
+            _check_bucket_writable(location)
+    except OSError as err:
+        why = err.strerror or " ".join(str(err).split())
+        raise ConfigError(f"{key and key + ': '}{location}: cannot be written: {why}") from err
+
+
+def parse_location(given: str) -> Path | str:
+    """Return an absolute path, or gs://bucket/prefix without a slash at its end."""
+    if "://" in given:
+        return given.rstrip("/")
+    return Path(given).expanduser().absolute()
+
+
+@contextmanager
+def output_directory(location: Path | str) -> Iterator[Path]:
+    """Yield a local directory whose files are in ``location`` after the ``with`` block.
+
+    It is ``location`` itself if that is a path. For gs://bucket/prefix, it is a temporary directory
+    whose files are uploaded at the end.
+    """
+    if isinstance(location, Path):
+        yield location
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+        files, root = open_filesystem(location)
+        for path in Path(folder).iterdir():
+            files.put_file(str(path), f"{root}/{path.name}")
+
+
+def open_filesystem(location: Path | str) -> tuple[Any, str]:
+    """Return fsspec's file system for a directory or gs://bucket/prefix, and the path in it."""
+    # By default gcsfs requests the bucket's type from another API for each file, which is slow if
+    # that API is unreachable or credentials are missing. Standard access works for all buckets.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    # gcsfs raises an error when its retries fail, so its log lines about each retry are noise.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    import fsspec  # slow to import
+
+    return fsspec.core.url_to_fs(str(location), use_listings_cache=False)
+
+
+def _check_bucket_writable(prefix: str) -> None:
+    """Write and remove an object; raises OSError for any failure."""
+    try:
+        bucket, root = open_filesystem(prefix)
+        probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
+        bucket.pipe_file(probe, b"")
+        bucket.rm_file(probe)
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own types
+        raise OSError(0, one_line(err)) from err
+
+
+def one_line(err: Exception) -> str:
+    """Format an error as one line: its type, and its message cut to 300 characters."""
+    return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name) or str(default)
+    if not text.isdecimal():
+        raise ConfigError(f"{name}: must be a whole number, not {text!r}")
+    return int(text)
+
+
+class Heartbeat:
+    """``heartbeat.json``: progress of this process, replaced at most once a second in training.
+
+    ``state`` is one of starting, running, done, interrupted, nan, hung, failed. ``time`` is the
+    Unix time in seconds at which the file was written. The keys of ``memory`` (metrics.memory) are
+    measured during training only, because devices that hang may not answer.
+    """
+
+    def __init__(self, run_dir: Path, steps: int) -> None:
+        self.path = run_dir / "heartbeat.json"
+        self.steps = steps
+        self.step = 0
+        self.loss: float | None = None
+        self.tokens_per_second: float | None = None
+        self.mfu: float | None = None
+        self.memory: dict[str, int] = {}
+        self._written = -HEARTBEAT_SECONDS
+
+    def progress(
+        self,
+        step: int,
+        loss: float,
+        tokens_per_second: float | None,
+        mfu: float | None = None,
+        memory: Callable[[], dict[str, int]] = dict,
+    ) -> None:
+        """Record a finished step; write the file if it is at least a second old.
+
+        ``memory`` is called when the file is written, and returns figures like metrics.memory.
+        """
+        self.step, self.loss = step, finite_or_none(loss)
+        self.tokens_per_second, self.mfu = tokens_per_second, mfu
+        if time.monotonic() - self._written >= HEARTBEAT_SECONDS:
+            self.memory = memory()
+            self.write("running")
+
+    def write(self, state: str) -> None:
+        """Replace the file now, atomically, with ``state`` and the last recorded step."""
+        beat = {
+            "step": self.step,
+            "steps": self.steps,
+            "time": time.time(),
+            "loss": self.loss,
+            "tokens_per_second": self.tokens_per_second,
+            "mfu": self.mfu,
+            **self.memory,
+            "state": state,
+        }
+        write_atomically(self.path, json.dumps(beat) + "\n")
+        self._written = time.monotonic()
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return the value, or None for infinity and NaN, which JSON cannot represent."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file atomically, so that readers never see a partial file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,235 @@
+"""Connection between the processes of a run, their device mesh, and their common decisions."""
+
+import hashlib
+import ipaddress
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import mesh_utils, multihost_utils
+
+from train.core import attention
+from train.core.config import Config, ConfigError, check_batch_divisible
+from train.core.sharding import BATCH_AXES
+from train.run.contract import Contract
+
+log = logging.getLogger(__name__)
+
+LISTENER_TIMEOUT_SECONDS = 60
+"""How long to poll process 0's port; then JAX connects, and waits up to five minutes more."""
+SHUTDOWN_TIMEOUT_SECONDS = 60
+"""How long an exiting process waits for the others: enough for the last writes of process 0, but
+short, because the wait delays the restart if another process has died."""
+
+
+def join(contract: Contract, heartbeat_timeout: int) -> None:
+    """Connect this process to the others of the run.
+
+    If JAX receives no heartbeat of a process for ``heartbeat_timeout`` seconds, all processes exit.
+
+    A single process also connects, because the SIGTERM notifier that ``interrupted`` needs belongs
+    to the coordination client. Install no Python handler for SIGTERM later: it would disable the
+    notifier. On a TPU slice, libtpu numbers the processes, so ``jax.process_index()`` may differ
+    from the process id in the environment (docs/own_trainer.md).
+    """
+    coordinator = contract.coordinator or f"127.0.0.1:{free_port()}"
+    host = coordinator.rpartition(":")[0].strip("[]")
+    _bypass_proxies(host)
+    if contract.num_processes > 1:
+        _warn_about_loopback_hostname(host)
+    if contract.process_id:
+        wait_for_listener(host, int(coordinator.rpartition(":")[2]), LISTENER_TIMEOUT_SECONDS)
+    # A run's environment disables this service, for trainers without it (docs/own_trainer.md).
+    jax.config.update("jax_enable_preemption_service", True)
+    jax.distributed.initialize(
+        coordinator,
+        contract.num_processes,
+        contract.process_id,
+        heartbeat_timeout_seconds=heartbeat_timeout,
+        shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_SECONDS,
+        # The coordination service has no authentication, so do not listen on all interfaces.
+        coordinator_bind_address=coordinator if _is_address(host) else None,
+    )
+
+
+def wait_for_listener(host: str, port: int, seconds: float) -> bool:
+    """Wait until the port accepts connections; return False after ``seconds``.
+
+    Process 0 is rarely the first to start, and after a refused connection JAX's gRPC would wait at
+    least a second before it retries (doc/connection-backoff.md of gRPC).
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+            return True
+        except OSError:
+            time.sleep(0.02)
+    return False
+
+
+def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """Create the mesh for training on ``devices`` (default: all) and make it the current mesh.
+
+    Raises ConfigError if the batch does not divide evenly over the devices, if ``compute.fsdp``
+    does not divide their number, or if they do not support the configured attention.
+    """
+    devices = jax.devices() if devices is None else devices
+    attention.check(cfg)
+    check_batch_divisible(cfg, len(devices), "devices")
+    return over(devices, cfg.compute.fsdp)
+
+
+def over(devices: Sequence[jax.Device], fsdp: int | None = None) -> jax.sharding.Mesh:
+    """Create the mesh (data, fsdp) of ``devices`` and make it the current mesh.
+
+    See ``device_grid`` for ``fsdp``.
+    """
+    mesh = jax.sharding.Mesh(
+        device_grid(devices, fsdp), BATCH_AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 2
+    )
+    jax.set_mesh(mesh)
+    return mesh
+
+
+def device_grid(devices: Sequence[jax.Device], fsdp: int | None) -> np.ndarray:
+    """Return the devices as an array (data, fsdp) with fast links along the ``fsdp`` axis.
+
+    ``fsdp`` None means all devices of a slice. The devices of an ``fsdp`` group are a box of
+    neighbors in the slice's torus. Where ``fsdp`` is not a product of whole axes of the torus, the
+    box takes part of an axis.
+
+    TPU slices are connected only by the slower data center network. Only the ``data`` axis crosses
+    slices, because it communicates once per step.
+
+    Raises ConfigError if ``fsdp`` does not divide the devices of a slice.
+    """
+    is_tpu = devices[0].platform == "tpu"
+    # CPU devices of several hosts also have different slice indexes, although they have no slices.
+    slices = len({getattr(device, "slice_index", 0) for device in devices}) if is_tpu else 1
+    each = len(devices) // slices
+    fsdp = fsdp or each
+    if each % fsdp:
+        raise ConfigError(
+            f"compute.fsdp: {fsdp} does not divide the number of devices"
+            f"{' of a slice' if slices > 1 else ''} ({each})"
+        )
+    data = each // fsdp
+    if not is_tpu:
+        return np.array(devices).reshape(data, fsdp)
+    if slices == 1:
+        return mesh_utils.create_device_mesh((data, fsdp), devices, allow_split_physical_axes=True)
+    return mesh_utils.create_hybrid_device_mesh(
+        (data, fsdp), (slices, 1), devices, allow_split_physical_axes=True
+    )
+
+
+def check_equal(value: str, difference: str) -> None:
+    """Raise ConfigError in every process unless ``value`` is the same in all processes.
+
+    ``difference`` completes the error "processes 1, 3 ...": it says how they differ from process
+    0 and how to fix that.
+    """
+    digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint32)
+    digests = multihost_utils.process_allgather(digest).reshape(-1, digest.size)
+    others = [i for i, other in enumerate(digests) if (other != digests[0]).any()]
+    if others:
+        raise ConfigError(f"processes {', '.join(map(str, others))} {difference}")
+
+
+def from_process_0(number: int | bool) -> int:
+    """Return the ``number`` of process 0 in every process."""
+    return int(multihost_utils.broadcast_one_to_all(np.int64(number)))
+
+
+class SaveRequest:
+    """Agreement of all processes to save at the same step when any of them requests it.
+
+    The device never waits: the answer to a request is read ``DELAY_CALLS`` training calls later,
+    when it has long been computed.
+    """
+
+    DELAY_CALLS = 8
+
+    def __init__(self, mesh: jax.sharding.Mesh) -> None:
+        self._sharding = jax.NamedSharding(mesh, jax.P(BATCH_AXES))
+        self._pending: jax.Array | None = None
+
+    def agreed(self, call: int, requested: bool) -> bool:
+        """Return whether to save now.
+
+        Every process must call this before each training call, with the number of that ``call`` and
+        whether it has ``requested`` a save itself.
+        """
+        if call % self.DELAY_CALLS:
+            return False
+        answer = self._pending is not None and bool(self._pending)
+        mine = np.full(self._sharding.mesh.size, requested and not answer)
+        own = jax.make_array_from_callback(mine.shape, self._sharding, lambda i: mine[i])
+        # Dispatch the computation now: one that is dispatched when its answer is needed would wait
+        # for all training steps that are dispatched before it.
+        self._pending = _any(own)
+        return answer
+
+
+@jax.jit
+def _any(requests: jax.Array) -> jax.Array:
+    return jnp.any(requests)
+
+
+def interrupted(call: int) -> bool:
+    """Return whether any process has received SIGTERM; True at the same call in all processes.
+
+    Every process must ask before every training call (``compute.steps_per_call`` steps), with
+    consecutive numbers ``call``. JAX selects a number that no process has reached yet, and returns
+    True only for that number.
+    """
+    return multihost_utils.reached_preemption_sync_point(call)
+
+
+def free_port() -> int:
+    """Return a free TCP port of the loopback address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _bypass_proxies(host: str) -> None:
+    """Exclude the coordinator from the proxies that gRPC reads from the environment."""
+    if any(os.environ.get(f"{kind}_proxy") for kind in ("grpc", "https", "http")):
+        # gRPC reads only the lower-case names.
+        excluded = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112
+        os.environ["no_grpc_proxy"] = ",".join(filter(None, [excluded, host]))  # noqa: SIM112
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _warn_about_loopback_hostname(coordinator_host: str) -> None:
+    """Warn if this machine's name resolves to loopback.
+
+    Gloo, which connects CPU devices, tells other machines to connect to that address.
+    """
+    name = socket.gethostname()
+    try:
+        coordinator, own = (socket.gethostbyname(host) for host in (coordinator_host, name))
+    except OSError as err:
+        log.warning("%s or %s: cannot be resolved: %s", coordinator_host, name, err)
+        return
+    if own.startswith("127.") and not coordinator.startswith("127."):
+        log.warning(
+            "this machine's name %s resolves to %s, where processes on other machines cannot "
+            "reach it; fix /etc/hosts if they fail to connect",
+            name,
+            own,
+        )

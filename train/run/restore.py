@@ -1,0 +1,55 @@
+"""State of a run from its checkpoint, or of step 0."""
+
+from functools import partial
+
+import jax
+
+from train.core.config import Config, ConfigError
+from train.core.data import Corpus
+from train.core.model import Params
+from train.core.step import State, fresh_state
+from train.hf import weights
+from train.run.checkpoint import Checkpoints, identity
+from train.run.contract import Contract
+
+
+def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh | None) -> State:
+    """Load the checkpoint of ``checkpoints.latest``, or create the state of step 0 if it is None.
+
+    The state is sharded over the mesh ``devices`` as in sharding.py, whatever its sharding was when
+    it was saved. Without a mesh, it is placed on one device.
+    """
+    if checkpoints.latest is None:
+        return weights.load_initial(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)
+
+    def with_sharding(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        if devices is None:
+            sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        else:
+            sharding = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())
+        return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
+
+    shapes = jax.eval_shape(partial(fresh_state, cfg))
+    return checkpoints.restore(checkpoints.latest, jax.tree.map(with_sharding, shapes))
+
+
+def restored_params(
+    cfg: Config,
+    contract: Contract,
+    corpus: Corpus,
+    step: int | None = None,
+    devices: jax.sharding.Mesh | None = None,
+) -> Params:
+    """Load the parameters of the checkpoint of ``step``, or the newest.
+
+    They are sharded over the mesh ``devices``, whose processes must all call this; without a mesh,
+    they are placed on one device. Raises ConfigError if the checkpoint does not exist, or if it is
+    of another model or corpus.
+    """
+    directory, run_identity = contract.checkpoints, identity(cfg, corpus.meta)
+    checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity, clean_up=False)
+    if checkpoints.latest is None:
+        raise ConfigError(f"{directory}: no checkpoint there yet")
+    if step is not None:
+        checkpoints.select(step)
+    return load_state(checkpoints, cfg, devices)["params"]

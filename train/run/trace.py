@@ -1,0 +1,80 @@
+"""Traces by jax.profiler, for TensorBoard's profile page, XProf or Perfetto."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from train.core.config import ProfileConfig
+
+log = logging.getLogger(__name__)
+
+REQUEST_FILE = "profile"
+"""A file of this name in the run directory requests a trace. The tracer removes the file."""
+
+
+class Tracer:
+    """Profiler that traces this process's devices into ``profiles/`` of its run directory.
+
+    Failures never stop the run.
+    """
+
+    def __init__(self, run_dir: Path, cfg: ProfileConfig, step: int) -> None:
+        """Start at ``step``, from which the attempt resumes; skip a trace of an earlier step."""
+        self._run_dir, self._cfg, self._begun = run_dir, cfg, step
+        self._until: int | None = None
+
+    def before(self, step: int, state: dict[str, Any]) -> None:
+        """Start or stop a trace if due. Call this before each training call.
+
+        ``state`` is the state after ``step`` steps. A start or stop waits until the device has
+        computed it, so that the trace contains exactly its steps.
+        """
+        if self._until is not None:
+            if step >= self._until:
+                self._stop(step, state)
+        elif self._due(step) or self._is_requested():
+            self._start(step, state)
+
+    def close(self, step: int, state: dict[str, Any]) -> None:
+        """Stop a trace that is still running; the arguments are as for ``before``."""
+        if self._until is not None:
+            self._stop(step, state)
+
+    def _due(self, step: int) -> bool:
+        due = self._begun <= self._cfg.at <= step and self._cfg.at > 0
+        if due:
+            self._begun = step + 1
+        return due
+
+    def _is_requested(self) -> bool:
+        request = self._run_dir / REQUEST_FILE
+        if not request.exists():
+            return False
+        try:
+            request.unlink()
+        except OSError as err:
+            log.warning("%s: cannot be removed, so no trace: %s", request, err.strerror)
+            return False
+        return True
+
+    def _start(self, step: int, state: dict[str, Any]) -> None:
+        directory = self._run_dir / "profiles" / f"step-{step}"
+        try:
+            jax.block_until_ready(state["step"])
+            jax.profiler.start_trace(directory)
+        except Exception as err:  # the profiler's errors differ by device
+            log.warning("no trace at step %d: %s", step, " ".join(str(err).split()))
+            return
+        self._until = step + self._cfg.steps
+        log.info("tracing steps %d to %d into %s", step + 1, self._until, directory)
+
+    def _stop(self, step: int, state: dict[str, Any]) -> None:
+        self._until = None
+        try:
+            jax.block_until_ready(state["step"])
+            jax.profiler.stop_trace()
+            log.info("traced up to step %d", step)
+        except Exception as err:  # errors differ by device; the disk may be full
+            log.warning("the trace up to step %d is lost: %s", step, " ".join(str(err).split()))

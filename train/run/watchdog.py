@@ -1,0 +1,54 @@
+"""Watchdog for runs that hang, for example in a collective that another process never joins."""
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+
+from train.run.contract import HUNG, Heartbeat
+
+log = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Timer that logs all stacks and exits with code HUNG when no step finishes for too long.
+
+    The countdown starts with the first finished step, because compilation may take longer.
+    """
+
+    def __init__(self, seconds: float, heartbeat: Heartbeat) -> None:
+        """Start a thread that waits ``seconds`` for each step; 0 disables the watchdog."""
+        self._seconds, self._heartbeat = seconds, heartbeat
+        self._event, self._off = threading.Event(), False
+        if seconds:
+            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def step_finished(self) -> None:
+        """Restart the countdown. Call this after each step, and before generating a sample."""
+        self._event.set()
+
+    def off(self) -> None:
+        """Stop the countdown. Call this when no more steps follow."""
+        self._off = True
+        self._event.set()
+
+    def _watch(self) -> None:
+        self._event.wait()
+        while not self._off:
+            self._event.clear()
+            if not self._event.wait(self._seconds):
+                self._end()
+
+    def _end(self) -> None:
+        log.error(
+            "no step has finished for %g s (hang_after): exiting after step %d; the stacks of "
+            "all threads follow",
+            self._seconds,
+            self._heartbeat.step,
+        )
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        self._heartbeat.write("hung")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(HUNG)
